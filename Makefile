@@ -1,0 +1,46 @@
+# Every target makes its own environment in .venv first: a bare machine needs Python 3.11 or newer and make.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check fix bench crash pin clean
+
+help:  ## show this help
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "limpet needs Python 3.11 or newer: make PYTHON=python3.11 ...")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt uv
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable . --group dev
+	@touch $(READY)
+
+demo: $(READY)  ## a run is written by one process, killed, and continued by another
+	@$(BIN)/python -m limpet.demo
+
+test: check  ## everything that must hold, in a few minutes
+	@$(BIN)/python -m pytest
+
+check: $(READY)  ## lint, types, import order
+	@$(BIN)/ruff check --quiet
+	@$(BIN)/ruff format --check --quiet
+	@$(BIN)/mypy --no-error-summary
+	@$(BIN)/lint-imports --no-logo > .venv/imports.log || { cat .venv/imports.log; exit 1; }
+
+fix: $(READY)  ## mend what the linter can mend
+	@$(BIN)/ruff check --fix --quiet || true
+	@$(BIN)/ruff format --quiet
+
+bench: $(READY)  ## how fast, beside bare loops on the same store
+	@$(BIN)/python -m bench
+
+crash: $(READY)  ## the long proofs: many processes, kills, faults
+	@$(BIN)/python -m pytest tests/crash --full
+
+pin: $(READY)  ## choose the newest versions and write them to constraints.txt
+	@$(BIN)/uv pip compile pyproject.toml --quiet --upgrade --all-extras --group dev --python-version 3.11 \
+		--no-annotate --no-header --no-emit-index-url --output-file constraints.txt
+
+clean:  ## remove the environment and caches
+	@rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

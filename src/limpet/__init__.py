@@ -1,0 +1,1 @@
+"""Limpet: the state layer that production AI agents are missing."""

@@ -1,0 +1,93 @@
+"""Time, as something that is handed in: microseconds since 1970, UTC, and a way to wait.
+
+Nothing else in Limpet asks the machine for the time. `FrozenClock` lies beside the real one, so that tests and the
+shipped conformance suite can move it.
+"""
+
+import asyncio
+import re
+import time
+from datetime import timedelta
+from typing import Protocol
+
+from limpet.errors import InvalidDuration
+
+__all__ = ["Clock", "Duration", "FrozenClock", "SystemClock", "microseconds"]
+
+Duration = str | float | timedelta
+
+_UNITS = {"us": 1, "ms": 10**3, "s": 10**6, "m": 60 * 10**6, "h": 3600 * 10**6, "d": 86400 * 10**6, "w": 604800 * 10**6}
+_TEXT = re.compile(r"(\d+(?:\.\d+)?)(us|ms|s|m|h|d|w)")
+_LONGEST = 10**6 * 86400 * 366 * 1000
+
+
+def microseconds(duration: Duration) -> int:
+    """The duration in whole microseconds; refuses what is negative, not finite or beyond a thousand years."""
+    if isinstance(duration, timedelta):
+        found = duration // timedelta(microseconds=1)
+    elif isinstance(duration, str):
+        match = _TEXT.fullmatch(duration.strip())
+        if match is None:
+            raise InvalidDuration(given=repr(duration))
+        found = round(float(match[1]) * _UNITS[match[2]])
+    elif isinstance(duration, bool) or not -_LONGEST <= duration <= _LONGEST:
+        raise InvalidDuration(given=repr(duration))
+    else:
+        found = round(duration * 10**6)
+    if not 0 <= found <= _LONGEST:
+        raise InvalidDuration(given=repr(duration))
+    return found
+
+
+class Clock(Protocol):
+    """What tells the time and waits."""
+
+    def now(self) -> int:
+        """Microseconds since 1970, UTC."""
+
+    async def sleep(self, how_long: int, /) -> None:
+        """Wait this many microseconds."""
+
+
+class SystemClock:
+    """The machine's clock."""
+
+    def now(self) -> int:
+        """Microseconds since 1970, UTC."""
+        return time.time_ns() // 1000
+
+    async def sleep(self, how_long: int, /) -> None:
+        """Wait this many microseconds."""
+        await asyncio.sleep(how_long / 10**6)
+
+
+class FrozenClock:
+    """A clock that stands still until it is moved; sleepers wake when it has been moved far enough."""
+
+    def __init__(self, now: int = 1_700_000_000_000_000) -> None:
+        self._now = now
+        self._sleepers: list[tuple[int, asyncio.Future[None]]] = []
+
+    def now(self) -> int:
+        """Microseconds since 1970, UTC, as last set."""
+        return self._now
+
+    async def sleep(self, how_long: int, /) -> None:
+        """Wait until the clock has been moved this far."""
+        if how_long > 0:
+            waiting = asyncio.get_running_loop().create_future()
+            self._sleepers.append((self._now + how_long, waiting))
+            await waiting
+
+    def advance(self, duration: Duration) -> None:
+        """Move forward, and wake whoever has slept long enough."""
+        self.set(self._now + microseconds(duration))
+
+    def set(self, now: int) -> None:
+        """Jump to a time, which may lie in the past."""
+        self._now = now
+        due = [sleeper for sleeper in self._sleepers if sleeper[0] <= now]
+        self._sleepers = [sleeper for sleeper in self._sleepers if sleeper[0] > now]
+        for _, waiting in sorted(due, key=lambda sleeper: sleeper[0]):
+            if not waiting.done():
+                waiting.set_result(None)

@@ -1,0 +1,249 @@
+"""Every error that Limpet raises: a stable code, its facts as fields, and a sentence with the cure.
+
+    LimpetError
+    ├── InvalidValue          the value is not plain JSON, or would come back as another one
+    ├── InvalidId             an id that cannot name a run
+    ├── InvalidDuration       a duration that cannot be read
+    ├── InvalidPatch          a patch refused as a whole
+    ├── InvalidAppend         an append that no correct writer would send
+    ├── NotFound              there is no such run, request or worker
+    ├── InputConflict         the id is taken by a run with another agent or input
+    ├── CommandConflict       the command id is taken by another command
+    ├── WrongState            the run is not in a state in which this can be done
+    ├── AlreadyAnswered       the request was decided before
+    ├── Expired               the request's time is over
+    ├── LeaseLost             another worker has the run now
+    ├── Tampered              a log that does not fit its own hashes
+    ├── UnknownEvent          written by a newer version of Limpet
+    ├── SchemaTooNew          the store was migrated by a newer version of Limpet
+    └── StoreUnavailable      the store refuses work until it is reopened
+
+A class body holds two templates, `_says` and `_cure`, filled with the fields.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import ClassVar
+
+__all__ = [
+    "AlreadyAnswered",
+    "CommandConflict",
+    "Expired",
+    "InputConflict",
+    "InvalidAppend",
+    "InvalidDuration",
+    "InvalidId",
+    "InvalidPatch",
+    "InvalidValue",
+    "LeaseLost",
+    "LimpetError",
+    "NotFound",
+    "SchemaTooNew",
+    "StoreUnavailable",
+    "Tampered",
+    "UnknownEvent",
+    "WrongState",
+]
+
+
+@dataclass(eq=False, repr=False)
+class LimpetError(Exception):
+    """Whatever Limpet raises; `code`, `facts` and `cure` are the same on every surface."""
+
+    code: ClassVar[str] = "limpet_error"
+    _says: ClassVar[str] = "Something went wrong."
+    _cure: ClassVar[str] = "Look at the facts."
+
+    @property
+    def facts(self) -> Mapping[str, object]:
+        """What is known about this one, by name."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    @property
+    def cure(self) -> str:
+        """What to do about it."""
+        return self._cure.format(**self.facts)
+
+    def __str__(self) -> str:
+        return f"{self._says.format(**self.facts)} {self.cure} [{self.code}]"
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in self.facts.items())})"
+
+
+@dataclass(eq=False, repr=False)
+class InvalidValue(LimpetError):
+    """The value is not plain JSON, or would come back as another one."""
+
+    path: str
+    reason: str
+    code = "invalid_value"
+    _says = "The value at {path} cannot be stored: {reason}."
+    _cure = "Pass plain JSON: None, bool, int, finite float, str, list, and dict with str keys."
+
+
+@dataclass(eq=False, repr=False)
+class InvalidId(LimpetError):
+    """An id that cannot name a run."""
+
+    id: str
+    code = "invalid_id"
+    _says = "{id!r} cannot be an id."
+    _cure = "Use 1 to 200 of letters, digits and ._:@+=- and begin with a letter or digit."
+
+
+@dataclass(eq=False, repr=False)
+class InvalidDuration(LimpetError):
+    """A duration that cannot be read."""
+
+    given: str
+    code = "invalid_duration"
+    _says = "{given} is not a duration."
+    _cure = 'Say seconds as a number, a timedelta, or text such as "500ms", "10s", "2h", "3d" or "1w".'
+
+
+@dataclass(eq=False, repr=False)
+class InvalidPatch(LimpetError):
+    """A patch refused as a whole: nothing of it was applied."""
+
+    part: str
+    reason: str
+    code = "invalid_patch"
+    _says = "The patch is refused as a whole: {part}: {reason}."
+    _cure = "Read the state, correct this part, and send the patch again."
+
+
+@dataclass(eq=False, repr=False)
+class InvalidAppend(LimpetError):
+    """An append that no correct writer would send."""
+
+    run: str
+    reason: str
+    code = "invalid_append"
+    _says = "The append to {run} is malformed: {reason}."
+    _cure = "Number and seal events with seal(), from the head that the store gave."
+
+
+@dataclass(eq=False, repr=False)
+class NotFound(LimpetError):
+    """There is no such run, request or worker."""
+
+    what: str
+    id: str
+    code = "not_found"
+    _says = "There is no {what} {id!r} in this store."
+    _cure = "Check the id and the store's address."
+
+
+@dataclass(eq=False, repr=False)
+class InputConflict(LimpetError):
+    """The id is taken by a run with another agent or input."""
+
+    run: str
+    agent: str
+    code = "input_conflict"
+    _says = "The id {run!r} belongs to a run of agent {agent!r} with another input."
+    _cure = "Use another id, or send the same input to get that run."
+
+
+@dataclass(eq=False, repr=False)
+class CommandConflict(LimpetError):
+    """The command id is taken by another command."""
+
+    run: str
+    command: str
+    code = "command_conflict"
+    _says = "The command id {command!r} was used for something else on {run}."
+    _cure = "Use a new id for a new command; repeat an id only to repeat the same command."
+
+
+@dataclass(eq=False, repr=False)
+class WrongState(LimpetError):
+    """The run is not in a state in which this can be done."""
+
+    run: str
+    status: str
+    wanted: str
+    code = "wrong_state"
+    _says = "{run} is {status}: {wanted} is not possible."
+    _cure = "Look at the run's status first; a finished run can be forked."
+
+
+@dataclass(eq=False, repr=False)
+class AlreadyAnswered(LimpetError):
+    """The request was decided before; the first decision stands."""
+
+    request: str
+    status: str
+    by: str
+    code = "already_answered"
+    _says = "Request {request} is {status} already (by {by!r}); that stands."
+    _cure = "Nothing to do; fork the run to try another answer."
+
+
+@dataclass(eq=False, repr=False)
+class Expired(LimpetError):
+    """The request's time is over."""
+
+    request: str
+    expired_at: int
+    code = "expired"
+    _says = "Request {request} expired at {expired_at} µs of the store's clock."
+    _cure = "The run goes on by its own rule for silence; look at it to see how."
+
+
+@dataclass(eq=False, repr=False)
+class LeaseLost(LimpetError):
+    """Another worker has the run now, or it was given back: this fence writes nothing any more."""
+
+    run: str
+    fence: int
+    current: int
+    code = "lease_lost"
+    _says = "{run} was taken over: fence {fence} is no longer valid, it is at {current}."
+    _cure = "Stop driving this run; what you still have can be kept as a late result."
+
+
+@dataclass(eq=False, repr=False)
+class Tampered(LimpetError):
+    """A log that does not fit its own hashes."""
+
+    run: str
+    seq: int
+    reason: str
+    code = "tampered"
+    _says = "The log of {run} is not intact at event {seq}: {reason}."
+    _cure = "Do not resume it; compare it with a backup or with heads exported earlier."
+
+
+@dataclass(eq=False, repr=False)
+class UnknownEvent(LimpetError):
+    """Written by a newer version of Limpet; it stops the run that has it, and is never dropped."""
+
+    kind: str
+    version: int
+    reason: str
+    code = "unknown_event"
+    _says = "The event {kind!r} version {version} cannot be read: {reason}."
+    _cure = "Run the version of Limpet that wrote it, or a newer one."
+
+
+@dataclass(eq=False, repr=False)
+class SchemaTooNew(LimpetError):
+    """The store was migrated by a newer version of Limpet."""
+
+    found: int
+    known: int
+    code = "schema_too_new"
+    _says = "The store has schema {found}; this version of Limpet knows schemas up to {known}."
+    _cure = "Upgrade Limpet on this machine; a store is never taken back to an older schema."
+
+
+@dataclass(eq=False, repr=False)
+class StoreUnavailable(LimpetError):
+    """The store refuses work until it is reopened: nothing is reported as done that may not be."""
+
+    reason: str
+    code = "store_unavailable"
+    _says = "The store does not take work: {reason}."
+    _cure = "Mend the cause (disk, space, connection), then reopen the store; repeating an append is safe."

@@ -1,0 +1,55 @@
+"""What can happen: the vocabulary of the log, strict values, and the chain that seals it. Pure."""
+
+from limpet.events.chain import GENESIS, START, Event, Head, Sealed, seal, seal_all, verify
+from limpet.events.parts import (
+    Artifact,
+    Constraints,
+    Fact,
+    Failure,
+    HumanInTheLoop,
+    Limits,
+    Lineage,
+    PlanItem,
+    PlanStatus,
+    Revision,
+    Spent,
+    StatePatch,
+    Wait,
+)
+from limpet.events.values import Payload, canonical, digest, inline, parse
+from limpet.events.vocabulary import KINDS, VOCABULARY, AnyBody, Kind, Vocabulary, Writer
+
+__all__ = [
+    "GENESIS",
+    "KINDS",
+    "START",
+    "VOCABULARY",
+    "AnyBody",
+    "Artifact",
+    "Constraints",
+    "Event",
+    "Fact",
+    "Failure",
+    "Head",
+    "HumanInTheLoop",
+    "Kind",
+    "Limits",
+    "Lineage",
+    "Payload",
+    "PlanItem",
+    "PlanStatus",
+    "Revision",
+    "Sealed",
+    "Spent",
+    "StatePatch",
+    "Vocabulary",
+    "Wait",
+    "Writer",
+    "canonical",
+    "digest",
+    "inline",
+    "parse",
+    "seal",
+    "seal_all",
+    "verify",
+]

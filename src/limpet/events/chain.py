@@ -1,0 +1,113 @@
+"""The log as a chain: numbering, sealing and checking events.
+
+An event's hash covers the hash before it, its envelope and its stored bytes, so that a change, a swap, an insertion or
+a deletion inside a log is found. The run's public id is hashed and never its number in a store, which changes on load.
+"""
+
+import hashlib
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from limpet.errors import Tampered
+from limpet.events.values import encode
+from limpet.events.vocabulary import VOCABULARY, AnyBody
+
+__all__ = ["GENESIS", "START", "Event", "Head", "Sealed", "seal", "seal_all", "verify"]
+
+GENESIS = bytes(32)
+_DOMAIN = b"limpet.event.1\0"
+
+
+class Head(NamedTuple):
+    """The end of a log: what the next event is sealed to."""
+
+    seq: int
+    hash: bytes
+    time: int
+
+
+START = Head(0, GENESIS, 0)
+
+
+class Event(NamedTuple):
+    """An immutable record, as stored."""
+
+    run: str
+    seq: int
+    time: int
+    """Microseconds, the appender's estimate of the store's clock; never below the event before. It decides nothing."""
+    kind: str
+    version: int
+    fence: int
+    actor: str
+    codec: str
+    """How `body` was made from JSON: `json` means not at all."""
+    key_id: str
+    """The key it was encrypted with, or nothing."""
+    body: bytes
+    hash: bytes
+
+    @property
+    def head(self) -> Head:
+        """The log's end, if this event is its last."""
+        return Head(self.seq, self.hash, self.time)
+
+    def decode(self) -> AnyBody:
+        """What the event says, in the newest version of its kind."""
+        return VOCABULARY.decode(self.kind, self.version, self.body)
+
+
+class Sealed(NamedTuple):
+    """An event on its way to a store, with the body that it was made of."""
+
+    event: Event
+    body: AnyBody
+
+
+def seal(head: Head, run: str, body: AnyBody, *, time: int, fence: int, actor: str) -> Sealed:
+    """Number and hash a body as the event after `head`."""
+    kind = VOCABULARY.kind_of(body)
+    draft = Event(
+        run=run,
+        seq=head.seq + 1,
+        time=max(time, head.time),
+        kind=kind.name,
+        version=kind.version,
+        fence=fence,
+        actor=actor,
+        codec="json",
+        key_id="",
+        body=VOCABULARY.encode(body),
+        hash=b"",
+    )
+    return Sealed(draft._replace(hash=_hash(head.hash, draft)), body)
+
+
+def seal_all(
+    head: Head, run: str, bodies: Iterable[AnyBody], *, time: int, fence: int, actor: str
+) -> tuple[Sealed, ...]:
+    """Number and hash bodies as the events after `head`, in order."""
+    sealed: list[Sealed] = []
+    for body in bodies:
+        sealed.append(seal(head, run, body, time=time, fence=fence, actor=actor))
+        head = sealed[-1].event.head
+    return tuple(sealed)
+
+
+def verify(events: Iterable[Event], after: Head = START) -> Head:
+    """Check numbers, times, fences and hashes of a log from `after` on; the head it ends with."""
+    fence = 0
+    for event in events:
+        if event.seq != after.seq + 1:
+            raise Tampered(run=event.run, seq=event.seq, reason=f"it follows event {after.seq}")
+        if event.hash != _hash(after.hash, event):
+            raise Tampered(run=event.run, seq=event.seq, reason="its hash does not fit")
+        if event.time < after.time or event.fence < fence:
+            raise Tampered(run=event.run, seq=event.seq, reason="its time or fence lies before the event before it")
+        after, fence = event.head, event.fence
+    return after
+
+
+def _hash(before: bytes, event: Event) -> bytes:
+    envelope = encode(event[:9])  # run, seq, time, kind, version, fence, actor, codec, key_id
+    return hashlib.sha256(b"".join((_DOMAIN, before, envelope, b"\0", event.body))).digest()

@@ -1,0 +1,145 @@
+"""User data on its way into the log: plain JSON, strictly, as canonical bytes.
+
+msgspec alone would turn some values into others without a word (NaN into null, bytes into text, tuples into lists), so
+`canonical` walks the value first and refuses whatever would not come back as it went in. There is no second codec to
+fall back to, and nothing inside user data ever means anything to us.
+"""
+
+import hashlib
+from math import isfinite
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from limpet.errors import InvalidValue
+
+__all__ = ["MAX_DEPTH", "Payload", "canonical", "digest", "encode", "inline", "parse"]
+
+MAX_DEPTH = 64
+# Python itself may refuse to read integers of more than 640 digits; 2,048 bits are 617.
+MAX_INTEGER_BITS = 2048
+
+_encoder = msgspec.json.Encoder(order="deterministic")
+_decoder = msgspec.json.Decoder()
+
+# `encode` is for our own structs, whose fields are typed; user data goes through `canonical`.
+encode = _encoder.encode
+
+
+class Payload(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """User data in an event: a wrapper around it, never a marker inside it."""
+
+    json: Raw | UnsetType = UNSET
+    """The value itself, as canonical JSON."""
+    blob: str | UnsetType = UNSET
+    """Or where it is stored, by content."""
+    bytes: int = 0
+    """The size of what the blob holds."""
+
+    def __post_init__(self) -> None:
+        if (self.json is UNSET) == (self.blob is UNSET):
+            raise ValueError("a payload is either inline or a blob")
+
+    def value(self) -> Any:
+        """The value of an inline payload."""
+        if isinstance(self.json, UnsetType):
+            raise InvalidValue(path="$", reason=f"it is not inline but in blob {self.blob}")
+        return _decoder.decode(self.json)
+
+
+def inline(value: object) -> Payload:
+    """The value as an inline payload."""
+    return Payload(json=Raw(canonical(value)))
+
+
+def canonical(value: object) -> bytes:
+    """The one encoding of a value; refuses with InvalidValue what JSON cannot carry unchanged."""
+    _check_whole(value)
+    return _encoder.encode(value)
+
+
+def parse(data: bytes | str) -> Any:
+    """A value from JSON text, under the rules of `canonical`."""
+    try:
+        value = _decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, UnicodeEncodeError, RecursionError) as error:
+        raise InvalidValue(path="$", reason=f"it is not JSON ({error})") from error
+    _check_whole(value)
+    return value
+
+
+def digest(value: object) -> str:
+    """SHA-256 of the canonical bytes, in hex."""
+    return hashlib.sha256(canonical(value)).hexdigest()
+
+
+def _check_whole(value: object) -> None:
+    try:
+        _check(value, 0)
+    except InvalidValue as error:
+        error.path = f"${error.path}"
+        raise
+
+
+def _check(value: object, depth: int) -> None:
+    if type(value) is str:
+        _check_text(value)
+    elif type(value) is dict:
+        _check_object(value, depth + 1)
+    elif type(value) is list:
+        _check_array(value, depth + 1)
+    elif type(value) is int or type(value) is float:
+        _check_number(value)
+    elif value is not None and type(value) is not bool:
+        raise InvalidValue(path="", reason=f"{type(value).__module__}.{type(value).__qualname__} is not a JSON type")
+
+
+def _check_array(items: list[object], depth: int) -> None:
+    _check_depth(depth)
+    index = 0
+    try:
+        for index, item in enumerate(items):  # noqa: B007 - the place of a refused item
+            _check(item, depth)
+    except InvalidValue as error:
+        error.path = f"[{index}]{error.path}"
+        raise
+
+
+def _check_object(members: dict[object, object], depth: int) -> None:
+    _check_depth(depth)
+    key: object = ""
+    try:
+        for key, item in members.items():
+            _check_key(key)
+            _check(item, depth)
+    except InvalidValue as error:
+        error.path = f".{key!r}{error.path}"
+        raise
+
+
+def _check_number(number: float) -> None:
+    if isinstance(number, int):
+        if number.bit_length() > MAX_INTEGER_BITS:
+            raise InvalidValue(path="", reason=f"an integer of more than {MAX_INTEGER_BITS} bits")
+    elif not isfinite(number):
+        raise InvalidValue(path="", reason=f"{number} is not a JSON number")
+
+
+def _check_key(key: object) -> None:
+    if type(key) is not str:
+        raise InvalidValue(path="", reason="the key is not a str")
+    _check_text(key)
+
+
+def _check_depth(depth: int) -> None:
+    if depth > MAX_DEPTH:
+        raise InvalidValue(path="", reason=f"it is nested more than {MAX_DEPTH} levels deep")
+
+
+def _check_text(text: str) -> None:
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidValue(path="", reason="a lone surrogate is not a character") from error

@@ -1,0 +1,193 @@
+"""The frozen names: which kinds of events there are, in which version, who may write them, and how bytes become bodies.
+
+Names are data, never Python paths. A kind's version grows when its struct changes; bodies of older versions are lifted
+one version at a time by `upcasts` before they are read. What cannot be read raises `UnknownEvent`: it stops the run
+that has it, and nothing is ever dropped.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from enum import Enum
+from typing import Any, NamedTuple
+
+import msgspec
+
+from limpet.errors import UnknownEvent
+from limpet.events import bodies as b
+from limpet.events.values import encode
+
+__all__ = ["KINDS", "VOCABULARY", "AnyBody", "Kind", "Vocabulary", "Writer"]
+
+AnyBody = (
+    b.StepStarted
+    | b.StepCompleted
+    | b.StepFailed
+    | b.StepUnknown
+    | b.StepResolved
+    | b.StepProgressed
+    | b.StatePatched
+    | b.DecisionMade
+    | b.TurnStarted
+    | b.ValueRecorded
+    | b.VersionChosen
+    | b.RunCreated
+    | b.RunForked
+    | b.RunClaimed
+    | b.RunReleased
+    | b.RunWaiting
+    | b.RunCompleted
+    | b.RunFailed
+    | b.RunCancelled
+    | b.ArtifactStored
+    | b.RiskFlagged
+    | b.RequestOpened
+    | b.RequestAnswered
+    | b.RequestExpired
+    | b.GrantGiven
+    | b.GrantRevoked
+    | b.AgentCalled
+    | b.AgentReturned
+    | b.SignalReceived
+    | b.TimerSet
+    | b.WaitOpened
+    | b.WaitEnded
+    | b.MessageSaid
+    | b.ExternalRead
+    | b.ExternalInvalidated
+    | b.BudgetReserved
+    | b.BudgetExtended
+    | b.CancelRequested
+    | b.PauseRequested
+    | b.ResumeRequested
+    | b.CompensationStarted
+    | b.CompensationCompleted
+    | b.CompensationFailed
+    | b.CompensationSkipped
+    | b.ConversationCreated
+    | b.ConversationForked
+    | b.ConversationCompacted
+    | b.MessageAdded
+)
+
+
+class Writer(Enum):
+    """Who may write a kind."""
+
+    CREATOR = "creator"
+    """Whoever creates the stream: its first event."""
+    OWNER = "owner"
+    """The worker that has the run, under the fence that its claim gave."""
+    COMMAND = "command"
+    """Any process; sealed by the store after its guard was checked."""
+    STORE = "store"
+    """The store itself, when it gives a run to a worker or takes it back."""
+    SPEAKER = "speaker"
+    """Whoever holds the head of a conversation; there is no fence."""
+
+
+class Kind(NamedTuple):
+    """One kind of event: its stored name, its version, its struct, and who may write it."""
+
+    name: str
+    version: int
+    body: type[AnyBody]
+    writer: Writer
+
+
+Upcasts = Mapping[tuple[str, int], Callable[[dict[str, Any]], dict[str, Any]]]
+
+
+class Vocabulary:
+    """A closed list of kinds, with the way from bytes to bodies and back."""
+
+    def __init__(self, kinds: Iterable[Kind], upcasts: Upcasts) -> None:
+        self.kinds = {kind.name: kind for kind in kinds}
+        self._by_body = {kind.body: kind for kind in self.kinds.values()}
+        self._decoders = {kind.name: msgspec.json.Decoder(kind.body) for kind in self.kinds.values()}
+        self._upcasts = dict(upcasts)
+
+    def kind_of(self, body: AnyBody) -> Kind:
+        """The kind that a body is of."""
+        return self._by_body[type(body)]
+
+    def encode(self, body: AnyBody) -> bytes:
+        """The body's bytes, in its newest version."""
+        return encode(body)
+
+    def decode(self, name: str, version: int, data: bytes) -> AnyBody:
+        """The body, lifted to its newest version; raises UnknownEvent for what it cannot read."""
+        kind = self.kinds.get(name)
+        if kind is None:
+            raise UnknownEvent(kind=name, version=version, reason="no such kind is known")
+        if not 1 <= version <= kind.version:
+            raise UnknownEvent(kind=name, version=version, reason=f"the newest known version is {kind.version}")
+        try:
+            if version == kind.version:
+                return self._decoders[name].decode(data)
+            return msgspec.convert(self._lift(kind, version, data), kind.body)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise UnknownEvent(kind=name, version=version, reason=f"its body does not fit ({error})") from error
+
+    def _lift(self, kind: Kind, version: int, data: bytes) -> dict[str, Any]:
+        body: dict[str, Any] = msgspec.json.decode(data)
+        for old in range(version, kind.version):
+            body = self._upcasts[kind.name, old](body)
+        return body
+
+
+_CREATOR, _OWNER, _COMMAND, _STORE, _SPEAKER = Writer
+
+KINDS = (
+    Kind("run.created", 1, b.RunCreated, _CREATOR),
+    Kind("run.forked", 1, b.RunForked, _CREATOR),
+    Kind("run.claimed", 1, b.RunClaimed, _STORE),
+    Kind("run.released", 1, b.RunReleased, _STORE),
+    Kind("run.waiting", 1, b.RunWaiting, _OWNER),
+    Kind("run.completed", 1, b.RunCompleted, _OWNER),
+    Kind("run.failed", 1, b.RunFailed, _OWNER),
+    Kind("run.cancelled", 1, b.RunCancelled, _OWNER),
+    Kind("turn.started", 1, b.TurnStarted, _OWNER),
+    Kind("step.started", 1, b.StepStarted, _OWNER),
+    Kind("step.progressed", 1, b.StepProgressed, _OWNER),
+    Kind("step.completed", 1, b.StepCompleted, _OWNER),
+    Kind("step.failed", 1, b.StepFailed, _OWNER),
+    Kind("step.unknown", 1, b.StepUnknown, _OWNER),
+    Kind("step.resolved", 1, b.StepResolved, _OWNER),
+    Kind("decision.made", 1, b.DecisionMade, _OWNER),
+    Kind("state.patched", 1, b.StatePatched, _OWNER),
+    Kind("artifact.stored", 1, b.ArtifactStored, _OWNER),
+    Kind("value.recorded", 1, b.ValueRecorded, _OWNER),
+    Kind("version.chosen", 1, b.VersionChosen, _OWNER),
+    Kind("risk.flagged", 1, b.RiskFlagged, _OWNER),
+    Kind("request.opened", 1, b.RequestOpened, _OWNER),
+    Kind("request.answered", 1, b.RequestAnswered, _COMMAND),
+    Kind("request.expired", 1, b.RequestExpired, _OWNER),
+    Kind("grant.given", 1, b.GrantGiven, _COMMAND),
+    Kind("grant.revoked", 1, b.GrantRevoked, _COMMAND),
+    Kind("agent.called", 1, b.AgentCalled, _OWNER),
+    Kind("agent.returned", 1, b.AgentReturned, _COMMAND),
+    Kind("signal.received", 1, b.SignalReceived, _COMMAND),
+    Kind("timer.set", 1, b.TimerSet, _OWNER),
+    Kind("wait.opened", 1, b.WaitOpened, _OWNER),
+    Kind("wait.ended", 1, b.WaitEnded, _OWNER),
+    Kind("message.said", 1, b.MessageSaid, _OWNER),
+    Kind("external.read", 1, b.ExternalRead, _OWNER),
+    Kind("external.invalidated", 1, b.ExternalInvalidated, _OWNER),
+    Kind("budget.reserved", 1, b.BudgetReserved, _OWNER),
+    Kind("budget.extended", 1, b.BudgetExtended, _COMMAND),
+    Kind("cancel.requested", 1, b.CancelRequested, _COMMAND),
+    Kind("pause.requested", 1, b.PauseRequested, _COMMAND),
+    Kind("resume.requested", 1, b.ResumeRequested, _COMMAND),
+    Kind("compensation.started", 1, b.CompensationStarted, _OWNER),
+    Kind("compensation.completed", 1, b.CompensationCompleted, _OWNER),
+    Kind("compensation.failed", 1, b.CompensationFailed, _OWNER),
+    Kind("compensation.skipped", 1, b.CompensationSkipped, _OWNER),
+    Kind("conversation.created", 1, b.ConversationCreated, _CREATOR),
+    Kind("conversation.forked", 1, b.ConversationForked, _CREATOR),
+    Kind("conversation.compacted", 1, b.ConversationCompacted, _SPEAKER),
+    Kind("message.added", 1, b.MessageAdded, _SPEAKER),
+)
+
+# One function per step of a kind's version: ("step.completed", 1) lifts a body of version 1 to version 2.
+UPCASTS: Upcasts = {}
+
+VOCABULARY = Vocabulary(KINDS, UPCASTS)

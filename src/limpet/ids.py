@@ -1,0 +1,59 @@
+"""Names for new things, and the rule for names that users choose.
+
+Randomness is handed in like time: nothing else in Limpet makes an id.
+"""
+
+import random
+import re
+import secrets
+from typing import Protocol
+
+from limpet.clock import Clock
+from limpet.errors import InvalidId
+
+__all__ = ["Ids", "RandomIds", "SeededIds", "check_id"]
+
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+=-]{0,199}")
+_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
+
+
+def check_id(id: object) -> str:  # noqa: A002 - the word of the domain
+    """The id itself, if it may name a run, a conversation, a worker or a command."""
+    if not isinstance(id, str) or _ID.fullmatch(id) is None:
+        raise InvalidId(id=str(id)[:300])
+    return id
+
+
+class Ids(Protocol):
+    """What makes new ids."""
+
+    def new(self) -> str:
+        """A fresh id; later ones sort after earlier ones."""
+
+
+class RandomIds:
+    """Ids of 48 bits of time in milliseconds and 80 random bits, in 26 lower-case characters."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    def new(self) -> str:
+        """A fresh id; later ones sort after earlier ones."""
+        return _text((self._clock.now() // 1000) << 80 | secrets.randbits(80))
+
+
+class SeededIds:
+    """The same ids in every run of a test."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self._random = random.Random(seed)  # noqa: S311 - repeatable on purpose
+        self._count = 0
+
+    def new(self) -> str:
+        """The next id of this seed."""
+        self._count += 1
+        return _text(self._count << 80 | self._random.getrandbits(80))
+
+
+def _text(number: int) -> str:
+    return "".join(_ALPHABET[(number >> shift) & 31] for shift in range(125, -1, -5))

@@ -1,0 +1,90 @@
+"""Whether a run can afford what it is about to do."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from limpet.events import Limits, Spent
+
+__all__ = ["Exhausted", "Fits", "decide", "remaining", "slice_of"]
+
+PRESSURE = 0.8
+
+
+@dataclass(frozen=True)
+class Fits:
+    """It may go on; `pressure` names the limits of which 80 % or more are used up."""
+
+    pressure: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Exhausted:
+    """It may not: this limit would be passed."""
+
+    limit: str
+    allowed: float
+    wanted: float
+    then: str
+    """`fail` the run, or `ask` a person to extend the budget."""
+
+
+def decide(limits: Limits, spent: Spent, reserve: Spent = Spent()) -> Fits | Exhausted:  # noqa: B008 - frozen
+    """Whether `reserve` can still be put aside, given what was spent."""
+    pressure = []
+    for name, allowed, used, wanted in _rows(limits, spent, reserve):
+        if used + wanted > allowed or (wanted == 0 and used >= allowed):
+            return Exhausted(limit=name, allowed=allowed, wanted=used + wanted, then=limits.exhausted)
+        if used + wanted >= allowed * PRESSURE:
+            pressure.append(name)
+    return Fits(tuple(pressure))
+
+
+def remaining(limits: Limits, spent: Spent) -> Limits:
+    """What is left of a budget."""
+    left = {name: max(allowed - used, 0) for name, allowed, used, _ in _rows(limits, spent, Spent())}
+    return Limits(
+        max_steps=_whole(left.get("max_steps")),
+        max_wall_time_ms=_whole(left.get("max_wall_time_ms")),
+        max_llm_tokens=_whole(left.get("max_llm_tokens")),
+        max_cost=left.get("max_cost"),
+        max_artifact_bytes_in_context=limits.max_artifact_bytes_in_context,
+        exhausted=limits.exhausted,
+    )
+
+
+def slice_of(left: Limits, wanted: Limits | None) -> Limits:
+    """A child's share: what was asked for, never more than is left."""
+    if wanted is None:
+        return left
+    return Limits(
+        max_steps=_least(left.max_steps, wanted.max_steps),
+        max_wall_time_ms=_least(left.max_wall_time_ms, wanted.max_wall_time_ms),
+        max_llm_tokens=_least(left.max_llm_tokens, wanted.max_llm_tokens),
+        max_cost=_least_cost(left.max_cost, wanted.max_cost),
+        max_artifact_bytes_in_context=_least(left.max_artifact_bytes_in_context, wanted.max_artifact_bytes_in_context),
+        exhausted=wanted.exhausted,
+    )
+
+
+def _rows(limits: Limits, spent: Spent, reserve: Spent) -> Iterator[tuple[str, float, float, float]]:
+    table = (
+        ("max_steps", limits.max_steps, spent.steps, reserve.steps),
+        ("max_wall_time_ms", limits.max_wall_time_ms, spent.wall_us / 1000, reserve.wall_us / 1000),
+        ("max_llm_tokens", limits.max_llm_tokens, spent.tokens, reserve.tokens),
+        ("max_cost", limits.max_cost, spent.cost, reserve.cost),
+    )
+    for name, allowed, used, wanted in table:
+        if allowed is not None:
+            yield name, allowed, used, wanted
+
+
+def _whole(number: float | None) -> int | None:
+    return None if number is None else int(number)
+
+
+def _least(a: int | None, b: int | None) -> int | None:
+    return min((each for each in (a, b) if each is not None), default=None)
+
+
+def _least_cost(a: float | None, b: float | None) -> float | None:
+    return min((each for each in (a, b) if each is not None), default=None)

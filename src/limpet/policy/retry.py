@@ -1,0 +1,74 @@
+"""Whether a failed attempt is made again, and when."""
+
+from dataclasses import KW_ONLY, dataclass
+
+from limpet.clock import Duration, microseconds
+
+__all__ = ["Again", "Attempt", "GiveUp", "Retry", "decide"]
+
+
+@dataclass(frozen=True)
+class Retry:
+    """How often and how patiently a step is tried: exponential, up to a cap, spread by full jitter."""
+
+    attempts: int = 3
+    """All attempts together, the first among them."""
+    _: KW_ONLY
+    first: Duration = "1s"
+    factor: float = 2
+    cap: Duration = "1m"
+    jitter: bool = True
+    on: tuple[type[BaseException], ...] = (Exception,)
+
+    def __post_init__(self) -> None:
+        if self.attempts < 1 or self.factor < 1:
+            raise ValueError("a retry needs at least 1 attempt and a factor of at least 1")
+        microseconds(self.first)
+        microseconds(self.cap)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """An attempt that went wrong."""
+
+    number: int
+    """Counted from 1."""
+    error: BaseException
+    permanent: bool = False
+    """Its author said that no retry helps."""
+    retry_after: int | None = None
+    """Microseconds that the server asked for."""
+
+
+@dataclass(frozen=True)
+class Again:
+    """Try again, after this many microseconds."""
+
+    after: int
+
+
+@dataclass(frozen=True)
+class GiveUp:
+    """The step has failed."""
+
+    reason: str
+
+
+def decide(retry: Retry, attempt: Attempt, chance: float) -> Again | GiveUp:
+    """What follows a failed attempt; `chance` is a number from 0 to 1 that the caller drew."""
+    if attempt.permanent:
+        return GiveUp("it was said that no retry helps")
+    if not isinstance(attempt.error, retry.on):
+        return GiveUp(f"{type(attempt.error).__qualname__} is not retried")
+    if attempt.number >= retry.attempts:
+        return GiveUp(f"{attempt.number} of {retry.attempts} attempts were made")
+    if attempt.retry_after is not None:
+        return Again(attempt.retry_after)
+    return Again(_backoff(retry, attempt.number, chance))
+
+
+def _backoff(retry: Retry, attempt: int, chance: float) -> int:
+    cap = microseconds(retry.cap)
+    exponent = min(attempt - 1, 64)  # beyond this every cap is reached, and a float would overflow
+    longest = min(cap, microseconds(retry.first) * retry.factor**exponent)
+    return round(longest * chance if retry.jitter else longest)

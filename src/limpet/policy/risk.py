@@ -1,0 +1,66 @@
+"""Whether a step needs a person's word before it starts."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from limpet.clock import Duration, microseconds
+from limpet.events import Constraints
+from limpet.state.run import Grant
+
+__all__ = ["Approvals", "AskPerson", "Free", "decide"]
+
+
+class Approvals:
+    """Which risks need a person, who that is, and for how long they are waited for."""
+
+    def __init__(
+        self,
+        *risks: str,
+        to: str | Iterable[str] = "anyone",
+        expires: Duration | None = None,
+        escalate: Iterable[str] = (),
+    ) -> None:
+        self.risks = frozenset(risks)
+        self.to = (to,) if isinstance(to, str) else tuple(to)
+        self.expires = None if expires is None else microseconds(expires)
+        self.escalate = tuple(escalate)
+
+
+@dataclass(frozen=True)
+class Free:
+    """It may start; `grant` is the permission that it uses, if it needs one."""
+
+    grant: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class AskPerson:
+    """It may not start before one of these has said yes."""
+
+    to: tuple[str, ...]
+    expires: int | None
+    """Microseconds from now."""
+    escalate: tuple[str, ...]
+
+
+_NOBODY_SAID = Approvals()
+
+
+def decide(
+    risk: str | None,
+    tool: str,
+    *,
+    approvals: Approvals | None,
+    constraints: Constraints | None,
+    grants: Iterable[Grant] = (),
+) -> Free | AskPerson:
+    """Whether a tool of this risk may start; a tool without a risk is never asked about."""
+    approvals = approvals or _NOBODY_SAID
+    loop = constraints.human_in_the_loop if constraints else None
+    required = approvals.risks | frozenset(loop.required_for_risk_levels if loop else ())
+    if risk is None or risk not in required:
+        return Free()
+    for grant in grants:
+        if grant.standing and (grant.tool == tool or grant.risk == risk):
+            return Free(grant.grant)
+    return AskPerson(to=approvals.to, expires=approvals.expires, escalate=approvals.escalate)

@@ -1,0 +1,25 @@
+"""What is true: the state of a run, which its log folds to, and the agent's working state in it. Pure."""
+
+from limpet.state.agent import AgentState, from_json, to_json
+from limpet.state.fold import Fold, fold
+from limpet.state.patch import apply, diff, words
+from limpet.state.run import ENDED, Counters, Position, RunState, Status
+from limpet.state.task import TaskRecord, task_record
+
+__all__ = [
+    "ENDED",
+    "AgentState",
+    "Counters",
+    "Fold",
+    "Position",
+    "RunState",
+    "Status",
+    "TaskRecord",
+    "apply",
+    "diff",
+    "fold",
+    "from_json",
+    "task_record",
+    "to_json",
+    "words",
+]

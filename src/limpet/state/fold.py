@@ -1,0 +1,460 @@
+"""What is true: one fold over the log, one match, closed by `assert_never`.
+
+`Fold` is a mutable builder, one short method per event that changes something, frozen at the end: pure from outside,
+linear inside. A new kind of event does not type-check until it has its place here.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from typing import assert_never
+
+from msgspec.structs import asdict, replace
+
+from limpet.errors import InvalidPatch, Tampered
+from limpet.events import AnyBody, Artifact, Event, Spent, Wait, inline
+from limpet.events import bodies as b
+from limpet.state.agent import AgentState
+from limpet.state.patch import Working
+from limpet.state.run import (
+    Counters,
+    Decision,
+    ForkPoint,
+    Grant,
+    OpenRequest,
+    OpenStep,
+    Position,
+    RunState,
+    Signal,
+    Status,
+    TimedWait,
+)
+
+__all__ = ["PAUSED", "Fold", "fold"]
+
+KEPT_DECISIONS = 16
+PAUSED = Wait(what="operator", key="paused")
+_NOTHING = RunState(
+    run="",
+    agent="",
+    agent_version="",
+    status="pending",
+    position=Position(seq=0, step=0),
+    input=inline(None),
+    created=0,
+    updated=0,
+    working=AgentState(),
+    spent=Spent(),
+    counters=Counters(),
+)
+
+
+def fold(events: Iterable[Event], state: RunState | None = None) -> RunState:
+    """The state after the events, from the beginning of a log or from an earlier state of it."""
+    building = Fold(state)
+    for event in events:
+        building.add(event, event.decode())
+    return building.freeze()
+
+
+class Fold:
+    """A run's state under construction."""
+
+    def __init__(self, state: RunState | None = None) -> None:
+        self._begun = state is not None
+        self._base = state = state or _NOTHING
+        self._working = Working(state.working)
+        self._seq, self._step, self._time = state.position.seq, state.position.step, state.updated
+        self._status: Status = state.status
+        self._waits, self._wake = state.waits, state.wake
+        self._output, self._error, self._error_step = state.output, state.error, state.error_step
+        self._cancel, self._pausing = state.cancel, state.pausing
+        self._fence, self._worker, self._deaths = state.fence, state.worker, state.deaths
+        self._steps = {step.number: step for step in state.steps}
+        self._requests = {request.request: request for request in state.requests}
+        self._grants = {grant.grant: grant for grant in state.grants}
+        self._open_waits = {wait.name: wait for wait in state.open_waits}
+        self._children = dict(state.children)
+        self._signals = {signal.seq: signal for signal in state.signals}
+        self._decisions = deque(state.decisions, maxlen=KEPT_DECISIONS)
+        self._turns, self._reads = dict(state.turns), dict(state.reads)
+        self._spent = asdict(state.spent)
+        self._counters = asdict(state.counters)
+
+    def freeze(self) -> RunState:
+        """The state as it stands."""
+        if not self._begun:
+            raise Tampered(run="", seq=0, reason="the log is empty")
+        working = self._working.freeze()
+        return replace(
+            self._base,
+            status=self._status,
+            position=self._position(working),
+            updated=self._time,
+            waits=self._waits,
+            wake=self._wake,
+            output=self._output,
+            error=self._error,
+            error_step=self._error_step,
+            cancel=self._cancel,
+            pausing=self._pausing,
+            fence=self._fence,
+            worker=self._worker,
+            deaths=self._deaths,
+            working=working,
+            steps=tuple(self._steps.values()),
+            requests=tuple(self._requests.values()),
+            grants=tuple(self._grants.values()),
+            open_waits=tuple(self._open_waits.values()),
+            children=dict(self._children),
+            signals=tuple(self._signals.values()),
+            decisions=tuple(self._decisions),
+            turns=dict(self._turns),
+            reads=dict(self._reads),
+            spent=Spent(**self._spent),
+            counters=Counters(**self._counters),
+        )
+
+    def add(self, event: Event, body: AnyBody) -> None:
+        """Take in the next event of the log."""
+        if event.seq != self._seq + 1:
+            raise Tampered(run=event.run, seq=event.seq, reason=f"it follows event {self._seq}")
+        if not self._begun and not isinstance(body, b.RunCreated):
+            raise Tampered(run=event.run, seq=event.seq, reason=f"a run's log cannot begin with {event.kind}")
+        if self._status == "running":
+            self._spent["wall_us"] += event.time - self._time
+        self._seq, self._time, self._fence = event.seq, event.time, event.fence
+        self._counters["events"] += 1
+        try:
+            self._apply(event, body)
+        except InvalidPatch as error:
+            raise Tampered(run=event.run, seq=event.seq, reason=str(error)) from error
+
+    def _apply(self, event: Event, body: AnyBody) -> None:  # noqa: C901, PLR0912, PLR0915 - the one match over all kinds
+        match body:
+            case b.StepStarted():
+                self._step_started(event, body)
+            case b.StepProgressed():
+                self._step_progressed(body)
+            case b.StepCompleted():
+                self._step_completed(body)
+            case b.StepFailed():
+                self._step_failed(body)
+            case b.StepUnknown():
+                self._step_unknown(body)
+            case b.StepResolved():
+                self._step_resolved(body)
+            case b.StatePatched():
+                self._working.apply(body.patch)
+                self._count("patches")
+            case b.DecisionMade():
+                self._decision_made(event, body)
+            case b.TurnStarted():
+                self._turn_started(body)
+            case b.RunCreated():
+                self._run_created(event, body)
+            case b.RunForked():
+                self._run_forked(event, body)
+            case b.RunClaimed():
+                self._run_claimed(body)
+            case b.RunReleased():
+                self._leave("pending")
+            case b.RunWaiting():
+                self._leave("waiting", body.waits, body.wake)
+                self._pausing = False
+            case b.RunCompleted():
+                self._output, self._error, self._error_step = body.output, None, None
+                self._end("completed")
+            case b.RunFailed():
+                self._error, self._error_step = body.failure, body.number
+                self._end("failed")
+            case b.RunCancelled():
+                self._cancel = body.reason
+                self._end("cancelled")
+            case b.ArtifactStored():
+                self._artifact_stored(body)
+            case b.RiskFlagged():
+                self._working.flag(body.flag)
+            case b.RequestOpened():
+                self._request_opened(event, body)
+            case b.RequestAnswered():
+                self._request_answered(body)
+            case b.RequestExpired():
+                self._request_expired(body)
+            case b.GrantGiven():
+                self._grants[body.grant] = Grant(
+                    grant=body.grant, by=body.by, standing=True, tool=body.tool, risk=body.risk
+                )
+            case b.GrantRevoked():
+                self._grants.pop(body.grant, None)
+            case b.AgentCalled():
+                self._agent_called(body)
+            case b.AgentReturned():
+                self._agent_returned(body)
+            case b.SignalReceived():
+                self._signals[event.seq] = Signal(signal=body.signal, seq=event.seq)
+                self._count("signals")
+            case b.TimerSet():
+                self._open_waits[body.name] = TimedWait(name=body.name, wake=body.wake)
+            case b.WaitOpened():
+                self._open_waits[body.name] = TimedWait(name=body.name, wake=body.expires, signal=body.signal)
+            case b.WaitEnded():
+                self._wait_ended(body)
+            case b.ExternalRead():
+                self._reads[body.source] = body.stale_at
+            case b.ExternalInvalidated():
+                self._reads.pop(body.source, None)
+            case b.BudgetReserved():
+                self._budget_reserved(body)
+            case b.BudgetExtended():
+                self._working.extend(body.limits)
+            case b.CancelRequested():
+                self._cancel = body.reason
+            case b.PauseRequested():
+                self._pause_requested()
+            case b.ResumeRequested():
+                self._resume_requested()
+            case b.CompensationStarted():
+                self._count("compensations")
+            case b.ValueRecorded() | b.VersionChosen() | b.MessageSaid():
+                pass
+            case b.CompensationCompleted() | b.CompensationFailed() | b.CompensationSkipped():
+                pass
+            case b.ConversationCreated() | b.ConversationForked() | b.ConversationCompacted() | b.MessageAdded():
+                raise Tampered(run=event.run, seq=event.seq, reason=f"{event.kind} does not belong in a run's log")
+            case _:
+                assert_never(body)
+
+    # The run
+
+    def _run_created(self, event: Event, body: b.RunCreated) -> None:
+        if self._begun:
+            raise Tampered(run=event.run, seq=event.seq, reason="a run is created once")
+        self._begun = True
+        self._wake = body.start_at
+        if body.initial is not None:
+            self._working.apply(body.initial)
+        self._base = RunState(
+            run=event.run,
+            agent=body.agent,
+            agent_version=body.agent_version,
+            status="pending",
+            position=Position(seq=event.seq, step=0, steps=body.steps),
+            input=body.input,
+            created=event.time,
+            updated=event.time,
+            deadline=body.deadline,
+            user=body.user,
+            session=body.session,
+            conversation=body.conversation,
+            labels=body.labels,
+            parent=body.parent,
+            working=_NOTHING.working,
+            spent=_NOTHING.spent,
+            counters=_NOTHING.counters,
+        )
+
+    def _run_forked(self, event: Event, body: b.RunForked) -> None:
+        """Steps unsettled at the cut are not part of the shared beginning; nor is anything else that was open."""
+        self._base = replace(
+            self._base,
+            run=event.run,
+            fork=ForkPoint(run=body.run, at=body.at),
+            agent_version=body.agent_version or self._base.agent_version,
+            input=body.input or self._base.input,
+            created=event.time,
+        )
+        self._close_all()
+        self._leave("pending")
+        self._output = self._error = self._error_step = self._cancel = None
+        self._step, self._deaths, self._pausing = body.step, 0, False
+        if body.patch is not None:
+            self._working.apply(body.patch)
+
+    def _run_claimed(self, body: b.RunClaimed) -> None:
+        self._status, self._worker, self._waits, self._wake = "running", body.worker, (), None
+        self._deaths += body.died
+        self._count("claims")
+
+    def _leave(self, status: Status, waits: tuple[Wait, ...] = (), wake: int | None = None) -> None:
+        self._status, self._worker, self._waits, self._wake = status, None, waits, wake
+
+    def _end(self, status: Status) -> None:
+        self._leave(status)
+        self._requests.clear()
+        self._open_waits.clear()
+        self._pausing = False
+
+    def _close_all(self) -> None:
+        for opened in (self._steps, self._requests, self._grants, self._open_waits, self._children, self._signals):
+            opened.clear()
+
+    def _turn_started(self, body: b.TurnStarted) -> None:
+        self._turns[body.loop] = body.number
+        self._count("turns")
+        self._deaths = 0
+
+    def _pause_requested(self) -> None:
+        if self._status == "running":
+            self._pausing = True
+        elif self._status in ("pending", "waiting"):
+            self._leave("waiting", (PAUSED,))
+
+    def _resume_requested(self) -> None:
+        """The failed step stays in the log; what it failed with no longer ends the run."""
+        self._pausing = False
+        if self._status == "failed":
+            self._error = self._error_step = None
+        if self._status in ("failed", "waiting"):
+            self._leave("pending")
+
+    # Steps
+
+    def _step_started(self, event: Event, body: b.StepStarted) -> None:
+        before = self._steps.get(body.number)
+        if before is None and body.number > self._step:
+            self._step = body.number
+            self._spent["steps"] += 1
+        elif before is not None and before.reserved is not None:
+            self._spend(before.reserved)
+        self._steps[body.number] = OpenStep(
+            name=body.name,
+            tool=body.tool,
+            number=body.number,
+            effect=body.effect,
+            status="running",
+            attempt=body.attempt,
+            started=before.started if before else event.time,
+            errors=before.errors if before else (),
+        )
+        if body.grant is not None and not self._is_standing(body.grant):
+            self._grants.pop(body.grant, None)
+        self._count("attempts")
+
+    def _step_progressed(self, body: b.StepProgressed) -> None:
+        step = self._steps.get(body.number)
+        if step is not None:
+            self._steps[body.number] = replace(step, note=body.note, partial=body.partial or step.partial)
+
+    def _step_completed(self, body: b.StepCompleted) -> None:
+        self._settle(body.number, "steps_completed", body.spent)
+
+    def _step_failed(self, body: b.StepFailed) -> None:
+        self._error, self._error_step = body.failure, body.number
+        step = self._steps.get(body.number)
+        if body.retry_at is None or step is None:
+            self._settle(body.number, "steps_failed", body.spent)
+            return
+        self._spend(body.spent)
+        self._deaths = 0
+        self._steps[body.number] = replace(
+            step, status="retrying", retry_at=body.retry_at, errors=(*step.errors, body.failure), reserved=None
+        )
+
+    def _step_unknown(self, body: b.StepUnknown) -> None:
+        self._spend(body.spent)
+        self._count("steps_unknown")
+        if body.failure is not None:
+            self._error, self._error_step = body.failure, body.number
+        step = self._steps.get(body.number)
+        if step is not None:
+            errors = step.errors if body.failure is None else (*step.errors, body.failure)
+            self._steps[body.number] = replace(step, status="unknown", errors=errors, reserved=None)
+
+    def _step_resolved(self, body: b.StepResolved) -> None:
+        step = self._steps.get(body.number)
+        if body.outcome == "not_applied" and step is not None:
+            self._deaths = 0
+            self._steps[body.number] = replace(step, status="retrying", retry_at=None)
+        else:
+            self._settle(body.number, "steps_completed" if body.outcome == "applied" else "steps_failed", None)
+
+    def _settle(self, number: int, counter: str, spent: Spent | None) -> None:
+        self._steps.pop(number, None)
+        self._spend(spent)
+        self._count(counter)
+        self._deaths = 0
+
+    # What it knows, and whom it asks
+
+    def _decision_made(self, event: Event, body: b.DecisionMade) -> None:
+        self._decisions.append(
+            Decision(question=body.question, chosen=body.chosen, because=body.because, seq=event.seq)
+        )
+        self._count("decisions")
+
+    def _artifact_stored(self, body: b.ArtifactStored) -> None:
+        self._working.put(
+            Artifact(
+                artifact_id=body.artifact_id,
+                type=body.type,
+                summary=body.summary,
+                bytes=body.bytes,
+                step=body.number,
+            )
+        )
+
+    def _request_opened(self, event: Event, body: b.RequestOpened) -> None:
+        self._requests[body.request] = OpenRequest(
+            request=body.request,
+            name=body.name,
+            kind=body.kind,
+            question=body.question,
+            to=body.to,
+            expires=body.expires,
+            seq=event.seq,
+        )
+        self._count("requests")
+
+    def _request_answered(self, body: b.RequestAnswered) -> None:
+        request = self._requests.pop(body.request, None)
+        if request is not None and body.decision == "approved":
+            self._grants[body.request] = Grant(grant=body.request, by=body.by, standing=False)
+
+    def _request_expired(self, body: b.RequestExpired) -> None:
+        request = self._requests.pop(body.request, None)
+        if request is not None and body.outcome == "escalated":
+            self._requests[body.request] = replace(request, to=body.to, expires=body.expires)
+
+    def _is_standing(self, grant: str) -> bool:
+        return grant in self._grants and self._grants[grant].standing
+
+    def _agent_called(self, body: b.AgentCalled) -> None:
+        self._count("children")
+        if body.mode in ("call", "handoff"):
+            self._children[body.run] = body.name
+
+    def _agent_returned(self, body: b.AgentReturned) -> None:
+        self._children.pop(body.run, None)
+        self._spend(body.spent)
+
+    def _wait_ended(self, body: b.WaitEnded) -> None:
+        self._open_waits.pop(body.name, None)
+        if body.event is not None:
+            self._signals.pop(body.event, None)
+        if body.request is not None:
+            self._requests.pop(body.request, None)
+        self._deaths = 0
+
+    # What it may use
+
+    def _budget_reserved(self, body: b.BudgetReserved) -> None:
+        step = self._steps.get(body.number)
+        if step is not None:
+            self._steps[body.number] = replace(step, reserved=Spent(tokens=body.tokens, cost=body.cost))
+
+    def _spend(self, spent: Spent | None) -> None:
+        if spent is not None:
+            for field in spent.__struct_fields__:
+                self._spent[field] += getattr(spent, field)
+
+    def _count(self, counter: str) -> None:
+        self._counters[counter] += 1
+
+    def _position(self, working: AgentState) -> Position:
+        return Position(
+            seq=self._seq,
+            step=self._step,
+            steps=self._base.position.steps,
+            item=working.position,
+            items=len(working.plan),
+        )

@@ -1,0 +1,207 @@
+"""Changing the working state: apply a patch, find the patch between two states, say it in words.
+
+`Working` is the mutable form, so that a fold over many patches is linear; `apply` is the pure one around it.
+"""
+
+from collections.abc import Collection, Iterable, Iterator
+from typing import TypeVar
+
+from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
+
+from limpet.errors import InvalidPatch
+from limpet.events import Artifact, Fact, Limits, PlanItem, PlanStatus, StatePatch
+from limpet.state.agent import NO_DATA, AgentState
+
+__all__ = ["Working", "apply", "diff", "words"]
+
+T = TypeVar("T")
+
+
+def apply(state: AgentState, patch: StatePatch) -> AgentState:
+    """The state after the patch; raises InvalidPatch, with nothing changed, if any part of it is invalid."""
+    working = Working(state)
+    working.apply(patch)
+    return working.freeze()
+
+
+class Working:
+    """A working state under construction."""
+
+    def __init__(self, state: AgentState) -> None:
+        self.goal = state.goal
+        self._constraints = state.constraints
+        self._budget = state.budget
+        self._plan = list(state.items)
+        self._facts = {fact.key: fact for fact in state.known_facts}
+        self._questions = dict.fromkeys(state.open_questions)
+        self._artifacts = {artifact.artifact_id: artifact for artifact in state.artifacts}
+        self._flags = dict.fromkeys(state.risk_flags)
+        self._data = state.data
+
+    def apply(self, patch: StatePatch) -> None:
+        """Change in place; checks every part before the first change."""
+        self._check(patch)
+        self._set(patch)
+        for revision in patch.revise:
+            self._plan[revision.index] = PlanItem(item=self._plan[revision.index].item, status=revision.status)
+        _replace(self._facts, patch.retract, {fact.key: fact for fact in patch.facts})
+        _replace(self._questions, patch.answered, dict.fromkeys(patch.questions))
+        _replace(self._artifacts, patch.discard, {artifact.artifact_id: artifact for artifact in patch.artifacts})
+        _replace(self._flags, patch.lower, dict.fromkeys(patch.flags))
+
+    def put(self, artifact: Artifact) -> None:
+        """Add an artifact that was stored."""
+        _replace(self._artifacts, (), {artifact.artifact_id: artifact})
+
+    def flag(self, flag: str) -> None:
+        """Add a flag that a policy raised."""
+        _replace(self._flags, (), {flag: None})
+
+    def extend(self, limits: Limits) -> None:
+        """Set the limits that somebody extended; the others stay."""
+        new = {field: getattr(limits, field) for field in limits.__struct_fields__}
+        self._budget = replace(self._budget or Limits(), **{k: v for k, v in new.items() if v is not None})
+
+    def freeze(self) -> AgentState:
+        """The state as it stands."""
+        return AgentState(
+            goal=self.goal,
+            constraints=self._constraints,
+            budget=self._budget,
+            plan=tuple(item.item for item in self._plan),
+            plan_status=_statuses(self._plan),
+            known_facts=tuple(self._facts.values()),
+            open_questions=tuple(self._questions),
+            artifacts=tuple(self._artifacts.values()),
+            risk_flags=tuple(self._flags),
+            data=self._data,
+        )
+
+    def _check(self, patch: StatePatch) -> None:
+        size = len(self._plan) if isinstance(patch.plan, UnsetType) else len(patch.plan)
+        for revision in patch.revise:
+            if not 0 <= revision.index < size:
+                raise InvalidPatch(part="revise", reason=f"the plan has no item {revision.index}")
+        _check_list("facts", self._facts, patch.retract, [fact.key for fact in patch.facts])
+        _check_list("questions", self._questions, patch.answered, patch.questions)
+        _check_list("artifacts", self._artifacts, patch.discard, [each.artifact_id for each in patch.artifacts])
+        _check_list("flags", self._flags, patch.lower, patch.flags)
+        if any(artifact.bytes < 0 for artifact in patch.artifacts):
+            raise InvalidPatch(part="artifacts", reason="a size is negative")
+
+    def _set(self, patch: StatePatch) -> None:
+        if not isinstance(patch.goal, UnsetType):
+            self.goal = patch.goal
+        if not isinstance(patch.constraints, UnsetType):
+            self._constraints = patch.constraints
+        if not isinstance(patch.budget, UnsetType):
+            self._budget = patch.budget
+        if not isinstance(patch.plan, UnsetType):
+            self._plan = list(patch.plan)
+        if not isinstance(patch.data, UnsetType):
+            self._data = UNSET if patch.data == NO_DATA else patch.data
+
+
+def diff(before: AgentState, after: AgentState) -> StatePatch:
+    """The patch that leads from one state to the other: apply(before, diff(before, after)) == after."""
+    gone_facts, facts = _changes({f.key: f for f in before.known_facts}, {f.key: f for f in after.known_facts})
+    closed, questions = _changes(dict.fromkeys(before.open_questions), dict.fromkeys(after.open_questions))
+    discard, artifacts = _changes(_by_id(before.artifacts), _by_id(after.artifacts))
+    lower, flags = _changes(dict.fromkeys(before.risk_flags), dict.fromkeys(after.risk_flags))
+    return StatePatch(
+        goal=UNSET if before.goal == after.goal else after.goal,
+        constraints=UNSET if before.constraints == after.constraints else after.constraints,
+        budget=UNSET if before.budget == after.budget else after.budget,
+        plan=UNSET if before.items == after.items else after.items,
+        facts=tuple(facts.values()),
+        retract=gone_facts,
+        questions=tuple(questions),
+        answered=dict.fromkeys(closed, ""),
+        artifacts=tuple(artifacts.values()),
+        discard=discard,
+        flags=tuple(flags),
+        lower=lower,
+        data=UNSET if before.data == after.data else after.data or NO_DATA,
+    )
+
+
+def words(before: AgentState, patch: StatePatch) -> list[str]:
+    """What the patch changes in a state, a line for each change."""
+    return [*_words_of_plan(before, patch), *_words_of_facts(before, patch), *_words_of_lists(patch)]
+
+
+def _words_of_plan(before: AgentState, patch: StatePatch) -> Iterator[str]:
+    if not isinstance(patch.goal, UnsetType):
+        yield f"goal: {patch.goal!r} (was {before.goal!r})" if before.goal else f"goal: {patch.goal!r}"
+    if not isinstance(patch.constraints, UnsetType):
+        yield "constraints changed"
+    if not isinstance(patch.budget, UnsetType):
+        yield "budget changed"
+    plan = before.items
+    if not isinstance(patch.plan, UnsetType):
+        plan = patch.plan
+        yield "plan: " + (" → ".join(f"{item.item} ({item.status})" for item in plan) or "none")
+    for revision in patch.revise:
+        yield f"plan item {revision.index + 1} {plan[revision.index].item!r}: {revision.status}"
+
+
+def _words_of_facts(before: AgentState, patch: StatePatch) -> Iterator[str]:
+    known: dict[str, Fact] = {fact.key: fact for fact in before.known_facts}
+    for key in patch.retract:
+        yield f"fact {key} retracted"
+    for fact in patch.facts:
+        origin = f" from {fact.source}" if fact.source else ""
+        was = f" (was {bytes(known[fact.key].value).decode()})" if fact.key in known else ""
+        yield f"fact {fact.key} = {bytes(fact.value).decode()}{origin}{was}"
+
+
+def _words_of_lists(patch: StatePatch) -> Iterator[str]:
+    for question, answer in patch.answered.items():
+        yield f"question closed: {question}" + (f" → {answer}" if answer else "")
+    yield from (f"question opened: {question}" for question in patch.questions)
+    yield from (f"artifact discarded: {artifact}" for artifact in patch.discard)
+    yield from (f"artifact {each.artifact_id}: {each.summary} ({each.bytes} bytes)" for each in patch.artifacts)
+    yield from (f"flag lowered: {flag}" for flag in patch.lower)
+    yield from (f"flag raised: {flag}" for flag in patch.flags)
+    if not isinstance(patch.data, UnsetType):
+        yield f"data = {bytes(patch.data).decode()}"
+
+
+def _by_id(artifacts: Iterable[Artifact]) -> dict[str, Artifact]:
+    return {artifact.artifact_id: artifact for artifact in artifacts}
+
+
+def _statuses(plan: list[PlanItem]) -> tuple[PlanStatus, ...]:
+    return tuple(item.status for item in plan) if any(item.status != "pending" for item in plan) else ()
+
+
+def _check_list(part: str, have: dict[str, T], gone: Collection[str], new: Collection[str]) -> None:
+    if len(set(new)) != len(new) or len(set(gone)) != len(gone):
+        raise InvalidPatch(part=part, reason="the same one is named twice")
+    for key in gone:
+        if key not in have:
+            raise InvalidPatch(part=part, reason=f"{key!r} is not there")
+    if "" in new:
+        raise InvalidPatch(part=part, reason="one is empty")
+
+
+def _replace(items: dict[str, T], gone: Iterable[str], new: dict[str, T]) -> None:
+    """Take some away, then put the new ones at the end."""
+    for key in gone:
+        del items[key]
+    for key, item in new.items():
+        items.pop(key, None)
+        items[key] = item
+
+
+def _changes(before: dict[str, T], after: dict[str, T]) -> tuple[tuple[str, ...], dict[str, T]]:
+    """What `_replace` needs to lead from one to the other: what goes, and what is put at the end."""
+    gone = tuple(key for key in before if key not in after)
+    stays = [key for key in before if key in after]
+    kept = 0
+    for old, new in zip(stays, after, strict=False):
+        if old != new or before[old] != after[new]:
+            break
+        kept += 1
+    return gone, dict(list(after.items())[kept:])

@@ -1,0 +1,50 @@
+"""A run as the task record of older task tables: the same seven fields, made from the run's state."""
+
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+
+from limpet.events import Payload
+from limpet.events.parts import Part
+from limpet.events.values import encode
+from limpet.state.run import RunState, Status
+
+__all__ = ["TaskRecord", "task_record"]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class TaskRecord(Part, frozen=True, kw_only=True):
+    """One row of a task table."""
+
+    id: str
+    user_input: str
+    state: Status
+    result: str = ""
+    error: str = ""
+    created_at: str
+    updated_at: str
+
+
+def task_record(state: RunState) -> TaskRecord:
+    """The task record of a run; input and result that are not text are given as JSON."""
+    return TaskRecord(
+        id=state.run,
+        user_input=_text(state.input),
+        state=state.status,
+        result=_text(state.output) if state.output is not None else "",
+        error=state.error.message or state.error.type if state.error is not None else "",
+        created_at=_time(state.created),
+        updated_at=_time(state.updated),
+    )
+
+
+def _text(payload: Payload) -> str:
+    if isinstance(payload.json, msgspec.UnsetType):
+        return encode(payload).decode()
+    value = payload.value()
+    return value if isinstance(value, str) else bytes(payload.json).decode()
+
+
+def _time(microseconds: int) -> str:
+    return (_EPOCH + timedelta(microseconds=microseconds)).isoformat().replace("+00:00", "Z")
