@@ -16,6 +16,7 @@
     ├── Tampered              a log that does not fit its own hashes
     ├── UnknownEvent          written by a newer version of Limpet
     ├── SchemaTooNew          the store was migrated by a newer version of Limpet
+    ├── StoreBusy             somebody else held the store for too long; nothing was written
     └── StoreUnavailable      the store refuses work until it is reopened
 
 A class body holds two templates, `_says` and `_cure`, filled with the fields.
@@ -39,6 +40,7 @@ __all__ = [
     "LimpetError",
     "NotFound",
     "SchemaTooNew",
+    "StoreBusy",
     "StoreUnavailable",
     "Tampered",
     "UnknownEvent",
@@ -237,6 +239,16 @@ class SchemaTooNew(LimpetError):
     code = "schema_too_new"
     _says = "The store has schema {found}; this version of Limpet knows schemas up to {known}."
     _cure = "Upgrade Limpet on this machine; a store is never taken back to an older schema."
+
+
+@dataclass(eq=False, repr=False)
+class StoreBusy(LimpetError):
+    """Somebody else held the store for too long; nothing was written."""
+
+    reason: str
+    code = "store_busy"
+    _says = "The store was held by somebody else for too long: {reason}."
+    _cure = "Try again; if it lasts, find the process that keeps a transaction open."
 
 
 @dataclass(eq=False, repr=False)

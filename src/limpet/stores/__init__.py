@@ -1,0 +1,48 @@
+"""Where logs live: one store, over memory or a database, and the suite that proves a new one."""
+
+from limpet.stores.backend import Backend, Capabilities, Tables
+from limpet.stores.handover import Handover, Inline, Threads
+from limpet.stores.ops import (
+    Appended,
+    Claimed,
+    Create,
+    Extend,
+    Leg,
+    Missed,
+    Release,
+    Renewal,
+    Taken,
+    Tell,
+)
+from limpet.stores.rows import Late, Page, RequestFilter, RequestRow, RunFilter, RunRow, Snapshot, WorkerRow
+from limpet.stores.store import Store
+from limpet.stores.watch import Watch
+
+__all__ = [
+    "Appended",
+    "Backend",
+    "Capabilities",
+    "Claimed",
+    "Create",
+    "Extend",
+    "Handover",
+    "Inline",
+    "Late",
+    "Leg",
+    "Missed",
+    "Page",
+    "Release",
+    "Renewal",
+    "RequestFilter",
+    "RequestRow",
+    "RunFilter",
+    "RunRow",
+    "Snapshot",
+    "Store",
+    "Tables",
+    "Taken",
+    "Tell",
+    "Threads",
+    "Watch",
+    "WorkerRow",
+]

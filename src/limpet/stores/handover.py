@@ -1,0 +1,101 @@
+"""Where blocking work is done: on threads in production, on the event loop itself in a simulation.
+
+Everything above talks to threads only through `Handover`, so that a seeded simulation runs the same code without any.
+"""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
+from threading import Thread
+from typing import Protocol, TypeVar
+
+__all__ = ["Handover", "Inline", "Lane", "Threads"]
+
+T = TypeVar("T")
+
+
+class Lane(Protocol):
+    """A place where work is done in order, one piece at a time."""
+
+    def submit(self, work: Callable[[], None]) -> None:
+        """Do this after everything submitted before."""
+
+    def close(self) -> None:
+        """Finish what was submitted, and end."""
+
+
+class Handover(Protocol):
+    """What gives blocking work its place."""
+
+    def lane(self, name: str) -> Lane:
+        """A new lane."""
+
+    async def call(self, work: Callable[[], T]) -> T:
+        """Do this beside the event loop, in no particular order."""
+
+    def close(self) -> None:
+        """Finish what was called, and end."""
+
+
+class Threads:
+    """A thread for each lane, and a small pool for calls."""
+
+    def __init__(self, calls: int = 4) -> None:
+        self._pool = ThreadPoolExecutor(calls, thread_name_prefix="limpet-read")
+
+    def lane(self, name: str) -> Lane:
+        """A thread of its own."""
+        return _ThreadLane(name)
+
+    async def call(self, work: Callable[[], T]) -> T:
+        """On a thread of the pool."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+
+    def close(self) -> None:
+        """End the pool."""
+        self._pool.shutdown()
+
+
+class _ThreadLane:
+    def __init__(self, name: str) -> None:
+        self._queue: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._thread = Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def submit(self, work: Callable[[], None]) -> None:
+        self._queue.put(work)
+
+    def close(self) -> None:
+        self._queue.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        while (work := self._queue.get()) is not None:
+            work()
+
+
+class Inline:
+    """No threads: lanes do their work when the event loop comes to it, calls at once."""
+
+    def lane(self, name: str) -> Lane:
+        """A lane on the event loop."""
+        return _LoopLane(name)
+
+    async def call(self, work: Callable[[], T]) -> T:
+        """Here and now."""
+        return work()
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+class _LoopLane:
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def submit(self, work: Callable[[], None]) -> None:
+        asyncio.get_running_loop().call_soon(work)
+
+    def close(self) -> None:
+        """Nothing to end."""

@@ -1,0 +1,324 @@
+"""A store in memory: for tests, simulation, and runs that need not outlive their process.
+
+It encodes, fences and refuses exactly as the durable stores do, because it runs the same operations over its rows. A
+list of undo steps makes its transactions all or nothing.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from threading import Event as Flag
+from threading import RLock
+from typing import Any, TypeVar
+
+from msgspec.structs import replace
+
+from limpet.clock import Clock, SystemClock
+from limpet.errors import NotFound
+from limpet.events import Event, Head
+from limpet.stores.backend import Capabilities, Outcome, Tables
+from limpet.stores.ops import Op
+from limpet.stores.rows import Late, Page, RequestFilter, RequestRow, RunFilter, RunRow, Snapshot, WorkerRow
+from limpet.stores.transact import commit
+
+__all__ = ["MemoryBackend"]
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class MemoryBackend:
+    """Rows in dictionaries, behind one lock."""
+
+    capabilities = Capabilities(processes=False, durable=False, sees_death=False)
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._lock = RLock()
+        self._tables = _Tables(clock or SystemClock())
+
+    def open(self) -> None:
+        """Nothing to connect to."""
+
+    def close(self) -> None:
+        """What is in memory stays until the backend is gone, so that a test can open it again."""
+
+    def check(self) -> None:
+        """Nothing that could have gone wrong."""
+
+    def now(self) -> int:
+        """The store's clock."""
+        return self._tables.now()
+
+    def commit(self, ops: Sequence[Op[Any]]) -> list[Outcome]:
+        """Do all of them in one transaction."""
+        return commit(self._transaction, ops)
+
+    def changes(self, stop: Flag) -> Iterator[None]:  # noqa: ARG002 - there is nothing to wait for
+        """Nobody else can write here."""
+        return iter(())
+
+    @contextmanager
+    def _transaction(self) -> Iterator[Tables]:
+        with self._lock, self._tables.undoable():
+            yield self._tables
+            self._tables.undo_steps.clear()
+
+    # Reading
+
+    def get(self, run: str) -> RunRow | None:
+        """A stream's row."""
+        with self._lock:
+            return self._tables.row(run)
+
+    def read(self, run: str, after: int, before: int | None, limit: int, backwards: bool) -> list[Event]:
+        """Events with sequences strictly between `after` and `before`."""
+        with self._lock:
+            events = self._tables.log[self._number(run)]
+            found = events[after : None if before is None else max(before - 1, 0)]
+        return (found[::-1] if backwards else found)[:limit]
+
+    def runs(self, where: RunFilter, before: int | None, limit: int) -> Page:
+        """Rows that match, newest first, below a number."""
+        matching = [row for row in self._matching(where) if before is None or row.number < before]
+        rows = sorted(matching, key=lambda row: -row.number)[: limit + 1]
+        return Page(tuple(rows[:limit]), rows[limit - 1].number if len(rows) > limit else None)
+
+    def count(self, where: RunFilter) -> int:
+        """How many rows match."""
+        return len(self._matching(where))
+
+    def counts(self) -> Mapping[tuple[str, str], int]:
+        """How many runs there are by (agent, status)."""
+        return Counter((row.agent, row.status) for row in self._matching(RunFilter()))
+
+    def requests(self, where: RequestFilter, limit: int) -> list[RequestRow]:
+        """Requests that match, the oldest first."""
+        with self._lock:
+            rows = list(self._tables.request_rows.values())
+        found = [row for row in rows if _request_matches(row, where)]
+        return sorted(found, key=lambda row: (row.opened, row.id))[:limit]
+
+    def workers(self) -> list[WorkerRow]:
+        """All workers."""
+        with self._lock:
+            return self._tables.workers()
+
+    def snapshot(self, run: str, at_most: int | None) -> Snapshot | None:
+        """The newest snapshot, or the newest not after a sequence."""
+        with self._lock:
+            mine = self._snapshots(run)
+        found = [each for each in mine if at_most is None or each.seq <= at_most]
+        return max(found, key=lambda each: each.seq, default=None)
+
+    def snapshots(self, run: str) -> list[tuple[int, int]]:
+        """The (sequence, time) of every snapshot of a run."""
+        with self._lock:
+            return sorted((each.seq, each.time) for each in self._snapshots(run))
+
+    def late(self, run: str) -> list[Late]:
+        """What came too late for a run."""
+        with self._lock:
+            return list(self._tables.late_rows.get(self._number(run), []))
+
+    def _snapshots(self, run: str) -> list[Snapshot]:
+        number = self._number(run)
+        return [each for (owner, _), each in self._tables.snapshot_rows.items() if owner == number]
+
+    def _number(self, run: str) -> int:
+        row = self._tables.row(run)
+        if row is None:
+            raise NotFound(what="run", id=run)
+        return row.number
+
+    def _matching(self, where: RunFilter) -> list[RunRow]:
+        with self._lock:
+            rows = list(self._tables.streams.values())
+        return [row for row in rows if _matches(row, where)]
+
+
+class _Tables:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._last_number = 0
+        self.streams: dict[str, RunRow] = {}
+        self.log: dict[int, list[Event]] = {}
+        self.commands: dict[tuple[int, str], Event] = {}
+        self.request_rows: dict[str, RequestRow] = {}
+        self.worker_rows: dict[str, WorkerRow] = {}
+        self.slots: dict[tuple[str, int], tuple[int, bool]] = {}
+        self.snapshot_rows: dict[tuple[int, int], Snapshot] = {}
+        self.late_rows: dict[int, list[Late]] = {}
+        self.undo_steps: list[Callable[[], object]] = []
+
+    def now(self) -> int:
+        return self._clock.now()
+
+    @contextmanager
+    def undoable(self) -> Iterator[None]:
+        mark = len(self.undo_steps)
+        try:
+            yield
+        except BaseException:
+            for step in reversed(self.undo_steps[mark:]):
+                step()
+            del self.undo_steps[mark:]
+            raise
+
+    def row(self, run: str) -> RunRow | None:
+        return self.streams.get(run)
+
+    def add(self, row: RunRow) -> int:
+        self._last_number += 1
+        self._put(self.streams, row.id, replace(row, number=self._last_number))
+        self._put(self.log, self._last_number, [])
+        return self._last_number
+
+    def advance(self, run: str, after: Head, fence: int | None, head: Head, step: int, settled: bool) -> int | None:
+        row = self.streams.get(run)
+        if row is None or (row.seq, row.hash) != (after.seq, after.hash):
+            return None
+        allowed = row.type == "conversation" if fence is None else row.fence == fence and row.worker is not None
+        if not allowed:
+            return None
+        moved = replace(row, seq=head.seq, hash=head.hash, time=head.time, step=max(row.step, step))
+        self._put(self.streams, run, replace(moved, deaths=0) if settled else moved)
+        return row.number
+
+    def save(self, row: RunRow) -> None:
+        self._put(self.streams, row.id, row)
+
+    def insert(self, number: int, events: Sequence[Event], commands: Sequence[str | None]) -> None:
+        self._extend(self.log[number], events)
+        for event, command in zip(events, commands, strict=True):
+            if command is not None:
+                self._put(self.commands, (number, command), event)
+
+    def events(self, row: RunRow, after: int, limit: int) -> list[Event]:
+        return self.log[row.number][after : after + limit]
+
+    def command(self, row: RunRow, command: str) -> Event | None:
+        return self.commands.get((row.number, command))
+
+    def request(self, request: str) -> RequestRow | None:
+        return self.request_rows.get(request)
+
+    def save_request(self, row: RequestRow, number: int) -> None:
+        assert self.streams[row.run].number == number
+        self._put(self.request_rows, row.id, row)
+
+    def open_requests(self, number: int) -> list[RequestRow]:
+        mine = (row for row in self.request_rows.values() if row.status == "open")
+        return [row for row in mine if self.streams[row.run].number == number]
+
+    def workers(self) -> list[WorkerRow]:
+        return list(self.worker_rows.values())
+
+    def save_worker(self, worker: WorkerRow) -> None:
+        self._put(self.worker_rows, worker.id, worker)
+
+    def drop_worker(self, worker: str) -> None:
+        self._drop(self.worker_rows, worker)
+
+    def is_dead(self, worker: WorkerRow) -> bool:  # noqa: ARG002 - nobody outlives this process
+        return False
+
+    def held_by(self, worker: str) -> list[RunRow]:
+        return [row for row in self.streams.values() if row.worker == worker]
+
+    def ready(self, agent: str, versions: Sequence[str], limit: int) -> list[RunRow]:
+        now = self.now()
+        found = [
+            (row.ready_at, row.number, row)
+            for row in self.streams.values()
+            if row.agent == agent
+            and row.agent_version in versions
+            and row.ready_at is not None
+            and row.ready_at <= now
+            and self._exclusive_is_free(row)
+        ]
+        return [row for _, _, row in sorted(found, key=lambda each: each[:2])[:limit]]
+
+    def take_slot(self, name: str, size: int, number: int, *, driven: bool) -> bool:
+        taken = {place: holder for (slot, place), (holder, _) in self.slots.items() if slot == name}
+        if number in taken.values():
+            return True
+        free = [place for place in range(size) if place not in taken]
+        if not free:
+            return False
+        self._put(self.slots, (name, free[0]), (number, driven))
+        return True
+
+    def free_slots(self, number: int, *, driven_only: bool) -> None:
+        for slot, (holder, driven) in list(self.slots.items()):
+            if holder == number and (driven or not driven_only):
+                self._drop(self.slots, slot)
+
+    def save_snapshot(self, number: int, snapshot: Snapshot) -> None:
+        self._put(self.snapshot_rows, (number, snapshot.seq), snapshot)
+
+    def drop_snapshots(self, number: int, seqs: Sequence[int]) -> None:
+        for seq in seqs:
+            self._drop(self.snapshot_rows, (number, seq))
+
+    def save_late(self, number: int, late: Late) -> None:
+        self._extend(self.late_rows.setdefault(number, []), [late])
+
+    def _exclusive_is_free(self, row: RunRow) -> bool:
+        holder = self.slots.get((f"exclusive:{row.exclusive}", 0))
+        return row.exclusive is None or holder is None or holder[0] == row.number
+
+    def _put(self, table: dict[K, V], key: K, value: V) -> None:
+        if key in table:
+            before = table[key]
+            self.undo_steps.append(lambda: table.__setitem__(key, before))
+        else:
+            self.undo_steps.append(lambda: table.pop(key))
+        table[key] = value
+
+    def _drop(self, table: dict[K, V], key: K) -> None:
+        if key in table:
+            before = table.pop(key)
+            self.undo_steps.append(lambda: table.__setitem__(key, before))
+
+    def _extend(self, rows: list[V], new: Sequence[V]) -> None:
+        length = len(rows)
+        self.undo_steps.append(lambda: rows.__delitem__(slice(length, None)))
+        rows.extend(new)
+
+
+def _matches(row: RunRow, where: RunFilter) -> bool:
+    wanted = (
+        (where.agent, row.agent),
+        (where.session, row.session),
+        (where.user, row.user),
+        (where.parent, row.parent),
+    )
+    return (
+        row.type == where.type
+        and (not where.status or row.status in where.status)
+        and all(want is None or want == have for want, have in wanted)
+        and where.labels.items() <= row.labels.items()
+        and (where.created_from is None or row.created >= where.created_from)
+        and (where.created_before is None or row.created < where.created_before)
+        and (where.text is None or _contains(row, where.text))
+    )
+
+
+def _contains(row: RunRow, text: str) -> bool:
+    return any(_fold_ascii(text) in _fold_ascii(each) for each in (row.id, row.agent, row.goal, *row.labels.values()))
+
+
+def _fold_ascii(text: str) -> str:
+    return text.translate(_LOWER)
+
+
+_LOWER = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
+
+
+def _request_matches(row: RequestRow, where: RequestFilter) -> bool:
+    return (
+        (where.status is None or row.status == where.status)
+        and (where.run is None or row.run == where.run)
+        and (where.to is None or where.to in row.to)
+        and (where.risk is None or row.risk == where.risk)
+    )

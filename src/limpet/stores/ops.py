@@ -1,0 +1,239 @@
+"""What a store can be asked to write. An `Append` is all or nothing; its legs may touch several runs.
+
+Two closed lists of events go two ways: owner events come sealed by their appender, under the fence of its claim
+(`Extend`); commands come as bodies from any process and are sealed by the store (`Tell`).
+"""
+
+from dataclasses import dataclass, field
+from typing import Generic, NamedTuple, TypeVar
+
+from limpet.errors import InvalidAppend
+from limpet.events import VOCABULARY, AnyBody, Head, Sealed, Writer
+from limpet.events.bodies import Command, ConversationForked, RunForked
+from limpet.ids import check_id
+from limpet.stores.rows import RunRow, WorkerRow
+
+__all__ = [
+    "Append",
+    "Appended",
+    "Claim",
+    "Claimed",
+    "Create",
+    "DropSnapshots",
+    "Extend",
+    "KeepLate",
+    "Leg",
+    "Missed",
+    "Op",
+    "Register",
+    "Release",
+    "Renew",
+    "Renewal",
+    "Retire",
+    "SaveSnapshot",
+    "Taken",
+    "Tell",
+    "check_leg",
+]
+
+R_co = TypeVar("R_co", covariant=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Create:
+    """A new stream, with its first events; sealed by the store, whose clock says when."""
+
+    run: str
+    bodies: tuple[AnyBody, ...]
+    actor: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Extend:
+    """Sealed events after a head: of a run under a fence, of a conversation without one."""
+
+    run: str
+    after: Head
+    fence: int | None
+    events: tuple[Sealed, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tell:
+    """Commands to a run, deduplicated by the id of the first."""
+
+    run: str
+    bodies: tuple[AnyBody, ...]
+    actor: str
+    optional: bool = False
+    """If it is refused, the append goes on without it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Release:
+    """A worker gives a run back."""
+
+    run: str
+    fence: int
+    actor: str
+    reason: str
+
+
+Leg = Create | Extend | Tell | Release
+
+
+class Appended(NamedTuple):
+    """It is in the log, durably; the new head of each leg, in order (none for an optional one that was refused)."""
+
+    heads: tuple[Head | None, ...]
+
+
+class Missed(NamedTuple):
+    """Nothing was written: others wrote first. Fold these, seal again, retry."""
+
+    run: str
+    events: tuple[Sealed, ...]
+
+
+class Taken(NamedTuple):
+    """Nothing was written: a stream of this id exists, and began like this."""
+
+    row: RunRow
+    first: AnyBody
+
+
+class Claimed(NamedTuple):
+    """A run that a worker has now, under a fence."""
+
+    row: RunRow
+    died: bool
+    """It was taken from a worker that died."""
+
+
+class Renewal(NamedTuple):
+    """What a worker learns when it renews its lease."""
+
+    now: int
+    """The store's clock."""
+    held: dict[str, int]
+    """The runs it still has, each with its fence."""
+
+
+class Op(Generic[R_co]):
+    """Something to be written, and what comes back."""
+
+
+@dataclass(frozen=True)
+class Append(Op[Appended | Missed | Taken]):
+    """Legs that are written together or not at all."""
+
+    legs: tuple[Leg, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Register(Op[Renewal]):
+    """A worker comes, or comes back after it was given up."""
+
+    worker: WorkerRow
+    lease: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Renew(Op[Renewal]):
+    """A worker is alive."""
+
+    worker: str
+    lease: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Retire(Op[None]):
+    """A worker goes, and gives back what it has."""
+
+    worker: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim(Op[tuple[Claimed, ...]]):
+    """A worker wants runs of the agents it serves."""
+
+    worker: str
+    limit: int
+    concurrency: dict[str, int] = field(default_factory=dict)
+    """How many runs of an agent may be driven at once, over all workers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SaveSnapshot(Op[None]):
+    """A cached state of a run."""
+
+    run: str
+    seq: int
+    hash: bytes
+    data: bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class DropSnapshots(Op[None]):
+    """Cached states that are not needed any more."""
+
+    run: str
+    seqs: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeepLate(Op[None]):
+    """What a superseded worker still has."""
+
+    events: tuple[Sealed, ...]
+
+
+def check_leg(leg: Leg) -> None:
+    """Refuse what no correct writer would send, before anything is touched."""
+    check_id(leg.run)
+    match leg:
+        case Create():
+            _check_creation(leg)
+        case Extend():
+            _check_extension(leg)
+        case Tell():
+            _check_commands(leg)
+        case Release():
+            if leg.fence < 1:
+                raise InvalidAppend(run=leg.run, reason="a fence is at least 1")
+
+
+def _check_creation(leg: Create) -> None:
+    _check_bodies(leg.run, leg.bodies[:1], Writer.CREATOR)
+    if isinstance(leg.bodies[0], RunForked | ConversationForked):
+        raise InvalidAppend(run=leg.run, reason="a fork is not created from its first event alone")
+    if VOCABULARY.kind_of(leg.bodies[0]).name.startswith("conversation."):
+        _check_bodies(leg.run, leg.bodies[1:], Writer.SPEAKER, at_least=0)
+    elif len(leg.bodies) > 1:
+        raise InvalidAppend(run=leg.run, reason="a run is created with one event")
+
+
+def _check_extension(leg: Extend) -> None:
+    writer = Writer.SPEAKER if leg.fence is None else Writer.OWNER
+    _check_bodies(leg.run, tuple(sealed.body for sealed in leg.events), writer)
+    if leg.fence is not None and leg.fence < 1:
+        raise InvalidAppend(run=leg.run, reason="a fence is at least 1")
+    for seq, (event, _) in enumerate(leg.events, leg.after.seq + 1):
+        if event.run != leg.run or event.seq != seq or event.fence != (leg.fence or 0):
+            raise InvalidAppend(run=leg.run, reason=f"event {event.seq} was sealed for another run, place or fence")
+
+
+def _check_commands(leg: Tell) -> None:
+    _check_bodies(leg.run, leg.bodies, Writer.COMMAND)
+    ids = [check_id(body.command) for body in leg.bodies if isinstance(body, Command)]
+    if len(set(ids)) != len(ids):
+        raise InvalidAppend(run=leg.run, reason="two commands have the same id")
+
+
+def _check_bodies(run: str, bodies: tuple[AnyBody, ...], writer: Writer, at_least: int = 1) -> None:
+    if len(bodies) < at_least:
+        raise InvalidAppend(run=run, reason="there is nothing to append")
+    for body in bodies:
+        kind = VOCABULARY.kind_of(body)
+        if kind.writer is not writer:
+            raise InvalidAppend(run=run, reason=f"{kind.name} is written by the {kind.writer.value}")

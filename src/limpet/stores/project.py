@@ -1,0 +1,285 @@
+"""From events to rows: one pure `project`, a delta without state, that every store calls in the event's transaction.
+
+A delta has up to three parts: what every step changes (its number, and that something was settled), a change of the
+run's row, and a change of a request's row. `apply` and `apply_request` carry them out on rows.
+"""
+
+from typing import NamedTuple, assert_never
+
+from msgspec import UnsetType
+from msgspec.structs import replace
+
+from limpet.events import AnyBody, Event
+from limpet.events import bodies as b
+from limpet.state import ENDED, Status
+from limpet.state.fold import PAUSED
+from limpet.stores.rows import RequestRow, RequestStatus, RunRow
+
+__all__ = ["NOTHING", "Delta", "RequestChange", "RowChange", "apply", "apply_request", "new_row", "project"]
+
+
+class Left(NamedTuple):
+    """No worker has it now: it was given back, parked or ended."""
+
+    status: Status
+    waits: tuple[str, ...] = ()
+    ready_at: int | None = None
+
+
+class Described(NamedTuple):
+    """Its goal or plan changed; none means unchanged."""
+
+    goal: str | None = None
+    items: int | None = None
+    item: int | None = None
+
+
+class Woken(NamedTuple):
+    """Something came that it may wait for; an empty key wakes it whatever it waits for."""
+
+    key: str = ""
+
+
+class Paused(NamedTuple):
+    """Somebody wants it to wait."""
+
+
+class Resumed(NamedTuple):
+    """Somebody wants it to go on."""
+
+
+class Undoing(NamedTuple):
+    """A compensation has begun."""
+
+
+RowChange = Left | Described | Woken | Paused | Resumed | Undoing
+
+
+class Opened(NamedTuple):
+    """A request needs somebody."""
+
+    row: RequestRow
+
+
+class Closed(NamedTuple):
+    """A request needs nobody any more."""
+
+    request: str
+    status: RequestStatus
+    by: str | None = None
+
+
+class Escalated(NamedTuple):
+    """A request needs somebody else."""
+
+    request: str
+    to: tuple[str, ...]
+    expires: int | None
+
+
+RequestChange = Opened | Closed | Escalated
+
+
+class Delta(NamedTuple):
+    """What an event changes in rows."""
+
+    step: int = 0
+    settled: bool = False
+    row: RowChange | None = None
+    request: RequestChange | None = None
+
+
+NOTHING = Delta()
+_SETTLED = Delta(settled=True)
+
+
+def project(event: Event, body: AnyBody) -> Delta:  # noqa: C901, PLR0912 - one match over all kinds
+    """What the event changes in rows."""
+    match body:
+        case b.StepStarted():
+            return Delta(step=body.number)
+        case b.StepCompleted() | b.StepFailed() | b.StepResolved() | b.TurnStarted():
+            return _SETTLED
+        case b.StatePatched():
+            return _described(body)
+        case b.WaitEnded():
+            return _wait_ended(body)
+        case b.RunReleased():
+            return Delta(row=Left("pending", ready_at=event.time))
+        case b.RunWaiting():
+            return Delta(row=Left("waiting", tuple(str(wait) for wait in body.waits), body.wake))
+        case b.RunCompleted():
+            return Delta(row=Left("completed"))
+        case b.RunFailed():
+            return Delta(row=Left("failed"))
+        case b.RunCancelled():
+            return Delta(row=Left("cancelled"))
+        case b.RequestOpened():
+            return _request_opened(event, body)
+        case b.RequestAnswered():
+            return Delta(row=Woken(f"person:{body.request}"), request=Closed(body.request, body.decision, body.by))
+        case b.RequestExpired():
+            return _request_expired(body)
+        case b.AgentReturned():
+            return Delta(row=Woken(f"run:{body.run}"))
+        case b.SignalReceived():
+            return Delta(row=Woken(f"signal:{body.signal}"))
+        case b.CancelRequested():
+            return Delta(row=Woken())
+        case b.PauseRequested():
+            return Delta(row=Paused())
+        case b.ResumeRequested():
+            return Delta(row=Resumed())
+        case b.CompensationStarted() | b.CompensationSkipped():
+            return Delta(row=Undoing())
+        case b.RunCreated() | b.RunForked() | b.RunClaimed() | b.ConversationCreated() | b.ConversationForked():
+            return NOTHING  # these make or claim a row as a whole
+        case (
+            b.StepProgressed()
+            | b.StepUnknown()
+            | b.DecisionMade()
+            | b.ValueRecorded()
+            | b.VersionChosen()
+            | b.ArtifactStored()
+            | b.RiskFlagged()
+            | b.GrantGiven()
+            | b.GrantRevoked()
+            | b.AgentCalled()
+            | b.TimerSet()
+            | b.WaitOpened()
+            | b.MessageSaid()
+            | b.MessageAdded()
+            | b.ConversationCompacted()
+            | b.ExternalRead()
+            | b.ExternalInvalidated()
+            | b.BudgetReserved()
+            | b.BudgetExtended()
+            | b.CompensationCompleted()
+            | b.CompensationFailed()
+        ):
+            return NOTHING
+        case _:
+            assert_never(body)
+
+
+def new_row(event: Event, body: AnyBody) -> RunRow:
+    """The row of a stream that begins with this event; its number is not known yet."""
+    row = RunRow(number=0, id=event.run, created=event.time, ready_at=event.time, fence=event.fence)
+    match body:
+        case b.RunCreated():
+            goal = body.initial.goal if body.initial else ""
+            plan = body.initial.plan if body.initial else ()
+            return replace(
+                row,
+                agent=body.agent,
+                agent_version=body.agent_version,
+                ready_at=event.time if body.start_at is None else body.start_at,
+                user=body.user,
+                session=body.session,
+                conversation=body.conversation,
+                parent=body.parent.run if body.parent else None,
+                exclusive=body.exclusive,
+                steps=body.steps,
+                labels=body.labels,
+                goal="" if isinstance(goal, UnsetType) else goal,
+                items=0 if isinstance(plan, UnsetType) else len(plan),
+            )
+        case b.ConversationCreated():
+            return replace(
+                row,
+                type="conversation",
+                status="open",
+                ready_at=None,
+                session=body.session,
+                user=body.user,
+                labels=body.labels,
+            )
+        case _:
+            raise ValueError(f"{event.kind} does not begin a stream of its own")
+
+
+def apply(row: RunRow, change: RowChange, time: int) -> RunRow:
+    """The row after a change."""
+    match change:
+        case Left():
+            ended = time if change.status in ENDED else None
+            return replace(
+                row, status=change.status, waits=change.waits, ready_at=change.ready_at, ended=ended, worker=None
+            )
+        case Described():
+            return replace(
+                row,
+                goal=row.goal if change.goal is None else change.goal,
+                items=row.items if change.items is None else change.items,
+                item=row.item if change.item is None and change.items is None else change.item,
+            )
+        case Woken():
+            waiting = row.status == "waiting" and (not change.key or change.key in row.waits)
+            asleep = row.status == "pending" and not change.key
+            return replace(row, ready_at=time) if waiting or asleep else row
+        case Paused():
+            held = row.status in ("pending", "waiting")
+            return replace(row, status="waiting", waits=(str(PAUSED),), ready_at=None) if held else row
+        case Resumed():
+            held = row.status in ("failed", "waiting")
+            return replace(row, status="pending", waits=(), ready_at=time, ended=None) if held else row
+        case Undoing():
+            return replace(row, undoing=True)
+        case _:
+            assert_never(change)
+
+
+def apply_request(row: RequestRow | None, change: RequestChange) -> RequestRow | None:
+    """The request's row after a change; the first decision stands."""
+    match change:
+        case Opened():
+            return change.row
+        case Closed():
+            if row is None or row.status != "open":
+                return row
+            return replace(row, status=change.status, by=change.by)
+        case Escalated():
+            if row is None or row.status != "open":
+                return row
+            return replace(row, to=change.to, expires=change.expires)
+        case _:
+            assert_never(change)
+
+
+def _described(body: b.StatePatched) -> Delta:
+    patch = body.patch
+    goal = None if isinstance(patch.goal, UnsetType) else patch.goal
+    plan = () if isinstance(patch.plan, UnsetType) else patch.plan
+    items = None if isinstance(patch.plan, UnsetType) else len(plan)
+    doing = [index for index, item in enumerate(plan) if item.status == "doing"]
+    doing += [revision.index for revision in patch.revise if revision.status == "doing"]
+    if goal is None and items is None and not doing:
+        return NOTHING
+    return Delta(row=Described(goal, items, doing[-1] if doing else None))
+
+
+def _wait_ended(body: b.WaitEnded) -> Delta:
+    if body.request is None:
+        return _SETTLED
+    return Delta(settled=True, request=Closed(body.request, "withdrawn"))
+
+
+def _request_opened(event: Event, body: b.RequestOpened) -> Delta:
+    row = RequestRow(
+        id=body.request,
+        run=event.run,
+        seq=event.seq,
+        kind=body.kind,
+        to=body.to,
+        risk=body.risk,
+        tool=body.tool,
+        opened=event.time,
+        expires=body.expires,
+    )
+    return Delta(request=Opened(row))
+
+
+def _request_expired(body: b.RequestExpired) -> Delta:
+    if body.outcome == "escalated":
+        return Delta(request=Escalated(body.request, body.to, body.expires))
+    return Delta(request=Closed(body.request, "expired"))

@@ -1,0 +1,5 @@
+"""SQLite, embedded: the default store. Any number of processes on one machine may share a file."""
+
+from limpet.stores.sqlite.backend import SqliteBackend
+
+__all__ = ["SqliteBackend"]

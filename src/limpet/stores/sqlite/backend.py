@@ -1,0 +1,266 @@
+"""A SQLite file as a backend: one connection that writes, a few that read, and one that listens."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from threading import Event as Flag
+from threading import Lock
+from typing import Any
+
+import apsw
+
+from limpet.clock import Clock, SystemClock
+from limpet.errors import LimpetError, NotFound, StoreBusy, StoreUnavailable
+from limpet.events import Event
+from limpet.events.values import encode
+from limpet.stores.backend import Capabilities, Outcome, Tables
+from limpet.stores.ops import Op
+from limpet.stores.rows import Late, Page, RequestFilter, RequestRow, RunFilter, RunRow, Snapshot, WorkerRow
+from limpet.stores.sql import load
+from limpet.stores.sqlite.locks import HAVE_FLOCK, Gate, WorkerLocks
+from limpet.stores.sqlite.migrate import migrate
+from limpet.stores.sqlite.tables import SqliteTables, late_of, request_of, row_of, worker_of
+from limpet.stores.transact import commit
+
+__all__ = ["SqliteBackend"]
+
+# Older ones can lose committed pages when a write-ahead log is reset under several connections.
+OLDEST_SQLITE = (3, 51, 3)
+LOOK_EVERY = 0.012
+_LAST = 2**63 - 1
+
+
+class SqliteBackend:
+    """One database file, which other processes may share."""
+
+    capabilities = Capabilities(processes=True, durable=True, sees_death=HAVE_FLOCK)
+
+    def __init__(self, path: str | Path, clock: Clock | None = None, vfs: str | None = None) -> None:
+        self._path = Path(path).absolute()
+        self._clock = clock or SystemClock()
+        self._vfs = vfs
+        self._sql = load(__package__, "queries.sql")
+        self._lock = Lock()
+        self._opened: _Opened | None = None
+
+    def open(self) -> None:
+        """Connect, and make or migrate the schema."""
+        _check_version(apsw.sqlite_lib_version())
+        with _translated():
+            self._opened = _Opened(self._path, self._sql, self._clock, self._vfs)
+
+    def close(self) -> None:
+        """Give up every connection and lock."""
+        with self._lock:
+            opened, self._opened = self._opened, None
+        if opened is not None:
+            opened.close()
+
+    def check(self) -> None:
+        """Verify pages, indexes, and that every row agrees with its log."""
+        with self._reader() as db:
+            found = db.execute(self._sql["quick_check"]).fetchone()
+            if found != ("ok",):
+                raise StoreUnavailable(reason=f"the file is damaged: {found[0] if found else 'no answer'}")
+            bad = db.execute(self._sql["bad_head"]).fetchone()
+            if bad is not None:
+                raise StoreUnavailable(reason=f"the row of {bad[0]} does not agree with its log at event {bad[1]}")
+
+    def now(self) -> int:
+        """The store's clock, which is this machine's."""
+        return self._clock.now()
+
+    def commit(self, ops: Sequence[Op[Any]]) -> list[Outcome]:
+        """Do all of them in one durable transaction; the gate makes processes take turns."""
+        return commit(self._transaction, ops)
+
+    def changes(self, stop: Flag) -> Iterator[None]:
+        """Look every few milliseconds whether another connection has committed."""
+        with _translated(), closing(self._alive().connect(reading=True)) as db:
+            seen = None
+            while not stop.is_set():
+                found = db.execute(self._sql["data_version"]).fetchone()
+                if found != seen:
+                    seen = found
+                    yield
+                stop.wait(LOOK_EVERY)
+
+    # Reading
+
+    def get(self, run: str) -> RunRow | None:
+        """A stream's row."""
+        found = self._all("row", (run,))
+        return row_of(found[0]) if found else None
+
+    def read(self, run: str, after: int, before: int | None, limit: int, backwards: bool) -> list[Event]:
+        """Events with sequences strictly between `after` and `before`."""
+        name = "read_backwards" if backwards else "read"
+        found = self._all(name, (self._number(run), after, _LAST if before is None else before, limit))
+        return [Event(run, *each) for each in found]
+
+    def runs(self, where: RunFilter, before: int | None, limit: int) -> Page:
+        """Rows that match, newest first, below a number."""
+        parts, bindings = self._where("runs", where)
+        if before is not None:
+            parts.append(self._sql["runs.before"])
+            bindings["before"] = before
+        bindings["limit"] = limit + 1
+        rows = [row_of(found) for found in self._query([*parts, self._sql["runs.order"]], bindings)]
+        return Page(tuple(rows[:limit]), rows[limit - 1].number if len(rows) > limit else None)
+
+    def count(self, where: RunFilter) -> int:
+        """How many rows match."""
+        found: int = self._query(*self._where("count", where))[0][0]
+        return found
+
+    def counts(self) -> Mapping[tuple[str, str], int]:
+        """How many runs there are by (agent, status)."""
+        return {(agent, status): n for agent, status, n in self._all("counts", ())}
+
+    def requests(self, where: RequestFilter, limit: int) -> list[RequestRow]:
+        """Requests that match, the oldest first."""
+        given = {name: value for name in ("status", "run", "to", "risk") if (value := getattr(where, name)) is not None}
+        parts = [self._sql["requests"], *(self._sql[f"requests.{name}"] for name in given), self._sql["requests.order"]]
+        return [request_of(found) for found in self._query(parts, {**given, "limit": limit})]
+
+    def workers(self) -> list[WorkerRow]:
+        """All workers."""
+        return [worker_of(found) for found in self._all("workers", ())]
+
+    def snapshot(self, run: str, at_most: int | None) -> Snapshot | None:
+        """The newest snapshot, or the newest not after a sequence."""
+        found = self._all("snapshot", (self._number(run), _LAST if at_most is None else at_most))
+        return Snapshot(*found[0]) if found else None
+
+    def snapshots(self, run: str) -> list[tuple[int, int]]:
+        """The (sequence, time) of every snapshot of a run."""
+        return [(seq, time) for seq, time in self._all("snapshots", (self._number(run),))]
+
+    def late(self, run: str) -> list[Late]:
+        """What came too late for a run."""
+        return [late_of(run, found) for found in self._all("late", (self._number(run),))]
+
+    def _where(self, start: str, where: RunFilter) -> tuple[list[str], dict[str, Any]]:
+        given = {
+            "agent": where.agent,
+            "session": where.session,
+            "user": where.user,
+            "parent": where.parent,
+            "created_from": where.created_from,
+            "created_before": where.created_before,
+            "status": encode(where.status).decode() if where.status else None,
+            "text": None if where.text is None else f"%{_escape(where.text)}%",
+        }
+        bindings: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        parts = [self._sql[start], *(self._sql[f"runs.{name}"] for name in bindings)]
+        for place, (name, value) in enumerate(where.labels.items()):
+            parts.append(self._sql["runs.label"] % (place, place))
+            bindings |= {f"label_name_{place}": name, f"label_value_{place}": value}
+        return parts, {**bindings, "type": where.type}
+
+    def _number(self, run: str) -> int:
+        found = self._all("number", (run,))
+        if not found:
+            raise NotFound(what="run", id=run)
+        number: int = found[0][0]
+        return number
+
+    def _all(self, name: str, bindings: tuple[Any, ...]) -> list[Any]:
+        with self._reader() as db:
+            return db.execute(self._sql[name], bindings).fetchall()
+
+    def _query(self, parts: list[str], bindings: dict[str, Any]) -> list[Any]:
+        with self._reader() as db:
+            return db.execute("\n".join(parts), bindings).fetchall()
+
+    @contextmanager
+    def _reader(self) -> Iterator[apsw.Connection]:
+        with self._lock:
+            opened = self._alive()
+            db = opened.readers.pop() if opened.readers else None
+        with _translated():
+            if db is None:
+                db = opened.connect(reading=True)
+            try:
+                yield db
+            except BaseException:
+                db.close()
+                raise
+        with self._lock:
+            keep = self._opened is opened
+            if keep:
+                opened.readers.append(db)
+        if not keep:
+            db.close()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[Tables]:
+        opened = self._alive()
+        with _translated(), opened.gate:
+            opened.writing.execute(self._sql["begin"])
+            try:
+                yield opened.tables
+                opened.writing.execute(self._sql["commit"])
+            except BaseException:
+                if opened.writing.in_transaction:
+                    opened.writing.execute(self._sql["rollback"])
+                raise
+
+    def _alive(self) -> "_Opened":
+        if self._opened is None:
+            raise StoreUnavailable(reason="it is not open")
+        return self._opened
+
+
+class _Opened:
+    """What is held while the file is open."""
+
+    def __init__(self, path: Path, sql: Mapping[str, str], clock: Clock, vfs: str | None) -> None:
+        self._path, self._sql, self._vfs = path, sql, vfs
+        if not path.parent.is_dir():
+            raise StoreUnavailable(reason=f"there is no folder {path.parent}")
+        self.gate = Gate(path.with_name(f"{path.name}-gate"))
+        self.locks = WorkerLocks(path)
+        self.readers: list[apsw.Connection] = []
+        with self.gate:
+            self.writing = self.connect(reading=False)
+            migrate(self.writing, sql)
+        self.tables = SqliteTables(self.writing, sql, clock, self.locks)
+
+    def connect(self, *, reading: bool) -> apsw.Connection:
+        """A new connection."""
+        db = apsw.Connection(str(self._path), vfs=self._vfs, statementcachesize=200)
+        db.execute(self._sql["connect"]).fetchall()
+        if reading:
+            db.execute(self._sql["read_only"])
+        return db
+
+    def close(self) -> None:
+        """Give up everything."""
+        for db in (*self.readers, self.writing):
+            db.close()
+        self.locks.close()
+        self.gate.close()
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    """SQLite's errors as ours: busy means that nothing was written, anything else that nobody knows."""
+    try:
+        yield
+    except LimpetError:
+        raise
+    except (apsw.BusyError, apsw.LockedError) as error:
+        raise StoreBusy(reason=str(error)) from error
+    except (apsw.Error, OSError) as error:
+        raise StoreUnavailable(reason=f"{type(error).__name__}: {error}") from error
+
+
+def _check_version(found: str) -> None:
+    if tuple(int(part) for part in found.split(".")[:3]) < OLDEST_SQLITE:
+        oldest = ".".join(str(part) for part in OLDEST_SQLITE)
+        raise StoreUnavailable(reason=f"SQLite {found} can lose committed data; {oldest} or newer is needed (apsw)")
+
+
+def _escape(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")

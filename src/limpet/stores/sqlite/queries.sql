@@ -1,0 +1,246 @@
+-- Every statement that Limpet runs on SQLite. {x} stands for the section named x.
+
+-- name: connect
+-- The busy time-out comes first: switching to WAL may have to wait. No mmap: an I/O error there is a signal, not an error.
+PRAGMA busy_timeout = 60000;
+PRAGMA journal_mode = WAL;
+PRAGMA synchronous = FULL;
+PRAGMA fullfsync = ON;
+PRAGMA checkpoint_fullfsync = ON;
+PRAGMA foreign_keys = ON;
+PRAGMA trusted_schema = OFF;
+PRAGMA mmap_size = 0;
+PRAGMA cache_size = -16000;
+PRAGMA temp_store = MEMORY;
+
+-- name: read_only
+PRAGMA query_only = ON
+
+-- name: data_version
+PRAGMA data_version
+
+-- name: quick_check
+PRAGMA quick_check(1)
+
+-- name: bad_head
+-- A stream whose row does not agree with the last event of its log.
+SELECT s.id, s.seq FROM limpet_streams AS s LEFT JOIN limpet_events AS e ON e.run = s.number AND e.seq = s.seq
+WHERE e.hash IS NOT s.hash OR EXISTS (SELECT 1 FROM limpet_events AS later WHERE later.run = s.number AND later.seq > s.seq)
+LIMIT 1
+
+-- name: begin
+-- Never a deferred transaction: one that has read and then wants to write gets BUSY at once.
+BEGIN IMMEDIATE
+
+-- name: commit
+COMMIT
+
+-- name: rollback
+ROLLBACK
+
+-- name: savepoint
+SAVEPOINT limpet
+
+-- name: undo
+ROLLBACK TO limpet
+
+-- name: forget
+RELEASE limpet
+
+-- name: has_schema
+SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'limpet_meta'
+
+-- name: schema_version
+SELECT value FROM limpet_meta WHERE name = 'schema'
+
+-- name: set_schema_version
+INSERT INTO limpet_meta VALUES ('schema', ?1) ON CONFLICT DO UPDATE SET value = excluded.value
+
+-- name: columns
+s.number, s.id, s.type, s.agent, s.agent_version, s.status, s.waits, s.ready_at, s.seq, s.hash, s.time, s.fence,
+s.worker, s.deaths, s.created, s.ended, s.user, s.session, s.conversation, s.parent, s.exclusive, s.goal, s.step,
+s.steps, s.item, s.items, s.undoing, s.labels
+
+-- name: row
+SELECT {columns} FROM limpet_streams AS s WHERE s.id = ?1
+
+-- name: add
+INSERT INTO limpet_streams (
+    id, type, agent, agent_version, status, waits, ready_at, seq, hash, time, fence, worker, deaths, created, ended, user,
+    session, conversation, parent, exclusive, goal, step, steps, item, items, undoing, labels
+) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24,
+    ?25, ?26, ?27)
+RETURNING number
+
+-- name: add_label
+INSERT INTO limpet_labels (name, value, run) VALUES (?1, ?2, ?3)
+
+-- name: advance_run
+-- The one compare-and-set: a second writer loses here, in the database.
+UPDATE limpet_streams
+SET seq = ?5, hash = ?6, time = ?7, step = max(step, ?8), deaths = iif(?9, 0, deaths)
+WHERE id = ?1 AND seq = ?2 AND hash = ?3 AND fence = ?4 AND worker IS NOT NULL
+RETURNING number
+
+-- name: advance_conversation
+UPDATE limpet_streams SET seq = ?4, hash = ?5, time = ?6
+WHERE id = ?1 AND seq = ?2 AND hash = ?3 AND type = 'conversation'
+RETURNING number
+
+-- name: save
+UPDATE limpet_streams
+SET status = ?2, waits = ?3, ready_at = ?4, seq = ?5, hash = ?6, time = ?7, fence = ?8, worker = ?9, deaths = ?10,
+    ended = ?11, goal = ?12, step = ?13, item = ?14, items = ?15, undoing = ?16
+WHERE number = ?1
+
+-- name: insert
+INSERT INTO limpet_events (run, seq, time, kind, version, fence, actor, codec, key_id, body, hash, command)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)
+
+-- name: event
+e.seq, e.time, e.kind, e.version, e.fence, e.actor, e.codec, e.key_id, e.body, e.hash
+
+-- name: events
+SELECT {event} FROM limpet_events AS e WHERE e.run = ?1 AND e.seq > ?2 ORDER BY e.seq LIMIT ?3
+
+-- name: number
+SELECT number FROM limpet_streams WHERE id = ?1
+
+-- name: read
+SELECT {event} FROM limpet_events AS e WHERE e.run = ?1 AND e.seq > ?2 AND e.seq < ?3 ORDER BY e.seq LIMIT ?4
+
+-- name: read_backwards
+SELECT {event} FROM limpet_events AS e WHERE e.run = ?1 AND e.seq > ?2 AND e.seq < ?3 ORDER BY e.seq DESC LIMIT ?4
+
+-- name: command
+SELECT {event} FROM limpet_events AS e WHERE e.run = ?1 AND e.command = ?2
+
+-- name: request_columns
+r.id, s.id, r.seq, r.kind, r.status, r."to", r.risk, r.tool, r.opened, r.expires, r.by
+
+-- name: request
+SELECT {request_columns} FROM limpet_requests AS r JOIN limpet_streams AS s ON s.number = r.run WHERE r.id = ?1
+
+-- name: open_requests
+SELECT {request_columns} FROM limpet_requests AS r JOIN limpet_streams AS s ON s.number = r.run
+WHERE r.run = ?1 AND r.status = 'open' ORDER BY r.opened, r.id
+
+-- name: save_request
+INSERT INTO limpet_requests (id, run, seq, kind, status, "to", risk, tool, opened, expires, by)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)
+ON CONFLICT (id) DO UPDATE SET seq = excluded.seq, status = excluded.status, "to" = excluded."to",
+    opened = excluded.opened, expires = excluded.expires, by = excluded.by
+
+-- name: requests
+SELECT {request_columns} FROM limpet_requests AS r JOIN limpet_streams AS s ON s.number = r.run WHERE true
+
+-- name: requests.status
+AND r.status = :status
+
+-- name: requests.run
+AND s.id = :run
+
+-- name: requests.to
+AND EXISTS (SELECT 1 FROM json_each(r."to") WHERE value = :to)
+
+-- name: requests.risk
+AND r.risk = :risk
+
+-- name: requests.order
+ORDER BY r.opened, r.id LIMIT :limit
+
+-- name: workers
+SELECT id, host, agents, started, lease_until FROM limpet_workers ORDER BY started, id
+
+-- name: save_worker
+INSERT INTO limpet_workers (id, host, agents, started, lease_until) VALUES (?1, ?2, ?3, ?4, ?5)
+ON CONFLICT (id) DO UPDATE SET host = excluded.host, agents = excluded.agents, started = excluded.started,
+    lease_until = excluded.lease_until
+
+-- name: drop_worker
+DELETE FROM limpet_workers WHERE id = ?1
+
+-- name: held_by
+SELECT {columns} FROM limpet_streams AS s WHERE s.worker = ?1 ORDER BY s.number
+
+-- name: ready
+SELECT {columns} FROM limpet_streams AS s
+WHERE s.agent = ?1 AND s.ready_at <= ?2 AND s.agent_version IN (SELECT value FROM json_each(?3))
+AND (s.exclusive IS NULL OR NOT EXISTS (
+    SELECT 1 FROM limpet_slots AS t WHERE t.name = 'exclusive:' || s.exclusive AND t.place = 0 AND t.run <> s.number
+))
+ORDER BY s.ready_at, s.number LIMIT ?4
+
+-- name: slots_taken
+SELECT place, run FROM limpet_slots WHERE name = ?1
+
+-- name: take_slot
+INSERT INTO limpet_slots (name, place, run, driven) VALUES (?1, ?2, ?3, ?4)
+
+-- name: free_slots
+DELETE FROM limpet_slots WHERE run = ?1 AND driven >= ?2
+
+-- name: save_snapshot
+INSERT INTO limpet_snapshots (run, seq, hash, time, data) VALUES (?1, ?2, ?3, ?4, ?5)
+ON CONFLICT (run, seq) DO UPDATE SET hash = excluded.hash, time = excluded.time, data = excluded.data
+
+-- name: drop_snapshot
+DELETE FROM limpet_snapshots WHERE run = ?1 AND seq = ?2
+
+-- name: snapshot
+SELECT seq, hash, time, data FROM limpet_snapshots WHERE run = ?1 AND seq <= ?2 ORDER BY seq DESC LIMIT 1
+
+-- name: snapshots
+SELECT seq, time FROM limpet_snapshots WHERE run = ?1 ORDER BY seq
+
+-- name: save_late
+INSERT INTO limpet_late (run, kept, seq, time, kind, version, fence, actor, codec, key_id, body, hash)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)
+
+-- name: late
+SELECT {event}, e.kept FROM limpet_late AS e WHERE e.run = ?1 ORDER BY e.position
+
+-- name: counts
+SELECT agent, status, n FROM limpet_counters WHERE n > 0
+
+-- Lists are put together from the parts that a filter needs; users' words are bound, never put in.
+
+-- name: runs
+SELECT {columns} FROM limpet_streams AS s WHERE s.type = :type
+
+-- name: count
+SELECT count(*) FROM limpet_streams AS s WHERE s.type = :type
+
+-- name: runs.status
+AND s.status IN (SELECT value FROM json_each(:status))
+
+-- name: runs.agent
+AND s.agent = :agent
+
+-- name: runs.session
+AND s.session = :session
+
+-- name: runs.user
+AND s.user = :user
+
+-- name: runs.parent
+AND s.parent = :parent
+
+-- name: runs.label
+AND s.number IN (SELECT l.run FROM limpet_labels AS l WHERE l.name = :label_name_%d AND l.value = :label_value_%d)
+
+-- name: runs.created_from
+AND s.created >= :created_from
+
+-- name: runs.created_before
+AND s.created < :created_before
+
+-- name: runs.text
+AND (s.id LIKE :text ESCAPE '\' OR s.agent LIKE :text ESCAPE '\' OR s.goal LIKE :text ESCAPE '\'
+    OR EXISTS (SELECT 1 FROM json_each(s.labels) AS l WHERE l.value LIKE :text ESCAPE '\'))
+
+-- name: runs.before
+AND s.number < :before
+
+-- name: runs.order
+ORDER BY s.number DESC LIMIT :limit

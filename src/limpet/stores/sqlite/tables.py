@@ -1,0 +1,265 @@
+"""The rows of a SQLite database, inside the writer's transaction, and how rows become values."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import apsw
+import msgspec
+
+from limpet.clock import Clock
+from limpet.events import Event, Head
+from limpet.events.values import encode
+from limpet.stores.backend import Misfit
+from limpet.stores.rows import Late, RequestRow, RunRow, Snapshot, WorkerRow
+from limpet.stores.sqlite.locks import WorkerLocks
+
+__all__ = ["SqliteTables", "late_of", "request_of", "row_of", "worker_of"]
+
+_tuple = msgspec.json.Decoder(tuple[str, ...])
+_labels = msgspec.json.Decoder(dict[str, str])
+_agents = msgspec.json.Decoder(dict[str, tuple[str, ...]])
+_NOTHING = "[]"
+
+
+class SqliteTables:
+    """What `transact` needs, as named statements on one connection."""
+
+    def __init__(self, db: apsw.Connection, sql: Mapping[str, str], clock: Clock, locks: WorkerLocks) -> None:
+        self._cursor = db.cursor()
+        self._sql = sql
+        self._clock = clock
+        self._locks = locks
+
+    def now(self) -> int:
+        """The store's clock, which is this machine's."""
+        return self._clock.now()
+
+    @contextmanager
+    def undoable(self) -> Iterator[None]:
+        """What is done inside is undone if it raises."""
+        self._run("savepoint")
+        try:
+            yield
+        except BaseException:
+            self._run("undo")
+            raise
+        finally:
+            self._run("forget")
+
+    # Streams and their events
+
+    def row(self, run: str) -> RunRow | None:
+        """The stream's row."""
+        found = self._one("row", run)
+        return None if found is None else row_of(found)
+
+    def add(self, row: RunRow) -> int:
+        """Insert the row of a new stream; its number."""
+        number: int = self._one(
+            "add",
+            row.id,
+            row.type,
+            row.agent,
+            row.agent_version,
+            row.status,
+            _text(row.waits),
+            row.ready_at,
+            row.seq,
+            row.hash,
+            row.time,
+            row.fence,
+            row.worker,
+            row.deaths,
+            row.created,
+            row.ended,
+            row.user,
+            row.session,
+            row.conversation,
+            row.parent,
+            row.exclusive,
+            row.goal,
+            row.step,
+            row.steps,
+            row.item,
+            row.items,
+            row.undoing,
+            _text(row.labels),
+        )[0]
+        for name, value in row.labels.items():
+            self._run("add_label", name, value, number)
+        return number
+
+    def advance(self, run: str, after: Head, fence: int | None, head: Head, step: int, settled: bool) -> int | None:
+        """Move the head in one conditional update; the stream's number, or nothing."""
+        if fence is None:
+            found = self._one("advance_conversation", run, after.seq, after.hash, *head)
+        else:
+            found = self._one("advance_run", run, after.seq, after.hash, fence, *head, step, settled)
+        return None if found is None else found[0]
+
+    def save(self, row: RunRow) -> None:
+        """Write back what may change of a row."""
+        self._run(
+            "save",
+            row.number,
+            row.status,
+            _text(row.waits),
+            row.ready_at,
+            row.seq,
+            row.hash,
+            row.time,
+            row.fence,
+            row.worker,
+            row.deaths,
+            row.ended,
+            row.goal,
+            row.step,
+            row.item,
+            row.items,
+            row.undoing,
+        )
+
+    def insert(self, number: int, events: Sequence[Event], commands: Sequence[str | None]) -> None:
+        """Add events, each with the command id it is known by."""
+        for event, command in zip(events, commands, strict=True):
+            self._run("insert", number, *event[1:], command)
+
+    def events(self, row: RunRow, after: int, limit: int) -> list[Event]:
+        """The events after a sequence, in order."""
+        return [Event(row.id, *found) for found in self._all("events", row.number, after, limit)]
+
+    def command(self, row: RunRow, command: str) -> Event | None:
+        """The event that a command id belongs to."""
+        found = self._one("command", row.number, command)
+        return None if found is None else Event(row.id, *found)
+
+    # Requests
+
+    def request(self, request: str) -> RequestRow | None:
+        """A request's row."""
+        found = self._one("request", request)
+        return None if found is None else request_of(found)
+
+    def save_request(self, row: RequestRow, number: int) -> None:
+        """Insert or replace a request's row."""
+        self._run(
+            "save_request",
+            row.id,
+            number,
+            row.seq,
+            row.kind,
+            row.status,
+            _text(row.to),
+            row.risk,
+            row.tool,
+            row.opened,
+            row.expires,
+            row.by,
+        )
+
+    def open_requests(self, number: int) -> list[RequestRow]:
+        """The requests of a run that nobody has decided."""
+        return [request_of(found) for found in self._all("open_requests", number)]
+
+    # Workers, claims and slots
+
+    def workers(self) -> list[WorkerRow]:
+        """All workers."""
+        return [worker_of(found) for found in self._all("workers")]
+
+    def save_worker(self, worker: WorkerRow) -> None:
+        """Insert or replace a worker's row; its lock is taken before anybody can see the row."""
+        self._locks.hold(worker.id)
+        self._run("save_worker", worker.id, worker.host, _text(worker.agents), worker.started, worker.lease_until)
+
+    def drop_worker(self, worker: str) -> None:
+        """Delete a worker's row."""
+        self._run("drop_worker", worker)
+        self._locks.drop(worker)
+
+    def is_dead(self, worker: WorkerRow) -> bool:
+        """Whether its process is known to have ended: it holds its lock no more."""
+        return self._locks.is_free(worker.id)
+
+    def held_by(self, worker: str) -> list[RunRow]:
+        """The runs that a worker has."""
+        return [row_of(found) for found in self._all("held_by", worker)]
+
+    def ready(self, agent: str, versions: Sequence[str], limit: int) -> list[RunRow]:
+        """Runs of an agent that may be claimed now, longest ready first."""
+        return [row_of(found) for found in self._all("ready", agent, self.now(), _text(list(versions)), limit)]
+
+    def take_slot(self, name: str, size: int, number: int, *, driven: bool) -> bool:
+        """Take one of `size` slots for a run, or keep the one it has."""
+        taken = dict(self._all("slots_taken", name))
+        if number in taken.values():
+            return True
+        free = next((place for place in range(size) if place not in taken), None)
+        if free is None:
+            return False
+        self._run("take_slot", name, free, number, driven)
+        return True
+
+    def free_slots(self, number: int, *, driven_only: bool) -> None:
+        """Give slots back."""
+        self._run("free_slots", number, driven_only)
+
+    # Beside the log
+
+    def save_snapshot(self, number: int, snapshot: Snapshot) -> None:
+        """Insert or replace a snapshot."""
+        self._run("save_snapshot", number, *snapshot)
+
+    def drop_snapshots(self, number: int, seqs: Sequence[int]) -> None:
+        """Delete snapshots."""
+        for seq in seqs:
+            self._run("drop_snapshot", number, seq)
+
+    def save_late(self, number: int, late: Late) -> None:
+        """Keep what came too late."""
+        self._run("save_late", number, late.time, *late.event[1:])
+
+    def _run(self, name: str, *bindings: Any) -> apsw.Cursor:
+        try:
+            return self._cursor.execute(self._sql[name], bindings)
+        except apsw.ConstraintError as error:
+            raise Misfit(f"{name}: {error}") from error
+
+    def _one(self, name: str, *bindings: Any) -> Any:
+        return self._run(name, *bindings).fetchone()
+
+    def _all(self, name: str, *bindings: Any) -> list[Any]:
+        return self._run(name, *bindings).fetchall()
+
+
+def row_of(found: tuple[Any, ...]) -> RunRow:
+    """A stream's row, from the columns that the statements give."""
+    values = dict(zip(RunRow.__struct_fields__, found, strict=True))
+    values["waits"] = () if values["waits"] == _NOTHING else _tuple.decode(values["waits"])
+    values["labels"] = _labels.decode(values["labels"])
+    values["undoing"] = bool(values["undoing"])
+    return RunRow(**values)
+
+
+def request_of(found: tuple[Any, ...]) -> RequestRow:
+    """A request's row."""
+    values = dict(zip(RequestRow.__struct_fields__, found, strict=True))
+    values["to"] = _tuple.decode(values["to"])
+    return RequestRow(**values)
+
+
+def worker_of(found: tuple[Any, ...]) -> WorkerRow:
+    """A worker's row."""
+    values = dict(zip(WorkerRow.__struct_fields__, found, strict=True))
+    values["agents"] = _agents.decode(values["agents"])
+    return WorkerRow(**values)
+
+
+def late_of(run: str, found: tuple[Any, ...]) -> Late:
+    """What came too late."""
+    return Late(Event(run, *found[:-1]), found[-1])
+
+
+def _text(value: object) -> str:
+    return encode(value).decode()

@@ -1,0 +1,112 @@
+"""The writer: one lane per store that commits whatever was asked for while the last commit was under way.
+
+Nothing is acknowledged before its commit has returned. A store whose disk failed takes no more work until it has been
+reopened: nobody knows what the disk still holds.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from threading import Lock
+from typing import Any, NamedTuple, TypeVar
+
+from limpet.errors import LimpetError, StoreBusy, StoreUnavailable
+from limpet.stores.backend import Outcome
+from limpet.stores.handover import Lane
+from limpet.stores.ops import Op
+
+__all__ = ["Writer"]
+
+T = TypeVar("T")
+
+
+class _Asked(NamedTuple):
+    op: Op[Any]
+    reply: asyncio.Future[Any]
+    loop: asyncio.AbstractEventLoop
+
+
+class Writer:
+    """Turns single requests from any event loop into batches on one lane."""
+
+    def __init__(
+        self, lane: Lane, commit: Callable[[Sequence[Op[Any]]], list[Outcome]], wrote: Callable[[], None]
+    ) -> None:
+        self._lane = lane
+        self._commit = commit
+        self._wrote = wrote
+        self._lock = Lock()
+        self._asked: list[_Asked] = []
+        self._busy = False
+        self._broken: str | None = None
+
+    async def submit(self, op: Op[T]) -> T:
+        """What the operation came to, after it was committed; raises why it was refused."""
+        loop = asyncio.get_running_loop()
+        reply: asyncio.Future[T] = loop.create_future()
+        with self._lock:
+            if self._broken is not None:
+                raise StoreUnavailable(reason=self._broken)
+            self._asked.append(_Asked(op, reply, loop))
+            wake, self._busy = not self._busy, True
+        if wake:
+            self._lane.submit(self._drain)
+        return await reply
+
+    def mend(self) -> None:
+        """Take work again, after the store was reopened and verified."""
+        self._broken = None
+
+    def close(self) -> None:
+        """Finish what was asked for, and end."""
+        with self._lock:
+            self._broken = "it is closed"
+        self._lane.close()
+
+    def _drain(self) -> None:
+        while batch := self._next_batch():
+            _reply(batch, self._do([asked.op for asked in batch]))
+
+    def _next_batch(self) -> list[_Asked]:
+        with self._lock:
+            batch, self._asked = self._asked, []
+            self._busy = bool(batch)
+        return batch
+
+    def _do(self, batch: list[Op[Any]]) -> list[Outcome]:
+        try:
+            outcomes = self._commit(batch)
+        except StoreBusy as busy:
+            return [StoreBusy(reason=busy.reason) for _ in batch]
+        except Exception as error:  # noqa: BLE001 - whoever waits must hear, and nobody knows what was written
+            reason = error.reason if isinstance(error, StoreUnavailable) else f"{type(error).__name__}: {error}"
+            self._broken = reason
+            return [_caused(StoreUnavailable(reason=reason), error) for _ in batch]
+        self._wrote()
+        return outcomes
+
+
+def _caused(error: LimpetError, cause: Exception) -> LimpetError:
+    error.__cause__ = cause
+    return error
+
+
+def _reply(batch: list[_Asked], outcomes: list[Outcome]) -> None:
+    """Hand over the outcomes, with one call for each event loop."""
+    by_loop: defaultdict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], Outcome]]] = defaultdict(list)
+    for asked, outcome in zip(batch, outcomes, strict=True):
+        by_loop[asked.loop].append((asked.reply, outcome))
+    for loop, replies in by_loop.items():
+        with suppress(RuntimeError):  # the loop was closed: nobody waits there any more
+            loop.call_soon_threadsafe(_settle, replies)
+
+
+def _settle(replies: list[tuple[asyncio.Future[Any], Outcome]]) -> None:
+    for reply, outcome in replies:
+        if reply.done():
+            continue
+        if isinstance(outcome, LimpetError):
+            reply.set_exception(outcome)
+        else:
+            reply.set_result(outcome)
