@@ -4,9 +4,11 @@ An event's hash covers the hash before it, its envelope and its stored bytes, so
 a deletion inside a log is found. The run's public id is hashed and never its number in a store, which changes on load.
 """
 
-import hashlib
 from collections.abc import Iterable
-from typing import NamedTuple
+from hashlib import sha256
+
+from msgspec import Struct
+from msgspec.structs import astuple
 
 from limpet.errors import Tampered
 from limpet.events.values import encode
@@ -18,7 +20,7 @@ GENESIS = bytes(32)
 _DOMAIN = b"limpet.event.1\0"
 
 
-class Head(NamedTuple):
+class Head(Struct, frozen=True, gc=False):
     """The end of a log: what the next event is sealed to."""
 
     seq: int
@@ -29,7 +31,7 @@ class Head(NamedTuple):
 START = Head(0, GENESIS, 0)
 
 
-class Event(NamedTuple):
+class Event(Struct, frozen=True, gc=False):
     """An immutable record, as stored."""
 
     run: str
@@ -57,7 +59,7 @@ class Event(NamedTuple):
         return VOCABULARY.decode(self.kind, self.version, self.body)
 
 
-class Sealed(NamedTuple):
+class Sealed(Struct, frozen=True, gc=False):
     """An event on its way to a store, with the body that it was made of."""
 
     event: Event
@@ -67,20 +69,9 @@ class Sealed(NamedTuple):
 def seal(head: Head, run: str, body: AnyBody, *, time: int, fence: int, actor: str) -> Sealed:
     """Number and hash a body as the event after `head`."""
     kind = VOCABULARY.kind_of(body)
-    draft = Event(
-        run=run,
-        seq=head.seq + 1,
-        time=max(time, head.time),
-        kind=kind.name,
-        version=kind.version,
-        fence=fence,
-        actor=actor,
-        codec="json",
-        key_id="",
-        body=VOCABULARY.encode(body),
-        hash=b"",
-    )
-    return Sealed(draft._replace(hash=_hash(head.hash, draft)), body)
+    envelope = (run, head.seq + 1, max(time, head.time), kind.name, kind.version, fence, actor, "json", "")
+    data = encode(body)
+    return Sealed(Event(*envelope, data, _hash(head.hash, envelope, data)), body)
 
 
 def seal_all(
@@ -100,7 +91,7 @@ def verify(events: Iterable[Event], after: Head = START) -> Head:
     for event in events:
         if event.seq != after.seq + 1:
             raise Tampered(run=event.run, seq=event.seq, reason=f"it follows event {after.seq}")
-        if event.hash != _hash(after.hash, event):
+        if event.hash != _hash(after.hash, astuple(event)[:9], event.body):
             raise Tampered(run=event.run, seq=event.seq, reason="its hash does not fit")
         if event.time < after.time or event.fence < fence:
             raise Tampered(run=event.run, seq=event.seq, reason="its time or fence lies before the event before it")
@@ -108,6 +99,6 @@ def verify(events: Iterable[Event], after: Head = START) -> Head:
     return after
 
 
-def _hash(before: bytes, event: Event) -> bytes:
-    envelope = encode(event[:9])  # run, seq, time, kind, version, fence, actor, codec, key_id
-    return hashlib.sha256(b"".join((_DOMAIN, before, envelope, b"\0", event.body))).digest()
+def _hash(before: bytes, envelope: tuple[str | int | bytes, ...], body: bytes) -> bytes:
+    """The envelope is an event's fields up to `key_id`, in their order."""
+    return sha256(b"".join((_DOMAIN, before, encode(envelope), b"\0", body))).digest()

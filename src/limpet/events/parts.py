@@ -24,8 +24,11 @@ __all__ = [
 ]
 
 
-class Part(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """A piece of stored data: frozen, without unknown fields; a new field is a new version of its event."""
+class Part(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
+    """A piece of stored data: frozen, without unknown fields; a new field is a new version of its event.
+
+    Nothing here can be part of a reference cycle, so the garbage collector need not look at it.
+    """
 
 
 class Failure(Part, frozen=True, kw_only=True):

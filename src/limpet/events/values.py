@@ -27,7 +27,7 @@ _decoder = msgspec.json.Decoder()
 encode = _encoder.encode
 
 
-class Payload(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+class Payload(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
     """User data in an event: a wrapper around it, never a marker inside it."""
 
     json: Raw | UnsetType = UNSET

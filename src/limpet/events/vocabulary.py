@@ -13,7 +13,6 @@ import msgspec
 
 from limpet.errors import UnknownEvent
 from limpet.events import bodies as b
-from limpet.events.values import encode
 
 __all__ = ["KINDS", "VOCABULARY", "AnyBody", "Kind", "Vocabulary", "Writer"]
 
@@ -108,10 +107,6 @@ class Vocabulary:
     def kind_of(self, body: AnyBody) -> Kind:
         """The kind that a body is of."""
         return self._by_body[type(body)]
-
-    def encode(self, body: AnyBody) -> bytes:
-        """The body's bytes, in its newest version."""
-        return encode(body)
 
     def decode(self, name: str, version: int, data: bytes) -> AnyBody:
         """The body, lifted to its newest version; raises UnknownEvent for what it cannot read."""

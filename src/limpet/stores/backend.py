@@ -64,8 +64,8 @@ class Tables(Protocol):
     def save(self, row: RunRow) -> None:
         """Write back what may change of a row: head, status, waits, worker, fence and description."""
 
-    def insert(self, number: int, events: Sequence[Event], commands: Sequence[str | None]) -> None:
-        """Add events, each with the command id it is known by."""
+    def insert(self, number: int, events: Sequence[Event], commands: Sequence[str | None] | None = None) -> None:
+        """Add events; commands come each with the id that it is known by."""
 
     def events(self, row: RunRow, after: int, limit: int) -> list[Event]:
         """The events after a sequence, in order."""

@@ -187,9 +187,9 @@ class _Tables:
     def save(self, row: RunRow) -> None:
         self._put(self.streams, row.id, row)
 
-    def insert(self, number: int, events: Sequence[Event], commands: Sequence[str | None]) -> None:
+    def insert(self, number: int, events: Sequence[Event], commands: Sequence[str | None] | None = None) -> None:
         self._extend(self.log[number], events)
-        for event, command in zip(events, commands, strict=True):
+        for event, command in zip(events, commands or (), strict=commands is not None):
             if command is not None:
                 self._put(self.commands, (number, command), event)
 

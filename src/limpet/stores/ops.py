@@ -4,8 +4,9 @@ Two closed lists of events go two ways: owner events come sealed by their append
 (`Extend`); commands come as bodies from any process and are sealed by the store (`Tell`).
 """
 
-from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
+
+from msgspec import Struct
 
 from limpet.errors import InvalidAppend
 from limpet.events import VOCABULARY, AnyBody, Head, Sealed, Writer
@@ -39,8 +40,7 @@ __all__ = [
 R_co = TypeVar("R_co", covariant=True)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Create:
+class Create(Struct, frozen=True, kw_only=True, gc=False):
     """A new stream, with its first events; sealed by the store, whose clock says when."""
 
     run: str
@@ -48,8 +48,7 @@ class Create:
     actor: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Extend:
+class Extend(Struct, frozen=True, kw_only=True, gc=False):
     """Sealed events after a head: of a run under a fence, of a conversation without one."""
 
     run: str
@@ -58,8 +57,7 @@ class Extend:
     events: tuple[Sealed, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Tell:
+class Tell(Struct, frozen=True, kw_only=True, gc=False):
     """Commands to a run, deduplicated by the id of the first."""
 
     run: str
@@ -69,8 +67,7 @@ class Tell:
     """If it is refused, the append goes on without it."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Release:
+class Release(Struct, frozen=True, kw_only=True, gc=False):
     """A worker gives a run back."""
 
     run: str
@@ -119,52 +116,46 @@ class Renewal(NamedTuple):
     """The runs it still has, each with its fence."""
 
 
-class Op(Generic[R_co]):
+class Op(Struct, Generic[R_co], frozen=True, gc=False):
     """Something to be written, and what comes back."""
 
 
-@dataclass(frozen=True)
-class Append(Op[Appended | Missed | Taken]):
+class Append(Op[Appended | Missed | Taken], frozen=True):
     """Legs that are written together or not at all."""
 
     legs: tuple[Leg, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Register(Op[Renewal]):
+class Register(Op[Renewal], frozen=True, kw_only=True):
     """A worker comes, or comes back after it was given up."""
 
     worker: WorkerRow
     lease: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class Renew(Op[Renewal]):
+class Renew(Op[Renewal], frozen=True, kw_only=True):
     """A worker is alive."""
 
     worker: str
     lease: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class Retire(Op[None]):
+class Retire(Op[None], frozen=True, kw_only=True):
     """A worker goes, and gives back what it has."""
 
     worker: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Claim(Op[tuple[Claimed, ...]]):
+class Claim(Op[tuple[Claimed, ...]], frozen=True, kw_only=True):
     """A worker wants runs of the agents it serves."""
 
     worker: str
     limit: int
-    concurrency: dict[str, int] = field(default_factory=dict)
+    concurrency: dict[str, int] = {}
     """How many runs of an agent may be driven at once, over all workers."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class SaveSnapshot(Op[None]):
+class SaveSnapshot(Op[None], frozen=True, kw_only=True):
     """A cached state of a run."""
 
     run: str
@@ -173,16 +164,14 @@ class SaveSnapshot(Op[None]):
     data: bytes
 
 
-@dataclass(frozen=True, kw_only=True)
-class DropSnapshots(Op[None]):
+class DropSnapshots(Op[None], frozen=True, kw_only=True):
     """Cached states that are not needed any more."""
 
     run: str
     seqs: tuple[int, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class KeepLate(Op[None]):
+class KeepLate(Op[None], frozen=True, kw_only=True):
     """What a superseded worker still has."""
 
     events: tuple[Sealed, ...]
@@ -214,13 +203,17 @@ def _check_creation(leg: Create) -> None:
 
 
 def _check_extension(leg: Extend) -> None:
+    fence = leg.fence or 0
     writer = Writer.SPEAKER if leg.fence is None else Writer.OWNER
-    _check_bodies(leg.run, tuple(sealed.body for sealed in leg.events), writer)
-    if leg.fence is not None and leg.fence < 1:
-        raise InvalidAppend(run=leg.run, reason="a fence is at least 1")
-    for seq, (event, _) in enumerate(leg.events, leg.after.seq + 1):
-        if event.run != leg.run or event.seq != seq or event.fence != (leg.fence or 0):
+    if not leg.events or (leg.fence is not None and leg.fence < 1):
+        raise InvalidAppend(run=leg.run, reason="there is no event, or a fence below 1")
+    seq = leg.after.seq
+    for sealed in leg.events:
+        seq += 1
+        event = sealed.event
+        if event.run != leg.run or event.seq != seq or event.fence != fence:
             raise InvalidAppend(run=leg.run, reason=f"event {event.seq} was sealed for another run, place or fence")
+        _check_writer(leg.run, sealed.body, writer)
 
 
 def _check_commands(leg: Tell) -> None:
@@ -234,6 +227,10 @@ def _check_bodies(run: str, bodies: tuple[AnyBody, ...], writer: Writer, at_leas
     if len(bodies) < at_least:
         raise InvalidAppend(run=run, reason="there is nothing to append")
     for body in bodies:
-        kind = VOCABULARY.kind_of(body)
-        if kind.writer is not writer:
-            raise InvalidAppend(run=run, reason=f"{kind.name} is written by the {kind.writer.value}")
+        _check_writer(run, body, writer)
+
+
+def _check_writer(run: str, body: AnyBody, writer: Writer) -> None:
+    kind = VOCABULARY.kind_of(body)
+    if kind.writer is not writer:
+        raise InvalidAppend(run=run, reason=f"{kind.name} is written by the {kind.writer.value}")

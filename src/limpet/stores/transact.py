@@ -104,17 +104,22 @@ def _leg(tables: Tables, leg: ops.Leg) -> Head:
 
 
 def _extend(tables: Tables, leg: ops.Extend) -> Head:
+    events = [sealed.event for sealed in leg.events]
     deltas = [project(sealed.event, sealed.body) for sealed in leg.events]
-    _check_new_requests(tables, leg.run, deltas)
-    head = leg.events[-1].event.head
-    step, settled = max(delta.step for delta in deltas), any(delta.settled for delta in deltas)
+    step, settled, rows = 0, False, False
+    for delta in deltas:
+        step, settled = max(step, delta.step), settled or delta.settled
+        rows = rows or delta.row is not None or delta.request is not None
+    if rows:
+        _check_new_requests(tables, leg.run, deltas)
+    head = events[-1].head
     number = tables.advance(leg.run, leg.after, leg.fence, head, step, settled)
     if number is None:
         return _explain(tables, leg)
-    tables.insert(number, [sealed.event for sealed in leg.events], [None] * len(leg.events))
-    if any(delta.row or delta.request for delta in deltas):
+    tables.insert(number, events)
+    if rows:
         row = _row(tables, leg.run)
-        _apply(tables, row, row, zip((sealed.event for sealed in leg.events), deltas, strict=True))
+        _apply(tables, row, row, zip(events, deltas, strict=True))
     return head
 
 
@@ -173,7 +178,7 @@ def _create(tables: Tables, leg: ops.Create) -> Head:
     sealed = seal_all(START, leg.run, leg.bodies, time=tables.now(), fence=0, actor=leg.actor)
     first, head = sealed[0], sealed[-1].event.head
     row = replace(new_row(first.event, first.body), seq=head.seq, hash=head.hash, time=head.time)
-    tables.insert(tables.add(row), [each.event for each in sealed], [None] * len(sealed))
+    tables.insert(tables.add(row), [each.event for each in sealed])
     return head
 
 
@@ -296,7 +301,7 @@ def _give(tables: Tables, row: RunRow, worker: str) -> ops.Claimed:
     died = row.worker is not None
     body = b.RunClaimed(worker=worker, died=died)
     event = seal(row.head, row.id, body, time=tables.now(), fence=row.fence + 1, actor=worker).event
-    tables.insert(row.number, [event], [None])
+    tables.insert(row.number, [event])
     given = replace(
         row,
         seq=event.seq,

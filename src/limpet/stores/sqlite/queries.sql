@@ -79,13 +79,11 @@ INSERT INTO limpet_labels (name, value, run) VALUES (?1, ?2, ?3)
 -- The one compare-and-set: a second writer loses here, in the database.
 UPDATE limpet_streams
 SET seq = ?5, hash = ?6, time = ?7, step = max(step, ?8), deaths = iif(?9, 0, deaths)
-WHERE id = ?1 AND seq = ?2 AND hash = ?3 AND fence = ?4 AND worker IS NOT NULL
-RETURNING number
+WHERE number = ?1 AND seq = ?2 AND hash = ?3 AND fence = ?4 AND worker IS NOT NULL
 
 -- name: advance_conversation
 UPDATE limpet_streams SET seq = ?4, hash = ?5, time = ?6
-WHERE id = ?1 AND seq = ?2 AND hash = ?3 AND type = 'conversation'
-RETURNING number
+WHERE number = ?1 AND seq = ?2 AND hash = ?3 AND type = 'conversation'
 
 -- name: save
 UPDATE limpet_streams

@@ -6,6 +6,7 @@ from typing import Any
 
 import apsw
 import msgspec
+from msgspec.structs import astuple
 
 from limpet.clock import Clock
 from limpet.events import Event, Head
@@ -20,16 +21,19 @@ _tuple = msgspec.json.Decoder(tuple[str, ...])
 _labels = msgspec.json.Decoder(dict[str, str])
 _agents = msgspec.json.Decoder(dict[str, tuple[str, ...]])
 _NOTHING = "[]"
+REMEMBERED = 100_000
 
 
 class SqliteTables:
     """What `transact` needs, as named statements on one connection."""
 
     def __init__(self, db: apsw.Connection, sql: Mapping[str, str], clock: Clock, locks: WorkerLocks) -> None:
+        self._db = db
         self._cursor = db.cursor()
         self._sql = sql
         self._clock = clock
         self._locks = locks
+        self._numbers: dict[str, int] = {}
 
     def now(self) -> int:
         """The store's clock, which is this machine's."""
@@ -52,7 +56,10 @@ class SqliteTables:
     def row(self, run: str) -> RunRow | None:
         """The stream's row."""
         found = self._one("row", run)
-        return None if found is None else row_of(found)
+        if found is None:
+            return None
+        self._remember(run, found[0])
+        return row_of(found)
 
     def add(self, row: RunRow) -> int:
         """Insert the row of a new stream; its number."""
@@ -86,17 +93,29 @@ class SqliteTables:
             row.undoing,
             _text(row.labels),
         )[0]
-        for name, value in row.labels.items():
-            self._run("add_label", name, value, number)
+        self._many("add_label", [(name, value, number) for name, value in row.labels.items()])
         return number
 
     def advance(self, run: str, after: Head, fence: int | None, head: Head, step: int, settled: bool) -> int | None:
         """Move the head in one conditional update; the stream's number, or nothing."""
+        number = self._numbers.get(run)
+        if number is None or not self._advanced(number, after, fence, head, step, settled):
+            row = self.row(run)  # never seen, or loaded anew under another number
+            if row is None or row.number == number:
+                return None
+            number = row.number
+            if not self._advanced(number, after, fence, head, step, settled):
+                return None
+        return number
+
+    def _advanced(self, number: int, after: Head, fence: int | None, head: Head, step: int, settled: bool) -> bool:
         if fence is None:
-            found = self._one("advance_conversation", run, after.seq, after.hash, *head)
+            self._run("advance_conversation", number, after.seq, after.hash, head.seq, head.hash, head.time)
         else:
-            found = self._one("advance_run", run, after.seq, after.hash, fence, *head, step, settled)
-        return None if found is None else found[0]
+            self._run(
+                "advance_run", number, after.seq, after.hash, fence, head.seq, head.hash, head.time, step, settled
+            )
+        return self._db.changes() == 1
 
     def save(self, row: RunRow) -> None:
         """Write back what may change of a row."""
@@ -120,10 +139,12 @@ class SqliteTables:
             row.undoing,
         )
 
-    def insert(self, number: int, events: Sequence[Event], commands: Sequence[str | None]) -> None:
-        """Add events, each with the command id it is known by."""
-        for event, command in zip(events, commands, strict=True):
-            self._run("insert", number, *event[1:], command)
+    def insert(self, number: int, events: Sequence[Event], commands: Sequence[str | None] | None = None) -> None:
+        """Add events; commands come each with the id that it is known by."""
+        ids = commands or (None,) * len(events)
+        self._many(
+            "insert", [(number, *astuple(event)[1:], command) for event, command in zip(events, ids, strict=True)]
+        )
 
     def events(self, row: RunRow, after: int, limit: int) -> list[Event]:
         """The events after a sequence, in order."""
@@ -213,16 +234,27 @@ class SqliteTables:
 
     def drop_snapshots(self, number: int, seqs: Sequence[int]) -> None:
         """Delete snapshots."""
-        for seq in seqs:
-            self._run("drop_snapshot", number, seq)
+        self._many("drop_snapshot", [(number, seq) for seq in seqs])
 
     def save_late(self, number: int, late: Late) -> None:
         """Keep what came too late."""
-        self._run("save_late", number, late.time, *late.event[1:])
+        self._run("save_late", number, late.time, *astuple(late.event)[1:])
+
+    def _remember(self, run: str, number: int) -> None:
+        """Keep a run's number, which never changes and never belongs to another run."""
+        if len(self._numbers) >= REMEMBERED:
+            self._numbers.clear()
+        self._numbers[run] = number
 
     def _run(self, name: str, *bindings: Any) -> apsw.Cursor:
         try:
             return self._cursor.execute(self._sql[name], bindings)
+        except apsw.ConstraintError as error:
+            raise Misfit(f"{name}: {error}") from error
+
+    def _many(self, name: str, bindings: Sequence[tuple[Any, ...]]) -> None:
+        try:
+            self._cursor.executemany(self._sql[name], bindings)
         except apsw.ConstraintError as error:
             raise Misfit(f"{name}: {error}") from error
 
