@@ -10,7 +10,7 @@ from typing import Any
 import apsw
 
 from limpet.clock import Clock, SystemClock
-from limpet.errors import LimpetError, NotFound, StoreBusy, StoreUnavailable
+from limpet.errors import NotFound, StoreBusy, StoreUnavailable
 from limpet.events import Event
 from limpet.events.values import encode
 from limpet.stores.backend import Capabilities, Outcome, Tables
@@ -72,7 +72,8 @@ class SqliteBackend:
 
     def commit(self, ops: Sequence[Op[Any]]) -> list[Outcome]:
         """Do all of them in one durable transaction; the gate makes processes take turns."""
-        return commit(self._transaction, ops)
+        opened = self._alive()
+        return commit(lambda: opened.transaction, ops)
 
     def changes(self, stop: Flag) -> Iterator[None]:
         """Look every few milliseconds whether another connection has committed."""
@@ -193,19 +194,6 @@ class SqliteBackend:
         if not keep:
             db.close()
 
-    @contextmanager
-    def _transaction(self) -> Iterator[Tables]:
-        opened = self._alive()
-        with _translated(), opened.gate:
-            opened.writing.execute(self._sql["begin"])
-            try:
-                yield opened.tables
-                opened.writing.execute(self._sql["commit"])
-            except BaseException:
-                if opened.writing.in_transaction:
-                    opened.writing.execute(self._sql["rollback"])
-                raise
-
     def _alive(self) -> "_Opened":
         if self._opened is None:
             raise StoreUnavailable(reason="it is not open")
@@ -222,10 +210,14 @@ class _Opened:
         self.gate = Gate(path.with_name(f"{path.name}-gate"))
         self.locks = WorkerLocks(path)
         self.readers: list[apsw.Connection] = []
-        with self.gate:
+        self.gate.enter()
+        try:
             self.writing = self.connect(reading=False)
             migrate(self.writing, sql)
-        self.tables = SqliteTables(self.writing, sql, clock, self.locks)
+        finally:
+            self.gate.leave()
+        tables = SqliteTables(self.writing, sql, clock, self.locks)
+        self.transaction = _Transaction(self.writing, self.gate, tables, sql)
 
     def connect(self, *, reading: bool) -> apsw.Connection:
         """A new connection."""
@@ -243,17 +235,52 @@ class _Opened:
         self.gate.close()
 
 
+class _Transaction:
+    """The writer's transaction, behind the gate."""
+
+    def __init__(self, db: apsw.Connection, gate: Gate, tables: Tables, sql: Mapping[str, str]) -> None:
+        self._db, self._gate, self._tables = db, gate, tables
+        self._execute = db.cursor().execute
+        self._begin, self._commit, self._rollback = sql["begin"], sql["commit"], sql["rollback"]
+
+    def __enter__(self) -> Tables:
+        self._gate.enter()
+        try:
+            self._execute(self._begin)
+        except BaseException as error:
+            self._gate.leave()
+            raise _ours(error) from error
+        return self._tables
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        try:
+            if error is None:
+                self._execute(self._commit)
+        except apsw.Error as failed:
+            error = failed
+        finally:
+            if self._db.in_transaction:
+                self._execute(self._rollback)
+            self._gate.leave()
+        if error is not None:
+            raise _ours(error) from error
+
+
 @contextmanager
 def _translated() -> Iterator[None]:
-    """SQLite's errors as ours: busy means that nothing was written, anything else that nobody knows."""
     try:
         yield
-    except LimpetError:
-        raise
-    except (apsw.BusyError, apsw.LockedError) as error:
-        raise StoreBusy(reason=str(error)) from error
     except (apsw.Error, OSError) as error:
-        raise StoreUnavailable(reason=f"{type(error).__name__}: {error}") from error
+        raise _ours(error) from error
+
+
+def _ours(error: BaseException) -> BaseException:
+    """SQLite's errors as ours: busy means that nothing was written, anything else that nobody knows."""
+    if isinstance(error, apsw.BusyError | apsw.LockedError):
+        return StoreBusy(reason=str(error))
+    if isinstance(error, apsw.Error | OSError):
+        return StoreUnavailable(reason=f"{type(error).__name__}: {error}")
+    return error
 
 
 def _check_version(found: str) -> None:

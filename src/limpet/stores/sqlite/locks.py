@@ -24,11 +24,13 @@ class Gate:
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
-    def __enter__(self) -> None:
+    def enter(self) -> None:
+        """Wait for my turn."""
         if HAVE_FLOCK:
             fcntl.flock(self._file, fcntl.LOCK_EX)
 
-    def __exit__(self, *exc: object) -> None:
+    def leave(self) -> None:
+        """Let the next one in."""
         if HAVE_FLOCK:
             fcntl.flock(self._file, fcntl.LOCK_UN)
 
