@@ -17,7 +17,7 @@ __all__ = ["Clock", "Duration", "FrozenClock", "SystemClock", "microseconds"]
 Duration = str | float | timedelta
 
 _UNITS = {"us": 1, "ms": 10**3, "s": 10**6, "m": 60 * 10**6, "h": 3600 * 10**6, "d": 86400 * 10**6, "w": 604800 * 10**6}
-_TEXT = re.compile(r"(\d+(?:\.\d+)?)(us|ms|s|m|h|d|w)")
+_TEXT = re.compile(r"([0-9]+(?:\.[0-9]+)?)(us|ms|s|m|h|d|w)")
 _LONGEST = 10**6 * 86400 * 366 * 1000
 
 
@@ -29,7 +29,7 @@ def microseconds(duration: Duration) -> int:
         match = _TEXT.fullmatch(duration.strip())
         if match is None:
             raise InvalidDuration(given=repr(duration))
-        found = round(float(match[1]) * _UNITS[match[2]])
+        found = round(min(float(match[1]) * _UNITS[match[2]], _LONGEST + 1))
     elif isinstance(duration, bool) or not -_LONGEST <= duration <= _LONGEST:
         raise InvalidDuration(given=repr(duration))
     else:

@@ -66,6 +66,9 @@ class LimpetError(Exception):
         """What to do about it."""
         return self._cure.format(**self.facts)
 
+    def __reduce__(self) -> tuple[type["LimpetError"], tuple[object, ...]]:
+        return type(self), tuple(self.facts.values())  # so that it can be copied, and leave a process of a pool
+
     def __str__(self) -> str:
         return f"{self._says.format(**self.facts)} {self.cure} [{self.code}]"
 

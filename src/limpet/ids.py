@@ -17,7 +17,7 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+=-]{0,199}")
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 
 
-def check_id(id: object) -> str:  # noqa: A002 - the word of the domain
+def check_id(id: object) -> str:
     """The id itself, if it may name a run, a conversation, a worker or a command."""
     if not isinstance(id, str) or _ID.fullmatch(id) is None:
         raise InvalidId(id=str(id)[:300])
@@ -28,7 +28,7 @@ class Ids(Protocol):
     """What makes new ids."""
 
     def new(self) -> str:
-        """A fresh id; later ones sort after earlier ones."""
+        """A fresh id; it sorts after those of earlier milliseconds."""
 
 
 class RandomIds:
@@ -38,7 +38,7 @@ class RandomIds:
         self._clock = clock
 
     def new(self) -> str:
-        """A fresh id; later ones sort after earlier ones."""
+        """A fresh id; it sorts after those of earlier milliseconds."""
         return _text((self._clock.now() // 1000) << 80 | secrets.randbits(80))
 
 

@@ -85,9 +85,8 @@ def seal_all(
     return tuple(sealed)
 
 
-def verify(events: Iterable[Event], after: Head = START) -> Head:
-    """Check numbers, times, fences and hashes of a log from `after` on; the head it ends with."""
-    fence = 0
+def verify(events: Iterable[Event], after: Head = START, fence: int = 0) -> Head:
+    """Check numbers, times, fences and hashes of a log from a head and fence on; the head it ends with."""
     for event in events:
         if event.seq != after.seq + 1:
             raise Tampered(run=event.run, seq=event.seq, reason=f"it follows event {after.seq}")

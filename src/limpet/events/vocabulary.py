@@ -13,6 +13,7 @@ import msgspec
 
 from limpet.errors import UnknownEvent
 from limpet.events import bodies as b
+from limpet.events.values import encode
 
 __all__ = ["KINDS", "VOCABULARY", "AnyBody", "Kind", "Vocabulary", "Writer"]
 
@@ -116,17 +117,17 @@ class Vocabulary:
         if not 1 <= version <= kind.version:
             raise UnknownEvent(kind=name, version=version, reason=f"the newest known version is {kind.version}")
         try:
-            if version == kind.version:
-                return self._decoders[name].decode(data)
-            return msgspec.convert(self._lift(kind, version, data), kind.body)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            if version < kind.version:
+                data = self._lift(kind, version, data)
+            return self._decoders[name].decode(data)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, LookupError, TypeError) as error:
             raise UnknownEvent(kind=name, version=version, reason=f"its body does not fit ({error})") from error
 
-    def _lift(self, kind: Kind, version: int, data: bytes) -> dict[str, Any]:
+    def _lift(self, kind: Kind, version: int, data: bytes) -> bytes:
         body: dict[str, Any] = msgspec.json.decode(data)
         for old in range(version, kind.version):
             body = self._upcasts[kind.name, old](body)
-        return body
+        return encode(body)
 
 
 _CREATOR, _OWNER, _COMMAND, _STORE, _SPEAKER = Writer

@@ -1,6 +1,7 @@
 """Whether a failed attempt is made again, and when."""
 
 from dataclasses import KW_ONLY, dataclass
+from math import inf
 
 from limpet.clock import Duration, microseconds
 
@@ -21,8 +22,8 @@ class Retry:
     on: tuple[type[BaseException], ...] = (Exception,)
 
     def __post_init__(self) -> None:
-        if self.attempts < 1 or self.factor < 1:
-            raise ValueError("a retry needs at least 1 attempt and a factor of at least 1")
+        if self.attempts < 1 or not 1 <= self.factor < inf:
+            raise ValueError("a retry needs at least 1 attempt and a finite factor of at least 1")
         microseconds(self.first)
         microseconds(self.cap)
 
@@ -68,7 +69,9 @@ def decide(retry: Retry, attempt: Attempt, chance: float) -> Again | GiveUp:
 
 
 def _backoff(retry: Retry, attempt: int, chance: float) -> int:
-    cap = microseconds(retry.cap)
-    exponent = min(attempt - 1, 64)  # beyond this every cap is reached, and a float would overflow
-    longest = min(cap, microseconds(retry.first) * retry.factor**exponent)
+    first, cap = microseconds(retry.first), microseconds(retry.cap)
+    try:
+        longest = min(cap, first * float(retry.factor) ** (attempt - 1))
+    except OverflowError:
+        longest = cap if first else 0
     return round(longest * chance if retry.jitter else longest)

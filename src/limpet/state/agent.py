@@ -7,7 +7,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from limpet.errors import InvalidValue
-from limpet.events import Artifact, Constraints, Fact, Limits, PlanItem, PlanStatus, canonical, parse
+from limpet.events import Artifact, Constraints, Fact, Limits, PlanItem, PlanStatus, parse
 from limpet.events.parts import Part
 from limpet.events.values import encode
 
@@ -52,31 +52,37 @@ class AgentState(Part, frozen=True, kw_only=True):
         return None
 
 
+_decoder = msgspec.json.Decoder(AgentState)
+
+
 def to_json(state: AgentState) -> bytes:
     """The state as JSON."""
     return encode(state)
 
 
 def from_json(data: bytes | str) -> AgentState:
-    """The state that JSON says; refuses unknown fields, repetitions and values that are not plain JSON."""
+    """The state that JSON says; refuses unknown fields, and whatever no patch could have led to."""
     try:
-        state = msgspec.convert(parse(data), AgentState, dec_hook=_raw)
+        state = _decoder.decode(encode(parse(data)))  # once more, so that raw values are canonical
     except msgspec.ValidationError as error:
         raise InvalidValue(path="$", reason=str(error)) from error
-    _refuse_repetition("known_facts", [fact.key for fact in state.known_facts])
-    _refuse_repetition("open_questions", state.open_questions)
-    _refuse_repetition("artifacts", [artifact.artifact_id for artifact in state.artifacts])
-    _refuse_repetition("risk_flags", state.risk_flags)
+    _check_list("known_facts", [fact.key for fact in state.known_facts])
+    _check_list("open_questions", state.open_questions)
+    _check_list("artifacts", [artifact.artifact_id for artifact in state.artifacts])
+    _check_list("risk_flags", state.risk_flags)
+    if any(artifact.bytes < 0 for artifact in state.artifacts):
+        raise InvalidValue(path="$.artifacts", reason="a size is negative")
     if state.plan_status and len(state.plan_status) != len(state.plan):
         raise InvalidValue(path="$.plan_status", reason="it needs one status for each item of the plan")
-    return msgspec.structs.replace(state, data=UNSET) if state.data == NO_DATA else state
+    return msgspec.structs.replace(
+        state,
+        plan_status=state.plan_status if set(state.plan_status) - {"pending"} else (),
+        data=UNSET if state.data == NO_DATA else state.data,
+    )
 
 
-def _raw(wanted: type, value: object) -> Raw:
-    assert wanted is Raw, wanted
-    return Raw(canonical(value))
-
-
-def _refuse_repetition(field: str, keys: list[str] | tuple[str, ...]) -> None:
+def _check_list(field: str, keys: list[str] | tuple[str, ...]) -> None:
     if len(set(keys)) != len(keys):
         raise InvalidValue(path=f"$.{field}", reason="the same one is there twice")
+    if "" in keys:
+        raise InvalidValue(path=f"$.{field}", reason="one is empty")

@@ -266,6 +266,7 @@ class Fold:
         self._close_all()
         self._leave("pending")
         self._output = self._error = self._error_step = self._cancel = None
+        self._spent["steps"] -= self._step - body.step
         self._step, self._deaths, self._pausing = body.step, 0, False
         if body.patch is not None:
             self._working.apply(body.patch)
@@ -311,10 +312,8 @@ class Fold:
 
     def _step_started(self, event: Event, body: b.StepStarted) -> None:
         before = self._steps.get(body.number)
-        if before is None and body.number > self._step:
-            self._step = body.number
-            self._spent["steps"] += 1
-        elif before is not None and before.reserved is not None:
+        self._reach(body.number)
+        if before is not None:
             self._spend(before.reserved)
         self._steps[body.number] = OpenStep(
             name=body.name,
@@ -329,6 +328,12 @@ class Fold:
         if body.grant is not None and not self._is_standing(body.grant):
             self._grants.pop(body.grant, None)
         self._count("attempts")
+
+    def _reach(self, number: int) -> None:
+        """Steps are counted by their numbers: parallel ones need not start in order."""
+        if number > self._step:
+            self._spent["steps"] += number - self._step
+            self._step = number
 
     def _step_progressed(self, body: b.StepProgressed) -> None:
         step = self._steps.get(body.number)
@@ -351,11 +356,11 @@ class Fold:
         )
 
     def _step_unknown(self, body: b.StepUnknown) -> None:
-        self._spend(body.spent)
         self._count("steps_unknown")
         if body.failure is not None:
             self._error, self._error_step = body.failure, body.number
         step = self._steps.get(body.number)
+        self._spend(step.reserved if step is not None and body.spent is None else body.spent)
         if step is not None:
             errors = step.errors if body.failure is None else (*step.errors, body.failure)
             self._steps[body.number] = replace(step, status="unknown", errors=errors, reserved=None)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import TypeVar
 
 from msgspec import UNSET, UnsetType
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from limpet.errors import InvalidPatch
 from limpet.events import Artifact, Fact, Limits, PlanItem, PlanStatus, StatePatch
@@ -59,9 +59,9 @@ class Working:
         _replace(self._flags, (), {flag: None})
 
     def extend(self, limits: Limits) -> None:
-        """Set the limits that somebody extended; the others stay."""
-        new = {field: getattr(limits, field) for field in limits.__struct_fields__}
-        self._budget = replace(self._budget or Limits(), **{k: v for k, v in new.items() if v is not None})
+        """Set the limits that somebody extended; the others stay, and so does what follows when they are used up."""
+        new = {field: value for field, value in asdict(limits).items() if value is not None and field != "exhausted"}
+        self._budget = replace(self._budget or Limits(), **new)
 
     def freeze(self) -> AgentState:
         """The state as it stands."""

@@ -23,7 +23,7 @@ class Left(NamedTuple):
 
     status: Status
     waits: tuple[str, ...] = ()
-    ready_at: int | None = None
+    wake: int | None = None
 
 
 class Described(NamedTuple):
@@ -105,7 +105,7 @@ def project(event: Event, body: AnyBody) -> Delta:  # noqa: C901, PLR0912 - one 
         case b.WaitEnded():
             return _wait_ended(body)
         case b.RunReleased():
-            return Delta(row=Left("pending", ready_at=event.time))
+            return Delta(row=Left("pending"))
         case b.RunWaiting():
             return Delta(row=Left("waiting", tuple(str(wait) for wait in body.waits), body.wake))
         case b.RunCompleted():
@@ -198,14 +198,13 @@ def new_row(event: Event, body: AnyBody) -> RunRow:
             raise ValueError(f"{event.kind} does not begin a stream of its own")
 
 
-def apply(row: RunRow, change: RowChange, time: int) -> RunRow:
-    """The row after a change."""
+def apply(row: RunRow, change: RowChange, now: int) -> RunRow:
+    """The row after a change; `now` is the store's clock, since an event's own time decides nothing."""
     match change:
         case Left():
-            ended = time if change.status in ENDED else None
-            return replace(
-                row, status=change.status, waits=change.waits, ready_at=change.ready_at, ended=ended, worker=None
-            )
+            ready_at = now if change.status == "pending" else change.wake
+            ended = now if change.status in ENDED else None
+            return replace(row, status=change.status, waits=change.waits, ready_at=ready_at, ended=ended, worker=None)
         case Described():
             return replace(
                 row,
@@ -216,13 +215,13 @@ def apply(row: RunRow, change: RowChange, time: int) -> RunRow:
         case Woken():
             waiting = row.status == "waiting" and (not change.key or change.key in row.waits)
             asleep = row.status == "pending" and not change.key
-            return replace(row, ready_at=time) if waiting or asleep else row
+            return replace(row, ready_at=now) if waiting or asleep else row
         case Paused():
             held = row.status in ("pending", "waiting")
             return replace(row, status="waiting", waits=(str(PAUSED),), ready_at=None) if held else row
         case Resumed():
             held = row.status in ("failed", "waiting")
-            return replace(row, status="pending", waits=(), ready_at=time, ended=None) if held else row
+            return replace(row, status="pending", waits=(), ready_at=now, ended=None) if held else row
         case Undoing():
             return replace(row, undoing=True)
         case _:

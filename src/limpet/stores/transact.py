@@ -4,14 +4,14 @@ A refused operation fails alone: it either decides before its first write, or wh
 repeatable: one whose events are in the log already, with the same hashes, was a lost reply, and succeeds.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
 from msgspec.structs import replace
 
 from limpet.errors import CommandConflict, InvalidAppend, LeaseLost, LimpetError, NotFound, Tampered, WrongState
-from limpet.events import START, AnyBody, Event, Head, Sealed, seal, seal_all
+from limpet.events import START, AnyBody, Head, Sealed, seal, seal_all
 from limpet.events import bodies as b
 from limpet.state import ENDED
 from limpet.stores import ops
@@ -119,7 +119,7 @@ def _extend(tables: Tables, leg: ops.Extend) -> Head:
     tables.insert(number, events)
     if rows:
         row = _row(tables, leg.run)
-        _apply(tables, row, row, zip(events, deltas, strict=True))
+        _apply(tables, row, row, deltas)
     return head
 
 
@@ -195,15 +195,16 @@ def _write(tables: Tables, row: RunRow, bodies: Sequence[AnyBody], actor: str) -
     tables.insert(row.number, [each.event for each in sealed], [_command_or_none(each.body) for each in sealed])
     head = sealed[-1].event.head
     moved = replace(row, seq=head.seq, hash=head.hash, time=head.time)
-    _apply(tables, row, moved, ((each.event, project(each.event, each.body)) for each in sealed))
+    _apply(tables, row, moved, [project(each.event, each.body) for each in sealed])
     return head
 
 
-def _apply(tables: Tables, before: RunRow, row: RunRow, deltas: Iterator[tuple[Event, Delta]]) -> None:
+def _apply(tables: Tables, before: RunRow, row: RunRow, deltas: Sequence[Delta]) -> None:
     """Carry out what events change in the rows of a run."""
-    for event, delta in deltas:
+    now = tables.now()
+    for delta in deltas:
         if delta.row is not None:
-            row = apply(row, delta.row, event.time)
+            row = apply(row, delta.row, now)
         if delta.request is not None:
             _apply_request(tables, row, delta.request)
     tables.save(row)

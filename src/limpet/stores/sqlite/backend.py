@@ -59,12 +59,11 @@ class SqliteBackend:
     def check(self) -> None:
         """Verify pages, indexes, and that every row agrees with its log."""
         with self._reader() as db:
-            found = db.execute(self._sql["quick_check"]).fetchone()
-            if found != ("ok",):
-                raise StoreUnavailable(reason=f"the file is damaged: {found[0] if found else 'no answer'}")
-            bad = db.execute(self._sql["bad_head"]).fetchone()
-            if bad is not None:
-                raise StoreUnavailable(reason=f"the row of {bad[0]} does not agree with its log at event {bad[1]}")
+            [(found,)] = db.execute(self._sql["quick_check"]).fetchall()
+            if found != "ok":
+                raise StoreUnavailable(reason=f"the file is damaged: {found}")
+            for run, seq in db.execute(self._sql["bad_head"]).fetchall():
+                raise StoreUnavailable(reason=f"the row of {run} does not agree with its log at event {seq}")
 
     def now(self) -> int:
         """The store's clock, which is this machine's."""
@@ -78,9 +77,9 @@ class SqliteBackend:
     def changes(self, stop: Flag) -> Iterator[None]:
         """Look every few milliseconds whether another connection has committed."""
         with _translated(), closing(self._alive().connect(reading=True)) as db:
-            seen = None
+            seen: list[object] = []
             while not stop.is_set():
-                found = db.execute(self._sql["data_version"]).fetchone()
+                found = db.execute(self._sql["data_version"]).fetchall()
                 if found != seen:
                     seen = found
                     yield

@@ -37,8 +37,7 @@ def migrate(db: apsw.Connection, sql: Mapping[str, str]) -> None:
 
 def schema_version(db: apsw.Connection, sql: Mapping[str, str]) -> int:
     """The schema that the database has, 0 for none."""
-    if db.execute(sql["has_schema"]).fetchone() is None:
+    if not db.execute(sql["has_schema"]).fetchall():
         return 0
-    found = db.execute(sql["schema_version"]).fetchone()
-    assert found is not None, "limpet_meta says no schema"
-    return int(found[0])
+    [(found,)] = db.execute(sql["schema_version"]).fetchall()
+    return int(found)

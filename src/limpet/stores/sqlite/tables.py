@@ -259,9 +259,11 @@ class SqliteTables:
             raise Misfit(f"{name}: {error}") from error
 
     def _one(self, name: str, *bindings: Any) -> Any:
-        return self._run(name, *bindings).fetchone()
+        found = self._all(name, *bindings)
+        return found[0] if found else None
 
     def _all(self, name: str, *bindings: Any) -> list[Any]:
+        """Every row: a statement left half-way keeps its snapshot, and the next BEGIN would find itself behind."""
         return self._run(name, *bindings).fetchall()
 
 

@@ -1,0 +1,64 @@
+"""What a store is, as behaviours that can be run: the only definition there is.
+
+A test file for a new store is ten lines:
+
+    import pytest
+    from limpet.stores.conformance import Harness, behaviours
+
+    @pytest.mark.parametrize("behaviour", behaviours(MyBackend.capabilities), ids=str)
+    def test_my_store(behaviour, tmp_path):
+        path = str(tmp_path / "my.db")
+        behaviour.run(Harness(backend=lambda clock: MyBackend(path, clock), child=("my.module:MyBackend", path)))
+
+Behaviours that need a capability which the store declares it lacks are left out, never guessed.
+"""
+
+from limpet.stores.backend import Capabilities
+from limpet.stores.conformance import (
+    appending,
+    claiming,
+    clocks,
+    commands,
+    concurrency,
+    conversations,
+    creating,
+    expiry,
+    fencing,
+    listing,
+    payloads,
+    reading,
+    snapshots,
+    unknown,
+    watching,
+)
+from limpet.stores.conformance.suite import BEHAVIOURS, Behaviour, Harness, World
+
+__all__ = ["TOPICS", "Behaviour", "Harness", "World", "behaviours"]
+
+if not __debug__:
+    raise RuntimeError("the conformance suite is made of asserts: run it without -O")
+
+TOPICS = (
+    creating,
+    appending,
+    fencing,
+    commands,
+    claiming,
+    expiry,
+    reading,
+    listing,
+    snapshots,
+    conversations,
+    watching,
+    concurrency,
+    payloads,
+    clocks,
+    unknown,
+)
+
+
+def behaviours(capabilities: Capabilities | None = None) -> list[Behaviour]:
+    """All behaviours, or those that a store with these capabilities must show."""
+    if capabilities is None:
+        return list(BEHAVIOURS)
+    return [each for each in BEHAVIOURS if all(getattr(capabilities, need) for need in each.needs)]

@@ -1,0 +1,292 @@
+"""Appending: all or nothing, in order, without a gap, and repeatable."""
+
+import asyncio
+from typing import Literal
+
+from limpet.errors import InvalidAppend, NotFound, Tampered, WrongState
+from limpet.events import GENESIS, AnyBody, Head, PlanItem, Revision, StatePatch, inline, verify
+from limpet.events import bodies as b
+from limpet.events.parts import Failure, Wait
+from limpet.stores import Appended, Extend, Missed, Tell
+from limpet.stores.conformance.suite import World, asked, behaviour, completed, expect, signalled, started
+
+
+@behaviour()
+async def events_come_back_as_they_were_sealed(world: World) -> None:
+    """What was appended is read back byte for byte."""
+    owner = await world.own()
+    sealed = owner.seal(started(), completed(output={"ok": True}))
+    await owner.send(Extend(run="r1", after=owner.head, fence=owner.fence, events=sealed))
+    assert (await world.log())[2:] == [each.event for each in sealed]
+
+
+@behaviour()
+async def a_log_is_numbered_without_a_gap_and_chained(world: World) -> None:
+    """Twenty appends give 1..n, and every hash fits."""
+    owner = await world.own()
+    for number in range(1, 21):
+        await owner.append(started(number), completed(number))
+    log = await world.log()
+    assert [event.seq for event in log] == list(range(1, 43))
+    assert verify(log) == owner.head
+
+
+@behaviour()
+async def the_row_is_at_the_last_event(world: World) -> None:
+    """The row's sequence, hash and time are those of the log's last event."""
+    owner = await world.own()
+    await owner.append(started())
+    row = await owner.row()
+    assert row.head == owner.head == (await world.log())[-1].head
+
+
+@behaviour()
+async def an_append_behind_the_head_is_told_what_it_missed(world: World) -> None:
+    """A command that slipped in makes the owner's append fail, with exactly the events it missed."""
+    owner = await world.own()
+    await world.store.tell("r1", signalled(value=1, command="c1"), actor="ann")
+    await world.store.tell("r1", signalled(value=2, command="c2"), actor="ann")
+    done = await owner.send(owner.extend(started()))
+    assert isinstance(done, Missed)
+    assert [sealed.body for sealed in done.events] == [
+        signalled(value=1, command="c1"),
+        signalled(value=2, command="c2"),
+    ]
+    assert [sealed.event for sealed in done.events] == (await world.log())[2:]
+
+
+@behaviour()
+async def after_folding_what_it_missed_the_append_lands(world: World) -> None:
+    """Sealed again after the missed events, the same bodies are taken."""
+    owner = await world.own()
+    await world.store.tell("r1", signalled(), actor="ann")
+    missed = await owner.send(owner.extend(started()))
+    assert isinstance(missed, Missed)
+    owner.head = missed.events[-1].event.head
+    await owner.append(started())
+    assert (await world.kinds())[2:] == ["signal.received", "step.started"]
+
+
+@behaviour()
+async def an_append_ahead_of_the_head_is_refused(world: World) -> None:
+    """An append that leaves a gap writes nothing."""
+    owner = await world.own()
+    good = owner.head
+    owner.head = Head(good.seq + 5, good.hash, good.time)
+    await expect(Tampered, owner.send(owner.extend(started())))
+    assert (await owner.row()).head == good
+
+
+@behaviour()
+async def an_append_onto_another_history_is_refused(world: World) -> None:
+    """The right sequence with another hash writes nothing: the chain would break there."""
+    owner = await world.own()
+    good = owner.head
+    owner.head = Head(good.seq, GENESIS, good.time)
+    await expect(Tampered, owner.send(owner.extend(started())))
+    assert (await owner.row()).head == good
+
+
+@behaviour()
+async def repeating_an_append_writes_it_once(world: World) -> None:
+    """The same sealed events sent again succeed, and are in the log once: the reply was lost."""
+    owner = await world.own()
+    leg = owner.extend(started(), completed())
+    assert isinstance(await world.store.append(leg), Appended)
+    assert await world.store.append(leg) == Appended((leg.events[-1].event.head,))
+    assert len(await world.log()) == 4
+
+
+@behaviour()
+async def repeating_an_append_after_others_wrote_succeeds(world: World) -> None:
+    """An append that landed is known as landed though the log has gone on since."""
+    owner = await world.own()
+    leg = owner.extend(started())
+    await owner.send(leg)
+    await owner.append(completed())
+    await world.store.tell("r1", signalled(), actor="ann")
+    assert await world.store.append(leg) == Appended((leg.events[-1].event.head,))
+    assert len(await world.log()) == 5
+
+
+@behaviour()
+async def a_batch_of_many_events_is_one_append(world: World) -> None:
+    """Five hundred events land together."""
+    owner = await world.own()
+    await owner.append(*(started(number) for number in range(1, 501)))
+    assert len(await world.log()) == 502
+    assert (await owner.row()).step == 500
+
+
+@behaviour()
+async def two_legs_land_together(world: World) -> None:
+    """An append to two runs writes both."""
+    one, two = await world.own("r1"), await world.own("r2")
+    done = await world.store.append(one.extend(started()), two.extend(started()))
+    assert isinstance(done, Appended)
+    assert [await world.kinds(run) for run in ("r1", "r2")] == [["run.created", "run.claimed", "step.started"]] * 2
+
+
+@behaviour()
+async def if_one_leg_misses_no_leg_is_written(world: World) -> None:
+    """A conflict on one run leaves the other unchanged, whichever comes first."""
+    one, two = await world.own("r1"), await world.own("r2")
+    await world.store.tell("r2", signalled(), actor="ann")
+    for legs in ((one, two), (two, one)):
+        done = await world.store.append(*(each.extend(started()) for each in legs))
+        assert isinstance(done, Missed)
+        assert done.run == "r2"
+    assert (await one.row()).head == one.head
+
+
+@behaviour()
+async def if_one_leg_is_refused_no_leg_is_written(world: World) -> None:
+    """A refused command takes the owner's events of the same append with it."""
+    one = await world.own("r1")
+    two = await world.own("r2")
+    await two.append(b.RunCompleted(output=inline(1)))
+    command = b.AgentReturned(command="c1", run="r1", outcome="completed")
+    await expect(WrongState, world.store.append(one.extend(b.RunCompleted(output=inline(1))), _tell("r2", command)))
+    assert (await one.row()).status == "running"
+
+
+@behaviour()
+async def an_optional_leg_may_be_refused_alone(world: World) -> None:
+    """A child's end lands though its parent has ended and takes no return any more."""
+    one, two = await world.own("r1"), await world.own("r2")
+    await two.append(b.RunCompleted(output=inline(1)))
+    command = b.AgentReturned(command="c1", run="r1", outcome="completed")
+    done = await world.store.append(one.extend(b.RunCompleted(output=inline(1))), _tell("r2", command, optional=True))
+    assert isinstance(done, Appended)
+    assert done.heads[1] is None
+    assert (await one.row()).status == "completed"
+    assert (await world.kinds("r2"))[-1] == "run.completed"
+
+
+@behaviour()
+async def repeating_an_append_of_two_legs_writes_both_once(world: World) -> None:
+    """A lost reply to an append of several runs is known as landed too."""
+    one, two = await world.own("r1"), await world.own("r2")
+    command = b.AgentReturned(command="c1", run="r1", outcome="completed")
+    legs = (one.extend(b.RunCompleted(output=inline(1))), _tell("r2", command))
+    assert isinstance(await world.store.append(*legs), Appended)
+    assert isinstance(await world.store.append(*legs), Appended)
+    assert (await world.kinds("r2"))[2:] == ["agent.returned"]
+    assert two.head.seq == 2
+
+
+@behaviour()
+async def an_append_to_nobody_is_not_found(world: World) -> None:
+    """An append to a run that does not exist says so."""
+    owner = await world.own()
+    owner.run = "nobody"
+    await expect(NotFound, owner.send(owner.extend(started())))
+
+
+@behaviour()
+async def malformed_appends_are_refused(world: World) -> None:
+    """Events sealed for another run, place or fence, and empty appends, are refused before anything is written."""
+    owner = await world.own()
+    good = owner.extend(started())
+    [sealed] = good.events
+    for leg in (
+        Extend(run="r1", after=owner.head, fence=owner.fence, events=()),
+        Extend(run="r2", after=owner.head, fence=owner.fence, events=(sealed,)),
+        Extend(run="r1", after=Head(0, GENESIS, 0), fence=owner.fence, events=(sealed,)),
+        Extend(run="r1", after=owner.head, fence=owner.fence + 1, events=(sealed,)),
+        Extend(run="r1", after=owner.head, fence=owner.fence, events=(sealed, sealed)),
+    ):
+        await expect(InvalidAppend, world.store.append(leg))
+    assert (await owner.row()).head == owner.head
+
+
+@behaviour()
+async def the_end_of_a_run_is_the_end_of_its_log(world: World) -> None:
+    """After completed nothing can be appended by its owner any more."""
+    owner = await world.own()
+    await owner.append(b.RunCompleted(output=inline("done")))
+    row = await owner.row()
+    assert (row.status, row.worker, row.ended, row.ready_at) == ("completed", None, world.clock.now(), None)
+    await expect(WrongState, owner.send(owner.extend(started())))
+
+
+@behaviour()
+async def each_end_sets_its_status(world: World) -> None:
+    """Completed, failed and cancelled runs are listed as such."""
+    ends: dict[str, AnyBody] = {
+        "completed": b.RunCompleted(output=inline(None)),
+        "failed": b.RunFailed(failure=Failure(type="builtins.ValueError"), number=1),
+        "cancelled": b.RunCancelled(reason="enough"),
+    }
+    for status, body in ends.items():
+        owner = await world.own(status)
+        await owner.append(body)
+        assert (await owner.row()).status == status
+
+
+@behaviour()
+async def a_parked_run_says_what_it_waits_for(world: World) -> None:
+    """`run.waiting` gives the run back, with what it waits for and when it must be looked at."""
+    owner = await world.own()
+    wake = world.clock.now() + 5_000_000
+    waits = (_wait("person", "q1"), _wait("time", "sleep#1"))
+    await owner.append(b.RunWaiting(waits=waits, wake=wake))
+    row = await owner.row()
+    assert (row.status, row.worker, row.ready_at) == ("waiting", None, wake)
+    assert row.waits == ("person:q1", "time:sleep#1")
+
+
+@behaviour()
+async def steps_move_the_position(world: World) -> None:
+    """The row shows the highest step number, and never goes back."""
+    owner = await world.own()
+    await owner.append(started(1), completed(1), started(3))
+    await owner.append(started(2))
+    assert (await owner.row()).step == 3
+
+
+@behaviour()
+async def a_patch_of_goal_and_plan_shows_in_the_row(world: World) -> None:
+    """Goal, size of the plan and the item that is being done are listed."""
+    owner = await world.own()
+    plan = (PlanItem(item="look"), PlanItem(item="tell"))
+    await owner.append(b.StatePatched(name="patch#1", patch=StatePatch(goal="settle", plan=plan)))
+    await owner.append(b.StatePatched(name="patch#2", patch=StatePatch(revise=(Revision(index=1, status="doing"),))))
+    row = await owner.row()
+    assert (row.goal, row.items, row.item) == ("settle", 2, 1)
+
+
+@behaviour()
+async def a_request_id_belongs_to_one_run(world: World) -> None:
+    """A run cannot take over another run's request."""
+    one, two = await world.own("r1"), await world.own("r2")
+    await one.append(asked("q1"))
+    await expect(InvalidAppend, two.send(two.extend(asked("q1"))))
+    [request] = await world.store.requests()
+    assert (request.run, (await two.row()).head) == ("r1", two.head)
+
+
+@behaviour()
+async def a_bad_request_does_not_harm_its_neighbours(world: World) -> None:
+    """Of many appends made at the same time only the stale one fails."""
+    owners = [await world.own(f"r{place}") for place in range(20)]
+    await world.store.tell("r7", signalled(), actor="ann")
+    done = await asyncio.gather(*(owner.send(owner.extend(started())) for owner in owners))
+    assert [type(each).__name__ for each in done] == ["Missed" if place == 7 else "Appended" for place in range(20)]
+
+
+@behaviour()
+async def time_never_goes_back_along_a_log(world: World) -> None:
+    """An owner whose clock is behind seals no event before the one before it."""
+    owner = await world.own()
+    await owner.send(Extend(run="r1", after=owner.head, fence=owner.fence, events=owner.seal(started(), time=5)))
+    times = [event.time for event in await world.log()]
+    assert times == sorted(times)
+
+
+def _tell(run: str, body: b.AgentReturned, *, optional: bool = False) -> Tell:
+    return Tell(run=run, bodies=(body,), actor="w1", optional=optional)
+
+
+def _wait(what: Literal["person", "time"], key: str) -> Wait:
+    return Wait(what=what, key=key)

@@ -1,0 +1,233 @@
+"""Claiming: runnable runs, in fair order, to workers that serve them, within limits."""
+
+import asyncio
+
+from limpet.errors import NotFound
+from limpet.events import AnyBody, Wait, inline, verify
+from limpet.events import bodies as b
+from limpet.stores import Create, WorkerRow
+from limpet.stores.conformance.suite import LEASE, Owner, World, behaviour, expect, started
+
+
+@behaviour()
+async def a_claim_gives_the_run_to_the_worker(world: World) -> None:
+    """The row says running, by whom, under which fence; nobody else gets it."""
+    await world.create()
+    await world.worker("w1")
+    await world.worker("w2")
+    [claimed] = await world.claim("w1")
+    row = await world.store.get("r1")
+    assert claimed.row == row
+    assert (row.status, row.worker, row.fence, row.ready_at, claimed.died) == ("running", "w1", 1, None, False)
+    assert await world.claim("w2") == ()
+
+
+@behaviour()
+async def a_claim_is_in_the_log(world: World) -> None:
+    """`run.claimed` names the worker, under the new fence, sealed onto the chain."""
+    await world.own()
+    log = await world.log()
+    assert (log[-1].kind, log[-1].fence, log[-1].decode()) == ("run.claimed", 1, b.RunClaimed(worker="w1"))
+    verify(log)
+
+
+@behaviour()
+async def the_longest_ready_comes_first(world: World) -> None:
+    """In the order in which they became ready, over all agents."""
+    await world.worker(agents=("a", "b"))
+    for run, agent in (("r3", "b"), ("r1", "a"), ("r2", "b")):
+        await world.create(run, agent=agent)
+        world.advance("1s")
+    assert [(await world.claim(limit=1))[0].row.id for _ in range(3)] == ["r3", "r1", "r2"]
+
+
+@behaviour()
+async def a_run_that_was_woken_queues_behind_those_before_it(world: World) -> None:
+    """Its place is that of the moment in which it became ready again."""
+    owner = await world.own("r1")
+    await owner.append(b.RunWaiting(waits=(Wait(what="time", key="t"),), wake=world.clock.now() + 5_000_000))
+    await world.create("r2")
+    world.advance("6s")
+    await world.create("r3")
+    assert [claimed.row.id for claimed in await world.claim()] == ["r2", "r1", "r3"]
+
+
+@behaviour()
+async def a_claim_takes_no_more_than_its_limit(world: World) -> None:
+    """Ten are ready, three are asked for, three are given."""
+    for place in range(10):
+        await world.create(f"r{place}")
+    await world.worker()
+    assert len(await world.claim(limit=3)) == 3
+    assert await world.store.counts() == {("a", "running"): 3, ("a", "pending"): 7}
+
+
+@behaviour()
+async def a_worker_gets_only_agents_that_it_serves(world: World) -> None:
+    """Runs of other agents stay."""
+    await world.create("r1", agent="a")
+    await world.create("r2", agent="b")
+    await world.worker(agents=("b",))
+    assert [claimed.row.id for claimed in await world.claim()] == ["r2"]
+
+
+@behaviour()
+async def a_worker_gets_only_versions_that_it_accepts(world: World) -> None:
+    """A run stays with code of its own version, unless newer code says that it takes older runs."""
+    for run, version in (("r1", "1"), ("r2", "2"), ("r3", "3")):
+        body = b.RunCreated(agent="a", agent_version=version, input=inline(None))
+        await world.store.create(run, body, actor="test")
+    await world.store.register(WorkerRow(id="w1", agents={"a": ("2", "1")}), lease=LEASE)
+    assert [claimed.row.id for claimed in await world.claim()] == ["r1", "r2"]
+
+
+@behaviour()
+async def agents_with_related_names_are_different(world: World) -> None:
+    """`foo` is not `foobar`, `FOO` or `fo_`."""
+    for place, agent in enumerate(("foo", "foobar", "FOO", "fo_", "fo%")):
+        await world.create(f"r{place}", agent=agent)
+    await world.worker(agents=("foo",))
+    assert [claimed.row.agent for claimed in await world.claim()] == ["foo"]
+
+
+@behaviour()
+async def an_unknown_worker_gets_nothing(world: World) -> None:
+    """Whoever has not registered, or was given up, must register first."""
+    await world.create()
+    error = await expect(NotFound, world.claim("nobody"))
+    assert error.what == "worker"
+
+
+@behaviour()
+async def waiting_and_ended_runs_are_not_given(world: World) -> None:
+    """Nor are those of a live worker."""
+    one, two = await world.own("r1"), await world.own("r2")
+    await world.own("r3")
+    await one.append(b.RunWaiting(waits=(Wait(what="signal", key="go"),)))
+    await two.append(b.RunCompleted(output=inline(1)))
+    await world.worker("w2")
+    assert await world.claim("w2") == ()
+
+
+@behaviour()
+async def a_timer_makes_a_run_claimable(world: World) -> None:
+    """When its wake time has come by the store's clock, and not before."""
+    owner = await world.own()
+    await owner.append(b.RunWaiting(waits=(Wait(what="time", key="t"),), wake=world.clock.now() + 10_000))
+    world.clock.set(world.clock.now() + 9_999)
+    assert await world.claim() == ()
+    world.clock.set(world.clock.now() + 1)
+    assert len(await world.claim()) == 1
+
+
+@behaviour()
+async def a_released_run_can_be_claimed_again(world: World) -> None:
+    """Release is in the log, and the run is pending."""
+    owner = await world.own()
+    await world.store.release("r1", fence=owner.fence, worker="w1", reason="drain")
+    assert (await owner.row()).status == "pending"
+    assert (await world.log())[-1].decode() == b.RunReleased(reason="drain")
+    [claimed] = await world.claim()
+    assert (claimed.row.fence, claimed.died) == (2, False)
+
+
+@behaviour()
+async def two_workers_never_get_the_same_run(world: World) -> None:
+    """A hundred runs, eight workers at once: each run once."""
+    for place in range(100):
+        await world.create(f"r{place}")
+    for place in range(8):
+        await world.worker(f"w{place}")
+    given = await asyncio.gather(*(world.claim(f"w{place}", limit=20) for place in range(8)))
+    runs = [claimed.row.id for each in given for claimed in each]
+    assert len(runs) == len(set(runs)) == 100
+
+
+@behaviour()
+async def a_limit_holds_over_all_workers(world: World) -> None:
+    """At most two runs of an agent are driven at once, whoever asks."""
+    for place in range(5):
+        await world.create(f"r{place}")
+    await world.worker("w1")
+    await world.worker("w2")
+    first = await world.store.claim("w1", limit=5, concurrency={"a": 2})
+    assert (len(first), await world.store.claim("w2", limit=5, concurrency={"a": 2})) == (2, ())
+
+
+@behaviour()
+async def a_place_is_free_when_its_run_is_not_driven(world: World) -> None:
+    """Parking, releasing and ending give a concurrency slot back."""
+    for place in range(4):
+        await world.create(f"r{place}")
+    await world.worker()
+    ends: tuple[AnyBody, ...] = (
+        b.RunWaiting(waits=(Wait(what="signal", key="go"),)),
+        b.RunCompleted(output=inline(1)),
+        b.RunCancelled(reason="x"),
+    )
+    for end in ends:
+        [claimed] = await world.store.claim("w1", limit=5, concurrency={"a": 1})
+        await Owner(world, claimed.row).append(end)
+    [last] = await world.store.claim("w1", limit=5, concurrency={"a": 1})
+    assert last.row.id == "r3"
+    await world.store.release("r3", fence=last.row.fence, worker="w1", reason="drain")
+    assert len(await world.store.claim("w1", limit=5, concurrency={"a": 1})) == 1
+
+
+@behaviour()
+async def an_exclusive_slot_is_held_to_the_end_of_the_run(world: World) -> None:
+    """One run at a time per session, also while it waits."""
+    await world.create("r1", exclusive="session:s1")
+    await world.create("r2", exclusive="session:s1")
+    await world.create("r3", exclusive="session:s2")
+    await world.worker()
+    claimed = {each.row.id: each for each in await world.claim()}
+    assert set(claimed) == {"r1", "r3"}
+    owner = Owner(world, claimed["r1"].row)
+    await owner.append(b.RunWaiting(waits=(Wait(what="time", key="t"),), wake=world.clock.now()))
+    [again] = await world.claim()
+    assert again.row.id == "r1"
+    await Owner(world, again.row).append(b.RunCompleted(output=inline(1)))
+    assert [each.row.id for each in await world.claim()] == ["r2"]
+
+
+@behaviour()
+async def a_run_without_a_free_slot_does_not_block_others(world: World) -> None:
+    """A queue of one session leaves other sessions alone."""
+    for place in range(30):
+        await world.create(f"s1-{place}", exclusive="session:s1")
+    await world.create("s2", exclusive="session:s2")
+    await world.worker()
+    first = await world.claim(limit=1)
+    second = await world.claim(limit=1)
+    assert [each.row.id for each in (*first, *second)] == ["s1-0", "s2"]
+
+
+@behaviour()
+async def a_blocked_exclusive_run_takes_no_concurrency_slot(world: World) -> None:
+    """What cannot be claimed holds nothing."""
+    await world.create("r1", exclusive="session:s1")
+    await world.create("r2", exclusive="session:s1")
+    await world.create("r3")
+    await world.worker()
+    got = await world.store.claim("w1", limit=10, concurrency={"a": 2})
+    assert [each.row.id for each in got] == ["r1", "r3"]
+
+
+@behaviour()
+async def a_claimed_run_goes_on_from_its_log(world: World) -> None:
+    """The claim gives the head: the worker can append at once."""
+    owner = await world.own()
+    await owner.append(started())
+    await world.store.release("r1", fence=1, worker="w1", reason="drain")
+    [claimed] = await world.claim()
+    await Owner(world, claimed.row).append(started(2))
+    verify(await world.log())
+
+
+@behaviour()
+async def a_conversation_is_never_claimed(world: World) -> None:
+    """Claiming sees runs only."""
+    await world.store.append(Create(run="c1", bodies=(b.ConversationCreated(),), actor="test"))
+    await world.worker(agents=("", "a"))
+    assert await world.claim() == ()

@@ -1,0 +1,116 @@
+"""Clocks: the store's decides; nobody else's, and no jump, loses or doubles anything."""
+
+from limpet.errors import LeaseLost
+from limpet.events import Wait, verify
+from limpet.events import bodies as b
+from limpet.stores import Extend
+from limpet.stores.conformance.suite import (
+    LEASE,
+    Owner,
+    World,
+    answered,
+    asked,
+    behaviour,
+    completed,
+    expect,
+    signalled,
+    started,
+)
+
+HOUR = 3_600_000_000
+YEAR = 365 * 24 * HOUR
+
+
+@behaviour()
+async def the_store_tells_its_clock(world: World) -> None:
+    """In microseconds, as every store on the same data does."""
+    other = await world.another()
+    assert await world.store.now() == await other.now() == world.clock.now()
+
+
+@behaviour()
+async def an_owner_with_a_wrong_clock_changes_nothing_but_times(world: World) -> None:
+    """Events an hour or a year early or late are taken, and the run goes on."""
+    owner = await world.own()
+    now = world.clock.now()
+    for number, skew in enumerate((-HOUR, HOUR, -YEAR, YEAR), 1):
+        events = owner.seal(started(number), completed(number), time=now + skew)
+        await owner.send(Extend(run="r1", after=owner.head, fence=owner.fence, events=events))
+    log = await world.log()
+    verify(log)
+    assert (await owner.row()).step == 4
+
+
+@behaviour()
+async def an_owners_future_time_does_not_delay_commands(world: World) -> None:
+    """A command after an event from the future is sealed with that time, and wakes the run now."""
+    owner = await world.own()
+    waits = (Wait(what="signal", key="go"),)
+    events = owner.seal(b.RunWaiting(waits=waits), time=world.clock.now() + YEAR)
+    await owner.send(Extend(run="r1", after=owner.head, fence=owner.fence, events=events))
+    await world.store.tell("r1", signalled(), actor="ann")
+    verify(await world.log())
+    assert len(await world.claim()) == 1
+
+
+@behaviour()
+async def an_owners_wrong_clock_does_not_change_an_expiry(world: World) -> None:
+    """Whether an answer is in time is judged by the store's clock at that moment."""
+    owner = await world.own()
+    events = owner.seal(asked(expires=world.clock.now() + HOUR), time=world.clock.now() + YEAR)
+    await owner.send(Extend(run="r1", after=owner.head, fence=owner.fence, events=events))
+    await world.store.tell("r1", answered(), actor="ann")
+
+
+@behaviour()
+async def a_jump_forward_expires_leases_and_nothing_else(world: World) -> None:
+    """After a year the run is taken over, and its log is whole."""
+    await world.own()
+    world.clock.set(world.clock.now() + YEAR)
+    await world.worker("w2")
+    [claimed] = await world.claim("w2")
+    await Owner(world, claimed.row).append(started())
+    verify(await world.log())
+
+
+@behaviour()
+async def a_jump_back_delays_but_loses_nothing(world: World) -> None:
+    """Timers fire once the clock is right again; times along the log never fall."""
+    owner = await world.own()
+    now = world.clock.now()
+    await owner.append(b.RunWaiting(waits=(Wait(what="time", key="t"),), wake=now + 1_000_000))
+    world.clock.set(now - YEAR)
+    await world.worker()
+    assert await world.claim() == ()
+    world.clock.set(now + 1_000_000)
+    await world.worker()
+    assert len(await world.claim()) == 1
+    verify(await world.log())
+
+
+@behaviour()
+async def a_jump_back_does_not_bring_an_old_owner_back(world: World) -> None:
+    """A fence that is lost stays lost, whatever the clock says."""
+    old = await world.own()
+    start = world.clock.now()
+    world.clock.set(start + 2 * LEASE)
+    await world.worker("w2")
+    [claimed] = await world.claim("w2")
+    world.clock.set(start)
+    old.head = claimed.row.head
+    await expect(LeaseLost, old.send(old.extend(started())))
+
+
+@behaviour()
+async def a_run_created_while_the_clock_was_ahead_is_not_stuck(world: World) -> None:
+    """It becomes ready at the latest when the clock gets there again; nothing else waits for it."""
+    now = world.clock.now()
+    world.clock.set(now + HOUR)
+    await world.create("early")
+    world.clock.set(now)
+    await world.create("now")
+    await world.worker()
+    assert [claimed.row.id for claimed in await world.claim()] == ["now"]
+    world.clock.set(now + HOUR)
+    await world.worker()
+    assert [claimed.row.id for claimed in await world.claim()] == ["early"]

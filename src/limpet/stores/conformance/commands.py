@@ -1,0 +1,442 @@
+"""Commands: from any process, checked, deduplicated, sealed by the store, and waking the run that waits for them."""
+
+import asyncio
+
+from limpet.errors import (
+    AlreadyAnswered,
+    CommandConflict,
+    Expired,
+    InvalidAppend,
+    InvalidId,
+    NotFound,
+    WrongState,
+)
+from limpet.events import AnyBody, Limits, Wait, inline, verify
+from limpet.events import bodies as b
+from limpet.events.parts import Failure
+from limpet.stores import Missed, RequestFilter, RequestRow, Tell
+from limpet.stores.conformance.suite import (
+    Owner,
+    World,
+    answered,
+    asked,
+    behaviour,
+    completed,
+    expect,
+    signalled,
+    started,
+)
+
+
+@behaviour()
+async def a_command_is_in_the_log_when_it_returns(world: World) -> None:
+    """What was told is the last event, sealed onto the chain, with the teller as its actor."""
+    await world.own()
+    head = await world.store.tell("r1", signalled(value={"n": 1}), actor="person:ann")
+    log = await world.log()
+    assert (log[-1].head, log[-1].actor, log[-1].decode()) == (head, "person:ann", signalled(value={"n": 1}))
+    verify(log)
+
+
+@behaviour()
+async def a_command_sent_twice_is_taken_once(world: World) -> None:
+    """The same command id gives the same answer, and one event."""
+    await world.own()
+    first = await world.store.tell("r1", signalled(), actor="ann")
+    again = await world.store.tell("r1", signalled(), actor="ann")
+    assert first == again
+    assert (await world.kinds()).count("signal.received") == 1
+
+
+@behaviour()
+async def a_repeated_command_is_known_after_the_run_has_ended(world: World) -> None:
+    """It is recognised before the run's state is judged."""
+    owner = await world.own()
+    first = await world.store.tell("r1", signalled(), actor="ann")
+    owner.head = first
+    await owner.append(b.RunCompleted(output=inline(1)))
+    assert await world.store.tell("r1", signalled(), actor="ann") == first
+
+
+@behaviour()
+async def another_command_under_a_used_id_is_a_conflict(world: World) -> None:
+    """An id stands for one command."""
+    await world.own()
+    await world.store.tell("r1", signalled(value=1), actor="ann")
+    await expect(CommandConflict, world.store.tell("r1", signalled(value=2), actor="ann"))
+    assert len(await world.log()) == 3
+
+
+@behaviour()
+async def command_ids_belong_to_a_run(world: World) -> None:
+    """Two runs may use the same command id."""
+    await world.own("r1")
+    await world.own("r2")
+    await world.store.tell("r1", signalled(), actor="ann")
+    await world.store.tell("r2", signalled(), actor="ann")
+    assert (await world.kinds("r2"))[-1] == "signal.received"
+
+
+@behaviour()
+async def signals_keep_their_order_and_none_is_lost(world: World) -> None:
+    """A hundred signals sent at once are in the log a hundred times, each once."""
+    await world.own()
+    bodies = [signalled(value=place, command=f"c{place}") for place in range(100)]
+    await asyncio.gather(*(world.store.tell("r1", body, actor="ann") for body in bodies))
+    log = await world.log()
+    assert sorted(_value(event.decode()) for event in log[2:]) == list(range(100))
+    verify(log)
+
+
+@behaviour()
+async def owner_events_cannot_come_as_commands(world: World) -> None:
+    """Nobody outside can complete a step or end a run."""
+    await world.own()
+    for body in (completed(), b.RunCompleted(output=inline(1)), b.RunClaimed(worker="x"), asked()):
+        await expect(InvalidAppend, world.store.tell("r1", body, actor="ann"))
+    assert len(await world.log()) == 2
+
+
+@behaviour()
+async def commands_cannot_come_as_owner_events(world: World) -> None:
+    """A worker cannot answer its own requests under its fence."""
+    owner = await world.own()
+    await owner.append(asked())
+    for body in (answered(), signalled(), b.CancelRequested(command="c", reason="x"), b.RunClaimed(worker="w1")):
+        await expect(InvalidAppend, owner.send(owner.extend(body)))
+    assert len(await world.log()) == 3
+
+
+@behaviour()
+async def a_command_to_nobody_is_not_found(world: World) -> None:
+    """A command to a run that does not exist says so."""
+    await expect(NotFound, world.store.tell("nobody", signalled(), actor="ann"))
+
+
+@behaviour()
+async def a_command_needs_an_id(world: World) -> None:
+    """A command without a proper id cannot be deduplicated, and is refused."""
+    await world.own()
+    for command in ("", "a b", "x" * 201):
+        await expect(InvalidId, world.store.tell("r1", signalled(command=command), actor="ann"))
+
+
+@behaviour()
+async def an_ended_run_takes_no_commands(world: World) -> None:
+    """Signal, cancel, pause, grant and return are refused after the end, with what stands."""
+    owner = await world.own()
+    await owner.append(b.RunCompleted(output=inline(1)))
+    commands: list[AnyBody] = [
+        signalled(),
+        b.CancelRequested(command="c", reason="x"),
+        b.PauseRequested(command="c"),
+        b.ResumeRequested(command="c"),
+        b.GrantGiven(command="c", grant="g", by="ann"),
+        b.GrantRevoked(command="c", grant="g", by="ann"),
+        b.AgentReturned(command="c", run="x", outcome="completed"),
+        b.BudgetExtended(command="c", by="ann", limits=Limits(max_steps=5)),
+    ]
+    for body in commands:
+        error = await expect(WrongState, world.store.tell("r1", body, actor="ann"))
+        assert error.status == "completed"
+    assert (await world.kinds())[-1] == "run.completed"
+
+
+@behaviour()
+async def an_answer_closes_its_request(world: World) -> None:
+    """An answered request leaves the inbox, and the row says who decided."""
+    owner = await world.own()
+    await owner.append(asked())
+    await world.store.tell("r1", answered(), actor="ann")
+    assert await world.store.requests() == []
+    assert (await _request(world)).by == "ann"
+
+
+@behaviour()
+async def the_first_answer_stands(world: World) -> None:
+    """A second answer is refused, and told who decided."""
+    owner = await world.own()
+    await owner.append(asked())
+    await world.store.tell("r1", answered(by="ann"), actor="ann")
+    error = await expect(AlreadyAnswered, world.store.tell("r1", answered(by="bob", command="c2"), actor="bob"))
+    assert (error.by, error.status) == ("ann", "answered")
+
+
+@behaviour()
+async def of_two_answers_at_once_one_wins(world: World) -> None:
+    """Ten people answer together: one decision, nine refusals."""
+    owner = await world.own()
+    await owner.append(asked())
+    answers = (world.store.tell("r1", answered(by=f"p{n}", command=f"c{n}"), actor="x") for n in range(10))
+    done = await asyncio.gather(*answers, return_exceptions=True)
+    assert sum(isinstance(each, AlreadyAnswered) for each in done) == 9
+    assert (await world.kinds()).count("request.answered") == 1
+
+
+@behaviour()
+async def an_unknown_request_cannot_be_answered(world: World) -> None:
+    """Nor can one run's request be answered on another."""
+    owner = await world.own("r1")
+    await world.own("r2")
+    await owner.append(asked("q1"))
+    await expect(NotFound, world.store.tell("r1", answered("q2"), actor="ann"))
+    await expect(NotFound, world.store.tell("r2", answered("q1"), actor="ann"))
+
+
+@behaviour()
+async def an_answer_after_expiry_is_refused(world: World) -> None:
+    """The store's clock decides, inside the answer's transaction, though nobody has written the expiry yet."""
+    owner = await world.own()
+    await owner.append(asked(expires=world.clock.now() + 1000))
+    world.clock.set(world.clock.now() + 1000)
+    error = await expect(Expired, world.store.tell("r1", answered(), actor="ann"))
+    assert error.request == "q1"
+
+
+@behaviour()
+async def an_answer_just_before_expiry_is_taken(world: World) -> None:
+    """One microsecond earlier it counts."""
+    owner = await world.own()
+    await owner.append(asked(expires=world.clock.now() + 1000))
+    world.clock.set(world.clock.now() + 999)
+    await world.store.tell("r1", answered(), actor="ann")
+
+
+@behaviour()
+async def an_expired_request_cannot_be_answered(world: World) -> None:
+    """Of answered and expired the first in the log counts."""
+    owner = await world.own()
+    await owner.append(asked(), b.RequestExpired(request="q1", outcome="raised"))
+    await expect(Expired, world.store.tell("r1", answered(), actor="ann"))
+    assert (await _request(world)).status == "expired"
+
+
+@behaviour()
+async def an_answer_before_the_expiry_stands(world: World) -> None:
+    """An expiry that its writer had not yet seen answered misses the answer."""
+    owner = await world.own()
+    await owner.append(asked())
+    await world.store.tell("r1", answered(), actor="ann")
+    expiry = owner.extend(b.RequestExpired(request="q1", outcome="raised"))
+    assert isinstance(await owner.send(expiry), Missed)
+    assert (await _request(world)).status == "answered"
+
+
+@behaviour()
+async def an_escalated_request_goes_to_somebody_else(world: World) -> None:
+    """Escalation keeps it open, for others and for longer."""
+    owner = await world.own()
+    later = world.clock.now() + 10**9
+    expiry = b.RequestExpired(request="q1", outcome="escalated", to=("cfo",), expires=later)
+    await owner.append(asked(to=("ann",)), expiry)
+    [request] = await world.store.requests()
+    assert (request.to, request.expires) == (("cfo",), later)
+    await world.store.tell("r1", answered(by="cfo"), actor="cfo")
+
+
+@behaviour()
+async def a_withdrawn_request_cannot_be_answered(world: World) -> None:
+    """A wait that the code itself gave up leaves the inbox."""
+    owner = await world.own()
+    await owner.append(asked(), b.WaitEnded(name="ask#1", how="withdrawn", request="q1"))
+    assert await world.store.requests() == []
+    error = await expect(AlreadyAnswered, world.store.tell("r1", answered(), actor="ann"))
+    assert error.status == "withdrawn"
+
+
+@behaviour()
+async def the_end_of_a_run_empties_its_inbox(world: World) -> None:
+    """Requests of a run that has ended are withdrawn."""
+    owner = await world.own()
+    await owner.append(asked("q1"), asked("q2"), b.RunCancelled(reason="enough"))
+    assert await world.store.requests() == []
+
+
+@behaviour()
+async def several_requests_are_answered_in_any_order(world: World) -> None:
+    """By id, not by position."""
+    owner = await world.own()
+    await owner.append(asked("q1"), asked("q2"), asked("q3"))
+    for place, request in enumerate(("q2", "q3", "q1")):
+        await world.store.tell("r1", answered(request, command=f"c{place}"), actor="ann")
+    assert await world.store.requests() == []
+
+
+@behaviour()
+async def an_answer_makes_the_waiting_run_runnable(world: World) -> None:
+    """Deciding and making runnable are one: a worker gets the run right after the answer."""
+    owner = await _waiting(world, "person", "q1")
+    assert await world.claim() == ()
+    await world.store.tell("r1", answered(), actor="ann")
+    assert [claimed.row.id for claimed in await world.claim()] == [owner.run]
+
+
+@behaviour()
+async def a_signal_wakes_the_run_that_waits_for_it(world: World) -> None:
+    """And not one that waits for another."""
+    await _waiting(world, "signal", "go")
+    await world.store.tell("r1", signalled("other", command="c1"), actor="ann")
+    assert await world.claim() == ()
+    await world.store.tell("r1", signalled("go", command="c2"), actor="ann")
+    assert len(await world.claim()) == 1
+
+
+@behaviour()
+async def a_childs_return_wakes_its_parent(world: World) -> None:
+    """`agent.returned` makes the waiting parent runnable."""
+    await _waiting(world, "run", "r1.a-1")
+    await world.store.tell("r1", b.AgentReturned(command="c", run="r1.a-1", outcome="completed"), actor="w")
+    assert len(await world.claim()) == 1
+
+
+@behaviour()
+async def a_command_that_came_before_parking_is_not_lost(world: World) -> None:
+    """`run.waiting` fails if a command slipped in, so that no wake-up is lost."""
+    owner = await world.own()
+    await owner.append(asked())
+    await world.store.tell("r1", answered(), actor="ann")
+    parked = owner.extend(b.RunWaiting(waits=(Wait(what="person", key="q1"),)))
+    assert isinstance(await owner.send(parked), Missed)
+    assert (await owner.row()).status == "running"
+
+
+@behaviour()
+async def a_cancel_that_slipped_in_stops_the_end(world: World) -> None:
+    """The end of a run misses a cancel that its worker had not seen."""
+    owner = await world.own()
+    await world.store.tell("r1", b.CancelRequested(command="c", reason="enough"), actor="ann")
+    assert isinstance(await owner.send(owner.extend(b.RunCompleted(output=inline(1)))), Missed)
+
+
+@behaviour()
+async def a_cancel_wakes_whatever_it_waits_for(world: World) -> None:
+    """A waiting run is given to a worker, which can then cancel it."""
+    await _waiting(world, "signal", "go")
+    await world.store.tell("r1", b.CancelRequested(command="c", reason="enough"), actor="ann")
+    assert len(await world.claim()) == 1
+
+
+@behaviour()
+async def a_cancel_brings_a_later_start_forward(world: World) -> None:
+    """A run created for next year can be cancelled today."""
+    await world.create(start_at=world.clock.now() + 10**15)
+    await world.worker()
+    await world.store.tell("r1", b.CancelRequested(command="c", reason="enough"), actor="ann")
+    assert len(await world.claim()) == 1
+
+
+@behaviour()
+async def a_paused_run_is_given_to_nobody(world: World) -> None:
+    """A pending run that was paused waits for an operator, and goes on when it is resumed."""
+    await world.create()
+    await world.worker()
+    await world.store.tell("r1", b.PauseRequested(command="c1"), actor="ann")
+    row = await world.store.get("r1")
+    assert (row.status, row.waits) == ("waiting", ("operator:paused",))
+    assert await world.claim() == ()
+    await world.store.tell("r1", b.ResumeRequested(command="c2"), actor="ann")
+    assert len(await world.claim()) == 1
+
+
+@behaviour()
+async def a_paused_run_is_not_woken_by_an_answer(world: World) -> None:
+    """The answer is kept, and seen when the run is resumed."""
+    await _waiting(world, "person", "q1")
+    await world.store.tell("r1", b.PauseRequested(command="c1"), actor="ann")
+    await world.store.tell("r1", answered(command="c2"), actor="ann")
+    assert await world.claim() == ()
+    await world.store.tell("r1", b.ResumeRequested(command="c3"), actor="ann")
+    assert len(await world.claim()) == 1
+    assert "request.answered" in await world.kinds()
+
+
+@behaviour()
+async def a_running_run_keeps_running_when_asked_to_pause(world: World) -> None:
+    """Its worker sees the wish, and parks it."""
+    owner = await world.own()
+    await world.store.tell("r1", b.PauseRequested(command="c1"), actor="ann")
+    assert (await owner.row()).status == "running"
+
+
+@behaviour()
+async def a_failed_run_can_be_resumed(world: World) -> None:
+    """Resume makes it pending and runnable again; it is not ended any more."""
+    owner = await world.own()
+    await owner.append(b.RunFailed(failure=Failure(type="builtins.ValueError"), number=1))
+    await world.store.tell("r1", b.ResumeRequested(command="c1"), actor="ann")
+    row = await owner.row()
+    assert (row.status, row.ended) == ("pending", None)
+    assert len(await world.claim()) == 1
+
+
+@behaviour()
+async def a_run_that_is_being_undone_cannot_be_resumed(world: World) -> None:
+    """Once a compensation stands, resume is refused."""
+    owner = await world.own()
+    failure = b.RunFailed(failure=Failure(type="builtins.ValueError"))
+    await owner.append(b.CompensationStarted(number=1, attempt=1, key="k"), failure)
+    await expect(WrongState, world.store.tell("r1", b.ResumeRequested(command="c1"), actor="ann"))
+
+
+@behaviour()
+async def a_running_run_cannot_be_resumed(world: World) -> None:
+    """There is nothing to resume."""
+    await world.own()
+    error = await expect(WrongState, world.store.tell("r1", b.ResumeRequested(command="c1"), actor="ann"))
+    assert error.status == "running"
+
+
+@behaviour()
+async def an_answer_and_a_grant_are_one_append(world: World) -> None:
+    """Several commands of one leg are written together, or not at all."""
+    owner = await world.own()
+    await owner.append(asked())
+    grant = b.GrantGiven(command="c2", grant="g1", by="ann", tool="t", request="q1")
+    await world.store.tell("r1", answered(command="c1"), grant, actor="ann")
+    assert (await world.kinds())[-2:] == ["request.answered", "grant.given"]
+    again = b.GrantGiven(command="c4", grant="g2", by="ann", tool="t")
+    await expect(AlreadyAnswered, world.store.tell("r1", answered(command="c3"), again, actor="ann"))
+    assert (await world.kinds()).count("grant.given") == 1
+
+
+@behaviour()
+async def commands_of_one_leg_need_their_own_ids(world: World) -> None:
+    """The same id twice in one leg, or one that was used before, is refused as a whole."""
+    await world.own()
+    one, two = signalled("a", command="c1"), signalled("b", command="c1")
+    await expect(InvalidAppend, world.store.append(Tell(run="r1", bodies=(one, two), actor="ann")))
+    await world.store.tell("r1", one, actor="ann")
+    fresh = signalled("c", command="c9")
+    await expect(CommandConflict, world.store.tell("r1", fresh, one, actor="ann"))
+    assert (await world.kinds()).count("signal.received") == 1
+
+
+@behaviour()
+async def an_owner_goes_on_after_commands(world: World) -> None:
+    """Commands and owner events share one chain."""
+    owner = await world.own()
+    for place in range(5):
+        owner.head = await world.store.tell("r1", signalled(command=f"c{place}"), actor="ann")
+        await owner.append(started(place + 1))
+    verify(await world.log())
+
+
+async def _waiting(world: World, what: str, key: str) -> Owner:
+    """A run that is parked, waiting for one thing."""
+    owner = await world.own()
+    waits = {"person": Wait(what="person", key=key), "signal": Wait(what="signal", key=key)}
+    wait = waits.get(what, Wait(what="run", key=key))
+    if what == "person":
+        await owner.append(asked(key))
+    await owner.append(b.RunWaiting(waits=(wait,)))
+    return owner
+
+
+async def _request(world: World) -> RequestRow:
+    [request] = await world.store.requests(RequestFilter(status=None, run="r1"))
+    return request
+
+
+def _value(body: AnyBody) -> int:
+    assert isinstance(body, b.SignalReceived)
+    return int(body.value.value())

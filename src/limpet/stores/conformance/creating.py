@@ -1,0 +1,185 @@
+"""Creating runs: once, whatever happens to the reply."""
+
+import asyncio
+
+from limpet.errors import InputConflict, InvalidAppend, InvalidId, NotFound
+from limpet.events import Lineage, PlanItem, StatePatch, inline, verify
+from limpet.events import bodies as b
+from limpet.stores import Appended, Create, RunFilter, Taken
+from limpet.stores.conformance.suite import World, behaviour, completed, created, expect, started
+
+
+@behaviour()
+async def a_new_run_is_pending_and_ready_at_once(world: World) -> None:
+    """A run that was created is pending, and may be claimed from now on."""
+    row = await world.create()
+    assert (row.status, row.seq, row.fence, row.worker) == ("pending", 1, 0, None)
+    assert row.ready_at == row.created == world.clock.now()
+
+
+@behaviour()
+async def the_log_begins_with_its_creation(world: World) -> None:
+    """Event 1 says who created what, and is sealed to nothing before it."""
+    await world.create(input={"order": 7})
+    [event] = await world.log()
+    body = event.decode()
+    assert isinstance(body, b.RunCreated)
+    assert (event.seq, event.kind, event.actor, body.input.value()) == (1, "run.created", "test", {"order": 7})
+    verify([event])
+
+
+@behaviour()
+async def the_same_id_and_input_is_the_same_run(world: World) -> None:
+    """Creating again with the same agent and input gives the existing run, and writes nothing."""
+    first = await world.create(input={"a": 1, "b": 2})
+    row, fresh = await world.store.create("r1", created(input=inline({"b": 2, "a": 1})), actor="test")
+    assert (row, fresh) == (first, False)
+    assert len(await world.log()) == 1
+
+
+@behaviour()
+async def another_input_is_a_conflict(world: World) -> None:
+    """The same id with another input is refused, and the first run stands."""
+    await world.create(input=1)
+    error = await expect(InputConflict, world.store.create("r1", created(input=inline(2)), actor="test"))
+    assert error.run == "r1"
+    assert [event.decode() for event in await world.log()] == [created(input=inline(1))]
+
+
+@behaviour()
+async def another_agent_is_a_conflict(world: World) -> None:
+    """The same id and input for another agent is refused."""
+    await world.create(agent="a")
+    error = await expect(InputConflict, world.store.create("r1", created("b"), actor="test"))
+    assert error.agent == "a"
+
+
+@behaviour()
+async def an_integer_and_a_float_are_other_inputs(world: World) -> None:
+    """1 and 1.0 are different inputs, as they are different bytes."""
+    await world.create(input=1)
+    await expect(InputConflict, world.store.create("r1", created(input=inline(1.0)), actor="test"))
+
+
+@behaviour()
+async def todays_type_may_say_that_inputs_are_alike(world: World) -> None:
+    """An input whose bytes differ is the same if the caller's code reads the stored one alike."""
+    await world.create(input={"order": 1})
+    wanted = created(input=inline({"order": 1, "note": ""}))
+    row, fresh = await world.store.create(
+        "r1", wanted, actor="test", alike=lambda stored: stored.value() == {"order": 1}
+    )
+    assert (row.seq, fresh) == (1, False)
+    await expect(InputConflict, world.store.create("r1", wanted, actor="test", alike=lambda _: False))
+
+
+@behaviour()
+async def creating_again_after_the_run_went_on_gives_it_as_it_is(world: World) -> None:
+    """The existing run is given with its status of now, even after its end."""
+    owner = await world.own()
+    await owner.append(b.RunCompleted(output=inline("x")))
+    row = await world.create()
+    assert (row.status, row.seq) == ("completed", 3)
+
+
+@behaviour()
+async def many_at_once_create_one_run(world: World) -> None:
+    """Fifty simultaneous creations of one id give one new run and forty-nine times the same."""
+    body = created(input=inline("x"))
+    done = await asyncio.gather(*(world.store.create("r1", body, actor="test") for _ in range(50)))
+    assert sum(fresh for _, fresh in done) == 1
+    assert {row.number for row, _ in done} == {done[0][0].number}
+    assert await world.kinds() == ["run.created"]
+
+
+@behaviour()
+async def ids_outside_the_rule_are_refused(world: World) -> None:
+    """An id that cannot name a run is refused before anything is written."""
+    for id_ in ("", " ", "a b", "-a", ".a", "a/b", "a\0", "ä", "a" * 201, "../x"):
+        await expect(InvalidId, world.create(id_))
+    assert await world.store.count(RunFilter()) == 0
+
+
+@behaviour()
+async def ids_at_the_edges_of_the_rule_work(world: World) -> None:
+    """Every id that the rule allows can be created and found again, in its own case."""
+    ids = ["a", "Z" * 200, "0", "a.b_c:d@e+f=g-h", "A", "run.1.2"]
+    for id_ in ids:
+        await world.create(id_, input=id_)
+    assert [(await world.store.get(id_)).id for id_ in ids] == ids
+
+
+@behaviour()
+async def a_run_that_does_not_exist_is_not_found(world: World) -> None:
+    """Asking for an unknown run is an error that names it."""
+    error = await expect(NotFound, world.store.get("nobody"))
+    assert error.id == "nobody"
+    await expect(NotFound, world.store.read("nobody"))
+
+
+@behaviour()
+async def everything_said_at_creation_is_in_the_row(world: World) -> None:
+    """User, session, conversation, labels, parent, goal and declared steps are listed as they were given."""
+    row = await world.create(
+        user="ann",
+        session="s1",
+        conversation="c1",
+        labels={"team": "a", "x": "ü"},
+        parent=Lineage(run="p1", name="call#1"),
+        steps=9,
+        initial=StatePatch(goal="settle", plan=(PlanItem(item="look"), PlanItem(item="tell"))),
+    )
+    assert (row.user, row.session, row.conversation, row.parent) == ("ann", "s1", "c1", "p1")
+    assert (row.labels, row.goal, row.steps, row.items) == ({"team": "a", "x": "ü"}, "settle", 9, 2)
+
+
+@behaviour()
+async def a_run_can_be_created_for_later(world: World) -> None:
+    """A run with a start time is not given to anybody before it."""
+    await world.create(start_at=world.clock.now() + 60_000_000)
+    await world.worker()
+    assert await world.claim() == ()
+    world.advance("59s")
+    assert await world.claim() == ()
+    world.advance("1s")
+    assert [claimed.row.id for claimed in await world.claim("w1")] == ["r1"]
+
+
+@behaviour()
+async def the_stores_clock_says_when_a_run_was_created(world: World) -> None:
+    """The time of event 1 is the store's, so that nobody's wrong clock delays a run."""
+    row = await world.create()
+    assert (await world.log())[0].time == row.created == world.clock.now()
+
+
+@behaviour()
+async def a_child_and_its_parents_call_are_written_together(world: World) -> None:
+    """Creating a child and `agent.called` are one append: both are there."""
+    parent = await world.own("p1")
+    call = b.AgentCalled(name="call#1", run="p1.a-1", agent="a", mode="call", asked="")
+    child = Create(run="p1.a-1", bodies=(created(parent=Lineage(run="p1", name="call#1")),), actor="w1")
+    done = await world.store.append(parent.extend(call), child)
+    assert isinstance(done, Appended)
+    assert (await world.kinds("p1"))[-1] == "agent.called"
+    assert (await world.store.get("p1.a-1")).parent == "p1"
+
+
+@behaviour()
+async def a_child_whose_id_is_taken_leaves_the_parent_unchanged(world: World) -> None:
+    """If the child exists, nothing of the append is written, and the existing one is told."""
+    parent = await world.own("p1")
+    await world.create("c1", input="other")
+    call = b.AgentCalled(name="call#1", run="c1", agent="a", mode="call", asked="")
+    done = await world.store.append(parent.extend(call), Create(run="c1", bodies=(created(),), actor="w1"))
+    assert isinstance(done, Taken)
+    assert done.first == created(input=inline("other"))
+    assert (await parent.row()).head == parent.head
+
+
+@behaviour()
+async def only_a_creation_creates(world: World) -> None:
+    """A stream cannot begin with an event that does not create one."""
+    for body in (started(), completed()):
+        await expect(InvalidAppend, world.store.append(Create(run="r1", bodies=(body,), actor="test")))
+    await expect(InvalidAppend, world.store.append(Create(run="r1", bodies=(), actor="test")))
+    await expect(NotFound, world.store.get("r1"))

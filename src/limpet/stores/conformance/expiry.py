@@ -1,0 +1,260 @@
+"""Leases: a dead worker's runs go on, a live one's are left alone, and poison is counted."""
+
+from limpet.errors import LeaseLost, NotFound
+from limpet.events import AnyBody
+from limpet.events import bodies as b
+from limpet.stores import Store
+from limpet.stores.conformance.suite import LEASE, Owner, World, behaviour, completed, expect, signalled, started
+
+
+@behaviour()
+async def a_live_workers_runs_are_left_alone(world: World) -> None:
+    """While its lease lasts, nobody else gets them."""
+    await world.own()
+    world.clock.set(world.clock.now() + LEASE - 1)
+    await world.worker("w2")
+    assert await world.claim("w2") == ()
+
+
+@behaviour()
+async def a_dead_workers_runs_are_given_to_another(world: World) -> None:
+    """When its lease has ended, they are claimed under a higher fence, and the claim says why."""
+    await world.own()
+    world.clock.set(world.clock.now() + LEASE)
+    await world.worker("w2")
+    [claimed] = await world.claim("w2")
+    assert (claimed.row.worker, claimed.row.fence, claimed.died) == ("w2", 2, True)
+    assert (await world.log())[-1].decode() == b.RunClaimed(worker="w2", died=True)
+
+
+@behaviour()
+async def renewing_keeps_a_lease(world: World) -> None:
+    """A worker that renews in time keeps its runs as long as it likes."""
+    await world.own()
+    await world.worker("w2")
+    for _ in range(5):
+        world.advance("9s")
+        await world.store.renew("w1", lease=LEASE)
+        await world.store.renew("w2", lease=LEASE)
+        assert await world.claim("w2") == ()
+
+
+@behaviour()
+async def a_renewal_tells_what_the_worker_still_has(world: World) -> None:
+    """Its runs with their fences, and the store's time."""
+    await world.own("r1")
+    await world.own("r2")
+    renewal = await world.store.renew("w1", lease=LEASE)
+    assert renewal.held == {"r1": 1, "r2": 1}
+    assert renewal.now == world.clock.now()
+
+
+@behaviour()
+async def renewing_twice_is_harmless(world: World) -> None:
+    """A renewal whose reply was lost can be repeated."""
+    await world.own()
+    first = await world.store.renew("w1", lease=LEASE)
+    assert await world.store.renew("w1", lease=LEASE) == first
+
+
+@behaviour()
+async def a_late_renewal_before_anybody_took_over_keeps_the_runs(world: World) -> None:
+    """An expired lease that nobody used up goes on."""
+    await world.own()
+    world.advance("1h")
+    assert (await world.store.renew("w1", lease=LEASE)).held == {"r1": 1}
+    await world.worker("w2")
+    assert await world.claim("w2") == ()
+
+
+@behaviour()
+async def after_a_take_over_the_renewal_shows_the_loss(world: World) -> None:
+    """A worker that was too late learns it from its renewal, or that it is unknown."""
+    await world.own()
+    world.advance("11s")
+    await world.worker("w2")
+    await world.claim("w2")
+    assert (await world.store.renew("w1", lease=LEASE)).held == {}
+
+
+@behaviour()
+async def an_unknown_worker_cannot_renew(world: World) -> None:
+    """It must register again."""
+    await expect(NotFound, world.store.renew("nobody", lease=LEASE))
+
+
+@behaviour()
+async def a_dead_worker_without_runs_is_forgotten(world: World) -> None:
+    """It leaves the list when somebody claims after its lease."""
+    await world.worker("w1")
+    world.advance("11s")
+    await world.worker("w2")
+    await world.claim("w2")
+    assert [worker.id for worker in await world.store.workers()] == ["w2"]
+    await expect(NotFound, world.store.renew("w1", lease=LEASE))
+
+
+@behaviour()
+async def a_worker_does_not_take_its_own_runs_from_itself(world: World) -> None:
+    """Claiming with an expired lease gives back nothing that it has already."""
+    owner = await world.own()
+    world.advance("1h")
+    assert await world.claim("w1") == ()
+    await owner.append(started())
+
+
+@behaviour()
+async def a_retired_workers_runs_can_be_claimed_at_once(world: World) -> None:
+    """Going in good order gives everything back, and counts no death."""
+    owner = await world.own()
+    await world.store.retire("w1")
+    await world.worker("w2")
+    [claimed] = await world.claim("w2")
+    assert (claimed.died, claimed.row.deaths) == (False, 0)
+    await expect(LeaseLost, owner.send(owner.extend(started())))
+    assert [worker.id for worker in await world.store.workers()] == ["w2"]
+
+
+@behaviour()
+async def retiring_twice_is_harmless(world: World) -> None:
+    """Nor does it matter whether the worker was ever there."""
+    await world.worker("w1")
+    await world.store.retire("w1")
+    await world.store.retire("w1")
+    await world.store.retire("nobody")
+    assert await world.store.workers() == []
+
+
+@behaviour()
+async def only_agents_that_are_served_are_taken_over(world: World) -> None:
+    """A dead worker's runs of other agents wait for somebody who serves them."""
+    await world.own()
+    world.advance("11s")
+    await world.worker("w2", agents=("b",))
+    assert await world.claim("w2") == ()
+    await world.worker("w3", agents=("a",))
+    assert len(await world.claim("w3")) == 1
+
+
+@behaviour()
+async def each_death_is_counted_in_the_claim(world: World) -> None:
+    """Three workers die with a run and nothing settled: the claim says three."""
+    await world.own(worker="w0")
+    for place in range(1, 4):
+        world.advance("11s")
+        await world.worker(f"w{place}")
+        [claimed] = await world.claim(f"w{place}")
+        assert claimed.row.deaths == place
+        await Owner(world, claimed.row).append(started())
+
+
+@behaviour()
+async def settling_anything_forgets_deaths(world: World) -> None:
+    """A step's end, a wait's end or a turn says that the run gets on."""
+    settling: tuple[AnyBody, ...] = (
+        completed(),
+        b.WaitEnded(name="sleep#1", how="fired"),
+        b.TurnStarted(loop="turns#1", number=1),
+    )
+    for place, body in enumerate(settling):
+        run = f"r{place}"
+        await world.own(run, worker=f"dead{place}")
+        world.advance("11s")
+        await world.worker("w2")
+        [claimed] = await world.claim("w2")
+        owner = Owner(world, claimed.row)
+        assert (await owner.row()).deaths == 1
+        await owner.append(body)
+        assert (await owner.row()).deaths == 0
+
+
+@behaviour()
+async def a_drain_counts_no_death(world: World) -> None:
+    """Rolling restarts never make a healthy run look like poison."""
+    await world.create()
+    for place in range(10):
+        await world.worker(f"w{place}")
+        [claimed] = await world.claim(f"w{place}")
+        assert claimed.row.deaths == 0
+        await world.store.release("r1", fence=claimed.row.fence, worker=f"w{place}", reason="drain")
+
+
+@behaviour()
+async def of_many_reapers_one_takes_over(world: World) -> None:
+    """Eight workers find the same dead one: each of its runs is taken once."""
+    for place in range(10):
+        await world.own(f"r{place}", worker="dead")
+    world.advance("11s")
+    taken = []
+    for place in range(8):
+        await world.worker(f"w{place}")
+        taken += [claimed.row.id for claimed in await world.claim(f"w{place}", limit=3)]
+    assert sorted(taken) == sorted(f"r{place}" for place in range(10))
+
+
+@behaviour()
+async def a_command_to_a_dead_workers_run_waits_in_its_log(world: World) -> None:
+    """Whoever takes it over finds it."""
+    await world.own()
+    world.advance("11s")
+    await world.store.tell("r1", signalled(), actor="ann")
+    await world.worker("w2")
+    await world.claim("w2")
+    assert (await world.kinds())[2:] == ["signal.received", "run.claimed"]
+
+
+@behaviour()
+async def a_slot_follows_its_run_to_another_worker(world: World) -> None:
+    """A dead worker's place under a limit is used by whoever takes the run over."""
+    await world.create("r1", exclusive="session:s1")
+    await world.create("r2", exclusive="session:s1")
+    await world.worker("w1")
+    await world.store.claim("w1", limit=5, concurrency={"a": 1})
+    world.advance("11s")
+    await world.worker("w2")
+    got = await world.store.claim("w2", limit=5, concurrency={"a": 1})
+    assert [claimed.row.id for claimed in got] == ["r1"]
+
+
+@behaviour()
+async def workers_are_listed_with_what_they_serve(world: World) -> None:
+    """Who is there, since when, until when."""
+    await world.worker("w1", agents=("a", "b"))
+    [worker] = await world.store.workers()
+    assert (worker.id, worker.agents) == ("w1", {"a": ("1",), "b": ("1",)})
+    assert (worker.started, worker.lease_until) == (world.clock.now(), world.clock.now() + LEASE)
+
+
+@behaviour("sees_death", "processes")
+async def a_killed_process_is_seen_before_its_lease_ends(world: World) -> None:
+    """On one machine a killed worker's runs are claimed at once: no time passes on the store's clock."""
+    await world.create()
+    [said] = await world.processes("claim_and_die", 1)
+    assert said == "r1"
+    assert (await world.store.get("r1")).status == "running"
+    await world.worker("w2", lease=LEASE)
+    [claimed] = await world.claim("w2")
+    assert (claimed.row.id, claimed.died, claimed.row.fence) == ("r1", True, 2)
+
+
+@behaviour("sees_death")
+async def a_living_worker_is_not_taken_for_dead(world: World) -> None:
+    """Of another store on the same data, nor of one's own."""
+    other = await world.another()
+    await world.create()
+    await world.worker("w1", store=other)
+    assert len(await world.claim("w1", store=other)) == 1
+    await world.worker("w2")
+    assert await world.claim("w2") == ()
+
+
+@behaviour("sees_death")
+async def a_store_that_was_closed_gives_its_workers_up(world: World) -> None:
+    """A worker whose store is closed without retiring can be replaced at once."""
+    other = await Store(world.harness.backend(world.clock)).open()
+    await world.create()
+    await world.worker("w1", store=other)
+    await world.claim("w1", store=other)
+    await other.close()
+    await world.worker("w2")
+    assert len(await world.claim("w2")) == 1

@@ -1,0 +1,169 @@
+"""Fencing: a superseded worker cannot add one event."""
+
+import asyncio
+
+from limpet.errors import InvalidAppend, LeaseLost
+from limpet.events import bodies as b
+from limpet.events import inline
+from limpet.stores import Extend, Missed
+from limpet.stores.conformance.suite import Owner, World, behaviour, completed, expect, signalled, started
+
+
+@behaviour()
+async def every_claim_gives_a_higher_fence(world: World) -> None:
+    """Claim, release, claim: 1, 2, 3; along the log fences never fall."""
+    await world.create()
+    await world.worker()
+    fences = []
+    for _ in range(3):
+        [claimed] = await world.claim()
+        fences.append(claimed.row.fence)
+        await world.store.release("r1", fence=claimed.row.fence, worker="w1", reason="test")
+    assert fences == [1, 2, 3]
+    along = [event.fence for event in await world.log()]
+    assert along == sorted(along)
+
+
+@behaviour()
+async def a_superseded_worker_writes_nothing(world: World) -> None:
+    """After somebody else has claimed the run, its old owner's append is refused and changes nothing."""
+    old = await world.own()
+    new = await _take_over(world)
+    error = await expect(LeaseLost, old.send(old.extend(completed())))
+    assert (error.fence, error.current) == (1, 2)
+    assert (await new.row()).head == new.head
+
+
+@behaviour()
+async def a_superseded_worker_with_the_newest_head_writes_nothing(world: World) -> None:
+    """Knowing the head does not help: the fence is checked by itself."""
+    old = await world.own()
+    new = await _take_over(world)
+    old.head = new.head
+    await expect(LeaseLost, old.send(old.extend(completed())))
+    await new.append(started())
+
+
+@behaviour()
+async def a_superseded_worker_cannot_end_a_run(world: World) -> None:
+    """Nor park it, nor release it."""
+    old = await world.own()
+    new = await _take_over(world)
+    for body in (b.RunCompleted(output=inline(1)), b.RunWaiting(waits=())):
+        old.head = new.head
+        await expect(LeaseLost, old.send(old.extend(body)))
+    await expect(LeaseLost, world.store.release("r1", fence=old.fence, worker="w1", reason="test"))
+    assert (await new.row()).worker == "w2"
+
+
+@behaviour()
+async def a_fence_that_was_never_given_writes_nothing(world: World) -> None:
+    """A guessed higher fence is refused as a lower one is."""
+    owner = await world.own()
+    owner.fence = 99
+    await expect(LeaseLost, owner.send(owner.extend(started())))
+
+
+@behaviour()
+async def a_missing_fence_writes_nothing(world: World) -> None:
+    """An owner's event without a fence, or with fence 0, is refused."""
+    owner = await world.own()
+    leg = owner.extend(started())
+    await expect(InvalidAppend, world.store.append(Extend(run="r1", after=owner.head, fence=None, events=leg.events)))
+    owner.fence = 0
+    await expect(InvalidAppend, owner.send(owner.extend(started())))
+    assert len(await world.log()) == 2
+
+
+@behaviour()
+async def a_run_that_nobody_has_is_not_written(world: World) -> None:
+    """Before the first claim no fence is valid."""
+    owner = await world.own("r1")
+    row = await world.create("r2")
+    owner.run, owner.head = "r2", row.head
+    await expect(LeaseLost, owner.send(owner.extend(started())))
+
+
+@behaviour()
+async def a_released_run_is_not_written(world: World) -> None:
+    """Whoever gave a run back has no fence any more, even before somebody else claims it."""
+    owner = await world.own()
+    await world.store.release("r1", fence=owner.fence, worker="w1", reason="test")
+    owner.head = (await owner.row()).head
+    await expect(LeaseLost, owner.send(owner.extend(started())))
+
+
+@behaviour()
+async def a_parked_run_is_not_written(world: World) -> None:
+    """Nor has whoever parked it."""
+    owner = await world.own()
+    await owner.append(b.RunWaiting(waits=()))
+    await expect(LeaseLost, owner.send(owner.extend(started())))
+
+
+@behaviour()
+async def an_expired_lease_that_nobody_took_may_still_write(world: World) -> None:
+    """A worker has lost a run when somebody else has claimed it, not when a clock says so."""
+    owner = await world.own()
+    world.advance("1h")
+    await owner.append(completed())
+    assert (await owner.row()).worker == "w1"
+
+
+@behaviour()
+async def what_landed_before_the_take_over_is_known_as_landed(world: World) -> None:
+    """A lost reply stays a success though the run is somebody else's since; the next append is refused."""
+    old = await world.own()
+    leg = old.extend(started())
+    await old.send(leg)
+    await _take_over(world)
+    assert not isinstance(await world.store.append(leg), Missed)
+    await expect(LeaseLost, old.send(old.extend(completed())))
+
+
+@behaviour()
+async def of_two_owners_at_once_one_wins(world: World) -> None:
+    """Two appends after the same head under the same fence: one lands, the other misses it."""
+    owner = await world.own()
+    legs = (owner.extend(started(1)), owner.extend(started(2)))
+    done = await asyncio.gather(*(world.store.append(leg) for leg in legs))
+    assert sorted(type(each).__name__ for each in done) == ["Appended", "Missed"]
+    assert len(await world.log()) == 3
+
+
+@behaviour()
+async def commands_need_no_fence_and_carry_the_runs(world: World) -> None:
+    """A command from outside is sealed under the fence that the run has."""
+    await world.own()
+    await world.store.tell("r1", signalled(), actor="ann")
+    assert (await world.log())[-1].fence == 1
+
+
+@behaviour()
+async def late_results_are_kept_beside_the_log(world: World) -> None:
+    """What a superseded worker still had is kept and shown, and is not part of the log."""
+    old = await world.own()
+    late = old.seal(completed(output="paid"))
+    new = await _take_over(world)
+    await world.store.keep_late(late)
+    [kept] = await world.store.late("r1")
+    assert (kept.event, kept.time) == (late[0].event, world.clock.now())
+    assert (await new.row()).head == new.head
+
+
+@behaviour()
+async def a_run_without_late_results_has_none(world: World) -> None:
+    """Late results belong to one run."""
+    old = await world.own("r1")
+    await world.create("r2")
+    await world.store.keep_late(old.seal(completed()))
+    assert await world.store.late("r2") == []
+
+
+async def _take_over(world: World) -> Owner:
+    """A second worker takes the run after the first one's lease."""
+    world.advance("11s")
+    await world.worker("w2")
+    [claimed] = await world.claim("w2")
+    assert claimed.died
+    return Owner(world, claimed.row)

@@ -1,0 +1,203 @@
+"""Lists and counts: every filter, pages that join, counters that are right."""
+
+from collections import Counter
+
+from limpet.errors import InvalidValue
+from limpet.events import AnyBody, Failure, Lineage, StatePatch, Wait, inline
+from limpet.events import bodies as b
+from limpet.stores import Create, RequestFilter, RunFilter
+from limpet.stores.conformance.suite import World, asked, behaviour, expect
+
+
+@behaviour()
+async def runs_are_listed_newest_first(world: World) -> None:
+    """In the order of their creation, backwards."""
+    for place in range(5):
+        await world.create(f"r{place}")
+    assert await _ids(world, RunFilter()) == ["r4", "r3", "r2", "r1", "r0"]
+
+
+@behaviour()
+async def pages_of_runs_join(world: World) -> None:
+    """Each run is on one page, though new ones come in between."""
+    for place in range(10):
+        await world.create(f"r{place}")
+    found: list[str] = []
+    page = await world.store.runs(limit=3)
+    while True:
+        found += [row.id for row in page.rows]
+        if page.next is None:
+            break
+        await world.create(f"new{len(found)}")
+        page = await world.store.runs(limit=3, before=page.next)
+    assert found == [f"r{place}" for place in range(9, -1, -1)]
+
+
+@behaviour()
+async def the_last_page_says_so(world: World) -> None:
+    """A page that is exactly full has no next one."""
+    for place in range(4):
+        await world.create(f"r{place}")
+    first = await world.store.runs(limit=2)
+    second = await world.store.runs(limit=2, before=first.next)
+    assert (first.next is None, second.next is None) == (False, True)
+
+
+@behaviour()
+async def an_empty_store_lists_nothing(world: World) -> None:
+    """No rows, no next page, no counts."""
+    page = await world.store.runs()
+    assert (page.rows, page.next) == ((), None)
+    assert (await world.store.count(), dict(await world.store.counts())) == (0, {})
+
+
+@behaviour()
+async def runs_are_found_by_status(world: World) -> None:
+    """One status, or several."""
+    await _of_each_status(world)
+    assert await _ids(world, RunFilter(status=("failed",))) == ["failed"]
+    assert await _ids(world, RunFilter(status=("waiting", "running"))) == ["waiting", "running"]
+    assert await _ids(world, RunFilter(status=("nonsense",))) == []
+
+
+@behaviour()
+async def runs_are_found_by_agent_session_user_and_parent(world: World) -> None:
+    """Exactly, not by prefix or pattern."""
+    await world.create("r1", agent="a", session="s", user="u", parent=Lineage(run="p"))
+    await world.create("r2", agent="ab", session="s2", user="u2", parent=Lineage(run="p2"))
+    await world.create("r3", agent="a%", session="s%", user="_", parent=Lineage(run="P"))
+    await world.create("r4", agent="A")
+    assert await _ids(world, RunFilter(agent="a")) == ["r1"]
+    assert await _ids(world, RunFilter(session="s")) == ["r1"]
+    assert await _ids(world, RunFilter(user="u")) == ["r1"]
+    assert await _ids(world, RunFilter(parent="p")) == ["r1"]
+    assert await _ids(world, RunFilter(session="s%")) == ["r3"]
+
+
+@behaviour()
+async def runs_are_found_by_labels(world: World) -> None:
+    """All that are named must match; keys and values are data, whatever they look like."""
+    odd = {"a'; DROP TABLE x; --": "%_\\", "team": "ä\0b"}
+    await world.create("r1", labels=odd)
+    await world.create("r2", labels={"team": "x", "env": "prod"})
+    await world.create("r3", labels={"team": "x", "env": "test"})
+    assert await _ids(world, RunFilter(labels={"team": "x"})) == ["r3", "r2"]
+    assert await _ids(world, RunFilter(labels={"team": "x", "env": "prod"})) == ["r2"]
+    assert await _ids(world, RunFilter(labels=odd)) == ["r1"]
+    assert await _ids(world, RunFilter(labels={"env": "x"})) == []
+
+
+@behaviour()
+async def runs_are_found_by_time(world: World) -> None:
+    """From a time on, and before a time."""
+    times = []
+    for place in range(3):
+        times.append(world.clock.now())
+        await world.create(f"r{place}")
+        world.advance("1s")
+    assert await _ids(world, RunFilter(created_from=times[1])) == ["r2", "r1"]
+    assert await _ids(world, RunFilter(created_before=times[1])) == ["r0"]
+    assert await _ids(world, RunFilter(created_from=times[1], created_before=times[2])) == ["r1"]
+
+
+@behaviour()
+async def runs_are_found_by_text(world: World) -> None:
+    """In id, agent, goal or a label's value; ASCII letters in any case; nothing is a pattern."""
+    await world.create("Ticket-42", agent="support")
+    await world.create("r2", agent="a", labels={"customer": "Ticketmaster"})
+    await world.create("r3", agent="b", initial=StatePatch(goal="Settle 100% of O_1 \\ ticket"))
+    assert await _ids(world, RunFilter(text="ticket")) == ["r3", "r2", "Ticket-42"]
+    assert await _ids(world, RunFilter(text="SUPPORT")) == ["Ticket-42"]
+    assert await _ids(world, RunFilter(text="0% of o_1 \\")) == ["r3"]
+    for pattern in ("t%t", "T_cket", "*", "customer"):
+        assert await _ids(world, RunFilter(text=pattern)) == []
+
+
+@behaviour()
+async def filters_combine(world: World) -> None:
+    """Every field that is given must match."""
+    await _of_each_status(world)
+    await world.create("other", agent="b")
+    assert await _ids(world, RunFilter(agent="a", status=("pending",), text="pend")) == ["pending"]
+    assert await _ids(world, RunFilter(agent="b", status=("failed",))) == []
+
+
+@behaviour()
+async def counting_agrees_with_listing(world: World) -> None:
+    """For any filter."""
+    await _of_each_status(world)
+    for where in (RunFilter(), RunFilter(status=("failed", "pending")), RunFilter(agent="a"), RunFilter(text="in")):
+        assert await world.store.count(where) == len(await _ids(world, where))
+
+
+@behaviour()
+async def counters_follow_every_change_of_status(world: World) -> None:
+    """By agent and status, they are what counting would give."""
+    await _of_each_status(world)
+    await world.create("other", agent="b")
+    await world.store.tell("failed", b.ResumeRequested(command="c1"), actor="ann")
+    page = await world.store.runs(limit=100)
+    assert Counter(await world.store.counts()) == Counter((row.agent, row.status) for row in page.rows)
+
+
+@behaviour()
+async def runs_and_conversations_are_listed_apart(world: World) -> None:
+    """A conversation is no run."""
+    await world.create("r1")
+    await world.store.append(Create(run="c1", bodies=(b.ConversationCreated(session="s"),), actor="test"))
+    assert await _ids(world, RunFilter()) == ["r1"]
+    assert await _ids(world, RunFilter(type="conversation", session="s")) == ["c1"]
+    assert await world.store.counts() == {("a", "pending"): 1}
+
+
+@behaviour()
+async def a_page_of_runs_is_bounded(world: World) -> None:
+    """Nobody can ask for everything at once."""
+    for limit in (0, -5, 1001):
+        await expect(InvalidValue, world.store.runs(limit=limit))
+        await expect(InvalidValue, world.store.requests(limit=limit))
+
+
+@behaviour()
+async def the_inbox_lists_what_is_open_oldest_first(world: World) -> None:
+    """With who is asked, what for, and until when."""
+    one, two = await world.own("r1"), await world.own("r2")
+    await one.append(asked("q1", to=("ann", "finance"), risk="external_action", tool="refund", kind="approval"))
+    world.advance("1s")
+    await two.append(asked("q2", expires=world.clock.now() + 5))
+    first, second = await world.store.requests()
+    assert (first.id, first.run, first.seq, first.kind) == ("q1", "r1", 3, "approval")
+    assert (first.to, first.risk, first.tool, first.expires) == (("ann", "finance"), "external_action", "refund", None)
+    assert (second.id, second.opened, second.expires) == ("q2", world.clock.now(), world.clock.now() + 5)
+
+
+@behaviour()
+async def requests_are_found_by_person_run_risk_and_status(world: World) -> None:
+    """A group is a name like any other, matched exactly."""
+    one, two = await world.own("r1"), await world.own("r2")
+    await one.append(asked("q1", to=("ann", "finance"), risk="write_local"))
+    await two.append(asked("q2", to=("an",)), b.RequestExpired(request="q2", outcome="raised"))
+    assert [each.id for each in await world.store.requests(RequestFilter(to="finance"))] == ["q1"]
+    assert [each.id for each in await world.store.requests(RequestFilter(to="an"))] == []
+    assert [each.id for each in await world.store.requests(RequestFilter(to="an", status="expired"))] == ["q2"]
+    assert [each.id for each in await world.store.requests(RequestFilter(run="r2", status=None))] == ["q2"]
+    assert [each.id for each in await world.store.requests(RequestFilter(risk="write_local"))] == ["q1"]
+
+
+async def _ids(world: World, where: RunFilter) -> list[str]:
+    return [row.id for row in (await world.store.runs(where, limit=100)).rows]
+
+
+async def _of_each_status(world: World) -> None:
+    ends: dict[str, AnyBody | None] = {
+        "completed": b.RunCompleted(output=inline(1)),
+        "failed": b.RunFailed(failure=Failure(type="builtins.ValueError")),
+        "cancelled": b.RunCancelled(reason="x"),
+        "running": None,
+        "waiting": b.RunWaiting(waits=(Wait(what="signal", key="go"),)),
+    }
+    for status, end in ends.items():
+        owner = await world.own(status)
+        if end is not None:
+            await owner.append(end)
+    await world.create("pending")

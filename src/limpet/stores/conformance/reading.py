@@ -1,0 +1,109 @@
+"""Reading logs: in order, in pages, forwards and backwards, the same for everybody."""
+
+from limpet.errors import InvalidValue, NotFound
+from limpet.events import verify
+from limpet.stores.conformance.suite import World, behaviour, completed, expect, started
+
+
+@behaviour()
+async def a_log_is_read_in_order(world: World) -> None:
+    """Whatever order the rows lie in."""
+    await _long_run(world)
+    assert [event.seq for event in await world.store.read("r1")] == list(range(1, 53))
+
+
+@behaviour()
+async def a_log_is_read_backwards(world: World) -> None:
+    """Newest first."""
+    await _long_run(world)
+    assert [event.seq for event in await world.store.read("r1", backwards=True)] == list(range(52, 0, -1))
+
+
+@behaviour()
+async def pages_join_without_gap_or_overlap(world: World) -> None:
+    """Page by page gives the whole log once."""
+    await _long_run(world)
+    seqs: list[int] = []
+    while page := await world.store.read("r1", after=seqs[-1] if seqs else 0, limit=7):
+        seqs += [event.seq for event in page]
+    assert seqs == list(range(1, 53))
+
+
+@behaviour()
+async def pages_join_backwards(world: World) -> None:
+    """From the end to the beginning too."""
+    await _long_run(world)
+    seqs: list[int] = []
+    while page := await world.store.read("r1", before=seqs[-1] if seqs else None, limit=7, backwards=True):
+        seqs += [event.seq for event in page]
+    assert seqs == list(range(52, 0, -1))
+
+
+@behaviour()
+async def a_range_is_read_strictly_between_its_ends(world: World) -> None:
+    """`after` and `before` are not part of it, in either direction."""
+    await _long_run(world)
+    assert [event.seq for event in await world.store.read("r1", after=3, before=7)] == [4, 5, 6]
+    assert [event.seq for event in await world.store.read("r1", after=3, before=7, backwards=True)] == [6, 5, 4]
+    assert await world.store.read("r1", after=3, before=4) == []
+    assert await world.store.read("r1", before=0) == []
+
+
+@behaviour()
+async def reading_past_the_end_gives_nothing(world: World) -> None:
+    """A page after the head is empty."""
+    await world.create()
+    assert await world.store.read("r1", after=1) == []
+    assert await world.store.read("r1", after=10**12) == []
+
+
+@behaviour()
+async def a_limit_is_kept_and_bounded(world: World) -> None:
+    """A page has at most as many as asked for, and nobody can ask for everything at once."""
+    await _long_run(world)
+    assert len(await world.store.read("r1", limit=5)) == 5
+    for limit in (0, -1, 1001):
+        await expect(InvalidValue, world.store.read("r1", limit=limit))
+
+
+@behaviour()
+async def logs_do_not_mix(world: World) -> None:
+    """Runs whose ids begin alike, or differ in case, have logs of their own."""
+    for run in ("run", "run.1", "RUN", "run1"):
+        await world.own(run)
+    for run in ("run", "run.1", "RUN", "run1"):
+        assert {event.run for event in await world.log(run)} == {run}
+
+
+@behaviour()
+async def another_store_on_the_same_data_reads_the_same(world: World) -> None:
+    """What was acknowledged is seen by everybody at once."""
+    other = await world.another()
+    owner = await world.own()
+    for number in range(1, 6):
+        await owner.append(started(number))
+        assert await other.read("r1") == await world.store.read("r1")
+        assert await other.get("r1") == await owner.row()
+
+
+@behaviour("durable")
+async def what_was_written_is_there_after_reopening(world: World) -> None:
+    """Closing and opening again changes nothing."""
+    await _long_run(world)
+    before = await world.log()
+    await world.store.reopen()
+    assert await world.log() == before
+    verify(before)
+
+
+@behaviour()
+async def reading_an_unknown_run_is_an_error(world: World) -> None:
+    """An empty answer would look like an empty log."""
+    await expect(NotFound, world.store.read("nobody"))
+    await expect(NotFound, world.store.late("nobody"))
+
+
+async def _long_run(world: World) -> None:
+    owner = await world.own()
+    for number in range(1, 26):
+        await owner.append(started(number), completed(number))

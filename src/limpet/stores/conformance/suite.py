@@ -1,0 +1,235 @@
+"""What the suite is made of: behaviours, the harness that a store's author provides, and the world a behaviour sees."""
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from typing import Any, Self, TypeVar
+
+from limpet.clock import FrozenClock, microseconds
+from limpet.errors import LimpetError
+from limpet.events import AnyBody, Event, Head, Payload, Sealed, inline, seal_all
+from limpet.events import bodies as b
+from limpet.stores import Appended, Backend, Capabilities, Claimed, Extend, Missed, RunRow, Store, Taken, WorkerRow
+
+__all__ = ["BEHAVIOURS", "Behaviour", "Harness", "Owner", "World", "behaviour", "expect"]
+
+E = TypeVar("E", bound=LimpetError)
+SECOND = 10**6
+LEASE = 10 * SECOND
+# A behaviour that hangs fails; nothing is ever judged by how long it took.
+PATIENCE = 120.0
+
+
+@dataclass(kw_only=True)
+class Harness:
+    """What the author of a store provides: a clock that the suite moves, and backends that all reach the same data."""
+
+    backend: Callable[[FrozenClock], Backend]
+    child: tuple[str, str] | None = None
+    """For other processes: `module:callable` and the one argument that gives them a backend on the same data."""
+
+
+@dataclass(frozen=True)
+class Behaviour:
+    """One thing that every store does."""
+
+    topic: str
+    name: str
+    says: str
+    check: Callable[["World"], Awaitable[None]]
+    needs: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.topic}:{self.name}"
+
+    def run(self, harness: Harness) -> None:
+        """Check it on a fresh store; raises if the store behaves differently."""
+        asyncio.run(self._run(harness))
+
+    async def _run(self, harness: Harness) -> None:
+        async with asyncio.timeout(PATIENCE), World(harness) as world:
+            await self.check(world)
+
+
+BEHAVIOURS: list[Behaviour] = []
+
+
+def behaviour(
+    *needs: str, name: str | None = None, says: str | None = None
+) -> Callable[[Callable[["World"], Awaitable[None]]], Callable[["World"], Awaitable[None]]]:
+    """Add a function to the suite; its name and docstring say what is promised."""
+
+    def add(check: Callable[["World"], Awaitable[None]]) -> Callable[["World"], Awaitable[None]]:
+        topic = check.__module__.rpartition(".")[2]
+        title = name or check.__name__.replace("_", "-")
+        BEHAVIOURS.append(Behaviour(topic, title, says or check.__doc__ or "", check, needs))
+        return check
+
+    return add
+
+
+async def expect(error: type[E], awaitable: Awaitable[object]) -> E:
+    """The error that the awaitable must raise."""
+    try:
+        done = await awaitable
+    except error as raised:
+        return raised
+    raise AssertionError(f"expected {error.__name__}, got {done!r}")
+
+
+@dataclass
+class World:
+    """A fresh store, and the means to bring it into any state."""
+
+    harness: Harness
+    clock: FrozenClock = field(default_factory=FrozenClock)
+
+    async def __aenter__(self) -> Self:
+        self._stack = AsyncExitStack()
+        self.store = await self.another()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._stack.aclose()
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the store declares."""
+        return self.store.capabilities
+
+    async def another(self) -> Store:
+        """One more store on the same data, as another process would have."""
+        return await self._stack.enter_async_context(Store(self.harness.backend(self.clock)))
+
+    async def create(self, run: str = "r1", agent: str = "a", input: object = None, **more: Any) -> RunRow:
+        """A new run."""
+        row, _ = await self.store.create(run, created(agent, inline(input), **more), actor="test")
+        return row
+
+    async def worker(
+        self,
+        id: str = "w1",
+        agents: Sequence[str] = ("a",),
+        store: Store | None = None,
+        lease: int = LEASE,
+    ) -> None:
+        """A registered worker."""
+        row = WorkerRow(id=id, agents=dict.fromkeys(agents, ("1",)))
+        await (store or self.store).register(row, lease=lease)
+
+    async def claim(self, worker: str = "w1", limit: int = 10, store: Store | None = None) -> tuple[Claimed, ...]:
+        """What a worker gets."""
+        return await (store or self.store).claim(worker, limit=limit)
+
+    async def own(self, run: str = "r1", worker: str = "w1", **more: Any) -> "Owner":
+        """A new run that a worker has."""
+        await self.create(run, **more)
+        await self.worker(worker)
+        for claimed in await self.claim(worker):
+            if claimed.row.id == run:
+                return Owner(self, claimed.row)
+        raise AssertionError(f"{worker} could not claim {run}")
+
+    async def log(self, run: str = "r1") -> list[Event]:
+        """A whole log."""
+        return [event async for event in self.store.log(run)]
+
+    async def kinds(self, run: str = "r1") -> list[str]:
+        """The kinds of a whole log."""
+        return [event.kind for event in await self.log(run)]
+
+    def advance(self, duration: str) -> None:
+        """Move the store's clock."""
+        self.clock.advance(microseconds(duration) / SECOND)
+
+    async def processes(self, job: str, count: int, *arguments: str) -> list[str]:
+        """Run a job of `child.py` in this many other processes at once; what each printed last."""
+        assert self.harness.child is not None, "a store with processes needs Harness(child=…)"
+        module = "limpet.stores.conformance.child"
+        commands = [
+            [sys.executable, "-m", module, *self.harness.child, job, str(place), *arguments] for place in range(count)
+        ]
+        return await asyncio.gather(*(_output(command) for command in commands))
+
+
+async def _output(command: list[str]) -> str:
+    process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
+    output, _ = await process.communicate()
+    assert process.returncode in (0, -9), f"{command[-3:]} ended with {process.returncode}"
+    return output.decode().strip().rpartition("\n")[2]
+
+
+class Owner:
+    """A worker's hold on a run: keeps its head and fence, and seals what it appends."""
+
+    def __init__(self, world: World, row: RunRow, store: Store | None = None) -> None:
+        assert row.worker is not None
+        self._world = world
+        self._store = store or world.store
+        self.run, self.fence, self.worker, self.head = row.id, row.fence, row.worker, row.head
+
+    def seal(self, *bodies: AnyBody, time: int | None = None) -> tuple[Sealed, ...]:
+        """Events after the head that this owner knows."""
+        now = self._world.clock.now() if time is None else time
+        return seal_all(self.head, self.run, bodies, time=now, fence=self.fence, actor=self.worker)
+
+    def extend(self, *bodies: AnyBody) -> Extend:
+        """A leg after the head that this owner knows."""
+        return Extend(run=self.run, after=self.head, fence=self.fence, events=self.seal(*bodies))
+
+    async def send(self, leg: Extend) -> Appended | Missed | Taken:
+        """Append a leg; if it lands, know the new head."""
+        done = await self._store.append(leg)
+        if isinstance(done, Appended):
+            self.head = leg.events[-1].event.head
+        return done
+
+    async def append(self, *bodies: AnyBody) -> Head:
+        """Append what must land."""
+        done = await self.send(self.extend(*bodies))
+        assert isinstance(done, Appended), done
+        return self.head
+
+    async def row(self) -> RunRow:
+        """The run's row now."""
+        return await self._store.get(self.run)
+
+
+# Bodies that behaviours use
+
+
+def created(agent: str = "a", input: Payload | None = None, **more: Any) -> b.RunCreated:
+    """A run of version 1 of an agent."""
+    fields: dict[str, Any] = {"agent": agent, "agent_version": "1", "input": input or inline(None), **more}
+    return b.RunCreated(**fields)
+
+
+def started(number: int = 1, attempt: int = 1) -> b.StepStarted:
+    """A step begins."""
+    return b.StepStarted(
+        name=f"t#{number}", tool="t", number=number, attempt=attempt, asked="", args=inline([]), effect="none"
+    )
+
+
+def completed(number: int = 1, output: object = None) -> b.StepCompleted:
+    """A step gave a result."""
+    return b.StepCompleted(name=f"t#{number}", number=number, attempt=1, output=inline(output))
+
+
+def asked(request: str = "q1", **more: Any) -> b.RequestOpened:
+    """A person is needed."""
+    fields: dict[str, Any] = {"request": request, "name": "ask#1", "kind": "ask", "question": "Go on?", **more}
+    return b.RequestOpened(**fields)
+
+
+def answered(request: str = "q1", by: str = "ann", command: str = "c1") -> b.RequestAnswered:
+    """A person decided."""
+    return b.RequestAnswered(command=command, request=request, decision="answered", by=by, answer=inline(True))
+
+
+def signalled(name: str = "go", value: object = None, command: str = "c1") -> b.SignalReceived:
+    """Something was sent."""
+    return b.SignalReceived(command=command, signal=name, value=inline(value))

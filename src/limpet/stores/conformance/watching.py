@@ -1,0 +1,73 @@
+"""Watching: whoever waits for a change hears of it, and none is missed."""
+
+import asyncio
+
+from limpet.stores.conformance.suite import World, behaviour, created, signalled, started
+
+
+@behaviour()
+async def a_watch_hears_of_a_write(world: World) -> None:
+    """Of an append, a creation, a command."""
+    owner = await world.own()
+    with world.store.watch() as watch:
+        await owner.append(started())
+        await watch.changed()
+        await world.create("r2")
+        await watch.changed()
+        await world.store.tell("r2", signalled(), actor="ann")
+        await watch.changed()
+
+
+@behaviour()
+async def a_change_between_two_looks_is_not_missed(world: World) -> None:
+    """A change that came while nobody waited is heard at the next look."""
+    with world.store.watch() as watch:
+        await world.create("r1")
+        await watch.changed()
+        await world.create("r2")
+        await world.create("r3")
+        await watch.changed()
+        assert await world.store.count() == 3
+
+
+@behaviour()
+async def every_watch_hears(world: World) -> None:
+    """Ten of them, each by itself."""
+    watches = [world.store.watch() for _ in range(10)]
+    for watch in watches:
+        watch.__enter__()
+    waiting = [asyncio.create_task(watch.changed()) for watch in watches]
+    await world.create()
+    await asyncio.gather(*waiting)
+    for watch in watches:
+        watch.__exit__(None, None, None)
+
+
+@behaviour()
+async def a_watch_that_was_left_costs_nothing(world: World) -> None:
+    """Watches may come and go while others write."""
+    for place in range(20):
+        with world.store.watch():
+            await world.create(f"r{place}")
+    assert await world.store.count() == 20
+
+
+@behaviour("processes")
+async def a_watch_hears_of_another_store(world: World) -> None:
+    """Of what was written through another connection to the same data."""
+    other = await world.another()
+    with world.store.watch() as watch:
+        for place in range(5):
+            await other.create(f"r{place}", created(), actor="test")
+            while await world.store.count() <= place:
+                await watch.changed()
+
+
+@behaviour("processes")
+async def a_watch_hears_of_another_process(world: World) -> None:
+    """A waiting reader sees what another process wrote, without asking again and again."""
+    with world.store.watch() as watch:
+        writing = asyncio.create_task(world.processes("create", 1, "5"))
+        while await world.store.count() < 5:
+            await watch.changed()
+        await writing

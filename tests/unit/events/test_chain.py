@@ -1,0 +1,288 @@
+"""Events are numbered and hashed one to the next, and whatever is changed inside a log is found."""
+
+import hashlib
+import json
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from limpet.errors import Tampered
+from limpet.events import GENESIS, START, AnyBody, Event, Head, inline, seal, seal_all, verify
+from limpet.events import bodies as b
+
+CREATED = b.RunCreated(agent="support", agent_version="1", input=inline({"order": "é-42"}))
+CLAIMED = b.RunClaimed(worker="w-1")
+COMPLETED = b.RunCompleted(output=inline("done"))
+BODIES: list[AnyBody] = [CREATED, CLAIMED, b.TurnStarted(loop="turns#1", number=1), COMPLETED]
+
+
+def log(bodies: list[AnyBody] | None = None) -> list[Event]:
+    """A small intact log, with times and fences that rise."""
+    head, events = START, list[Event]()
+    for place, body in enumerate(bodies or BODIES):
+        events.append(seal(head, "run-1", body, time=1000 + place, fence=place, actor="worker:w-1").event)
+        head = events[-1].head
+    return events
+
+
+def resealed(events: list[Event]) -> list[Event]:
+    """The same events, with hashes that fit them whatever they say."""
+    before, found = GENESIS, list[Event]()
+    for event in events:
+        before = independent_hash(before, event)
+        found.append(replace(event, hash=before))
+    return found
+
+
+def independent_hash(before: bytes, event: Event) -> bytes:
+    """The hash as the specification says it, by the standard library alone."""
+    envelope = [event.run, event.seq, event.time, event.kind, event.version, event.fence, event.actor]
+    data = json.dumps([*envelope, event.codec, event.key_id], separators=(",", ":"), ensure_ascii=False).encode()
+    return hashlib.sha256(b"limpet.event.1\0" + before + data + b"\0" + event.body).digest()
+
+
+def test_an_empty_log_ends_where_it_began() -> None:
+    """Nothing is intact."""
+    assert verify([]) == START
+
+
+def test_an_intact_log_verifies_to_its_head() -> None:
+    """The head is that of the last event."""
+    events = log()
+    assert verify(events) == events[-1].head == Head(4, events[-1].hash, 1003)
+
+
+def test_a_log_can_be_verified_in_pieces() -> None:
+    """The head of one piece is where the next begins."""
+    events = log()
+    assert verify(events[2:], after=verify(events[:2]), fence=1) == verify(events)
+
+
+def test_events_are_numbered_from_the_head_on() -> None:
+    """The first event is number 1."""
+    assert [event.seq for event in log()] == [1, 2, 3, 4]
+
+
+def test_sealing_writes_the_kind_and_version_of_the_body() -> None:
+    """Names come from the vocabulary and nowhere else."""
+    event = seal(START, "run-1", CLAIMED, time=5, fence=7, actor="store").event
+    assert replace(event, hash=b"") == Event(
+        "run-1", 1, 5, "run.claimed", 1, 7, "store", "json", "", b'{"worker":"w-1"}', b""
+    )
+
+
+def test_sealing_keeps_the_body_beside_the_event() -> None:
+    """Whoever appends need not decode what was just encoded."""
+    assert seal(START, "run-1", CLAIMED, time=5, fence=7, actor="store").body is CLAIMED
+
+
+def test_time_never_runs_backwards_in_a_log() -> None:
+    """A clock that jumped back is held at the event before."""
+    head = seal(START, "run-1", CREATED, time=100, fence=0, actor="a").event.head
+    assert seal(head, "run-1", CLAIMED, time=7, fence=1, actor="a").event.time == 100
+
+
+def test_sealing_many_is_sealing_each_after_the_other() -> None:
+    """One call for a batch gives the same events."""
+    together = seal_all(START, "run-1", BODIES, time=5, fence=1, actor="a")
+    head, apart = START, list[Event]()
+    for body in BODIES:
+        apart.append(seal(head, "run-1", body, time=5, fence=1, actor="a").event)
+        head = apart[-1].head
+    assert [each.event for each in together] == apart
+    assert [each.body for each in together] == BODIES
+
+
+def test_sealing_nothing_gives_nothing() -> None:
+    """An empty batch is no event."""
+    assert seal_all(START, "run-1", [], time=5, fence=1, actor="a") == ()
+
+
+def test_an_event_decodes_to_what_it_was_made_of() -> None:
+    """Body to bytes and back."""
+    assert [event.decode() for event in log()] == BODIES
+
+
+def test_hashes_are_what_the_specification_says() -> None:
+    """Computed here with the standard library alone, from the text of the rule."""
+    events = log()
+    befores = [GENESIS, *(event.hash for event in events)]
+    assert [event.hash for event in events] == [
+        independent_hash(before, event) for before, event in zip(befores, events, strict=False)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("place", "expected"),
+    [
+        (0, "5d9cf53e3393a78804e37e26693df56d895909d5a4050514fcdb55db6ce45d68"),
+        (1, "8e812591359e8072ed54d688118de9bfafd25bad405e0606452d084484f83875"),
+        (2, "ab139a86478de65895d94660d1422b2386310ed19ed93b1e98871a822b60a552"),
+        (3, "6c0e1ece04ca546fc5c866b27a7f48757826dec23d1943cbbf1628b1361e5b7b"),
+    ],
+)
+def test_hashes_never_change(place: int, expected: str) -> None:
+    """Frozen: every version of Limpet finds these hashes for these events."""
+    assert log()[place].hash.hex() == expected
+
+
+def test_the_bytes_of_a_first_event_never_change() -> None:
+    """Frozen: the stored form of a body."""
+    assert log()[0].body == b'{"agent":"support","agent_version":"1","input":{"json":{"order":"\xc3\xa9-42"}}}'
+
+
+@pytest.mark.parametrize("place", range(4))
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"run": "run-2"},
+        {"seq": 9},
+        {"seq": 0},
+        {"time": 999},
+        {"time": 2000},
+        {"kind": "run.released"},
+        {"version": 2},
+        {"fence": 99},
+        {"fence": -1},
+        {"actor": "somebody"},
+        {"actor": ""},
+        {"codec": "zstd"},
+        {"key_id": "k-1"},
+        {"body": b"{}"},
+        {"body": b""},
+        {"hash": GENESIS},
+        {"hash": b""},
+    ],
+    ids=str,
+)
+def test_a_change_of_any_field_is_found(place: int, change: dict[str, Any]) -> None:
+    """Every field of the envelope, the body and the hash itself."""
+    events = log()
+    events[place] = replace(events[place], **change)
+    with pytest.raises(Tampered):
+        verify(events)
+
+
+def test_one_flipped_bit_in_a_body_is_found() -> None:
+    """The bytes are hashed, not their meaning."""
+    events = log()
+    flipped = bytes([events[0].body[0], events[0].body[1], events[0].body[2] ^ 1]) + events[0].body[3:]
+    with pytest.raises(Tampered) as caught:
+        verify([replace(events[0], body=flipped), *events[1:]])
+    assert (caught.value.run, caught.value.seq, caught.value.reason) == ("run-1", 1, "its hash does not fit")
+
+
+def test_white_space_in_a_body_is_found() -> None:
+    """JSON that means the same is not the same."""
+    events = log()
+    events[1] = replace(events[1], body=b'{"worker": "w-1"}')
+    with pytest.raises(Tampered, match="its hash does not fit"):
+        verify(events)
+
+
+@pytest.mark.parametrize("place", range(3))
+def test_a_deletion_inside_is_found(place: int) -> None:
+    """A gap shows in the numbers."""
+    events = log()
+    del events[place]
+    with pytest.raises(Tampered, match="it follows event"):
+        verify(events)
+
+
+@pytest.mark.parametrize("place", range(3))
+def test_a_deletion_with_new_numbers_is_found(place: int) -> None:
+    """Closing the gap by hand breaks the hashes."""
+    events = log()
+    del events[place]
+    events = [replace(event, seq=seq) for seq, event in enumerate(events, 1)]
+    with pytest.raises(Tampered, match="its hash does not fit"):
+        verify(events)
+
+
+@pytest.mark.parametrize("place", range(3))
+def test_a_swap_of_neighbours_is_found(place: int) -> None:
+    """Order is part of the log."""
+    events = log()
+    events[place], events[place + 1] = events[place + 1], events[place]
+    with pytest.raises(Tampered):
+        verify(events)
+
+
+@pytest.mark.parametrize("place", range(3))
+def test_a_swap_of_what_neighbours_say_is_found(place: int) -> None:
+    """Numbers in order do not hide that the bodies changed places."""
+    events = log()
+    one, two = events[place], events[place + 1]
+    events[place] = replace(one, kind=two.kind, body=two.body)
+    events[place + 1] = replace(two, kind=one.kind, body=one.body)
+    with pytest.raises(Tampered):
+        verify(events)
+
+
+@pytest.mark.parametrize("place", range(1, 4))
+def test_an_insertion_is_found(place: int) -> None:
+    """Even one that is sealed to the event before it."""
+    events = log()
+    forged = seal(events[place - 1].head, "run-1", CLAIMED, time=1003, fence=3, actor="a").event
+    with pytest.raises(Tampered):
+        verify([*events[:place], forged, *events[place:]])
+
+
+@pytest.mark.parametrize("place", range(4))
+def test_a_repeated_event_is_found(place: int) -> None:
+    """No event is there twice."""
+    events = log()
+    with pytest.raises(Tampered):
+        verify([*events[: place + 1], *events[place:]])
+
+
+def test_an_event_of_another_log_is_found() -> None:
+    """What was sealed to another past does not fit into this one."""
+    other = log([CREATED, b.RunClaimed(worker="w-2"), *BODIES[2:]])
+    events = log()
+    with pytest.raises(Tampered, match="its hash does not fit"):
+        verify([*events[:2], *other[2:]])
+
+
+def test_a_log_that_does_not_begin_at_its_beginning_is_found() -> None:
+    """Without the head before it, a tail proves nothing."""
+    with pytest.raises(Tampered, match="it follows event 0"):
+        verify(log()[1:])
+
+
+def test_a_tail_on_another_head_is_found() -> None:
+    """The head given must be the one it was sealed to."""
+    events = log()
+    with pytest.raises(Tampered, match="its hash does not fit"):
+        verify(events[2:], after=replace(events[1].head, hash=GENESIS))
+
+
+@pytest.mark.parametrize("change", [{"time": 1000}, {"fence": 0}], ids=str)
+def test_time_and_fence_never_fall_even_if_the_hashes_fit(change: dict[str, int]) -> None:
+    """A whole rewrite with fitting hashes still has to be a log that Limpet could have written."""
+    events = log()
+    events[2] = replace(events[2], **change)
+    with pytest.raises(Tampered, match="time or fence lies before"):
+        verify(resealed(events))
+
+
+def test_a_fence_below_the_one_before_a_piece_is_found() -> None:
+    """The fence that a piece begins with is handed in like its head."""
+    events = log()
+    with pytest.raises(Tampered, match="time or fence lies before"):
+        verify(events[2:], after=events[1].head, fence=3)
+
+
+def test_a_rewrite_of_the_whole_is_not_found_by_the_chain_alone() -> None:
+    """Said honestly: that takes heads which were exported before."""
+    forged = log([CREATED, b.RunClaimed(worker="w-2"), *BODIES[2:]])
+    assert verify(forged) != verify(log())
+
+
+def test_a_forked_log_verifies_across_its_cut() -> None:
+    """The shared beginning keeps its parent's id, and the child's first event is sealed to it."""
+    shared = log()[:2]
+    body = b.RunForked(run="run-1", at=2, step=0, effects="ask")
+    own = seal(shared[-1].head, "run-1.1", body, time=2000, fence=1, actor="a").event
+    assert verify([*shared, own]) == own.head

@@ -1,0 +1,169 @@
+"""Durations are read strictly, and the frozen clock wakes whoever has slept long enough."""
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from limpet.clock import Duration, FrozenClock, SystemClock, microseconds
+from limpet.errors import InvalidDuration
+
+THOUSAND_YEARS = 10**6 * 86400 * 366 * 1000
+
+
+async def others_have_run() -> None:
+    """Come back when everything that was ready before has had its turn."""
+    turn = asyncio.Event()
+    asyncio.get_running_loop().call_soon(turn.set)
+    await turn.wait()
+
+
+@pytest.mark.parametrize(
+    ("duration", "expected"),
+    [
+        ("1us", 1),
+        ("500ms", 500_000),
+        ("10s", 10_000_000),
+        ("3m", 180_000_000),
+        ("2h", 7_200_000_000),
+        ("3d", 259_200_000_000),
+        ("1w", 604_800_000_000),
+        ("0s", 0),
+        ("1.5s", 1_500_000),
+        ("0.25ms", 250),
+        (" 10s\n", 10_000_000),
+        (0, 0),
+        (2, 2_000_000),
+        (0.5, 500_000),
+        (1e-7, 0),
+        (timedelta(days=1, microseconds=1), 86_400_000_001),
+        (timedelta(0), 0),
+        (timedelta(microseconds=THOUSAND_YEARS), THOUSAND_YEARS),
+    ],
+)
+def test_a_duration_is_read_as_whole_microseconds(duration: Duration, expected: int) -> None:
+    """Text with a unit, seconds as a number, and timedeltas all mean the same."""
+    assert microseconds(duration) == expected
+
+
+@pytest.mark.parametrize(
+    "duration",
+    [
+        "",
+        "10",
+        "s",
+        "10 s",
+        "-1s",
+        "+1s",
+        "1e3s",
+        ".5s",
+        "1.s",
+        "1h30m",
+        "10S",
+        "10y",
+        "1_0s",
+        "٣s",
+        "inf s",
+        "1000000w",
+        "9" * 400 + "s",
+        -1,
+        -0.001,
+        float("nan"),
+        float("inf"),
+        float("-inf"),
+        1e300,
+        10**400,
+        True,
+        False,
+        timedelta(microseconds=-1),
+        timedelta(microseconds=THOUSAND_YEARS + 1),
+    ],
+)
+def test_what_is_no_duration_is_refused(duration: Duration) -> None:
+    """Negative, not finite, without a unit, or beyond a thousand years."""
+    with pytest.raises(InvalidDuration):
+        microseconds(duration)
+
+
+def test_the_refusal_shows_what_was_given() -> None:
+    """So that the line in question can be found."""
+    with pytest.raises(InvalidDuration) as caught:
+        microseconds("soon")
+    assert caught.value.given == "'soon'"
+
+
+def test_the_machine_counts_in_microseconds_since_1970() -> None:
+    """A number of sixteen digits, from 2001 to 2286."""
+    assert len(str(SystemClock().now())) == 16
+
+
+async def test_the_machine_can_wait_for_nothing() -> None:
+    """A wait of no time comes back."""
+    await SystemClock().sleep(0)
+
+
+def test_a_frozen_clock_stands_still() -> None:
+    """Time is what the test says."""
+    clock = FrozenClock(5)
+    assert (clock.now(), clock.now()) == (5, 5)
+
+
+def test_a_frozen_clock_is_moved_by_a_duration() -> None:
+    """Advancing takes whatever a duration can be."""
+    clock = FrozenClock(5)
+    clock.advance("1ms")
+    clock.advance(timedelta(microseconds=2))
+    assert clock.now() == 1007
+
+
+def test_a_frozen_clock_can_be_set_back() -> None:
+    """Clocks of machines jump, so a test can make one jump."""
+    clock = FrozenClock(5)
+    clock.set(3)
+    assert clock.now() == 3
+
+
+async def test_a_frozen_clock_does_not_wait_for_nothing() -> None:
+    """A sleep of no time, or of less, returns at once."""
+    await FrozenClock().sleep(0)
+    await FrozenClock().sleep(-1)
+
+
+async def test_sleepers_wake_in_the_order_of_their_times() -> None:
+    """One jump over several wake-up times wakes the earliest first, and equal ones in the order they lay down."""
+    clock, woken = FrozenClock(), list[str]()
+
+    async def sleeper(name: str, how_long: int) -> None:
+        await clock.sleep(how_long)
+        woken.append(name)
+
+    async with asyncio.TaskGroup() as tasks:
+        for name, how_long in [("late", 30), ("early", 10), ("middle", 20), ("early too", 10)]:
+            tasks.create_task(sleeper(name, how_long))
+        await others_have_run()
+        clock.advance(timedelta(microseconds=30))
+    assert woken == ["early", "early too", "middle", "late"]
+
+
+async def test_a_sleeper_whose_time_has_not_come_sleeps_on() -> None:
+    """Moving the clock part of the way wakes nobody."""
+    clock = FrozenClock()
+    sleeping = asyncio.create_task(clock.sleep(10))
+    await others_have_run()
+    clock.advance(timedelta(microseconds=9))
+    await others_have_run()
+    assert not sleeping.done()
+    clock.advance(timedelta(microseconds=1))
+    await sleeping
+
+
+async def test_a_sleeper_that_was_cancelled_is_passed_over() -> None:
+    """Nobody tries to wake what is gone."""
+    clock = FrozenClock()
+    gone, here = asyncio.create_task(clock.sleep(10)), asyncio.create_task(clock.sleep(10))
+    await others_have_run()
+    gone.cancel()
+    await others_have_run()
+    clock.advance(1)
+    await here
+    assert gone.cancelled()

@@ -1,0 +1,124 @@
+"""Every error has a code of its own, facts that fill its templates, and a place in the drawing of the family."""
+
+import copy
+import re
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import get_type_hints
+
+import pytest
+
+from limpet import errors
+from limpet.errors import InvalidId, LimpetError, Tampered
+
+SAMPLES = {str: "sample", int: 7}
+
+
+def family(root: type[LimpetError] = LimpetError) -> Iterator[type[LimpetError]]:
+    """The root and all that descend from it, as far as Limpet defines them."""
+    yield root
+    for child in root.__subclasses__():
+        if child.__module__.split(".")[0] == "limpet":
+            yield from family(child)
+
+
+def sample(error: type[LimpetError]) -> LimpetError:
+    """One of the class, with every fact filled in."""
+    hints = get_type_hints(error)
+    return error(**{field.name: SAMPLES.get(hints[field.name], "sample") for field in fields(error)})
+
+
+def drawn() -> dict[str, str]:
+    """The tree in the module's docstring: the name of each error, and that of its parent."""
+    path, found = ["LimpetError"], {}
+    for line in (errors.__doc__ or "").splitlines():
+        if (match := re.match(r"    ([│ ]*)[├└]── (\w+)  +\S", line)) is not None:
+            depth = len(match[1]) // 4
+            path[depth + 1 :] = [match[2]]
+            found[match[2]] = path[depth]
+    return found
+
+
+every_error = pytest.mark.parametrize("error", sorted(family(), key=lambda each: each.__name__))
+
+
+def test_every_code_is_used_by_one_class_only() -> None:
+    """A code names one thing on every surface."""
+    codes = [error.code for error in family()]
+    assert sorted(set(codes)) == sorted(codes)
+
+
+def test_every_error_is_defined_in_the_one_file() -> None:
+    """Whoever wants to know what can go wrong reads one module."""
+    assert {error.__module__ for error in family()} == {"limpet.errors"}
+
+
+def test_the_exported_names_are_exactly_the_family() -> None:
+    """Nothing is missing in `__all__`, and nothing else is in it."""
+    assert sorted(error.__name__ for error in family()) == sorted(errors.__all__)
+
+
+def test_the_drawing_shows_every_error_under_its_parent() -> None:
+    """The tree at the top of the module is the tree of classes."""
+    bases = {error.__name__: error.__bases__[0].__name__ for error in family() if error is not LimpetError}
+    assert drawn() == bases
+
+
+@every_error
+def test_the_code_is_plain_lower_case(error: type[LimpetError]) -> None:
+    """Codes can be compared, sent in headers and grepped for."""
+    assert re.fullmatch(r"[a-z]+(_[a-z]+)*", error.code)
+
+
+@every_error
+def test_a_class_has_a_code_of_its_own(error: type[LimpetError]) -> None:
+    """No class inherits the code of its parent by oversight."""
+    assert "code" in vars(error)
+
+
+@every_error
+def test_a_class_says_in_one_line_what_happened(error: type[LimpetError]) -> None:
+    """Every class has a docstring of its own."""
+    assert (vars(error)["__doc__"] or "").strip().endswith(".")
+
+
+@every_error
+def test_the_templates_format_with_the_fields(error: type[LimpetError]) -> None:
+    """What it says, its cure and its code are all in the text, with no place left unfilled."""
+    text = str(sample(error))
+    assert text.endswith(f"[{error.code}]")
+    assert sample(error).cure in text
+    assert "{" not in text
+
+
+@every_error
+def test_every_fact_is_shown_in_the_text(error: type[LimpetError]) -> None:
+    """Nothing that is known is kept from whoever reads the message."""
+    templates = error._says + error._cure
+    assert [field.name for field in fields(error) if f"{{{field.name}" not in templates] == []
+
+
+@every_error
+def test_a_copy_says_the_same(error: type[LimpetError]) -> None:
+    """An error can be copied, and so can leave a process of a pool."""
+    assert repr(copy.copy(sample(error))) == repr(sample(error))
+
+
+def test_facts_are_the_fields_by_name() -> None:
+    """Surfaces render facts, not text."""
+    assert Tampered(run="r", seq=3, reason="why").facts == {"run": "r", "seq": 3, "reason": "why"}
+
+
+def test_the_repr_is_how_it_was_made() -> None:
+    """In a traceback one sees the facts."""
+    assert repr(Tampered(run="r", seq=3, reason="why")) == "Tampered(run='r', seq=3, reason='why')"
+
+
+def test_braces_in_a_fact_are_left_alone() -> None:
+    """A fact is data and never a template."""
+    assert str(InvalidId(id="{oops}")).startswith("'{oops}' cannot be an id.")
+
+
+def test_two_errors_with_the_same_facts_are_two_errors() -> None:
+    """Errors compare by identity, as exceptions do."""
+    assert InvalidId(id="x") != InvalidId(id="x")
