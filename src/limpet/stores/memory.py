@@ -21,7 +21,7 @@ from limpet.stores.ops import Op
 from limpet.stores.rows import Late, Page, RequestFilter, RequestRow, RunFilter, RunRow, Snapshot, WorkerRow
 from limpet.stores.transact import commit
 
-__all__ = ["MemoryBackend"]
+__all__ = ["MemoryBackend", "MemoryTables"]
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -34,7 +34,11 @@ class MemoryBackend:
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._lock = RLock()
-        self._tables = _Tables(clock or SystemClock())
+        self._tables = self.make_tables(clock or SystemClock())
+
+    def make_tables(self, clock: Clock) -> "MemoryTables":
+        """The rows that this backend keeps."""
+        return MemoryTables(clock)
 
     def open(self) -> None:
         """Nothing to connect to."""
@@ -136,7 +140,9 @@ class MemoryBackend:
         return [row for row in rows if _matches(row, where)]
 
 
-class _Tables:
+class MemoryTables:
+    """The rows, each change with a step that undoes it."""
+
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._last_number = 0
@@ -151,10 +157,12 @@ class _Tables:
         self.undo_steps: list[Callable[[], object]] = []
 
     def now(self) -> int:
+        """The store's clock."""
         return self._clock.now()
 
     @contextmanager
     def undoable(self) -> Iterator[None]:
+        """What is done inside is undone if it raises."""
         mark = len(self.undo_steps)
         try:
             yield
@@ -165,15 +173,18 @@ class _Tables:
             raise
 
     def row(self, run: str) -> RunRow | None:
+        """The stream's row."""
         return self.streams.get(run)
 
     def add(self, row: RunRow) -> int:
+        """Insert the row of a new stream; its number."""
         self._last_number += 1
         self._put(self.streams, row.id, replace(row, number=self._last_number))
         self._put(self.log, self._last_number, [])
         return self._last_number
 
     def advance(self, run: str, after: Head, fence: int | None, head: Head, step: int, settled: bool) -> int | None:
+        """Move the head if the condition holds."""
         row = self.streams.get(run)
         if row is None or (row.seq, row.hash) != (after.seq, after.hash):
             return None
@@ -185,47 +196,60 @@ class _Tables:
         return row.number
 
     def save(self, row: RunRow) -> None:
+        """Replace a row."""
         self._put(self.streams, row.id, row)
 
     def insert(self, number: int, events: Sequence[Event], commands: Sequence[str | None] | None = None) -> None:
+        """Add events; commands come each with the id that it is known by."""
         self._extend(self.log[number], events)
         for event, command in zip(events, commands or (), strict=commands is not None):
             if command is not None:
                 self._put(self.commands, (number, command), event)
 
     def events(self, row: RunRow, after: int, limit: int) -> list[Event]:
+        """The events after a sequence, in order."""
         return self.log[row.number][after : after + limit]
 
     def command(self, row: RunRow, command: str) -> Event | None:
+        """The event that a command id belongs to."""
         return self.commands.get((row.number, command))
 
     def request(self, request: str) -> RequestRow | None:
+        """A request's row."""
         return self.request_rows.get(request)
 
     def save_request(self, row: RequestRow, number: int) -> None:
+        """Insert or replace a request's row."""
         assert self.streams[row.run].number == number
         self._put(self.request_rows, row.id, row)
 
     def open_requests(self, number: int) -> list[RequestRow]:
+        """The requests of a run that nobody has decided."""
         mine = (row for row in self.request_rows.values() if row.status == "open")
         return [row for row in mine if self.streams[row.run].number == number]
 
     def workers(self) -> list[WorkerRow]:
+        """All workers."""
         return list(self.worker_rows.values())
 
     def save_worker(self, worker: WorkerRow) -> None:
+        """Insert or replace a worker's row."""
         self._put(self.worker_rows, worker.id, worker)
 
     def drop_worker(self, worker: str) -> None:
+        """Delete a worker's row."""
         self._drop(self.worker_rows, worker)
 
     def is_dead(self, worker: WorkerRow) -> bool:  # noqa: ARG002 - nobody outlives this process
+        """Whether its process is known to have ended."""
         return False
 
     def held_by(self, worker: str) -> list[RunRow]:
+        """The runs that a worker has."""
         return [row for row in self.streams.values() if row.worker == worker]
 
     def ready(self, agent: str, versions: Sequence[str], limit: int) -> list[RunRow]:
+        """Runs of an agent that may be claimed now, longest ready first."""
         now = self.now()
         found = [
             (row.ready_at, row.number, row)
@@ -239,6 +263,7 @@ class _Tables:
         return [row for _, _, row in sorted(found, key=lambda each: each[:2])[:limit]]
 
     def take_slot(self, name: str, size: int, number: int, *, driven: bool) -> bool:
+        """Take one of `size` slots for a run, or keep the one it has."""
         taken = {place: holder for (slot, place), (holder, _) in self.slots.items() if slot == name}
         if number in taken.values():
             return True
@@ -249,18 +274,22 @@ class _Tables:
         return True
 
     def free_slots(self, number: int, *, driven_only: bool) -> None:
+        """Give slots back."""
         for slot, (holder, driven) in list(self.slots.items()):
             if holder == number and (driven or not driven_only):
                 self._drop(self.slots, slot)
 
     def save_snapshot(self, number: int, snapshot: Snapshot) -> None:
+        """Insert or replace a snapshot."""
         self._put(self.snapshot_rows, (number, snapshot.seq), snapshot)
 
     def drop_snapshots(self, number: int, seqs: Sequence[int]) -> None:
+        """Delete snapshots."""
         for seq in seqs:
             self._drop(self.snapshot_rows, (number, seq))
 
     def save_late(self, number: int, late: Late) -> None:
+        """Keep what came too late."""
         self._extend(self.late_rows.setdefault(number, []), [late])
 
     def _exclusive_is_free(self, row: RunRow) -> bool:

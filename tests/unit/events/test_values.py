@@ -2,7 +2,7 @@
 
 import hashlib
 from collections import OrderedDict
-from datetime import datetime
+from datetime import date
 from decimal import Decimal
 from enum import IntEnum, StrEnum
 from pathlib import PurePath
@@ -131,7 +131,7 @@ REFUSED: list[Any] = [
     frozenset({1}),
     1j,
     Decimal(1),
-    datetime.min,
+    date.min,
     PurePath("a"),
     object(),
     Ellipsis,

@@ -35,7 +35,7 @@ def type_name(hint: Any) -> str:
         return f"[{type_name(args[0])}]"
     if origin is dict:
         return f"{{{type_name(args[0])}:{type_name(args[1])}}}"
-    return BY_NAME.get(hint, hint.__name__)
+    return BY_NAME.get(hint) or str(hint.__name__)
 
 
 def default(field: msgspec.structs.FieldInfo) -> str:

@@ -77,7 +77,7 @@ class SqliteBackend:
     def changes(self, stop: Flag) -> Iterator[None]:
         """Look every few milliseconds whether another connection has committed."""
         with _translated(), closing(self._alive().connect(reading=True)) as db:
-            seen: list[object] = []
+            seen: Sequence[object] = ()
             while not stop.is_set():
                 found = db.execute(self._sql["data_version"]).fetchall()
                 if found != seen:

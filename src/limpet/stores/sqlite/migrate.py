@@ -40,4 +40,4 @@ def schema_version(db: apsw.Connection, sql: Mapping[str, str]) -> int:
     if not db.execute(sql["has_schema"]).fetchall():
         return 0
     [(found,)] = db.execute(sql["schema_version"]).fetchall()
-    return int(found)
+    return int(str(found))

@@ -1,0 +1,359 @@
+"""Stories of runs: logs as an engine could have written them, in which things end that have begun.
+
+The teller keeps just enough of what is open to say something sensible next. It is not the fold, and does not use it.
+"""
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+from hypothesis import strategies as st
+from tests.laws.values import agent_states
+from tests.unit.logs import (
+    BOOM,
+    CRASH,
+    answered,
+    asked,
+    called,
+    completed,
+    failed,
+    resolved,
+    returned,
+    started,
+    unknown,
+)
+
+from limpet.events import START, AnyBody, Event, Limits, Payload, Spent, Wait, inline, seal
+from limpet.events import bodies as b
+from limpet.state import AgentState, diff
+
+__all__ = ["run_logs"]
+
+Say = Callable[[], AnyBody]
+Where = Literal["pending", "running", "waiting", "failed", "over"]
+
+_spents = st.none() | st.builds(Spent, tokens=st.integers(0, 9), cost=st.sampled_from([0.0, 0.1, 0.25]))
+_values = st.sampled_from([inline(None), inline({"a": [1, -0.0]}), inline("é"), Payload(blob="b-1", bytes=9)])
+
+
+class Story:
+    """A run in the making: where it is, and what is open in it."""
+
+    def __init__(self, draw: st.DrawFn) -> None:
+        self.draw = draw
+        self.run, self.where, self.seq = "run-1", "pending", 0
+        self.step = self.settled = self.count = self.fence = 0
+        self.running: dict[int, int] = {}
+        self.retrying: dict[int, int] = {}
+        self.unknown: dict[int, int] = {}
+        self.requests: list[str] = []
+        self.grants: list[str | None] = [None]
+        self.waits: list[str] = []
+        self.children: list[str] = []
+        self.signals: list[int] = []
+        self.turn = 0
+        self.working = AgentState()
+
+    # What can be said, depending on where it is
+
+    def choices(self) -> list[Say]:
+        """Everything that may happen next."""
+        anywhere: list[Say] = [self.signal, self.cancel, self.extend, self.grant, self.revoke, self.pause, self.resume]
+        match self.where:
+            case "running":
+                return [*self.work(), *self.open_ends(), *self.leaving(), *anywhere]
+            case "pending":
+                return [self.claim, self.claim, self.claim, self.fork, *anywhere]
+            case "waiting":
+                return [self.claim, self.claim, self.resume, self.fork, *self.outside(), *anywhere]
+            case "failed":
+                return [self.resume, self.fork]
+            case _:
+                return [self.fork]
+
+    def work(self) -> list[Say]:
+        """What the agent's code does by itself."""
+        return [
+            *(self.start, self.start, self.start, self.patch, self.patch, self.decide, self.next_turn, self.value),
+            *(self.version, self.artifact, self.flag, self.ask, self.call, self.timer, self.receive, self.read),
+            *(self.invalidate, self.say, self.compensate, self.die),
+        ]
+
+    def open_ends(self) -> list[Say]:
+        """What can come of things that have begun."""
+        found: list[Say] = []
+        if self.running:
+            found += [self.complete_step] * 4 + [self.fail_step, self.retry_step, self.lose_step]
+            found += [self.progress, self.reserve, self.restart]
+        if self.retrying:
+            found += [self.again, self.again]
+        if self.unknown:
+            found += [self.resolve, self.resolve]
+        if self.requests:
+            found += [self.expire, self.escalate, self.withdraw]
+        if self.waits:
+            found += [self.end_wait]
+        return found + self.outside()
+
+    def outside(self) -> list[Say]:
+        """What others can do about things that have begun."""
+        return [self.answer] * bool(self.requests) + [self.come_back] * bool(self.children)
+
+    def leaving(self) -> list[Say]:
+        """The ways out of running."""
+        return [self.release, self.park, self.park, self.complete, self.fail, self.stop]
+
+    # The run
+
+    def create(self) -> AnyBody:
+        working = self.patch_to(self.draw(agent_states())) if self.flip() else None
+        return b.RunCreated(agent="a", agent_version="1", input=self.draw(_values), initial=working, steps=self.some())
+
+    def claim(self) -> AnyBody:
+        self.where, self.fence = "running", self.fence + 1
+        return b.RunClaimed(worker=f"w-{self.fence}")
+
+    def die(self) -> AnyBody:
+        self.fence += 1
+        return b.RunClaimed(worker=f"w-{self.fence}", died=True)
+
+    def release(self) -> AnyBody:
+        self.where = "pending"
+        return b.RunReleased(reason="drain")
+
+    def park(self) -> AnyBody:
+        self.where = "waiting"
+        return b.RunWaiting(waits=tuple(Wait(what="person", key=each) for each in self.requests), wake=self.some())
+
+    def complete(self) -> AnyBody:
+        self.end("over")
+        return b.RunCompleted(output=self.draw(_values))
+
+    def fail(self) -> AnyBody:
+        self.end("failed")
+        return b.RunFailed(failure=BOOM, number=self.some())
+
+    def stop(self) -> AnyBody:
+        self.end("over")
+        return b.RunCancelled(reason="stop")
+
+    def end(self, where: Where) -> None:
+        self.where = where
+        self.requests.clear()
+        self.waits.clear()
+
+    def fork(self) -> AnyBody:
+        body = b.RunForked(run=self.run, at=self.seq, step=self.settled, effects="ask", agent_version=self.maybe("2"))
+        for opened in (self.running, self.retrying, self.unknown, self.requests, self.waits, self.children):
+            opened.clear()
+        self.signals.clear()
+        self.grants[1:] = []
+        self.run, self.where, self.step = f"{self.run}.1", "pending", self.settled
+        return body
+
+    def pause(self) -> AnyBody:
+        if self.where == "pending":
+            self.where = "waiting"
+        return b.PauseRequested(command=self.new("c"))
+
+    def resume(self) -> AnyBody:
+        if self.where in ("waiting", "failed"):
+            self.where = "pending"
+        return b.ResumeRequested(command=self.new("c"))
+
+    def cancel(self) -> AnyBody:
+        return b.CancelRequested(command=self.new("c"), reason="stop")
+
+    def next_turn(self) -> AnyBody:
+        self.turn += 1
+        return b.TurnStarted(loop=f"turns#{self.draw(st.integers(1, 2))}", number=self.turn)
+
+    # Steps
+
+    def start(self) -> AnyBody:
+        self.step += 1
+        self.running[self.step] = 1
+        return self.started(self.step, 1)
+
+    def again(self) -> AnyBody:
+        number, attempt = self.take(self.retrying)
+        self.running[number] = attempt + 1
+        return self.started(number, attempt + 1)
+
+    def restart(self) -> AnyBody:
+        number, attempt = self.take(self.running)
+        self.running[number] = attempt
+        return self.started(number, attempt)
+
+    def started(self, number: int, attempt: int) -> AnyBody:
+        effect = self.draw(st.sampled_from(["none", "idempotent", "once", "transaction"]))
+        return started(number, attempt, effect=effect, grant=self.draw(st.sampled_from(self.grants)))
+
+    def progress(self) -> AnyBody:
+        number = self.draw(st.sampled_from(sorted(self.running)))
+        return b.StepProgressed(number=number, attempt=1, note="half", partial=self.draw(st.none() | _values))
+
+    def reserve(self) -> AnyBody:
+        number = self.draw(st.sampled_from(sorted(self.running)))
+        return b.BudgetReserved(number=number, tokens=self.draw(st.integers(0, 9)), cost=0.1)
+
+    def complete_step(self) -> AnyBody:
+        number, attempt = self.settle(self.running)
+        return completed(number, attempt, output=self.draw(_values), spent=self.draw(_spents))
+
+    def fail_step(self) -> AnyBody:
+        number, attempt = self.settle(self.running)
+        return failed(number, attempt, spent=self.draw(_spents))
+
+    def retry_step(self) -> AnyBody:
+        number, attempt = self.take(self.running)
+        self.retrying[number] = attempt
+        return failed(number, attempt, retry_at=9, spent=self.draw(_spents))
+
+    def lose_step(self) -> AnyBody:
+        number, attempt = self.take(self.running)
+        self.unknown[number] = attempt
+        return unknown(number, attempt, failure=self.maybe(CRASH), spent=self.draw(_spents))
+
+    def resolve(self) -> AnyBody:
+        outcome = self.draw(st.sampled_from(["applied", "not_applied", "gave_up"]))
+        if outcome != "not_applied":
+            return resolved(outcome, *self.settle(self.unknown))
+        number, attempt = self.take(self.unknown)
+        self.retrying[number] = attempt
+        return resolved(outcome, number, attempt)
+
+    def settle(self, steps: dict[int, int]) -> tuple[int, int]:
+        number, attempt = self.take(steps)
+        self.settled = max(self.settled, number)
+        return number, attempt
+
+    # What the agent knows and chooses
+
+    def patch(self) -> AnyBody:
+        return b.StatePatched(name=self.new("patch#"), patch=self.patch_to(self.draw(agent_states())))
+
+    def patch_to(self, wanted: AgentState) -> Any:
+        found = diff(self.working, wanted)
+        self.working = wanted
+        return found
+
+    def decide(self) -> AnyBody:
+        chosen = self.draw(_values)
+        return b.DecisionMade(name=self.new("d#"), question="?", chosen=chosen, options=chosen, because="so")
+
+    def value(self) -> AnyBody:
+        return b.ValueRecorded(name=self.new("now#"), value=self.draw(_values))
+
+    def version(self) -> AnyBody:
+        return b.VersionChosen(name=self.new("version#"), change="new", chosen=self.flip())
+
+    def artifact(self) -> AnyBody:
+        given = {"artifact_id": self.new("stored-"), "type": "t", "summary": "s", "bytes": 1, "content": inline("…")}
+        return b.ArtifactStored(name=self.new("artifact#"), **given)
+
+    def flag(self) -> AnyBody:
+        return b.RiskFlagged(flag=self.draw(st.sampled_from(["policy-1", "policy-2"])))
+
+    def read(self) -> AnyBody:
+        return b.ExternalRead(source=self.draw(st.sampled_from("pq")), key="k", number=self.step, stale_at=9)
+
+    def invalidate(self) -> AnyBody:
+        return b.ExternalInvalidated(source=self.draw(st.sampled_from("pq")))
+
+    def say(self) -> AnyBody:
+        return b.MessageSaid(name=self.new("say#"), conversation="c-1", message=self.count)
+
+    def compensate(self) -> AnyBody:
+        return b.CompensationStarted(number=self.step, attempt=1, key="k:undo")
+
+    def extend(self) -> AnyBody:
+        return b.BudgetExtended(command=self.new("c"), by="ann", limits=Limits(max_steps=self.some()))
+
+    # People, other agents, signals and times
+
+    def ask(self) -> AnyBody:
+        self.requests.append(self.new("q-"))
+        return asked(self.requests[-1], expires=self.some())
+
+    def answer(self) -> AnyBody:
+        request, decision = self.pop(self.requests), self.draw(st.sampled_from(["answered", "approved", "rejected"]))
+        if decision == "approved":
+            self.grants.append(request)
+        return answered(request, decision)
+
+    def expire(self) -> AnyBody:
+        return b.RequestExpired(request=self.pop(self.requests), outcome="raised")
+
+    def escalate(self) -> AnyBody:
+        request = self.draw(st.sampled_from(self.requests))
+        return b.RequestExpired(request=request, outcome="escalated", to=("boss",), expires=self.some())
+
+    def withdraw(self) -> AnyBody:
+        return b.WaitEnded(name="ask#1", how="withdrawn", request=self.pop(self.requests))
+
+    def grant(self) -> AnyBody:
+        self.grants.append(self.new("g-"))
+        return b.GrantGiven(command=self.new("c"), grant=str(self.grants[-1]), by="ann", tool="refund")
+
+    def revoke(self) -> AnyBody:
+        return b.GrantRevoked(command=self.new("c"), grant=str(self.draw(st.sampled_from(self.grants))), by="ann")
+
+    def call(self) -> AnyBody:
+        child, mode = f"{self.run}.{self.new('h-')}", self.draw(st.sampled_from(["call", "handoff", "start"]))
+        if mode != "start":
+            self.children.append(child)
+        return called(child, mode)
+
+    def come_back(self) -> AnyBody:
+        return returned(self.pop(self.children), spent=self.draw(_spents))
+
+    def signal(self) -> AnyBody:
+        self.signals.append(self.seq + 1)
+        return b.SignalReceived(command=self.new("c"), signal="paid", value=self.draw(_values))
+
+    def timer(self) -> AnyBody:
+        self.waits.append(self.new("sleep#"))
+        return b.TimerSet(name=self.waits[-1], wake=9)
+
+    def receive(self) -> AnyBody:
+        self.waits.append(self.new("receive#"))
+        return b.WaitOpened(name=self.waits[-1], signal="paid", expires=self.some())
+
+    def end_wait(self) -> AnyBody:
+        event = self.pop(self.signals) if self.signals and self.flip() else None
+        return b.WaitEnded(name=self.pop(self.waits), how="fired" if event is None else "received", event=event)
+
+    # Drawing
+
+    def new(self, prefix: str) -> str:
+        self.count += 1
+        return f"{prefix}{self.count}"
+
+    def flip(self) -> bool:
+        return self.draw(st.booleans())
+
+    def some(self) -> int | None:
+        return self.draw(st.sampled_from([None, 5, 9]))
+
+    def maybe(self, value: Any) -> Any:
+        return value if self.flip() else None
+
+    def pop(self, items: list[Any]) -> Any:
+        return items.pop(self.draw(st.integers(0, len(items) - 1)))
+
+    def take(self, steps: dict[int, int]) -> tuple[int, int]:
+        number = self.draw(st.sampled_from(sorted(steps)))
+        return number, steps.pop(number)
+
+
+@st.composite
+def run_logs(draw: st.DrawFn, min_size: int = 1, max_size: int = 30) -> list[Event]:
+    """The log of a run, sealed as a store would have it."""
+    story, head, events, time = Story(draw), START, list[Event](), 1_700_000_000_000_000
+    body = story.create()
+    for _ in range(draw(st.integers(min_size, max_size))):
+        sealed = seal(head, story.run, body, time=time, fence=story.fence, actor="worker:w-1")
+        events.append(sealed.event)
+        head, story.seq, time = sealed.event.head, sealed.event.seq, time + draw(st.integers(0, 5))
+        body = draw(st.sampled_from(story.choices()))()
+    return events

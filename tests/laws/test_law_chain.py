@@ -1,0 +1,125 @@
+"""Laws of the chain: a log as it was written verifies, and no single edit of it does."""
+
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+from tests.laws.logs import run_logs
+
+from limpet.errors import Tampered
+from limpet.events import START, Event, seal, verify
+from limpet.events import bodies as b
+
+few = settings(deadline=None, derandomize=True, max_examples=40)
+some = settings(deadline=None, derandomize=True, max_examples=100)
+
+
+def edits(event: Event) -> dict[str, Any]:
+    """Another value for every field of an event."""
+    return {
+        "run": event.run + "x",
+        "seq": event.seq + 1,
+        "time": event.time + 1,
+        "kind": event.kind + "x",
+        "version": event.version + 1,
+        "fence": event.fence + 1,
+        "actor": event.actor[:-1],
+        "codec": "zstd",
+        "key_id": "k",
+        "body": event.body + b" ",
+        "hash": event.hash[::-1],
+    }
+
+
+def is_found(events: list[Event]) -> bool:
+    """Whether the log is refused."""
+    try:
+        verify(events)
+    except Tampered:
+        return True
+    return False
+
+
+def test_every_field_of_an_event_is_edited_by_these_laws() -> None:
+    """A new field of the envelope has to be hashed too."""
+    event = seal(START, "run-1", b.RunReleased(reason="drain"), time=1, fence=1, actor="a").event
+    assert tuple(edits(event)) == Event.__struct_fields__
+
+
+@some
+@given(run_logs())
+def test_a_log_as_written_verifies(events: list[Event]) -> None:
+    """To the head of its last event, whole and in two pieces."""
+    assert verify(events) == events[-1].head
+    for cut in range(1, len(events)):
+        assert verify(events[cut:], verify(events[:cut]), events[cut - 1].fence) == events[-1].head
+
+
+@few
+@given(events=run_logs())
+def test_a_change_of_any_field_of_any_event_is_found(events: list[Event]) -> None:
+    """Envelope, body and hash of every event of the log."""
+    for place, event in enumerate(events):
+        for field, value in edits(event).items():
+            changed = replace(event, **{field: value})
+            assert is_found([*events[:place], changed, *events[place + 1 :]]), field
+
+
+@few
+@given(run_logs(), st.data())
+def test_any_flipped_bit_of_a_body_is_found(events: list[Event], data: st.DataObject) -> None:
+    """Wherever it is."""
+    place = data.draw(st.integers(0, len(events) - 1))
+    body = bytearray(events[place].body)
+    body[data.draw(st.integers(0, len(body) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    assert is_found([*events[:place], replace(events[place], body=bytes(body)), *events[place + 1 :]])
+
+
+@few
+@given(run_logs(min_size=2))
+def test_the_deletion_of_any_but_the_last_is_found(events: list[Event]) -> None:
+    """Also if the numbers are closed up behind it."""
+    for place in range(len(events) - 1):
+        shorter = events[:place] + events[place + 1 :]
+        assert is_found(shorter)
+        assert is_found([replace(event, seq=seq) for seq, event in enumerate(shorter, 1)])
+
+
+@few
+@given(run_logs(min_size=2))
+def test_a_swap_of_any_neighbours_is_found(events: list[Event]) -> None:
+    """Also if they take each other's numbers."""
+    for place in range(len(events) - 1):
+        one, two = events[place], events[place + 1]
+        assert is_found([*events[:place], two, one, *events[place + 2 :]])
+        exchanged = [replace(two, seq=one.seq), replace(one, seq=two.seq)]
+        assert is_found([*events[:place], *exchanged, *events[place + 2 :]])
+
+
+@few
+@given(run_logs())
+def test_a_repetition_of_any_event_anywhere_is_found(events: list[Event]) -> None:
+    """Also if it takes the number of the place it was put in."""
+    for place in range(len(events) + 1):
+        for event in events:
+            assert is_found([*events[:place], event, *events[place:]])
+            assert is_found([*events[:place], replace(event, seq=place + 1), *events[place:]])
+
+
+@few
+@given(run_logs(min_size=2))
+def test_an_insertion_that_fits_what_is_before_it_is_found_by_what_is_after(events: list[Event]) -> None:
+    """A forger who can hash still has to rewrite everything to the end."""
+    for place in range(len(events)):
+        head, fence = (events[place - 1].head, events[place - 1].fence) if place else (START, 0)
+        forged = seal(head, events[0].run, b.RunReleased(reason="forged"), time=0, fence=fence, actor="a").event
+        rest = [replace(event, seq=event.seq + 1) for event in events[place:]]
+        assert is_found([*events[:place], forged, *rest])
+
+
+@few
+@given(run_logs(min_size=2))
+def test_a_truncation_shows_only_in_the_head(events: list[Event]) -> None:
+    """Said honestly: what was cut off at the end is found against a head that was exported before."""
+    assert verify(events[:-1]) == events[-2].head != events[-1].head

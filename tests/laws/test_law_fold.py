@@ -1,0 +1,145 @@
+"""Laws of the fold: any cut gives the same state, in memory or through JSON, and a long log costs only its length."""
+
+import sys
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from types import CodeType, FrameType
+from typing import Any
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.laws.logs import run_logs
+from tests.laws.values import bodies
+from tests.unit.logs import CLAIMED, CREATED, called, completed, decided, log, patched, returned, started
+
+from limpet.errors import Tampered
+from limpet.events import AnyBody, Event, Fact, seal
+from limpet.events import bodies as b
+from limpet.state import ENDED, Fold, RunState, fold
+from limpet.state.patch import Working
+
+some = settings(deadline=None, derandomize=True, max_examples=100)
+many = settings(deadline=None, derandomize=True, max_examples=400)
+
+
+def calls_during(work: Callable[[], object]) -> Counter[CodeType]:
+    """How often each Python function was called."""
+    seen: Counter[CodeType] = Counter()
+
+    def look(frame: FrameType, what: str, _: Any) -> None:
+        if what == "call":
+            seen[frame.f_code] += 1
+
+    before = sys.getprofile()
+    sys.setprofile(look)
+    try:
+        work()
+    finally:
+        sys.setprofile(before)
+    return seen
+
+
+def rounds(count: int) -> list[Event]:
+    """A log in which the same things happen again and again, and every thing that begins ends."""
+    again: list[AnyBody] = []
+    for number in range(1, count + 1):
+        again += [b.TurnStarted(loop="turns#1", number=number), started(number), completed(number), decided()]
+        again += [patched(facts=(Fact(key="k", value=msgspec.Raw(b"1")),)), called(), returned()]
+    return log(CREATED, CLAIMED, *again)
+
+
+@some
+@given(run_logs())
+def test_every_cut_of_a_log_gives_the_same_state(events: list[Event]) -> None:
+    """fold(all) == fold(tail, fold(prefix)): deleting every snapshot changes no answer."""
+    whole = fold(events)
+    for cut in range(1, len(events) + 1):
+        assert fold(events[cut:], fold(events[:cut])) == whole
+
+
+@some
+@given(run_logs())
+def test_every_cut_through_json_gives_the_same_state(events: list[Event]) -> None:
+    """A snapshot is the state as JSON, and nothing is lost in it."""
+    whole = fold(events)
+    for cut in range(1, len(events) + 1):
+        stored = msgspec.json.encode(fold(events[:cut]))
+        assert fold(events[cut:], msgspec.json.decode(stored, type=RunState)) == whole
+
+
+@some
+@given(run_logs())
+def test_many_small_folds_are_one_big_fold(events: list[Event]) -> None:
+    """Event by event, with a stored state in between each time."""
+    state = fold(events[:1])
+    for event in events[1:]:
+        state = msgspec.json.decode(msgspec.json.encode(fold([event], state)), type=RunState)
+    assert state == fold(events)
+
+
+@some
+@given(run_logs())
+def test_the_builder_shows_every_state_on_its_way(events: list[Event]) -> None:
+    """Looking at it in between changes nothing."""
+    building = Fold()
+    for place, event in enumerate(events, 1):
+        building.add(event, event.decode())
+        assert building.freeze() == fold(events[:place])
+
+
+@many
+@given(run_logs())
+def test_a_state_agrees_with_its_log(events: list[Event]) -> None:
+    """What can be seen from the outside of the log is what the state says."""
+    state = fold(events)
+    assert (state.run, state.position.seq, state.counters.events) == (events[-1].run, len(events), len(events))
+    assert (state.updated, state.fence) == (events[-1].time, events[-1].fence)
+    assert all(step.number <= state.position.step <= state.spent.steps for step in state.steps)
+    assert (state.worker is not None) == (state.status == "running")
+    assert not (state.status in ENDED and (state.requests or state.open_waits or state.pausing))
+
+
+@many
+@given(run_logs(max_size=8), bodies)
+def test_any_event_after_any_log_is_folded_or_refused(events: list[Event], body: Any) -> None:
+    """No body makes the fold fail in another way, and none is passed over."""
+    event = seal(events[-1].head, "run-1", body, time=0, fence=events[-1].fence, actor="a").event
+    try:
+        state = fold([*events, event])
+    except Tampered:
+        return
+    assert state.position.seq == len(events) + 1
+
+
+@some
+@given(run_logs(min_size=3), st.data())
+def test_a_log_with_a_gap_is_never_folded(events: list[Event], data: st.DataObject) -> None:
+    """Nothing can be left out but the end."""
+    gap = data.draw(st.integers(0, len(events) - 2))
+    try:
+        fold(events[:gap] + events[gap + 1 :])
+    except Tampered:
+        return
+    raise AssertionError(f"a log without event {gap + 1} was folded")
+
+
+@some
+@given(run_logs())
+def test_a_fold_freezes_once(events: list[Event]) -> None:
+    """The builder is mutable, so that no event pays for all the state before it."""
+    calls = calls_during(lambda: fold(events))
+    assert (calls[Working.freeze.__code__], calls[Fold.freeze.__code__]) == (1, 1)
+
+
+def test_a_fold_does_the_same_work_for_each_event() -> None:
+    """Twice the log is twice the calls, to the last one."""
+    one, two, three = (calls_during(partial(fold, rounds(count))).total() for count in (50, 100, 150))
+    assert three - two == two - one > 0
+
+
+def test_a_state_does_not_grow_with_what_is_settled() -> None:
+    """Ten times the log is the same state, but for the digits of its counters."""
+    small, big = (len(msgspec.json.encode(fold(rounds(count)))) for count in (100, 1000))
+    assert big - small < 40

@@ -1,0 +1,105 @@
+"""Laws of patches: the patch between two states leads from one to the other, and a refused one leads nowhere."""
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.laws.values import agent_states, of_type
+
+from limpet.errors import InvalidPatch
+from limpet.events import Artifact, Fact, PlanItem, Revision, StatePatch
+from limpet.events.values import encode
+from limpet.state import AgentState, apply, diff, from_json, to_json, words
+from limpet.state.patch import Working
+
+some = settings(deadline=None, derandomize=True, max_examples=200)
+many = settings(deadline=None, derandomize=True, max_examples=500)
+
+_keys = st.lists(st.sampled_from(["a", "b", "c", "d", ""]), max_size=3).map(tuple)
+
+wild_patches = st.builds(
+    StatePatch,
+    goal=of_type(str) | of_type(msgspec.UnsetType),
+    plan=st.just(msgspec.UNSET) | st.lists(st.builds(PlanItem, item=st.just("x")), max_size=2).map(tuple),
+    revise=st.lists(st.builds(Revision, index=st.integers(-1, 3), status=st.just("done")), max_size=1).map(tuple),
+    facts=_keys.map(lambda keys: tuple(Fact(key=key, value=msgspec.Raw(b"1")) for key in keys)),
+    retract=_keys,
+    questions=_keys,
+    answered=st.dictionaries(st.sampled_from("abc"), st.just("so"), max_size=2),
+    artifacts=_keys.map(lambda keys: tuple(Artifact(artifact_id=key, type="t", summary="s", bytes=0) for key in keys)),
+    discard=_keys,
+    flags=_keys,
+    lower=_keys,
+)
+"""Patches of which some fit and most do not."""
+
+
+@many
+@given(agent_states(), agent_states())
+def test_the_patch_between_two_states_leads_from_one_to_the_other(a: AgentState, b: AgentState) -> None:
+    """apply(a, diff(a, b)) == b."""
+    assert apply(a, diff(a, b)) == b
+
+
+@some
+@given(agent_states())
+def test_between_a_state_and_itself_there_is_nothing(a: AgentState) -> None:
+    """diff(a, a) is the empty patch, and the empty patch changes nothing."""
+    assert diff(a, a) == StatePatch()
+    assert apply(a, StatePatch()) == a
+
+
+@some
+@given(agent_states(), agent_states(), agent_states())
+def test_patches_one_after_the_other_lead_the_same_way(a: AgentState, b: AgentState, c: AgentState) -> None:
+    """On one mutable state, as the fold does it, or each for itself."""
+    working = Working(a)
+    working.apply(diff(a, b))
+    working.apply(diff(b, c))
+    assert working.freeze() == c
+
+
+@some
+@given(agent_states(), agent_states())
+def test_a_patch_survives_being_stored(a: AgentState, b: AgentState) -> None:
+    """Null and unset stay two things."""
+    stored = msgspec.json.decode(encode(diff(a, b)), type=StatePatch)
+    assert apply(a, stored) == b
+
+
+@some
+@given(agent_states())
+def test_every_state_survives_json(a: AgentState) -> None:
+    """from_json(to_json(a)) == a."""
+    assert from_json(to_json(a)) == a
+
+
+@many
+@given(agent_states(), wild_patches)
+def test_a_patch_is_applied_as_a_whole_or_not_at_all(a: AgentState, patch: StatePatch) -> None:
+    """Whatever is wrong with it, a refused patch has changed nothing."""
+    working = Working(a)
+    try:
+        working.apply(patch)
+    except InvalidPatch:
+        assert working.freeze() == a
+    else:
+        assert working.freeze() == apply(a, patch)
+
+
+@many
+@given(agent_states(), wild_patches)
+def test_what_a_patch_leads_to_is_a_state(a: AgentState, patch: StatePatch) -> None:
+    """No patch leads to what could not be read back."""
+    try:
+        after = apply(a, patch)
+    except InvalidPatch:
+        return
+    assert from_json(to_json(after)) == after
+
+
+@some
+@given(agent_states(), agent_states())
+def test_a_patch_has_words_exactly_if_it_says_something(a: AgentState, b: AgentState) -> None:
+    """Nothing changes unsaid, and nothing is said of no change."""
+    patch = diff(a, b)
+    assert bool(words(a, patch)) == (patch != StatePatch())

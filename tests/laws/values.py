@@ -1,0 +1,96 @@
+"""Strategies for what events are made of: strict values, working states, and bodies of every kind."""
+
+from functools import cache
+from itertools import permutations, product
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from hypothesis import strategies as st
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from limpet.events import KINDS, Artifact, Constraints, Fact, HumanInTheLoop, Limits, Payload, canonical, inline
+from limpet.state import AgentState
+
+__all__ = ["agent_states", "bodies", "json_values", "of_type", "payloads"]
+
+_leaves: st.SearchStrategy[Any] = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**70), 2**70),
+    st.integers(-(2**2048) + 1, 2**2048 - 1),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.text(),
+)
+
+json_values: st.SearchStrategy[Any] = st.recursive(
+    _leaves, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4), max_leaves=12
+)
+
+_raw = json_values.map(lambda value: Raw(canonical(value)))
+payloads = st.one_of(json_values.map(inline), st.builds(Payload, blob=st.text(min_size=1), bytes=st.integers(0, 2**40)))
+
+
+@cache
+def of_type(hint: Any) -> st.SearchStrategy[Any]:
+    """Whatever a field of this type may hold."""
+    origin, args = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return st.one_of([of_type(arg) for arg in args])
+    if origin is Literal:
+        return st.sampled_from(args)
+    if origin is tuple:
+        return st.lists(of_type(args[0]), max_size=3).map(tuple)
+    if origin is dict:
+        return st.dictionaries(of_type(args[0]), of_type(args[1]), max_size=3)
+    if issubclass(hint, Struct) and hint is not Payload:
+        return st.builds(hint, **{name: of_type(each) for name, each in get_type_hints(hint).items()})
+    return _SIMPLE[hint]
+
+
+_SIMPLE: dict[Any, st.SearchStrategy[Any]] = {
+    NoneType: st.none(),
+    UnsetType: st.just(UNSET),
+    Raw: _raw,
+    Payload: payloads,
+    bool: st.booleans(),
+    int: st.integers(-(2**63), 2**63 - 1),
+    float: st.floats(allow_nan=False, allow_infinity=False),
+    str: st.text(max_size=8),
+}
+
+bodies: st.SearchStrategy[Any] = st.one_of([of_type(kind.body) for kind in KINDS])
+
+# A working state is drawn in few draws, from few names: states are cheap, and two of them have much in common.
+
+_lists = st.sampled_from([keys for size in range(5) for keys in permutations("abcdef", size)])
+_plans = st.sampled_from(
+    [plan for size in range(4) for plan in product("xy", ("pending", "doing", "done"), repeat=size)]
+)
+_raws = [Raw(b"0"), Raw(b"null"), Raw(b'{"a":[1,2.5]}'), Raw('"é"'.encode())]
+_details = st.integers(0, 63)
+_constraints = st.sampled_from([None, Constraints(), Constraints(human_in_the_loop=HumanInTheLoop())])
+_budgets = st.sampled_from([None, Limits(), Limits(max_steps=0), Limits(max_cost=0.5, exhausted="ask")])
+
+
+@st.composite
+def agent_states(draw: st.DrawFn) -> AgentState:
+    """A working state as patches can lead to."""
+    plan, detail = draw(_plans), draw(_details)
+    statuses: Any = plan[1::2]
+    return AgentState(
+        goal=draw(st.sampled_from(["", "settle", "deploy"])),
+        constraints=draw(_constraints),
+        budget=draw(_budgets),
+        plan=plan[::2],
+        plan_status=statuses if set(statuses) - {"pending"} else (),
+        known_facts=tuple(
+            Fact(key=key, value=_raws[(detail + ord(key)) % 4], source="user" * (detail // 32)) for key in draw(_lists)
+        ),
+        open_questions=draw(_lists),
+        artifacts=tuple(
+            Artifact(artifact_id=key, type="t", summary="s", bytes=(detail >> place) & 1)
+            for place, key in enumerate(draw(_lists))
+        ),
+        risk_flags=draw(_lists),
+        data=draw(st.sampled_from([UNSET, *_raws])),
+    )

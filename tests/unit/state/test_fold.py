@@ -1,0 +1,318 @@
+"""The fold takes in a log from its beginning, in order, and keeps what the agent knows."""
+
+from typing import Any
+
+import pytest
+from msgspec import UNSET, Raw
+from msgspec.structs import replace
+from tests.unit.logs import (
+    BOOM,
+    CLAIMED,
+    CREATED,
+    RELEASED,
+    RUN_COMPLETED,
+    called,
+    completed,
+    decided,
+    forked,
+    log,
+    patched,
+    returned,
+    started,
+    state_after,
+)
+
+from limpet.errors import Tampered, UnknownEvent
+from limpet.events import (
+    Artifact,
+    Constraints,
+    Fact,
+    HumanInTheLoop,
+    Lineage,
+    Payload,
+    PlanItem,
+    Revision,
+    Spent,
+    StatePatch,
+    inline,
+)
+from limpet.events import bodies as b
+from limpet.state import AgentState, Counters, Fold, Position, RunState, fold
+from limpet.state.fold import KEPT_DECISIONS
+from limpet.state.run import Decision
+
+# The beginning
+
+
+def test_a_new_run_is_pending_and_knows_what_it_was_made_of() -> None:
+    """Everything that the first event says is in the state."""
+    created = b.RunCreated(
+        agent="support",
+        agent_version="3",
+        input=inline("help"),
+        user="u-1",
+        session="s-1",
+        conversation="c-1",
+        labels={"team": "a"},
+        parent=Lineage(run="boss", name="support#1"),
+        initial=StatePatch(goal="settle"),
+        steps=9,
+        start_at=7000,
+        deadline=9000,
+        exclusive="session:s-1",
+    )
+    assert fold(log(created)) == RunState(
+        run="run-1",
+        agent="support",
+        agent_version="3",
+        status="pending",
+        position=Position(seq=1, step=0, steps=9),
+        input=inline("help"),
+        created=1010,
+        updated=1010,
+        wake=7000,
+        deadline=9000,
+        user="u-1",
+        session="s-1",
+        conversation="c-1",
+        labels={"team": "a"},
+        parent=Lineage(run="boss", name="support#1"),
+        working=AgentState(goal="settle"),
+        spent=Spent(),
+        counters=Counters(events=1),
+    )
+
+
+def test_a_run_without_a_beginning_state_knows_nothing() -> None:
+    """The working state begins empty."""
+    assert fold(log(CREATED)).working == AgentState()
+
+
+def test_an_empty_log_is_no_run() -> None:
+    """There is no state of nothing."""
+    with pytest.raises(Tampered, match="the log is empty"):
+        fold([])
+
+
+def test_folding_nothing_onto_a_state_leaves_it() -> None:
+    """An empty tail changes no answer."""
+    state = state_after(started())
+    assert fold([], state) == state
+
+
+@pytest.mark.parametrize("body", [CLAIMED, started(), forked(), RUN_COMPLETED])
+def test_a_log_that_begins_otherwise_is_refused(body: Any) -> None:
+    """Only `run.created` begins a run."""
+    with pytest.raises(Tampered, match="cannot begin with"):
+        fold(log(body))
+
+
+def test_a_run_is_created_once() -> None:
+    """A second creation is not a new beginning."""
+    with pytest.raises(Tampered, match="created once"):
+        fold(log(CREATED, CREATED))
+
+
+def test_a_run_is_not_created_on_top_of_a_state() -> None:
+    """Nor is it when the beginning was folded before."""
+    events = log(CREATED, CREATED)
+    with pytest.raises(Tampered, match="created once"):
+        fold(events[1:], fold(events[:1]))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b.ConversationCreated(),
+        b.ConversationForked(conversation="c-1", at=1),
+        b.ConversationCompacted(first=1, last=2, summary=None),
+        b.MessageAdded(message="m-1", role="user", content=inline("hi")),
+    ],
+)
+def test_events_of_conversations_do_not_belong_in_a_run(body: Any) -> None:
+    """A conversation has a log of its own."""
+    with pytest.raises(Tampered, match="does not belong in a run's log"):
+        state_after(body)
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_gap_is_found(place: int) -> None:
+    """Folding needs every event, in order."""
+    events = log(CREATED, CLAIMED, started(), completed())
+    del events[place]
+    with pytest.raises(Tampered, match=f"it follows event {place}"):
+        fold(events)
+
+
+def test_a_repetition_is_found() -> None:
+    """No event counts twice."""
+    events = log(CREATED, CLAIMED)
+    with pytest.raises(Tampered, match="it follows event 2"):
+        fold([*events, events[1]])
+
+
+def test_a_tail_must_follow_its_state() -> None:
+    """A snapshot and a tail that do not meet are refused."""
+    events = log(CREATED, CLAIMED, started(), completed())
+    with pytest.raises(Tampered, match="it follows event 1"):
+        fold(events[2:], fold(events[:1]))
+
+
+def test_an_event_that_cannot_be_read_stops_the_fold() -> None:
+    """It is never dropped."""
+    events = log(CREATED, CLAIMED)
+    with pytest.raises(UnknownEvent):
+        fold([events[0], replace(events[1], kind="run.teleported")])
+
+
+def test_a_patch_in_the_log_that_cannot_be_applied_is_tampering() -> None:
+    """No correct writer appends one, so the log is not intact."""
+    with pytest.raises(Tampered, match=r"event 3.*'budget' is not there"):
+        state_after(patched(lower=("budget",)))
+
+
+def test_every_event_moves_the_position_time_and_count() -> None:
+    """Whatever it says, an event is the newest thing that happened."""
+    state = state_after(b.ValueRecorded(name="now#1", value=inline(1)))
+    assert (state.position.seq, state.updated, state.counters.events) == (3, 1030, 3)
+
+
+def test_the_fence_is_that_of_the_last_event() -> None:
+    """Claims raise it, and the log says so."""
+    assert fold(log(CREATED, CLAIMED, RELEASED, CLAIMED)).fence == 2
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b.ValueRecorded(name="now#1", value=inline(1)),
+        b.VersionChosen(name="version#1", change="new-prices", chosen=True),
+        b.MessageSaid(name="say#1", conversation="c-1", message=4),
+        b.CompensationCompleted(number=1, attempt=1),
+        b.CompensationFailed(number=1, attempt=1, failure=BOOM),
+        b.CompensationSkipped(number=1, reason="left"),
+    ],
+)
+def test_some_events_change_nothing_but_the_position(body: Any) -> None:
+    """They are read from the log when they are needed."""
+    before, after = state_after(), state_after(body)
+    moved = replace(
+        before,
+        position=after.position,
+        updated=after.updated,
+        spent=after.spent,
+        counters=replace(before.counters, events=3),
+    )
+    assert after == moved
+
+
+# What the agent knows
+
+
+def test_a_patch_changes_the_working_state() -> None:
+    """Goal, plan, facts, and the count of patches."""
+    fact = Fact(key="cents", value=Raw(b"900"), source="shop", step=1)
+    state = state_after(patched(goal="settle", plan=(PlanItem(item="look"),), facts=(fact,)))
+    assert state.working == AgentState(goal="settle", plan=("look",), known_facts=(fact,))
+    assert state.counters.patches == 1
+
+
+def test_the_position_shows_the_item_of_the_plan() -> None:
+    """Where we are is the step, and the line of the plan."""
+    plan = tuple(PlanItem(item=item) for item in ("look", "decide", "refund"))
+    state = state_after(patched(plan=plan), patched(revise=(Revision(index=0, status="done"),)))
+    assert state.position == Position(seq=4, step=0, item=1, items=3)
+
+
+def test_a_stored_artifact_is_in_the_working_state() -> None:
+    """What it is, how long, and the step that made it; not its content."""
+    stored = b.ArtifactStored(
+        name="artifact#1", artifact_id="log-1", type="logs", summary="errors", bytes=9, content=inline("…"), number=2
+    )
+    assert state_after(stored).working.artifacts == (
+        Artifact(artifact_id="log-1", type="logs", summary="errors", bytes=9, step=2),
+    )
+
+
+def test_a_flagged_risk_is_in_the_working_state() -> None:
+    """Once, however often it is flagged."""
+    flagged = b.RiskFlagged(flag="budget_pressure", detail="80 %")
+    assert state_after(flagged, flagged).working.risk_flags == ("budget_pressure",)
+
+
+def test_a_decision_is_kept_with_its_reason() -> None:
+    """Whoever looks sees what was chosen, and why."""
+    state = state_after(decided())
+    assert state.decisions == (Decision(question="refund?", chosen=inline("full"), because="broken", seq=3),)
+    assert state.counters.decisions == 1
+
+
+def test_only_the_last_decisions_are_kept() -> None:
+    """The state stays small however long the run is; the log has them all."""
+    state = state_after(*(decided(f"q{n}") for n in range(KEPT_DECISIONS + 3)))
+    assert [decision.question for decision in state.decisions] == [f"q{n}" for n in range(3, KEPT_DECISIONS + 3)]
+    assert state.counters.decisions == KEPT_DECISIONS + 3
+
+
+def test_a_turn_is_counted_for_its_loop() -> None:
+    """A resumed run enters at the current turn of each loop."""
+    state = state_after(
+        b.TurnStarted(loop="turns#1", number=1),
+        b.TurnStarted(loop="turns#1", number=2),
+        b.TurnStarted(loop="turns#2", number=1),
+    )
+    assert (state.turns, state.counters.turns) == ({"turns#1": 2, "turns#2": 1}, 3)
+
+
+def test_a_source_outside_is_known_until_when_it_is_fresh() -> None:
+    """The last read of a source counts."""
+    read = b.ExternalRead(source="prices", key="k", number=1, stale_at=5000)
+    assert state_after(read, replace(read, stale_at=6000)).reads == {"prices": 6000}
+
+
+def test_an_invalidated_source_is_no_longer_fresh() -> None:
+    """It is read again before it is used; one that was not read is no matter."""
+    read = b.ExternalRead(source="prices", key="k", number=1, stale_at=5000)
+    gone = b.ExternalInvalidated(source="prices")
+    assert state_after(read, gone, gone).reads == {}
+
+
+def test_compensations_are_counted() -> None:
+    """Once one has begun, the run cannot be resumed."""
+    assert state_after(b.CompensationStarted(number=1, attempt=1, key="k:undo")).counters.compensations == 1
+
+
+# The builder
+
+
+def test_the_builder_can_be_looked_at_and_goes_on() -> None:
+    """A state that was taken does not change under its reader."""
+    events = log(CREATED, CLAIMED, started(), completed(), called(), b.TurnStarted(loop="turns#1", number=1))
+    building, seen = Fold(), []
+    for event in events:
+        building.add(event, event.decode())
+        seen.append(building.freeze())
+    assert seen == [fold(events[: end + 1]) for end in range(len(events))]
+
+
+def test_a_state_that_is_folded_on_does_not_change() -> None:
+    """A snapshot may be shared."""
+    events = log(CREATED, CLAIMED, called(), returned(), b.TurnStarted(loop="turns#1", number=1))
+    state = fold(events[:3])
+    fold(events[3:], state)
+    assert state == fold(events[:3])
+
+
+def test_big_payloads_stay_references() -> None:
+    """The state of a run holds where its input is, not the input."""
+    blob = Payload(blob="b-1", bytes=10**9)
+    assert fold(log(replace(CREATED, input=blob))).input == blob
+
+
+def test_constraints_and_data_come_with_patches() -> None:
+    """Set, and taken away again."""
+    constraints = Constraints(human_in_the_loop=HumanInTheLoop(required_for_risk_levels=("write_local",)))
+    there = state_after(patched(constraints=constraints, data=Raw(b'{"a":1}')))
+    gone = fold(log(patched(constraints=None, data=Raw(b"{}")), after=log(CREATED, CLAIMED, started())[-1].head), there)
+    assert (there.working.constraints, there.working.data) == (constraints, Raw(b'{"a":1}'))
+    assert (gone.working.constraints, gone.working.data) == (None, UNSET)

@@ -1,0 +1,68 @@
+"""The state of a run is a small value that survives JSON; its position says where we are."""
+
+from typing import get_args
+
+import msgspec
+import pytest
+from tests.unit.logs import answered, asked, called, decided, failed, started, state_after
+
+from limpet.events import Artifact, Fact, Payload, PlanItem, StatePatch, inline
+from limpet.events import bodies as b
+from limpet.state import ENDED, Position, RunState, Status
+
+
+@pytest.mark.parametrize(
+    ("position", "said"),
+    [
+        (Position(seq=9, step=6), "step 6"),
+        (Position(seq=1, step=0), "step 0"),
+        (Position(seq=9, step=6, steps=9), "step 6 of 9"),
+        (Position(seq=9, step=6, item=1, items=4), "step 2 of 4"),
+        (Position(seq=9, step=6, item=None, items=4), "step 4 of 4"),
+        (Position(seq=9, step=6, steps=9, item=1, items=4), "step 6 of 9"),
+    ],
+)
+def test_a_position_is_said_with_its_total_only_where_there_is_one(position: Position, said: str) -> None:
+    """ "Step 6 of 9" needs a plan, or an agent that says how many steps it has."""
+    assert str(position) == said
+
+
+def test_the_ends_of_a_run_are_three() -> None:
+    """All other statuses may go on."""
+    assert set(get_args(Status)) - ENDED == {"pending", "running", "waiting"}
+
+
+def test_a_state_survives_json() -> None:
+    """A snapshot is the state as JSON, with everything that can be open in it."""
+    patch = StatePatch(
+        goal="settle",
+        plan=(PlanItem(item="look", status="doing"),),
+        facts=(Fact(key="k", value=msgspec.Raw(b'{"a":[1,2.5]}')),),
+        artifacts=(Artifact(artifact_id="a", type="t", summary="s", bytes=1),),
+        data=msgspec.Raw(b'{"n":1}'),
+    )
+    state = state_after(
+        b.RunForked(run="run-1", at=2, step=0, effects="ask"),
+        b.StatePatched(name="patch#1", patch=patch),
+        started(),
+        b.BudgetReserved(number=1, tokens=5, cost=0.1),
+        b.StepProgressed(number=1, attempt=1, partial=Payload(blob="b-1", bytes=9)),
+        failed(retry_at=5000),
+        asked("q-1"),
+        answered("q-1"),
+        asked("q-2", expires=9),
+        called(),
+        decided(),
+        b.SignalReceived(command="c-1", signal="paid", value=inline(1)),
+        b.WaitOpened(name="receive#1", signal="other", expires=9),
+        b.TurnStarted(loop="turns#1", number=2),
+        b.ExternalRead(source="prices", key="k", number=1, stale_at=9),
+    )
+    assert msgspec.json.decode(msgspec.json.encode(state), type=RunState) == state
+
+
+def test_a_state_with_a_field_that_is_not_known_is_refused() -> None:
+    """A snapshot of a newer version is not half understood; it is only a cache, so it is made again."""
+    data = msgspec.json.encode(state_after()).replace(b"{", b'{"mood":"good",', 1)
+    with pytest.raises(msgspec.ValidationError, match="unknown field `mood`"):
+        msgspec.json.decode(data, type=RunState)
