@@ -1,1 +1,80 @@
-"""Limpet: the state layer that production AI agents are missing."""
+"""Limpet: the state layer that production AI agents are missing.
+
+This is the composition root: it alone chooses a store by its address.
+"""
+
+import os
+from importlib.metadata import version
+from urllib.parse import unquote, urlsplit
+
+from limpet.clock import Clock
+from limpet.errors import (
+    AlreadyAnswered,
+    CommandConflict,
+    Expired,
+    InputConflict,
+    InvalidAppend,
+    InvalidDuration,
+    InvalidId,
+    InvalidPatch,
+    InvalidUrl,
+    InvalidValue,
+    LeaseLost,
+    LimpetError,
+    NotFound,
+    SchemaTooNew,
+    StoreBusy,
+    StoreUnavailable,
+    Tampered,
+    UnknownEvent,
+    WrongState,
+)
+from limpet.stores import Backend, Store
+from limpet.stores.memory import MemoryBackend
+from limpet.stores.sqlite import SqliteBackend
+
+__all__ = [
+    "AlreadyAnswered",
+    "CommandConflict",
+    "Expired",
+    "InputConflict",
+    "InvalidAppend",
+    "InvalidDuration",
+    "InvalidId",
+    "InvalidPatch",
+    "InvalidUrl",
+    "InvalidValue",
+    "LeaseLost",
+    "LimpetError",
+    "NotFound",
+    "SchemaTooNew",
+    "Store",
+    "StoreBusy",
+    "StoreUnavailable",
+    "Tampered",
+    "UnknownEvent",
+    "WrongState",
+    "__version__",
+    "open_store",
+]
+
+__version__ = version("limpet")
+
+DEFAULT_URL = "sqlite:///limpet.db"
+
+
+def open_store(url: str | None = None, *, clock: Clock | None = None) -> Store:
+    """A store by its address: `sqlite:///file.db` (four slashes for an absolute path) or `memory:`.
+
+    Without one, LIMPET_URL says which, else it is `sqlite:///limpet.db`. Nothing is touched until it is entered.
+    """
+    return Store(_backend(url or os.environ.get("LIMPET_URL") or DEFAULT_URL, clock))
+
+
+def _backend(url: str, clock: Clock | None) -> Backend:
+    parts = urlsplit(url)
+    if parts.scheme == "memory" and not parts.netloc and not parts.path:
+        return MemoryBackend(clock)
+    if parts.scheme == "sqlite" and not parts.netloc and len(parts.path) > 1 and not parts.query:
+        return SqliteBackend(unquote(parts.path[1:]), clock)
+    raise InvalidUrl(url=f"{parts.scheme}:…" if parts.password else url)

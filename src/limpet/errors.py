@@ -4,6 +4,7 @@
     ├── InvalidValue          the value is not plain JSON, or would come back as another one
     ├── InvalidId             an id that cannot name a run
     ├── InvalidDuration       a duration that cannot be read
+    ├── InvalidUrl            an address that no store has
     ├── InvalidPatch          a patch refused as a whole
     ├── InvalidAppend         an append that no correct writer would send
     ├── NotFound              there is no such run, request or worker
@@ -35,6 +36,7 @@ __all__ = [
     "InvalidDuration",
     "InvalidId",
     "InvalidPatch",
+    "InvalidUrl",
     "InvalidValue",
     "LeaseLost",
     "LimpetError",
@@ -105,6 +107,16 @@ class InvalidDuration(LimpetError):
     code = "invalid_duration"
     _says = "{given} is not a duration."
     _cure = 'Say seconds as a number, a timedelta, or text such as "500ms", "10s", "2h", "3d" or "1w".'
+
+
+@dataclass(eq=False, repr=False)
+class InvalidUrl(LimpetError):
+    """An address that no store has."""
+
+    url: str
+    code = "invalid_url"
+    _says = "{url!r} is not the address of a store."
+    _cure = "Use sqlite:///file.db (four slashes for an absolute path) or memory: and nothing after it."
 
 
 @dataclass(eq=False, repr=False)

@@ -55,52 +55,61 @@ class Story:
 
     # What can be said, depending on where it is
 
+    def next(self) -> AnyBody:
+        """Something that may happen next."""
+        return self.one_of(self.choices())
+
     def choices(self) -> list[Say]:
-        """Everything that may happen next."""
-        anywhere: list[Say] = [self.signal, self.cancel, self.extend, self.grant, self.revoke, self.pause, self.resume]
         match self.where:
             case "running":
-                return [*self.work(), *self.open_ends(), *self.leaving(), *anywhere]
+                begun = [*self.ends_of_steps(), *self.ends_of_waits(), *self.ends_from_outside()]
+                return [self.start, self.start, self.work, self.work, *begun, *begun, self.command, self.leave]
             case "pending":
-                return [self.claim, self.claim, self.claim, self.fork, *anywhere]
+                return [self.claim] * 8 + [self.command, self.fork]
             case "waiting":
-                return [self.claim, self.claim, self.resume, self.fork, *self.outside(), *anywhere]
+                return [self.claim] * 3 + self.ends_from_outside() * 3 + [self.command, self.resume, self.fork]
             case "failed":
-                return [self.resume, self.fork]
+                return [self.resume, self.resume, self.fork]
             case _:
                 return [self.fork]
 
-    def work(self) -> list[Say]:
-        """What the agent's code does by itself."""
-        return [
-            *(self.start, self.start, self.start, self.patch, self.patch, self.decide, self.next_turn, self.value),
-            *(self.version, self.artifact, self.flag, self.ask, self.call, self.timer, self.receive, self.read),
-            *(self.invalidate, self.say, self.compensate, self.die),
-        ]
+    def work(self) -> AnyBody:
+        """Something that the agent's code does, beside steps."""
+        knowing = [self.patch, self.patch, self.decide, self.next_turn, self.value, self.version, self.artifact]
+        asking = [self.ask, self.ask, self.call, self.timer, self.receive]
+        return self.one_of([*knowing, *asking, self.flag, self.read, self.invalidate, self.say, self.undo])
 
-    def open_ends(self) -> list[Say]:
-        """What can come of things that have begun."""
+    def command(self) -> AnyBody:
+        """Something that comes from outside, whatever the run does."""
+        return self.one_of(
+            [self.signal, self.cancel, self.extend, self.grant, self.revoke, self.pause, self.pause, self.resume]
+        )
+
+    def leave(self) -> AnyBody:
+        """A way out of running, or a worker's death."""
+        ends = [self.complete, self.fail, self.stop]
+        return self.one_of([self.die, self.die, self.release, self.park, self.park, self.park, *ends])
+
+    def ends_of_steps(self) -> list[Say]:
+        """What can come of a step that has begun."""
         found: list[Say] = []
         if self.running:
-            found += [self.complete_step] * 4 + [self.fail_step, self.retry_step, self.lose_step]
-            found += [self.progress, self.reserve, self.restart]
+            found += [self.complete_step, self.fail_step, self.retry_step, self.lose_step]
+            found += [self.progress, self.reserve, self.reserve, self.restart]
         if self.retrying:
             found += [self.again, self.again]
         if self.unknown:
-            found += [self.resolve, self.resolve]
-        if self.requests:
-            found += [self.expire, self.escalate, self.withdraw]
-        if self.waits:
-            found += [self.end_wait]
-        return found + self.outside()
+            found += [self.resolve, self.resolve, self.resolve]
+        return found
 
-    def outside(self) -> list[Say]:
+    def ends_of_waits(self) -> list[Say]:
+        """What can come of a wait that has begun."""
+        found: list[Say] = [self.end_wait, self.end_wait] if self.waits else []
+        return [*found, self.expire, self.escalate, self.withdraw] if self.requests else found
+
+    def ends_from_outside(self) -> list[Say]:
         """What others can do about things that have begun."""
-        return [self.answer] * bool(self.requests) + [self.come_back] * bool(self.children)
-
-    def leaving(self) -> list[Say]:
-        """The ways out of running."""
-        return [self.release, self.park, self.park, self.complete, self.fail, self.stop]
+        return [self.answer, self.answer] * bool(self.requests) + [self.come_back] * bool(self.children)
 
     # The run
 
@@ -248,8 +257,10 @@ class Story:
         return b.VersionChosen(name=self.new("version#"), change="new", chosen=self.flip())
 
     def artifact(self) -> AnyBody:
-        given = {"artifact_id": self.new("stored-"), "type": "t", "summary": "s", "bytes": 1, "content": inline("…")}
-        return b.ArtifactStored(name=self.new("artifact#"), **given)
+        name, stored = self.new("artifact#"), self.new("stored-")
+        return b.ArtifactStored(
+            name=name, artifact_id=stored, type="t", summary="s", bytes=1, content=self.draw(_values)
+        )
 
     def flag(self) -> AnyBody:
         return b.RiskFlagged(flag=self.draw(st.sampled_from(["policy-1", "policy-2"])))
@@ -263,8 +274,15 @@ class Story:
     def say(self) -> AnyBody:
         return b.MessageSaid(name=self.new("say#"), conversation="c-1", message=self.count)
 
-    def compensate(self) -> AnyBody:
-        return b.CompensationStarted(number=self.step, attempt=1, key="k:undo")
+    def undo(self) -> AnyBody:
+        number = self.step
+        sayings: list[AnyBody] = [
+            b.CompensationStarted(number=number, attempt=1, key="k:undo"),
+            b.CompensationCompleted(number=number, attempt=1),
+            b.CompensationFailed(number=number, attempt=1, failure=BOOM),
+            b.CompensationSkipped(number=number, reason="left"),
+        ]
+        return self.draw(st.sampled_from(sayings))
 
     def extend(self) -> AnyBody:
         return b.BudgetExtended(command=self.new("c"), by="ann", limits=Limits(max_steps=self.some()))
@@ -325,6 +343,9 @@ class Story:
 
     # Drawing
 
+    def one_of(self, sayings: list[Say]) -> AnyBody:
+        return self.draw(st.sampled_from(sayings))()
+
     def new(self, prefix: str) -> str:
         self.count += 1
         return f"{prefix}{self.count}"
@@ -355,5 +376,5 @@ def run_logs(draw: st.DrawFn, min_size: int = 1, max_size: int = 30) -> list[Eve
         sealed = seal(head, story.run, body, time=time, fence=story.fence, actor="worker:w-1")
         events.append(sealed.event)
         head, story.seq, time = sealed.event.head, sealed.event.seq, time + draw(st.integers(0, 5))
-        body = draw(st.sampled_from(story.choices()))()
+        body = story.next()
     return events

@@ -20,8 +20,8 @@ from limpet.events import bodies as b
 from limpet.state import ENDED, Fold, RunState, fold
 from limpet.state.patch import Working
 
-some = settings(deadline=None, derandomize=True, max_examples=100)
-many = settings(deadline=None, derandomize=True, max_examples=400)
+some = settings(deadline=None, derandomize=True, max_examples=60)
+many = settings(deadline=None, derandomize=True, max_examples=100)
 
 
 def calls_during(work: Callable[[], object]) -> Counter[CodeType]:

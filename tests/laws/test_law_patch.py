@@ -11,8 +11,8 @@ from limpet.events.values import encode
 from limpet.state import AgentState, apply, diff, from_json, to_json, words
 from limpet.state.patch import Working
 
-some = settings(deadline=None, derandomize=True, max_examples=200)
-many = settings(deadline=None, derandomize=True, max_examples=500)
+some = settings(deadline=None, derandomize=True, max_examples=100)
+many = settings(deadline=None, derandomize=True, max_examples=250)
 
 _keys = st.lists(st.sampled_from(["a", "b", "c", "d", ""]), max_size=3).map(tuple)
 

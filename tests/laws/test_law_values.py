@@ -12,8 +12,8 @@ from limpet.errors import InvalidValue, UnknownEvent
 from limpet.events import KINDS, VOCABULARY, canonical, inline, parse
 from limpet.events.values import encode
 
-some = settings(deadline=None, derandomize=True, max_examples=300)
-many = settings(deadline=None, derandomize=True, max_examples=1000)
+some = settings(deadline=None, derandomize=True, max_examples=100)
+many = settings(deadline=None, derandomize=True, max_examples=200)
 
 _without_floats = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**2048) + 1, 2**2048 - 1) | st.text(),

@@ -63,10 +63,10 @@ bodies: st.SearchStrategy[Any] = st.one_of([of_type(kind.body) for kind in KINDS
 # A working state is drawn in few draws, from few names: states are cheap, and two of them have much in common.
 
 _lists = st.sampled_from([keys for size in range(5) for keys in permutations("abcdef", size)])
-_plans = st.sampled_from(
-    [plan for size in range(4) for plan in product("xy", ("pending", "doing", "done"), repeat=size)]
-)
+_lines = list(product("xy", ("pending", "doing", "done")))
+_plans = st.sampled_from([plan for size in range(4) for plan in product(_lines, repeat=size)])
 _raws = [Raw(b"0"), Raw(b"null"), Raw(b'{"a":[1,2.5]}'), Raw('"é"'.encode())]
+_datas: list[Raw | UnsetType] = [UNSET, *_raws]
 _details = st.integers(0, 63)
 _constraints = st.sampled_from([None, Constraints(), Constraints(human_in_the_loop=HumanInTheLoop())])
 _budgets = st.sampled_from([None, Limits(), Limits(max_steps=0), Limits(max_cost=0.5, exhausted="ask")])
@@ -76,12 +76,12 @@ _budgets = st.sampled_from([None, Limits(), Limits(max_steps=0), Limits(max_cost
 def agent_states(draw: st.DrawFn) -> AgentState:
     """A working state as patches can lead to."""
     plan, detail = draw(_plans), draw(_details)
-    statuses: Any = plan[1::2]
+    statuses: Any = tuple(status for _, status in plan)
     return AgentState(
         goal=draw(st.sampled_from(["", "settle", "deploy"])),
         constraints=draw(_constraints),
         budget=draw(_budgets),
-        plan=plan[::2],
+        plan=tuple(item for item, _ in plan),
         plan_status=statuses if set(statuses) - {"pending"} else (),
         known_facts=tuple(
             Fact(key=key, value=_raws[(detail + ord(key)) % 4], source="user" * (detail // 32)) for key in draw(_lists)
@@ -92,5 +92,5 @@ def agent_states(draw: st.DrawFn) -> AgentState:
             for place, key in enumerate(draw(_lists))
         ),
         risk_flags=draw(_lists),
-        data=draw(st.sampled_from([UNSET, *_raws])),
+        data=draw(st.sampled_from(_datas)),
     )

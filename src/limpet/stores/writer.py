@@ -67,6 +67,7 @@ class Writer:
     def _drain(self) -> None:
         while batch := self._next_batch():
             _reply(batch, self._do([asked.op for asked in batch]))
+            self._wrote()
 
     def _next_batch(self) -> list[_Asked]:
         with self._lock:
@@ -76,15 +77,13 @@ class Writer:
 
     def _do(self, batch: list[Op[Any]]) -> list[Outcome]:
         try:
-            outcomes = self._commit(batch)
+            return self._commit(batch)
         except StoreBusy as busy:
             return [StoreBusy(reason=busy.reason) for _ in batch]
         except Exception as error:  # noqa: BLE001 - whoever waits must hear, and nobody knows what was written
             reason = error.reason if isinstance(error, StoreUnavailable) else f"{type(error).__name__}: {error}"
             self._broken = reason
             return [_caused(StoreUnavailable(reason=reason), error) for _ in batch]
-        self._wrote()
-        return outcomes
 
 
 def _caused(error: LimpetError, cause: Exception) -> LimpetError:

@@ -171,6 +171,18 @@ def test_a_patch_in_the_log_that_cannot_be_applied_is_tampering() -> None:
         state_after(patched(lower=("budget",)))
 
 
+def test_a_kind_that_the_fold_does_not_know_is_not_passed_over() -> None:
+    """Types refuse it before; a build without them still does not fold a part of the log."""
+
+    class StepTeleported(b.Body, frozen=True, kw_only=True):
+        """A kind that somebody forgot to fold."""
+
+    events = log(CREATED, CLAIMED)
+    building = Fold(fold(events[:1]))
+    with pytest.raises(AssertionError, match="StepTeleported"):
+        building.add(events[1], StepTeleported())  # type: ignore[arg-type]
+
+
 def test_every_event_moves_the_position_time_and_count() -> None:
     """Whatever it says, an event is the newest thing that happened."""
     state = state_after(b.ValueRecorded(name="now#1", value=inline(1)))

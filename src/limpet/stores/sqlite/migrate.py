@@ -26,7 +26,7 @@ def migrate(db: apsw.Connection, sql: Mapping[str, str]) -> None:
     for version, script in enumerate(scripts[found:], found + 1):
         db.execute(sql["begin"])
         try:
-            db.execute(script)
+            db.execute(script).fetchall()
             db.execute(sql["set_schema_version"], (str(version),))
             db.execute(sql["commit"])
         except BaseException:

@@ -1,0 +1,1 @@
+"""Measurements, beside bare loops and peers."""
