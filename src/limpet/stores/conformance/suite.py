@@ -12,7 +12,20 @@ from limpet.clock import FrozenClock, microseconds
 from limpet.errors import LimpetError
 from limpet.events import AnyBody, Event, Head, Payload, Sealed, inline, seal_all
 from limpet.events import bodies as b
-from limpet.stores import Appended, Backend, Capabilities, Claimed, Extend, Missed, RunRow, Store, Taken, WorkerRow
+from limpet.stores import (
+    Appended,
+    Backend,
+    Capabilities,
+    Claimed,
+    Extend,
+    Handover,
+    Missed,
+    RunRow,
+    Store,
+    Taken,
+    Threads,
+    WorkerRow,
+)
 
 __all__ = ["BEHAVIOURS", "Behaviour", "Harness", "Owner", "World", "behaviour", "expect"]
 
@@ -28,6 +41,8 @@ class Harness:
     """What the author of a store provides: a clock that the suite moves, and backends that all reach the same data."""
 
     backend: Callable[[FrozenClock], Backend]
+    handover: Callable[[], Handover] = Threads
+    """Where blocking work is done."""
     child: tuple[str, str] | None = None
     """For other processes: `module:callable` and the one argument that gives them a backend on the same data."""
 
@@ -102,7 +117,7 @@ class World:
 
     async def another(self) -> Store:
         """One more store on the same data, as another process would have."""
-        return await self._stack.enter_async_context(Store(self.harness.backend(self.clock)))
+        return await self._stack.enter_async_context(Store(self.harness.backend(self.clock), self.harness.handover()))
 
     async def create(self, run: str = "r1", agent: str = "a", input: object = None, **more: Any) -> RunRow:
         """A new run."""
