@@ -36,7 +36,7 @@ bench: $(READY)  ## how fast, beside bare loops on the same store
 	@$(BIN)/python -m bench
 
 crash: $(READY)  ## the long proofs: many processes, kills, faults
-	@$(BIN)/python -m pytest tests/crash --full
+	@$(BIN)/python -m pytest tests/crash --full -s
 
 pin: $(READY)  ## choose the newest versions and write them to constraints.txt
 	@$(BIN)/uv pip compile pyproject.toml --quiet --upgrade --all-extras --group dev --python-version 3.11 \

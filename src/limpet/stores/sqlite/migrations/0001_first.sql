@@ -47,12 +47,12 @@ CREATE INDEX limpet_streams_ready ON limpet_streams (agent, ready_at, number) WH
 CREATE INDEX limpet_streams_worker ON limpet_streams (worker) WHERE worker IS NOT NULL;
 -- Lists go by number, newest first; each index ends with it by nature.
 CREATE INDEX limpet_streams_type ON limpet_streams (type);
-CREATE INDEX limpet_streams_status ON limpet_streams (status);
-CREATE INDEX limpet_streams_agent ON limpet_streams (agent, status);
-CREATE INDEX limpet_streams_session ON limpet_streams (session) WHERE session IS NOT NULL;
-CREATE INDEX limpet_streams_user ON limpet_streams (user) WHERE user IS NOT NULL;
-CREATE INDEX limpet_streams_parent ON limpet_streams (parent) WHERE parent IS NOT NULL;
-CREATE INDEX limpet_streams_created ON limpet_streams (created);
+CREATE INDEX limpet_streams_status ON limpet_streams (type, status);
+CREATE INDEX limpet_streams_agent ON limpet_streams (type, agent);
+CREATE INDEX limpet_streams_session ON limpet_streams (type, session) WHERE session IS NOT NULL;
+CREATE INDEX limpet_streams_user ON limpet_streams (type, user) WHERE user IS NOT NULL;
+CREATE INDEX limpet_streams_parent ON limpet_streams (type, parent) WHERE parent IS NOT NULL;
+CREATE INDEX limpet_streams_created ON limpet_streams (type, created);
 
 -- The truth. Positions are never used again, or a cursor over all runs would miss an event after a prune.
 CREATE TABLE limpet_events (

@@ -1,0 +1,267 @@
+"""The log of one run, as its owner writes it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+from msgspec.structs import replace
+
+from limpet.clock import FrozenClock
+from limpet.errors import LeaseLost, StoreUnavailable, Tampered, UnknownEvent
+from limpet.events import PlanItem, StatePatch, inline
+from limpet.events import bodies as b
+from limpet.journal import Journal, load, verify_run
+from limpet.journal.snapshots import save
+from limpet.state import fold
+from limpet.stores import Inline
+from limpet.stores.backend import Outcome
+from limpet.stores.conformance import Harness, World
+from limpet.stores.conformance.suite import completed, signalled, started
+from limpet.stores.memory import MemoryBackend
+from limpet.stores.ops import Op
+from limpet.stores.sqlite import SqliteBackend
+
+
+class LosesReplies(MemoryBackend):
+    """Commits, and then says that nobody knows, as a broken connection would."""
+
+    losing = 0
+
+    def commit(self, ops: Sequence[Op[Any]]) -> list[Outcome]:
+        """Do all of them, and lose the reply if it is time to."""
+        done = super().commit(ops)
+        if self.losing:
+            self.losing -= 1
+            raise StoreUnavailable(reason="the reply was lost")
+        return done
+
+
+@pytest.fixture
+def clock() -> FrozenClock:
+    """The store's clock."""
+    return FrozenClock()
+
+
+@pytest.fixture
+def backend(clock: FrozenClock) -> LosesReplies:
+    """A memory store that can lose replies."""
+    return LosesReplies(clock)
+
+
+@pytest.fixture
+async def world(backend: LosesReplies, clock: FrozenClock) -> AsyncIterator[World]:
+    """A world on that store, without threads."""
+    async with World(Harness(backend=lambda _: backend, handover=Inline), clock) as world:
+        yield world
+
+
+async def journal_of(world: World, run: str = "r1") -> Journal:
+    """A new run, claimed, with its journal."""
+    await world.create(run)
+    await world.worker()
+    [claimed] = await world.claim()
+    return await Journal.open(world.store, claimed, world.clock.now)
+
+
+async def test_what_is_appended_is_stored_and_folded(world: World) -> None:
+    """The state is the fold of the stored log."""
+    journal = await journal_of(world)
+    await journal.append(b.StatePatched(name="patch#1", patch=StatePatch(goal="g")), started())
+    assert journal.state == fold(await world.log()) == await load(world.store, "r1")
+    assert journal.state.working.goal == "g"
+    assert journal.head == (await world.store.get("r1")).head
+
+
+async def test_added_events_ride_with_the_next_flush(world: World) -> None:
+    """Nothing is written before, and the order stays."""
+    journal = await journal_of(world)
+    journal.add(started(1))
+    journal.add(completed(1))
+    assert len(await world.log()) == 2
+    await journal.append(started(2))
+    assert (await world.kinds())[2:] == ["step.started", "step.completed", "step.started"]
+
+
+async def test_flushes_at_once_write_everything_once(world: World) -> None:
+    """Ten tasks add and flush together: one append is in flight, the rest goes out in the next."""
+    journal = await journal_of(world)
+    await asyncio.gather(*(journal.append(started(number)) for number in range(1, 11)))
+    assert [event.kind for event in await world.log()][2:] == ["step.started"] * 10
+    assert journal.state.position.step == 10
+
+
+async def test_commands_that_slipped_in_are_folded_first(world: World) -> None:
+    """The owner's events are sealed again after them, and the state knows both."""
+    journal = await journal_of(world)
+    await world.store.tell("r1", signalled("go"), actor="ann")
+    await journal.append(started())
+    assert (await world.kinds())[2:] == ["signal.received", "step.started"]
+    assert [signal.signal for signal in journal.state.signals] == ["go"]
+    assert await verify_run(world.store, "r1") == journal.head
+
+
+async def test_what_must_not_follow_an_unseen_command_does_not(world: World) -> None:
+    """`append_if_current` folds the command and says false; then it can be decided anew."""
+    journal = await journal_of(world)
+    await world.store.tell("r1", b.CancelRequested(command="c1", reason="enough"), actor="ann")
+    end = b.RunCompleted(output=inline(1))
+    assert not await journal.append_if_current(end)
+    assert journal.state.cancel == "enough"
+    assert journal.state.status == "running"
+    assert await journal.append_if_current(b.RunCancelled(reason="enough"))
+    assert (await world.kinds())[2:] == ["cancel.requested", "run.cancelled"]
+
+
+async def test_what_gathered_goes_before_the_end(world: World) -> None:
+    """`append_if_current` flushes the buffer first."""
+    journal = await journal_of(world)
+    journal.add(started())
+    assert await journal.append_if_current(b.RunCompleted(output=inline(1)))
+    assert (await world.kinds())[2:] == ["step.started", "run.completed"]
+
+
+async def test_a_lost_reply_is_resolved_by_repeating(world: World, backend: LosesReplies) -> None:
+    """The flight is sent again as it was sealed, and lands once, though more has gathered and time has passed."""
+    journal = await journal_of(world)
+    backend.losing = 1
+    with pytest.raises(StoreUnavailable):
+        await journal.append(started(1))
+    await world.store.reopen()
+    world.advance("1h")
+    await journal.append(completed(1))
+    assert (await world.kinds())[2:] == ["step.started", "step.completed"]
+    assert journal.state == fold(await world.log())
+
+
+async def test_a_lost_reply_before_a_command_is_resolved_too(world: World, backend: LosesReplies) -> None:
+    """What landed, then a command: the repeat succeeds, and the command is found at the next append."""
+    journal = await journal_of(world)
+    backend.losing = 1
+    with pytest.raises(StoreUnavailable):
+        await journal.append(started(1))
+    await world.store.reopen()
+    await world.store.tell("r1", signalled(), actor="ann")
+    await journal.append(completed(1))
+    assert (await world.kinds())[2:] == ["step.started", "signal.received", "step.completed"]
+
+
+async def test_a_lost_run_is_told_and_its_rest_is_kept_late(world: World) -> None:
+    """After LeaseLost what could not be written lies beside the log."""
+    journal = await journal_of(world)
+    world.advance("11s")
+    await world.worker("w2")
+    await world.claim("w2")
+    with pytest.raises(LeaseLost):
+        await journal.append(completed(1, output="paid"))
+    journal.add(started(2))
+    await journal.keep_late()
+    assert [late.event.kind for late in await world.store.late("r1")] == ["step.completed", "step.started"]
+    await journal.keep_late()
+    assert len(await world.store.late("r1")) == 2
+    assert "step.completed" not in await world.kinds()
+
+
+async def test_state_can_be_had_as_it_was_after_any_event(world: World) -> None:
+    """From any snapshot, or from none."""
+    journal = await journal_of(world)
+    for number in range(1, 11):
+        await journal.append(started(number), completed(number))
+    log = await world.log()
+    expected = [fold(log[:seq]) for seq in range(1, len(log) + 1)]
+    for snapshots in ((), (3,), (3, 12, 20)):
+        for seq in snapshots:
+            await save(world.store, log[seq - 1].head, expected[seq - 1])
+        assert [await load(world.store, "r1", at_most=seq + 1) for seq in range(len(log))] == expected
+
+
+async def test_a_snapshot_is_written_when_the_tail_has_outgrown_it(world: World) -> None:
+    """By bytes or by events; loading then reads only the tail."""
+    journal = await journal_of(world)
+    assert not await journal.snapshot_if_due()
+    await journal.append(completed(1, output="x" * 70_000))
+    assert await journal.snapshot_if_due()
+    assert not await journal.snapshot_if_due()
+    await journal.append(*(started(number) for number in range(1, 2001)))
+    assert await journal.snapshot_if_due()
+    assert [seq for seq, _ in await world.store.snapshots("r1")] == [3, 2003]
+    assert await load(world.store, "r1") == fold(await world.log())
+
+
+async def test_deleting_every_snapshot_changes_no_answer(world: World) -> None:
+    """They are caches."""
+    journal = await journal_of(world)
+    await journal.append(started())
+    await save(world.store, journal.head, journal.state)
+    with_snapshot = await load(world.store, "r1")
+    await world.store.drop_snapshots("r1", [journal.head.seq])
+    assert await load(world.store, "r1") == with_snapshot
+
+
+@pytest.mark.parametrize("data", [b"", b"nonsense", b"\xff\xfe", b'{"version": 99, "state": {}}', b'{"version": 1}'])
+async def test_a_snapshot_that_cannot_be_read_is_not_used(world: World, data: bytes) -> None:
+    """The log is folded instead."""
+    journal = await journal_of(world)
+    await world.store.save_snapshot("r1", journal.head, data)
+    assert await load(world.store, "r1") == fold(await world.log())
+
+
+async def test_a_snapshot_of_another_history_is_not_used(world: World) -> None:
+    """Its hash does not fit the event at its place."""
+    journal = await journal_of(world)
+    wrong = replace(journal.state, agent="somebody else")
+    await save(world.store, replace(journal.head, hash=bytes(32)), wrong)
+    assert (await load(world.store, "r1")).agent == "a"
+    await save(world.store, replace(journal.head, seq=99), wrong)
+    assert (await load(world.store, "r1")).agent == "a"
+
+
+@pytest.mark.parametrize(
+    ("statement", "seq"),
+    [
+        ("UPDATE limpet_events SET body = x'7b7d' WHERE seq = 3", 3),
+        ("DELETE FROM limpet_events WHERE seq = 5", 5),
+        ("DELETE FROM limpet_events WHERE seq = 3", 4),
+    ],
+)
+async def test_verify_finds_a_log_that_was_changed(tmp_path: Path, statement: str, seq: int) -> None:
+    """A changed body, a deleted tail, and a deleted event inside."""
+    path = str(tmp_path / "limpet.db")
+    async with World(Harness(backend=lambda clock: SqliteBackend(path, clock))) as world:
+        journal = await journal_of(world)
+        await journal.append(started(1), completed(1), started(2))
+        await verify_run(world.store, "r1")
+        _change(path, statement)
+        with pytest.raises(Tampered) as error:
+            await verify_run(world.store, "r1")
+        assert error.value.seq == seq
+
+
+async def test_an_unknown_event_stops_the_run_and_leaves_others_alone(tmp_path: Path) -> None:
+    """A log written by a newer version refuses to be folded; nothing of it is dropped, and other runs go on."""
+    path = str(tmp_path / "limpet.db")
+    async with World(Harness(backend=lambda clock: SqliteBackend(path, clock))) as world:
+        await world.create("r1")
+        await world.create("r2")
+        _change(path, "UPDATE limpet_events SET kind = 'run.teleported' WHERE run = 1")
+        with pytest.raises(UnknownEvent, match=r"run\.teleported"):
+            await load(world.store, "r1")
+        assert [event.kind for event in await world.log("r1")] == ["run.teleported"]
+        assert (await load(world.store, "r2")).status == "pending"
+
+
+async def test_a_plan_and_a_position_are_told_from_the_log(world: World) -> None:
+    """Step 2 of 3, from the plan."""
+    journal = await journal_of(world)
+    plan = (PlanItem(item="a", status="done"), PlanItem(item="b", status="doing"), PlanItem(item="c"))
+    await journal.append(b.StatePatched(name="patch#1", patch=StatePatch(plan=plan)))
+    assert str(journal.state.position) == "step 2 of 3"
+
+
+def _change(path: str, statement: str) -> None:
+    db = apsw.Connection(path)
+    db.execute("PRAGMA foreign_keys = OFF").fetchall()
+    db.execute(statement).fetchall()
+    db.close()

@@ -1,0 +1,132 @@
+"""A disk that fails: nothing is reported as done, and nothing more is taken until the store was reopened and verified.
+
+The failures are the kernel's own: the file behind SQLite's descriptor of the write-ahead log is exchanged for
+/dev/full, on which every write fails with ENOSPC, or for /dev/null, which cannot be synced.
+"""
+
+import asyncio
+import os
+from pathlib import Path
+
+import apsw
+import pytest
+
+from limpet import open_store
+from limpet.errors import NotFound, StoreUnavailable
+from limpet.events import inline
+from limpet.journal import verify_run
+from limpet.stores import Appended, Store
+from limpet.stores.conformance import Harness, World
+from limpet.stores.conformance.suite import created, started
+from limpet.stores.sqlite import SqliteBackend
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs Linux's /proc")
+
+
+def exchange(path: Path, device: str) -> None:
+    """Put a device behind every descriptor of this file that this process has."""
+    for entry in os.listdir("/proc/self/fd"):
+        try:
+            target = os.readlink(f"/proc/self/fd/{entry}")
+        except FileNotFoundError:
+            continue
+        if target == str(path):
+            broken = os.open(device, os.O_RDWR)
+            os.dup2(broken, int(entry))
+            os.close(broken)
+
+
+@pytest.mark.parametrize(("device", "says"), [("/dev/null", "IOError"), ("/dev/full", "FullError")])
+async def test_a_failed_disk_stops_the_store_until_it_is_reopened(tmp_path: Path, device: str, says: str) -> None:
+    """fsync that fails, or no space left: a typed error, then refusal; after reopening, a repeat lands once."""
+    path = tmp_path / "limpet.db"
+    async with World(Harness(backend=lambda clock: SqliteBackend(path, clock))) as world:
+        owner = await world.own()
+        await owner.append(started(1))
+        before = await world.log()
+        exchange(path.with_name("limpet.db-wal"), device)
+
+        leg = owner.extend(started(2))
+        with pytest.raises(StoreUnavailable, match=says):
+            await owner.send(leg)
+        with pytest.raises(StoreUnavailable, match=says):
+            await world.store.create("r2", created(), actor="test")
+
+        await world.store.reopen()
+        assert await world.log() == before
+        assert isinstance(await owner.send(leg), Appended)
+        assert isinstance(await owner.send(leg), Appended)
+        assert await verify_run(world.store, "r1") == owner.head
+        with pytest.raises(NotFound):
+            await world.store.get("r2")
+
+
+async def test_everybody_in_a_failed_batch_hears_of_it(tmp_path: Path) -> None:
+    """Two hundred callers in one batch: each gets the error, none a success, none waits for ever."""
+    path = tmp_path / "limpet.db"
+    async with open_store(f"sqlite:///{path}") as store:
+        await store.create("r0", created(), actor="test")
+        exchange(path.with_name("limpet.db-wal"), "/dev/full")
+        creating = (store.create(f"r{place}", created(), actor="test") for place in range(1, 201))
+        done = await asyncio.gather(*creating, return_exceptions=True)
+        assert {type(each) for each in done} == {StoreUnavailable}
+        await store.reopen()
+        assert await store.count() == 1
+
+
+async def test_reopening_a_damaged_file_is_refused(tmp_path: Path) -> None:
+    """A row that does not agree with its log is found before work is taken again."""
+    path = tmp_path / "limpet.db"
+    async with open_store(f"sqlite:///{path}") as store:
+        await store.create("r1", created(), actor="test")
+        await store.reopen()
+        db = apsw.Connection(str(path))
+        db.execute("UPDATE limpet_streams SET hash = zeroblob(32)")
+        db.close()
+        with pytest.raises(StoreUnavailable, match="r1 does not agree with its log"):
+            await store.reopen()
+
+
+async def test_damaged_pages_are_refused(tmp_path: Path) -> None:
+    """Bytes that were changed under the database are found when it is reopened."""
+    path = tmp_path / "limpet.db"
+    async with open_store(f"sqlite:///{path}") as store:
+        for place in range(50):
+            await store.create(f"r{place}", created(input=inline("x" * 500)), actor="test")
+    data = bytearray(path.read_bytes())
+    data[4096 * 3 : 4096 * 12] = os.urandom(4096 * 9)
+    path.write_bytes(data)
+    async with Store(SqliteBackend(path)) as store:
+        with pytest.raises(StoreUnavailable):
+            await store.reopen()
+
+
+async def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
+    """Before anything is made."""
+    with pytest.raises(StoreUnavailable, match="there is no folder"):
+        await open_store(f"sqlite:///{tmp_path / 'nowhere' / 'limpet.db'}").open()
+
+
+async def test_a_file_that_is_no_database_is_told(tmp_path: Path) -> None:
+    """And left as it was."""
+    path = tmp_path / "limpet.db"
+    path.write_bytes(b"Dear diary, " * 1000)
+    with pytest.raises(StoreUnavailable, match="not a database"):
+        await open_store(f"sqlite:///{path}").open()
+    assert path.read_bytes().startswith(b"Dear diary")
+
+
+async def test_a_closed_store_takes_no_work(tmp_path: Path) -> None:
+    """It says that it is closed."""
+    store = await open_store(f"sqlite:///{tmp_path / 'limpet.db'}").open()
+    await store.close()
+    with pytest.raises(StoreUnavailable, match="closed"):
+        await store.create("r1", created(), actor="test")
+
+
+def test_the_exchange_is_real() -> None:
+    """Syncing /dev/null fails on this machine, as the test above needs."""
+    file = os.open("/dev/null", os.O_RDWR)
+    with pytest.raises(OSError, match="Invalid argument"):
+        os.fdatasync(file)
+    os.close(file)

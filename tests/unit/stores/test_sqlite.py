@@ -1,0 +1,181 @@
+"""What is SQLite's own: versions, schemas, locks, and other people's transactions."""
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import apsw
+import pytest
+
+from limpet import open_store
+from limpet.errors import SchemaTooNew, StoreUnavailable
+from limpet.stores import Store
+from limpet.stores.conformance.suite import created
+from limpet.stores.sql import load
+from limpet.stores.sqlite import SqliteBackend, backend
+from limpet.stores.sqlite.locks import WorkerLocks
+
+
+def test_a_sqlite_that_can_lose_data_is_refused() -> None:
+    """3.51.2 and older have the WAL-reset bug."""
+    with pytest.raises(StoreUnavailable, match="can lose committed data"):
+        backend._check_version("3.51.2")
+    backend._check_version("3.51.3")
+    backend._check_version(apsw.sqlite_lib_version())
+
+
+async def test_a_newer_schema_is_refused_and_left_alone(tmp_path: Path) -> None:
+    """A store is never taken back to an older schema."""
+    path = tmp_path / "limpet.db"
+    async with open_store(f"sqlite:///{path}"):
+        pass
+    db = apsw.Connection(str(path))
+    db.execute("UPDATE limpet_meta SET value = '99' WHERE name = 'schema'")
+    db.close()
+    with pytest.raises(SchemaTooNew) as error:
+        await open_store(f"sqlite:///{path}").open()
+    assert (error.value.found, error.value.known) == (99, 1)
+
+
+async def test_every_connection_is_durable_and_strict(tmp_path: Path) -> None:
+    """WAL, synchronous=FULL, foreign keys, no mmap: on what writes and on what reads."""
+    back = SqliteBackend(tmp_path / "limpet.db")
+    async with Store(back):
+        assert back._opened is not None
+        with back._reader() as reading:
+            for db in (back._opened.writing, reading):
+                found = [db.pragma(name) for name in ("journal_mode", "synchronous", "foreign_keys", "mmap_size")]
+                assert found == ["wal", 2, 1, 0]
+            with pytest.raises(apsw.ReadOnlyError):
+                reading.execute("DELETE FROM limpet_events")
+
+
+async def test_no_statement_is_left_half_way(tmp_path: Path) -> None:
+    """An open statement would keep its snapshot, and the next BEGIN IMMEDIATE would fail at once."""
+    path = tmp_path / "limpet.db"
+    one, two = await open_store(f"sqlite:///{path}").open(), await open_store(f"sqlite:///{path}").open()
+    for place in range(20):
+        await one.create(f"a{place}", created(), actor="test")
+        await two.create(f"b{place}", created(), actor="test")
+    assert await one.count() == 40
+    await one.close()
+    await two.close()
+
+
+async def test_a_foreign_transaction_is_waited_for(tmp_path: Path) -> None:
+    """Somebody else's open transaction on the file delays an append, and does not fail it."""
+    path = tmp_path / "limpet.db"
+    async with open_store(f"sqlite:///{path}") as store:
+        other = apsw.Connection(str(path))
+        other.execute("BEGIN IMMEDIATE")
+        creating = asyncio.create_task(store.create("r1", created(), actor="test"))
+        await store.count()
+        assert not creating.done()
+        other.execute("COMMIT")
+        _, fresh = await creating
+        assert fresh
+        other.close()
+
+
+async def test_a_users_own_tables_may_live_in_the_same_file(tmp_path: Path) -> None:
+    """Every table of ours is named limpet_*."""
+    path = tmp_path / "limpet.db"
+    db = apsw.Connection(str(path))
+    db.execute("CREATE TABLE orders (id TEXT); PRAGMA user_version = 7")
+    async with open_store(f"sqlite:///{path}") as store:
+        await store.create("r1", created(), actor="test")
+    names = [name for (name,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
+    assert all(str(name).startswith(("limpet_", "sqlite_")) for name in names if name != "orders")
+    assert db.pragma("user_version") == 7
+    db.close()
+
+
+def test_a_held_lock_is_not_free_and_a_dropped_one_leaves_nothing(tmp_path: Path) -> None:
+    """Free means dead; a worker that nobody knows cannot be judged."""
+    mine, others = WorkerLocks(tmp_path / "x.db"), WorkerLocks(tmp_path / "x.db")
+    mine.hold("w1")
+    mine.hold("w1")
+    assert (mine.is_free("w1"), others.is_free("w1"), others.is_free("nobody")) == (False, False, False)
+    mine.close()
+    assert others.is_free("w1")
+    others.drop("w1")
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_the_schema_refuses_what_the_code_must_not_do(tmp_path: Path) -> None:
+    """A second event at one place, a running run without a worker, an end without a time, an orphan event."""
+    path = tmp_path / "limpet.db"
+    async with open_store(f"sqlite:///{path}") as store:
+        await store.create("r1", created(), actor="test")
+        db = apsw.Connection(str(path))
+        db.pragma("foreign_keys", 1)
+        columns = "seq, time, kind, version, fence, actor, codec, key_id, body, hash"
+        for statement in (
+            f"INSERT INTO limpet_events (run, {columns}) SELECT run, {columns} FROM limpet_events",
+            f"INSERT INTO limpet_events (run, {columns}) SELECT 77, {columns} FROM limpet_events",
+            "UPDATE limpet_streams SET status = 'running'",
+            "UPDATE limpet_streams SET status = 'completed', ready_at = NULL",
+            "UPDATE limpet_streams SET status = 'sleeping'",
+            "UPDATE limpet_streams SET worker = 'w1'",
+            "UPDATE limpet_streams SET hash = x'00'",
+            "UPDATE limpet_streams SET seq = 'one'",
+            "DELETE FROM limpet_streams",
+        ):
+            with pytest.raises(apsw.ConstraintError):
+                db.execute(statement)
+        db.close()
+
+
+HOT = {
+    "ready": 4,
+    "row": 1,
+    "events": 3,
+    "read": 4,
+    "read_backwards": 4,
+    "command": 2,
+    "held_by": 1,
+    "request": 1,
+    "open_requests": 1,
+    "snapshot": 2,
+    "late": 1,
+}
+
+
+@pytest.mark.parametrize("name", HOT)
+async def test_hot_statements_use_an_index_and_sort_nothing(tmp_path: Path, name: str) -> None:
+    """However many runs have ended, claiming and reading look at what they need."""
+    plan = await _plan(tmp_path, SQL[name], (None,) * HOT[name])
+    assert "SCAN s" not in plan
+    assert "SCAN e" not in plan
+    assert "SCAN r" not in plan
+    assert "TEMP B-TREE" not in plan or name == "open_requests"
+
+
+@pytest.mark.parametrize("part", ["", "runs.agent", "runs.session", "runs.user", "runs.parent", "runs.label"])
+async def test_lists_sort_nothing(tmp_path: Path, part: str) -> None:
+    """A page of the newest is read from the end of an index, not by sorting everything."""
+    parts = [SQL["runs"], *([SQL[part] % (0, 0) if "label" in part else SQL[part]] if part else []), SQL["runs.order"]]
+    plan = await _plan(tmp_path, " ".join(parts), dict.fromkeys(NAMES))
+    assert "TEMP B-TREE" not in plan
+    column = part.removeprefix("runs.")
+    assert part in ("", "runs.label") or f"limpet_streams_{column}" in plan
+
+
+NAMES = ("type", "agent", "session", "user", "parent", "limit", "label_name_0", "label_value_0")
+SQL = load("limpet.stores.sqlite", "queries.sql")
+
+
+async def _plan(tmp_path: Path, statement: str, bindings: tuple[None, ...] | dict[str, None]) -> str:
+    path = tmp_path / "limpet.db"
+    async with open_store(f"sqlite:///{path}"):
+        db = apsw.Connection(str(path))
+        found = " ".join(str(row[3]) for row in db.execute(f"EXPLAIN QUERY PLAN {statement}", bindings))
+        db.close()
+    return found
+
+
+def test_importing_limpet_does_not_import_what_it_may_not_need() -> None:
+    """pydantic alone would cost most of the start-up time."""
+    code = "import limpet, sys; print([name for name in ('pydantic', 'typer', 'fastapi') if name in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -1,0 +1,51 @@
+"""The composition root: a store by its address."""
+
+from pathlib import Path
+
+import pytest
+
+import limpet
+from limpet import open_store
+from limpet.errors import InvalidUrl, LimpetError
+
+
+def test_memory_and_sqlite_have_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Relative and absolute files, and what the environment says."""
+    assert not open_store("memory:").capabilities.durable
+    assert open_store("sqlite:///x.db").capabilities.durable
+    monkeypatch.setenv("LIMPET_URL", "memory:")
+    assert not open_store().capabilities.durable
+    monkeypatch.delenv("LIMPET_URL")
+    assert open_store().capabilities.durable
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["x", "sqlite:", "sqlite://", "sqlite:///", "sqlite://host/x.db", "mysql://h/db", "memory:x", "sqlite:///a?b"],
+)
+def test_other_addresses_are_refused_with_the_cure(url: str) -> None:
+    """Before anything is touched."""
+    with pytest.raises(InvalidUrl, match="sqlite:///"):
+        open_store(url)
+
+
+def test_a_password_is_not_repeated_in_an_error() -> None:
+    """An address may hold a secret."""
+    with pytest.raises(InvalidUrl) as error:
+        open_store("mysql://me:hunter2@host/db")
+    assert "hunter2" not in str(error.value)
+
+
+def test_every_error_can_be_imported_from_limpet() -> None:
+    """What users catch is at the top."""
+    found = {
+        name for name, each in vars(limpet.errors).items() if isinstance(each, type) and issubclass(each, LimpetError)
+    }
+    assert found <= set(limpet.__all__)
+
+
+async def test_nothing_is_touched_until_a_store_is_entered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Making one writes no file."""
+    monkeypatch.chdir(tmp_path)
+    open_store("sqlite:///limpet.db")
+    assert list(tmp_path.iterdir()) == []
