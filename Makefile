@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fix bench crash pin clean
+.PHONY: help demo test check fix bench crash golden pin clean
 
 help:  ## show this help
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -28,15 +28,19 @@ check: $(READY)  ## lint, types, import order
 	@$(BIN)/mypy --no-error-summary
 	@$(BIN)/lint-imports --no-logo > .venv/imports.log || { cat .venv/imports.log; exit 1; }
 
-fix: $(READY)  ## mend what the linter can mend
+fix: $(READY)  ## mend what the linter can mend, write the generated pages
 	@$(BIN)/ruff check --fix --quiet || true
 	@$(BIN)/ruff format --quiet
+	@$(BIN)/python -m tests.docs.reference
 
 bench: $(READY)  ## how fast, beside bare loops on the same store
 	@$(BIN)/python -m bench
 
 crash: $(READY)  ## the long proofs: many processes, kills, faults
 	@$(BIN)/python -m pytest tests/crash --full -s
+
+golden: $(READY)  ## write the stored formats of this version to tests/golden
+	@$(BIN)/python -m tests.golden.make
 
 pin: $(READY)  ## choose the newest versions and write them to constraints.txt
 	@$(BIN)/uv pip compile pyproject.toml --quiet --upgrade --all-extras --group dev --python-version 3.11 \

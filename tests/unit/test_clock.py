@@ -145,12 +145,13 @@ async def test_sleepers_wake_in_the_order_of_their_times() -> None:
     assert woken == ["early", "early too", "middle", "late"]
 
 
-async def test_a_sleeper_whose_time_has_not_come_sleeps_on() -> None:
+@pytest.mark.parametrize("how_long", [1, 10])
+async def test_a_sleeper_whose_time_has_not_come_sleeps_on(how_long: int) -> None:
     """Moving the clock part of the way wakes nobody."""
     clock = FrozenClock()
-    sleeping = asyncio.create_task(clock.sleep(10))
+    sleeping = asyncio.create_task(clock.sleep(how_long))
     await others_have_run()
-    clock.advance(timedelta(microseconds=9))
+    clock.advance(timedelta(microseconds=how_long - 1))
     await others_have_run()
     assert not sleeping.done()
     clock.advance(timedelta(microseconds=1))

@@ -39,14 +39,14 @@ def test_a_run_that_others_need_is_kept() -> None:
 
 
 def test_a_young_run_is_kept() -> None:
-    """Up to the last microsecond."""
-    assert decision(now=30 * DAY - 1) == Keep("it is not old enough")
+    """Up to the last microsecond, counted from its end."""
+    assert decision(now=130 * DAY - 1, ended=100 * DAY) == Keep("it is not old enough")
 
 
 @pytest.mark.parametrize("status", ["completed", "cancelled"])
 def test_an_old_run_may_go(status: Status) -> None:
     """From the very moment on."""
-    assert decision(now=30 * DAY, status=status) == Drop()
+    assert decision(now=130 * DAY, ended=100 * DAY, status=status) == Drop()
 
 
 @pytest.mark.parametrize(

@@ -89,6 +89,11 @@ def test_data_is_kept_as_canonical_json(given: str, kept: bytes) -> None:
     assert from_json(f'{{"data": {given}}}').data == Raw(kept)
 
 
+def test_an_artifact_may_be_empty() -> None:
+    """No bytes is a size."""
+    assert from_json(text(artifacts=[ARTIFACT | {"bytes": 0}])).artifacts[0].bytes == 0
+
+
 @pytest.mark.parametrize("value", ["null", "0", "false", '""', '{"deep": [1, 2.5]}'])
 def test_a_fact_may_be_any_value(value: str) -> None:
     """Nothing too is something to know."""

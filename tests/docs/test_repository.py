@@ -1,0 +1,145 @@
+"""The documentation is true: what it shows runs, what it lists is all there is, what it counts was counted."""
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.docs.reference import PAGES
+
+from limpet.events import KINDS
+from limpet.state import from_json
+from limpet.stores.conformance import TOPICS, behaviours
+
+ROOT = Path(__file__).parents[2]
+PAGES_BY_HAND = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+DOCS = [*PAGES_BY_HAND, *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    """The code blocks of a page."""
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+
+
+def run(*command: str, cwd: Path) -> str:
+    """What a Python program prints."""
+    done = subprocess.run(
+        [sys.executable, *command],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "COLUMNS": "80"},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_readme_is_short_and_shows_the_example_that_runs() -> None:
+    """Under 150 lines; its example is the file's, word for word."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(text.splitlines()) < 150
+    example = (ROOT / "examples" / "first_log.py").read_text(encoding="utf-8")
+    [snippet] = blocks(ROOT / "README.md", "python")
+    assert example.endswith(snippet)
+
+
+def test_the_first_example_runs_and_goes_on(tmp_path: Path) -> None:
+    """Once it does four steps, and again it finds them done."""
+    example = str(ROOT / "examples" / "first_log.py")
+    expected = "".join(f"step {n}: {name}\n" for n, name in enumerate(("look", "decide", "refund", "tell"), 1))
+    assert run(example, cwd=tmp_path) == f"{expected}ticket-42 is completed, 7 events\n"
+    assert run(example, cwd=tmp_path) == "ticket-42 is completed, 7 events\n"
+
+
+def test_the_demo_tells_the_truth(tmp_path: Path) -> None:
+    """Killed at step 6, continued by another process, each step completed once, the chain intact."""
+    said = run("-m", "limpet.demo", cwd=tmp_path)
+    assert "kill -9" in said
+    assert [said.count(f"step {number} completed") for number in range(1, 10)] == [1] * 9
+    assert [said.count(f"step {number} started") for number in range(1, 10)] == [1] * 5 + [2] + [1] * 3
+    assert "recorded, not done again" in said
+    assert "Each step completed once: 9 of 9." in said
+    assert "The chain of 33 events is intact" in said
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_the_reference_is_up_to_date(path: str) -> None:
+    """`make fix` writes it."""
+    assert (ROOT / path).read_text(encoding="utf-8") == PAGES[path]()
+
+
+@pytest.mark.parametrize("page", DOCS, ids=lambda page: page.name)
+def test_snippets_parse_and_links_lead_somewhere(page: Path) -> None:
+    """Python and JSON in every page, and every relative link."""
+    for snippet in blocks(page, "python"):
+        compile(snippet, str(page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    for snippet in blocks(page, "json"):
+        assert from_json(snippet).goal
+    for link in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
+        assert (page.parent / link).exists(), link
+
+
+def test_what_the_docs_count_was_counted() -> None:
+    """Behaviours, topics and kinds."""
+    text = "\n".join(page.read_text(encoding="utf-8") for page in DOCS)
+    assert {int(n) for n in re.findall(r"(\d+) behaviours", text)} == {len(behaviours())}
+    assert {int(n) for n in re.findall(r"(\d+) kinds", text)} == {len(KINDS)}
+    assert len(behaviours()) >= 120
+    assert len({str(each) for each in behaviours()}) == len(behaviours())
+    assert all(each.says for each in behaviours())
+    assert {each.topic for each in behaviours()} == {topic.__name__.rpartition(".")[2] for topic in TOPICS}
+
+
+def test_every_make_target_is_documented() -> None:
+    """In `make help`, and the ones to know in CONTRIBUTING."""
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = re.findall(r"^([a-z]+):", makefile, re.MULTILINE)
+    assert all(re.search(rf"^{target}:.*## ", makefile, re.MULTILINE) for target in targets)
+    assert set(re.findall(r"`make ([a-z]+)`", "\n".join(page.read_text(encoding="utf-8") for page in DOCS))) <= set(
+        targets
+    )
+
+
+def test_sql_lives_in_sql_files() -> None:
+    """No statement in the package's Python."""
+    words = re.compile(
+        r"\b(SELECT .* FROM|INSERT INTO|UPDATE \w+ SET|DELETE FROM|CREATE TABLE|PRAGMA|BEGIN IMMEDIATE)\b"
+    )
+    found = [
+        f"{path.relative_to(ROOT)}: {node.value[:60]!r}"
+        for path in (ROOT / "src").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and words.search(node.value)
+        if "conformance" not in path.parts
+    ]
+    assert found == []
+
+
+def test_the_log_is_never_read_without_an_order() -> None:
+    """Every statement that reads several events says in which order."""
+    text = (ROOT / "src/limpet/stores/sqlite/queries.sql").read_text(encoding="utf-8")
+    for statement in re.split(r"^-- name: ", text, flags=re.MULTILINE):
+        if "{event}" in statement and not statement.startswith("command"):
+            assert "ORDER BY" in statement
+    assert not re.search(r"^BEGIN(?! IMMEDIATE)", text, re.MULTILINE)
+
+
+def test_constraints_are_plain_and_name_no_host() -> None:
+    """`name==version` lines, and nothing else."""
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    assert all(re.fullmatch(r"[a-z0-9][a-z0-9._-]*==[A-Za-z0-9.+!]+", line) for line in lines)
+    assert not (ROOT / "uv.lock").exists()
+
+
+def test_nothing_that_revives_objects_is_imported() -> None:
+    """JSON only in our formats."""
+    for path in (ROOT / "src").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [each.name for each in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
+            module = getattr(node, "module", None)
+            assert not {"pickle", "marshal", "shelve", "dill", "cloudpickle", "jsonpickle"} & {*names, module}

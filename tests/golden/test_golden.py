@@ -1,0 +1,62 @@
+"""What released versions stored can be read for ever."""
+
+import gzip
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from limpet import open_store
+from limpet.events import KINDS, Event, verify
+from limpet.journal import load, verify_run
+from limpet.state import RunState, fold
+from limpet.stores import RunFilter
+
+VERSIONS = sorted(path for path in Path(__file__).parent.iterdir() if path.is_dir() and (path / "run.jsonl").exists())
+
+
+def read(path: Path) -> list[Event]:
+    """Events from JSON lines."""
+    events = []
+    for text in path.read_bytes().splitlines():
+        fields = msgspec.json.decode(text)
+        fields |= {"body": fields["body"].encode(), "hash": bytes.fromhex(fields["hash"])}
+        events.append(Event(**fields))
+    return events
+
+
+@pytest.mark.parametrize("version", VERSIONS, ids=lambda path: path.name)
+def test_old_logs_fold_to_the_state_they_folded_to(version: Path) -> None:
+    """The chain fits, every kind is read, and the state is the recorded one."""
+    events = read(version / "run.jsonl")
+    verify(events)
+    assert fold(events) == msgspec.json.decode((version / "state.json").read_bytes(), type=RunState)
+
+
+@pytest.mark.parametrize("version", VERSIONS, ids=lambda path: path.name)
+def test_old_conversations_are_read(version: Path) -> None:
+    """Each event in its newest form."""
+    events = read(version / "conversation.jsonl")
+    verify(events)
+    assert all(event.decode() for event in events)
+
+
+@pytest.mark.parametrize("version", VERSIONS, ids=lambda path: path.name)
+async def test_old_sqlite_files_are_opened(version: Path, tmp_path: Path) -> None:
+    """Migrated if need be; logs, lists, inbox and snapshots are there, and the run goes on."""
+    (tmp_path / "store.db").write_bytes(gzip.decompress((version / "store.gz").read_bytes()))
+    async with open_store(f"sqlite:///{tmp_path / 'store.db'}") as store:
+        await verify_run(store, "golden")
+        state = await load(store, "golden")
+        assert (state.status, state.position.step, state.requests[0].request) == ("waiting", 1, "q1")
+        assert await store.count(RunFilter(labels={"team": "a"}, status=("waiting",))) == 1
+        assert [request.to for request in await store.requests()] == [("ann",)]
+        snapshot = await store.snapshot("golden")
+        assert snapshot is not None
+
+
+def test_every_kind_is_in_the_newest_golden_files() -> None:
+    """A new kind is not released before it is here."""
+    newest = VERSIONS[-1]
+    found = {event.kind for name in ("run", "conversation") for event in read(newest / f"{name}.jsonl")}
+    assert found == {kind.name for kind in KINDS}
