@@ -27,6 +27,7 @@ from limpet.errors import (
     StoreUnavailable,
     Tampered,
     UnknownEvent,
+    WorkerAlive,
     WrongState,
 )
 from limpet.stores import Backend, Store
@@ -53,6 +54,7 @@ __all__ = [
     "StoreUnavailable",
     "Tampered",
     "UnknownEvent",
+    "WorkerAlive",
     "WrongState",
     "__version__",
     "open_store",

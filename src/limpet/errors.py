@@ -14,6 +14,7 @@
     ├── AlreadyAnswered       the request was decided before
     ├── Expired               the request's time is over
     ├── LeaseLost             another worker has the run now
+    ├── WorkerAlive           a worker of this name lives in another process
     ├── Tampered              a log that does not fit its own hashes
     ├── UnknownEvent          written by a newer version of Limpet
     ├── SchemaTooNew          the store was migrated by a newer version of Limpet
@@ -46,6 +47,7 @@ __all__ = [
     "StoreUnavailable",
     "Tampered",
     "UnknownEvent",
+    "WorkerAlive",
     "WrongState",
 ]
 
@@ -219,6 +221,16 @@ class LeaseLost(LimpetError):
     code = "lease_lost"
     _says = "{run} was taken over: fence {fence} is no longer valid, it is at {current}."
     _cure = "Stop driving this run; what you still have can be kept as a late result."
+
+
+@dataclass(eq=False, repr=False)
+class WorkerAlive(LimpetError):
+    """A worker of this name lives in another process."""
+
+    worker: str
+    code = "worker_alive"
+    _says = "The worker {worker!r} is alive in another process."
+    _cure = "Give each worker an id of its own; a new one for every process is best."
 
 
 @dataclass(eq=False, repr=False)

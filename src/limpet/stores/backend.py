@@ -133,8 +133,11 @@ class Backend(Protocol):
     def close(self) -> None:
         """Give up everything that is held."""
 
-    def check(self) -> None:
-        """Verify what is stored, after a failure; raises StoreUnavailable if it is not sound."""
+    def reopen(self) -> None:
+        """After a failure: connect again, and verify what is stored; raises StoreUnavailable if it is not sound.
+
+        Workers of this process are alive all the while.
+        """
 
     def now(self) -> int:
         """The store's clock."""

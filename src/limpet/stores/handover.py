@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
-from threading import Thread
+from threading import Lock, Thread
 from typing import Protocol, TypeVar
 
 __all__ = ["Handover", "Inline", "Lane", "Threads"]
@@ -58,17 +58,27 @@ class Threads:
 
 
 class _ThreadLane:
+    """Its thread starts with the first piece of work."""
+
     def __init__(self, name: str) -> None:
         self._queue: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._thread = Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
+        self._lock = Lock()
 
     def submit(self, work: Callable[[], None]) -> None:
         self._queue.put(work)
+        if not self._thread.is_alive():
+            self._start()
 
     def close(self) -> None:
         self._queue.put(None)
-        self._thread.join()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _start(self) -> None:
+        with self._lock:
+            if self._thread.ident is None:
+                self._thread.start()
 
     def _run(self) -> None:
         while (work := self._queue.get()) is not None:

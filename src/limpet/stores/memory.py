@@ -46,7 +46,7 @@ class MemoryBackend:
     def close(self) -> None:
         """What is in memory stays until the backend is gone, so that a test can open it again."""
 
-    def check(self) -> None:
+    def reopen(self) -> None:
         """Nothing that could have gone wrong."""
 
     def now(self) -> int:

@@ -50,7 +50,7 @@ class Store:
 
     async def reopen(self) -> None:
         """After a failure: connect again, verify what is stored, and take work again."""
-        await self._handover.call(self._reopen)
+        await self._handover.call(self._backend.reopen)
         self._writer.mend()
 
     async def __aenter__(self) -> Self:
@@ -174,7 +174,7 @@ class Store:
         return await self._handover.call(lambda: self._backend.requests(where, limit))
 
     async def workers(self) -> list[WorkerRow]:
-        """All workers that are not known to be dead."""
+        """All workers that were not given up yet."""
         return await self._handover.call(self._backend.workers)
 
     async def snapshot(self, run: str, *, at_most: int | None = None) -> Snapshot | None:
@@ -197,11 +197,6 @@ class Store:
         self._watching.close()
         self._writer.close()
         self._backend.close()
-
-    def _reopen(self) -> None:
-        self._backend.close()
-        self._backend.open()
-        self._backend.check()
 
 
 def _same_start(stored: AnyBody, wanted: b.RunCreated, alike: Callable[[Payload], bool] | None) -> bool:

@@ -1,6 +1,6 @@
 """Leases: a dead worker's runs go on, a live one's are left alone, and poison is counted."""
 
-from limpet.errors import LeaseLost, NotFound
+from limpet.errors import LeaseLost, NotFound, WorkerAlive
 from limpet.events import AnyBody
 from limpet.events import bodies as b
 from limpet.stores import Store
@@ -258,3 +258,23 @@ async def a_store_that_was_closed_gives_its_workers_up(world: World) -> None:
     await other.close()
     await world.worker("w2")
     assert len(await world.claim("w2")) == 1
+
+
+@behaviour("sees_death")
+async def a_worker_outlives_reopening(world: World) -> None:
+    """While a store is reopened after a failure, nobody takes its workers for dead."""
+    other = await world.another()
+    await world.own()
+    await world.store.reopen()
+    await world.worker("w2", store=other)
+    assert await world.claim("w2", store=other) == ()
+
+
+@behaviour("sees_death")
+async def a_living_workers_name_is_not_given_twice(world: World) -> None:
+    """Two processes under one name could not be told apart; the second is refused, and the store goes on."""
+    other = await world.another()
+    await world.worker("w1")
+    error = await expect(WorkerAlive, world.worker("w1", store=other))
+    assert error.worker == "w1"
+    await world.worker("w2", store=other)

@@ -35,10 +35,10 @@ class SqliteBackend:
 
     capabilities = Capabilities(processes=True, durable=True, sees_death=HAVE_FLOCK)
 
-    def __init__(self, path: str | Path, clock: Clock | None = None, vfs: str | None = None) -> None:
+    def __init__(self, path: str | Path, clock: Clock | None = None) -> None:
         self._path = Path(path).absolute()
         self._clock = clock or SystemClock()
-        self._vfs = vfs
+        self._locks = WorkerLocks(self._path)
         self._sql = load(__package__, "queries.sql")
         self._lock = Lock()
         self._opened: _Opened | None = None
@@ -47,17 +47,17 @@ class SqliteBackend:
         """Connect, and make or migrate the schema."""
         _check_version(apsw.sqlite_lib_version())
         with _translated():
-            self._opened = _Opened(self._path, self._sql, self._clock, self._vfs)
+            self._opened = _Opened(self._path, self._sql, self._clock, self._locks)
 
     def close(self) -> None:
         """Give up every connection and lock."""
-        with self._lock:
-            opened, self._opened = self._opened, None
-        if opened is not None:
-            opened.close()
+        self._disconnect()
+        self._locks.close()
 
-    def check(self) -> None:
-        """Verify pages, indexes, and that every row agrees with its log."""
+    def reopen(self) -> None:
+        """Connect again, and verify pages, indexes, and that every row agrees with its log."""
+        self._disconnect()
+        self.open()
         with self._reader() as db:
             [(found,)] = db.execute(self._sql["quick_check"]).fetchall()
             if found != "ok":
@@ -193,6 +193,12 @@ class SqliteBackend:
         if not keep:
             db.close()
 
+    def _disconnect(self) -> None:
+        with self._lock:
+            opened, self._opened = self._opened, None
+        if opened is not None:
+            opened.close()
+
     def _alive(self) -> "_Opened":
         if self._opened is None:
             raise StoreUnavailable(reason="it is not open")
@@ -202,12 +208,11 @@ class SqliteBackend:
 class _Opened:
     """What is held while the file is open."""
 
-    def __init__(self, path: Path, sql: Mapping[str, str], clock: Clock, vfs: str | None) -> None:
-        self._path, self._sql, self._vfs = path, sql, vfs
+    def __init__(self, path: Path, sql: Mapping[str, str], clock: Clock, locks: WorkerLocks) -> None:
+        self._path, self._sql = path, sql
         if not path.parent.is_dir():
             raise StoreUnavailable(reason=f"there is no folder {path.parent}")
         self.gate = Gate(path.with_name(f"{path.name}-gate"))
-        self.locks = WorkerLocks(path)
         self.readers: list[apsw.Connection] = []
         self.gate.enter()
         try:
@@ -215,12 +220,12 @@ class _Opened:
             migrate(self.writing, sql)
         finally:
             self.gate.leave()
-        tables = SqliteTables(self.writing, sql, clock, self.locks)
+        tables = SqliteTables(self.writing, sql, clock, locks)
         self.transaction = _Transaction(self.writing, self.gate, tables, sql)
 
     def connect(self, *, reading: bool) -> apsw.Connection:
         """A new connection."""
-        db = apsw.Connection(str(self._path), vfs=self._vfs, statementcachesize=200)
+        db = apsw.Connection(str(self._path), statementcachesize=200)
         db.execute(self._sql["connect"]).fetchall()
         if reading:
             db.execute(self._sql["read_only"])
@@ -230,7 +235,6 @@ class _Opened:
         """Give up everything."""
         for db in (*self.readers, self.writing):
             db.close()
-        self.locks.close()
         self.gate.close()
 
 

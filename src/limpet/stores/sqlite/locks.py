@@ -8,6 +8,8 @@ Where there is no flock, writers rely on SQLite's busy time-out and the lease al
 import os
 from pathlib import Path
 
+from limpet.errors import WorkerAlive
+
 try:
     import fcntl
 except ImportError:  # Windows
@@ -48,10 +50,15 @@ class WorkerLocks:
 
     def hold(self, worker: str) -> None:
         """Show that a worker is alive, until it is dropped or the process ends."""
-        if HAVE_FLOCK and worker not in self._held:
-            file = os.open(self._path(worker), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        if not HAVE_FLOCK or worker in self._held:
+            return
+        file = os.open(self._path(worker), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._held[worker] = file
+        except BlockingIOError as error:
+            os.close(file)
+            raise WorkerAlive(worker=worker) from error
+        self._held[worker] = file
 
     def drop(self, worker: str) -> None:
         """A worker has gone; nothing of it stays behind."""
