@@ -10,7 +10,15 @@ from msgspec import Struct
 
 from limpet.errors import InvalidAppend
 from limpet.events import VOCABULARY, AnyBody, Head, Sealed, Writer
-from limpet.events.bodies import Command, ConversationForked, RunForked
+from limpet.events.bodies import (
+    Command,
+    ConversationForked,
+    RunCancelled,
+    RunCompleted,
+    RunFailed,
+    RunForked,
+    RunWaiting,
+)
 from limpet.ids import check_id
 from limpet.stores.rows import RunRow, WorkerRow
 
@@ -38,6 +46,8 @@ __all__ = [
 ]
 
 R_co = TypeVar("R_co", covariant=True)
+# With these the owner gives the run up.
+LEAVING = (RunWaiting, RunCompleted, RunFailed, RunCancelled)
 
 
 class Create(Struct, frozen=True, kw_only=True, gc=False):
@@ -214,6 +224,9 @@ def _check_extension(leg: Extend) -> None:
         if event.run != leg.run or event.seq != seq or event.fence != fence:
             raise InvalidAppend(run=leg.run, reason=f"event {event.seq} was sealed for another run, place or fence")
         _check_writer(leg.run, sealed.body, writer)
+    for sealed in leg.events[:-1]:
+        if isinstance(sealed.body, LEAVING):
+            raise InvalidAppend(run=leg.run, reason=f"nothing follows {sealed.event.kind} under the same fence")
 
 
 def _check_commands(leg: Tell) -> None:

@@ -211,6 +211,22 @@ async def the_end_of_a_run_is_the_end_of_its_log(world: World) -> None:
 
 
 @behaviour()
+async def nothing_follows_an_end_in_the_same_append(world: World) -> None:
+    """Whoever ends or parks a run has given it up: the rest of such an append is refused, and so is its beginning."""
+    owner = await world.own()
+    ends: tuple[AnyBody, ...] = (
+        b.RunCompleted(output=inline(1)),
+        b.RunFailed(failure=Failure(type="builtins.ValueError")),
+        b.RunCancelled(reason="x"),
+        b.RunWaiting(waits=()),
+    )
+    for end in ends:
+        await expect(InvalidAppend, owner.send(owner.extend(end, started())))
+        await expect(InvalidAppend, owner.send(owner.extend(started(), end, end)))
+    assert (await owner.row()).head == owner.head
+
+
+@behaviour()
 async def each_end_sets_its_status(world: World) -> None:
     """Completed, failed and cancelled runs are listed as such."""
     ends: dict[str, AnyBody] = {
