@@ -94,9 +94,9 @@ class Walk:
             b.WaitEnded(name="a", how="withdrawn", request=f"q{self.requests - 1}"),
             b.RunWaiting(waits=(Wait(what="signal", key="go"),), wake=self.chance.choice([None, wake])),
             b.RunFailed(failure=FAILURE, number=number),
-            *([b.RunCompleted(output=inline(1)), b.RunCancelled(reason="x")] if number == 1 else []),
         ]
-        return self.chance.choice(events)
+        ends: list[AnyBody] = [b.RunCompleted(output=inline(1)), b.RunCancelled(reason="x")]
+        return self.chance.choice(events + ends if number == 1 else events)
 
     async def tell(self) -> None:
         """Some command from outside, perhaps sent twice."""
