@@ -3,8 +3,8 @@
 This is the composition root: it alone chooses a store by its address.
 """
 
+import importlib
 import os
-from importlib.metadata import version
 from urllib.parse import unquote, urlsplit
 
 from limpet.clock import Clock
@@ -60,8 +60,6 @@ __all__ = [
     "open_store",
 ]
 
-__version__ = version("limpet")
-
 DEFAULT_URL = "sqlite:///limpet.db"
 
 
@@ -71,6 +69,14 @@ def open_store(url: str | None = None, *, clock: Clock | None = None) -> Store:
     Without one, LIMPET_URL says which, else it is `sqlite:///limpet.db`. Nothing is touched until it is entered.
     """
     return Store(_backend(url or os.environ.get("LIMPET_URL") or DEFAULT_URL, clock))
+
+
+def __getattr__(name: str) -> str:
+    """`limpet.__version__`, looked up when somebody asks: it costs a fifth of the import."""
+    if name == "__version__":
+        metadata = importlib.import_module("importlib.metadata")
+        return str(metadata.version("limpet"))
+    raise AttributeError(name)
 
 
 def _backend(url: str, clock: Clock | None) -> Backend:

@@ -111,7 +111,7 @@ def _extend(tables: Tables, leg: ops.Extend) -> Head:
         step, settled = max(step, delta.step), settled or delta.settled
         rows = rows or delta.row is not None or delta.request is not None
     if rows:
-        _check_new_requests(tables, leg.run, deltas)
+        _check_requests(tables, leg.run, deltas)
     head = events[-1].head
     number = tables.advance(leg.run, leg.after, leg.fence, head, step, settled)
     if number is None:
@@ -123,10 +123,11 @@ def _extend(tables: Tables, leg: ops.Extend) -> Head:
     return head
 
 
-def _check_new_requests(tables: Tables, run: str, deltas: Sequence[Delta]) -> None:
+def _check_requests(tables: Tables, run: str, deltas: Sequence[Delta]) -> None:
+    """A run opens, escalates and closes its own requests only."""
     for delta in deltas:
-        if isinstance(delta.request, Opened):
-            before = tables.request(delta.request.row.id)
+        if delta.request is not None:
+            before = tables.request(_request_of(delta.request))
             if before is not None and before.run != run:
                 raise InvalidAppend(run=run, reason=f"request {before.id} belongs to {before.run}")
 
@@ -216,10 +217,14 @@ def _apply(tables: Tables, before: RunRow, row: RunRow, deltas: Sequence[Delta])
 
 
 def _apply_request(tables: Tables, row: RunRow, change: RequestChange) -> None:
-    before = tables.request(change.row.id if isinstance(change, Opened) else change.request)
+    before = tables.request(_request_of(change))
     after = apply_request(before, change)
     if after is not None and after != before:
         tables.save_request(after, row.number)
+
+
+def _request_of(change: RequestChange) -> str:
+    return change.row.id if isinstance(change, Opened) else change.request
 
 
 def _landed_head(tables: Tables, leg: ops.Leg) -> Head | None:

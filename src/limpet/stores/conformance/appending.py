@@ -283,6 +283,22 @@ async def a_request_id_belongs_to_one_run(world: World) -> None:
 
 
 @behaviour()
+async def a_run_closes_no_request_but_its_own(world: World) -> None:
+    """Expiring, escalating or withdrawing another run's request is refused, and changes nothing."""
+    one, two = await world.own("r1"), await world.own("r2")
+    await one.append(asked("q1", to=("ann",)))
+    changes: tuple[AnyBody, ...] = (
+        b.RequestExpired(request="q1", outcome="raised"),
+        b.RequestExpired(request="q1", outcome="escalated", to=("eve",)),
+        b.WaitEnded(name="ask#1", how="withdrawn", request="q1"),
+    )
+    for change in changes:
+        await expect(InvalidAppend, two.send(two.extend(change)))
+    [request] = await world.store.requests()
+    assert (request.status, request.to, (await two.row()).head) == ("open", ("ann",), two.head)
+
+
+@behaviour()
 async def a_bad_request_does_not_harm_its_neighbours(world: World) -> None:
     """Of many appends made at the same time only the stale one fails."""
     owners = [await world.own(f"r{place}") for place in range(20)]
