@@ -47,6 +47,17 @@ def test_an_empty_log_ends_where_it_began() -> None:
     assert verify([]) == START
 
 
+def test_a_log_begins_after_number_zero_and_a_hash_of_zeros() -> None:
+    """Frozen: what the first event of every log is sealed to."""
+    assert (START, GENESIS) == (Head(0, bytes(32), 0), bytes(32))
+
+
+def test_events_of_the_same_time_and_fence_are_in_order() -> None:
+    """A batch is written at one moment by one worker."""
+    batch = [each.event for each in seal_all(START, "run-1", BODIES, time=5, fence=1, actor="a")]
+    assert verify(batch) == batch[-1].head
+
+
 def test_an_intact_log_verifies_to_its_head() -> None:
     """The head is that of the last event."""
     events = log()

@@ -152,7 +152,9 @@ async def test_hot_statements_use_an_index_and_sort_nothing(tmp_path: Path, name
     assert "TEMP B-TREE" not in plan or name == "open_requests"
 
 
-@pytest.mark.parametrize("part", ["", "runs.agent", "runs.session", "runs.user", "runs.parent", "runs.label"])
+@pytest.mark.parametrize(
+    "part", ["", "runs.status", "runs.agent", "runs.session", "runs.user", "runs.parent", "runs.label"]
+)
 async def test_lists_sort_nothing(tmp_path: Path, part: str) -> None:
     """A page of the newest is read from the end of an index, not by sorting everything."""
     parts = [SQL["runs"], *([SQL[part] % (0, 0) if "label" in part else SQL[part]] if part else []), SQL["runs.order"]]
@@ -162,7 +164,7 @@ async def test_lists_sort_nothing(tmp_path: Path, part: str) -> None:
     assert part in ("", "runs.label") or f"limpet_streams_{column}" in plan
 
 
-NAMES = ("type", "agent", "session", "user", "parent", "limit", "label_name_0", "label_value_0")
+NAMES = ("type", "status", "agent", "session", "user", "parent", "limit", "label_name_0", "label_value_0")
 SQL = load("limpet.stores.sqlite", "queries.sql")
 
 

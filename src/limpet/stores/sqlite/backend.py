@@ -148,7 +148,8 @@ class SqliteBackend:
             "parent": where.parent,
             "created_from": where.created_from,
             "created_before": where.created_before,
-            "status": encode(where.status).decode() if where.status else None,
+            "status": where.status[0] if len(where.status) == 1 else None,
+            "statuses": encode(where.status).decode() if len(where.status) > 1 else None,
             "text": None if where.text is None else f"%{_escape(where.text)}%",
         }
         bindings: dict[str, Any] = {name: value for name, value in given.items() if value is not None}

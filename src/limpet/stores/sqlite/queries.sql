@@ -210,7 +210,11 @@ SELECT {columns} FROM limpet_streams AS s WHERE s.type = :type
 SELECT count(*) FROM limpet_streams AS s WHERE s.type = :type
 
 -- name: runs.status
-AND s.status IN (SELECT value FROM json_each(:status))
+-- One status is read from the end of its index; several are looked for among the newest.
+AND s.status = :status
+
+-- name: runs.statuses
+AND s.status IN (SELECT value FROM json_each(:statuses))
 
 -- name: runs.agent
 AND s.agent = :agent
