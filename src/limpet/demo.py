@@ -98,7 +98,7 @@ async def go_on(store: Store, journal: Journal) -> None:
             say(f"step {number} {tool}: recorded, not done again")
             continue
         await do(journal, number, tool, output)
-    await journal.append_if_current(b.RunCompleted(output=inline("R-7")))
+    await journal.append_if_current(b.RunCompleted(output=inline("R-7")), heard=journal.heard)
     say(f"completed: {journal.state.position}, {journal.state.counters.steps_completed} steps")
 
 
@@ -148,7 +148,7 @@ def gist(event: Event) -> str:
         case b.StepStarted() as body:
             return f"step {body.number}: {body.tool}"
         case b.StepCompleted() as body:
-            return f"step {body.number}: {body.output.value()}"
+            return f"step {body.number}: {body.output.value() if body.output else None}"
         case b.StatePatched() as body:
             return ", ".join(fact.key for fact in body.patch.facts) or f"goal: {body.patch.goal}"
         case _:

@@ -7,7 +7,7 @@ the id under which a command from outside is deduplicated. Times are microsecond
 from typing import Literal
 
 from limpet.events.parts import Failure, Limits, Lineage, Part, Spent, StatePatch, Wait
-from limpet.events.values import Payload
+from limpet.events.values import Payload, check_finite
 
 
 class Body(Part, frozen=True, kw_only=True):
@@ -60,6 +60,10 @@ class RunForked(Body, frozen=True, kw_only=True):
     patch: StatePatch | None = None
     results: dict[str, Payload] = {}
     """Results that replace recorded ones, by step number."""
+    deadline: int | None = None
+    conversation: str | None = None
+    exclusive: str | None = None
+    labels: dict[str, str] = {}
 
 
 class RunClaimed(Body, frozen=True, kw_only=True):
@@ -71,9 +75,10 @@ class RunClaimed(Body, frozen=True, kw_only=True):
 
 
 class RunReleased(Body, frozen=True, kw_only=True):
-    """A worker gave the run back before it could park or end."""
+    """A worker gave the run back before it could park or end; or it died, and its name is used anew."""
 
     reason: str
+    died: bool = False
 
 
 class RunWaiting(Body, frozen=True, kw_only=True):
@@ -91,9 +96,11 @@ class RunCompleted(Body, frozen=True, kw_only=True):
 
 
 class RunFailed(Body, frozen=True, kw_only=True):
-    """The agent raised; a resume voids the failure of this step and nothing else."""
+    """The agent raised; a resume voids the failure of this verb and nothing else. Every open wait ends with it."""
 
     failure: Failure
+    name: str | None = None
+    """The verb whose error ended the run: a step, a call, an ask."""
     number: int | None = None
 
 
@@ -105,9 +112,10 @@ class RunCancelled(Body, frozen=True, kw_only=True):
 
 
 class TurnStarted(Body, frozen=True, kw_only=True):
-    """A turn of a loop begins; a resumed run enters here."""
+    """A turn of a loop begins; a resumed run enters here, and loops inside the turn before are over."""
 
     loop: str
+    """Its identity; that of a loop inside begins with it and a slash."""
     number: int
 
 
@@ -144,14 +152,22 @@ class StepProgressed(Body, frozen=True, kw_only=True):
     fraction: float | None = None
     partial: Payload | None = None
 
+    def __post_init__(self) -> None:
+        check_finite("fraction", self.fraction)
+
 
 class StepCompleted(Body, frozen=True, kw_only=True):
-    """An attempt gave a result, kept verbatim."""
+    """An attempt gave a result, kept verbatim; or it was applied, and its output cannot be stored.
+
+    A transaction's `step.started` rides in the same append.
+    """
 
     name: str
     number: int
     attempt: int
-    output: Payload
+    output: Payload | None = None
+    unavailable: Failure | None = None
+    """Why there is no output, though the effect was applied: it is never run again."""
     spent: Spent | None = None
 
 
@@ -205,6 +221,9 @@ class DecisionMade(Body, frozen=True, kw_only=True):
     confidence: float | None = None
     number: int | None = None
     """The model call that chose, where it was one."""
+
+    def __post_init__(self) -> None:
+        check_finite("confidence", self.confidence)
 
 
 class StatePatched(Body, frozen=True, kw_only=True):
@@ -280,6 +299,8 @@ class RequestAnswered(Command, frozen=True, kw_only=True):
     request: str
     decision: Literal["answered", "approved", "rejected"]
     by: str
+    digest: str = ""
+    """Of what the person saw; it must be that of the request."""
     answer: Payload | None = None
     args: Payload | None = None
     """Arguments that the person edited."""
@@ -343,6 +364,7 @@ class AgentReturned(Command, frozen=True, kw_only=True):
     output: Payload | None = None
     failure: Failure | None = None
     spent: Spent | None = None
+    contract: str | None = None
 
 
 # Waiting
@@ -461,6 +483,9 @@ class BudgetReserved(Body, frozen=True, kw_only=True):
     number: int
     tokens: int = 0
     cost: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_finite("cost", self.cost)
 
 
 class BudgetExtended(Command, frozen=True, kw_only=True):

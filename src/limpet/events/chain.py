@@ -10,7 +10,7 @@ from hashlib import sha256
 from msgspec import Struct
 from msgspec.structs import astuple
 
-from limpet.errors import Tampered
+from limpet.errors import InvalidValue, Tampered
 from limpet.events.values import encode
 from limpet.events.vocabulary import VOCABULARY, AnyBody
 
@@ -70,7 +70,10 @@ def seal(head: Head, run: str, body: AnyBody, *, time: int, fence: int, actor: s
     """Number and hash a body as the event after `head`."""
     kind = VOCABULARY.kind_of(body)
     envelope = (run, head.seq + 1, max(time, head.time), kind.name, kind.version, fence, actor, "json", "")
-    data = encode(body)
+    try:
+        data = encode(body)
+    except UnicodeEncodeError as error:
+        raise InvalidValue(path=f"$ of {kind.name}", reason="a lone surrogate is not a character") from error
     return Sealed(Event(*envelope, data, _hash(head.hash, envelope, data)), body)
 
 

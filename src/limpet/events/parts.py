@@ -4,7 +4,7 @@ from typing import Literal
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from limpet.events.values import Payload
+from limpet.events.values import Payload, check_finite
 
 __all__ = [
     "Artifact",
@@ -53,6 +53,9 @@ class Spent(Part, frozen=True, kw_only=True):
     cost: float = 0.0
     wall_us: int = 0
 
+    def __post_init__(self) -> None:
+        check_finite("cost", self.cost)
+
 
 class Limits(Part, frozen=True, kw_only=True):
     """What a run may use up; the seeds' own field names."""
@@ -63,6 +66,18 @@ class Limits(Part, frozen=True, kw_only=True):
     max_artifact_bytes_in_context: int | None = None
     max_cost: float | None = None
     exhausted: Literal["fail", "ask"] = "fail"
+
+    def __post_init__(self) -> None:
+        check_finite("max_cost", self.max_cost)
+
+    def most(self) -> Spent:
+        """What can be spent within these limits; nothing where there is none."""
+        return Spent(
+            steps=self.max_steps or 0,
+            tokens=self.max_llm_tokens or 0,
+            cost=self.max_cost or 0.0,
+            wall_us=(self.max_wall_time_ms or 0) * 1000,
+        )
 
 
 class HumanInTheLoop(Part, frozen=True, kw_only=True):
@@ -120,6 +135,8 @@ class Fact(Part, frozen=True, kw_only=True):
     value: Raw
     source: str = ""
     step: int | None = None
+    derived_from: tuple[str, ...] = ()
+    """Keys of the facts that it was concluded from."""
 
 
 class Artifact(Part, frozen=True, kw_only=True):

@@ -14,7 +14,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from limpet.errors import InvalidValue
 
-__all__ = ["MAX_DEPTH", "Payload", "canonical", "digest", "encode", "inline", "parse"]
+__all__ = ["MAX_DEPTH", "Payload", "canonical", "check_finite", "digest", "encode", "inline", "parse"]
 
 MAX_DEPTH = 64
 # Python itself may refuse to read integers of more than 640 digits; 2,048 bits are 617.
@@ -72,6 +72,12 @@ def parse(data: bytes | str) -> Any:
 def digest(value: object) -> str:
     """SHA-256 of the canonical bytes, in hex."""
     return hashlib.sha256(canonical(value)).hexdigest()
+
+
+def check_finite(field: str, number: float | None) -> None:
+    """Refuse a number that JSON would turn into null."""
+    if number is not None and not isfinite(number):
+        raise InvalidValue(path=f"$.{field}", reason=f"{number} is not a JSON number")
 
 
 def _check_whole(value: object) -> None:

@@ -1,43 +1,58 @@
 """The log of one run, as its owner writes it: in order, one append in flight, conflicts resolved.
 
 Bodies gather in a buffer while an append is on its way and go out in the next. If commands slipped in between, they are
-folded first and the owner's events are sealed again after them; if the reply to an append was lost, repeating it is
-safe. What must not follow an unseen command (`run.waiting`, the end of a run) goes through `append_if_current`.
+folded first and the owner's events are sealed again after them. An append whose reply was lost is repeated as it was
+sealed, and lands once. What must not follow an unseen command (`run.waiting`, the end of a run, the use of an approval)
+goes through `append_if_current`, with what its writer had heard when it decided.
 """
 
 import asyncio
-from collections.abc import Callable
-from typing import Self
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Self
 
-from limpet.events import AnyBody, Event, Sealed, seal_all
-from limpet.journal.snapshots import load, save
+from limpet.events import AnyBody, Sealed, seal_all
+from limpet.events import bodies as b
+from limpet.journal.snapshots import Loaded, load_whole, save
 from limpet.policy.checkpoint import snapshot_due
 from limpet.state import Fold, RunState
+from limpet.state.patch import Working
 from limpet.stores import Appended, Extend, Missed, Store
 from limpet.stores.ops import Claimed
 
 __all__ = ["Journal"]
 
 
+class _Flight(NamedTuple):
+    """What is on its way, or was when an error came: some bodies, and after them some that must be current."""
+
+    events: tuple[Sealed, ...]
+    always: tuple[AnyBody, ...]
+    if_current: tuple[AnyBody, ...]
+
+
 class Journal:
     """A claimed run's log: what it says so far, and the way to add to it."""
 
-    def __init__(self, store: Store, claimed: Claimed, state: RunState, now: Callable[[], int]) -> None:
+    def __init__(self, store: Store, claimed: Claimed, loaded: Loaded, now: Callable[[], int]) -> None:
         assert claimed.row.worker is not None
         self.run, self.fence, self._actor = claimed.row.id, claimed.row.fence, claimed.row.worker
         self.head = claimed.row.head
+        self.heard = self.head.seq
+        """The last event that came from elsewhere, as far as this journal has folded."""
         self._store = store
         self._now = now
-        self._fold = Fold(state)
+        self._fold = Fold(loaded.state)
+        self._ahead = Working(loaded.state.working)
         self._buffer: list[AnyBody] = []
-        self._flight: tuple[Sealed, ...] = ()
+        self._flight: _Flight | None = None
         self._turn = asyncio.Lock()
-        self._tail_bytes = self._tail_events = self._snapshot_bytes = 0
+        self._snapshot_bytes = loaded.snapshot_bytes
+        self._tail_bytes, self._tail_events = loaded.tail_bytes, loaded.tail_events
 
     @classmethod
     async def open(cls, store: Store, claimed: Claimed, now: Callable[[], int]) -> Self:
         """The journal of a run that was just claimed; `now` is an estimate of the store's clock."""
-        return cls(store, claimed, await load(store, claimed.row.id), now)
+        return cls(store, claimed, await load_whole(store, claimed.row.id, at_most=claimed.row.seq), now)
 
     @property
     def state(self) -> RunState:
@@ -45,40 +60,54 @@ class Journal:
         return self._fold.freeze()
 
     def add(self, *bodies: AnyBody) -> None:
-        """Put events into the log with the next flush."""
+        """Put events into the log with the next flush; raises InvalidPatch, with nothing added, for a wrong patch."""
+        ahead = self._ahead if len(bodies) == 1 else Working(self._ahead.freeze())
+        for body in bodies:
+            _look_ahead(ahead, body)
+        self._ahead = ahead
         self._buffer.extend(bodies)
 
     async def flush(self) -> None:
         """Return when everything added so far is durable; raises LeaseLost if the run is somebody else's now."""
         async with self._turn:
             while self._flight or self._buffer:
-                self._load_flight()
-                await self._send()
+                await self._send(self._flight or self._take())
 
     async def append(self, *bodies: AnyBody) -> None:
         """Add events and wait until they are durable."""
         self.add(*bodies)
         await self.flush()
 
-    async def append_if_current(self, *bodies: AnyBody) -> bool:
-        """Append unless a command came that this log has not folded yet; then fold it, and say false."""
+    async def append_if_current(self, *bodies: AnyBody, heard: int) -> bool:
+        """Append, after what has gathered, unless something came from elsewhere since `heard`; then say false.
+
+        Whoever gets false looks at the state, which knows more by then, and decides anew.
+        """
         async with self._turn:
-            while self._flight or self._buffer:
-                self._load_flight()
-                await self._send()
-            self._flight = self._seal(bodies)
-            if await self._send():
-                return True
-            self._flight = ()
-            return False
+            if self._flight is not None:
+                repeated = self._flight.if_current == bodies
+                landed = await self._send(self._flight)
+                if repeated:
+                    return landed
+            return heard >= self.heard and await self._send(self._take(bodies))
+
+    async def refresh(self) -> None:
+        """Fold what came from elsewhere, without writing anything."""
+        async with self._turn:
+            if self._flight is not None:
+                await self._send(self._flight)
+            while page := await self._store.read(self.run, after=self.head.seq):
+                self._take_in([Sealed(event, event.decode()) for event in page])
+                self.heard = self.head.seq
 
     async def keep_late(self) -> None:
         """After LeaseLost: keep what could not be written, beside the log."""
-        self._load_flight()
-        events, self._flight = self._flight + self._seal(self._buffer), ()
-        self._buffer.clear()
-        if events:
-            await self._store.keep_late(events)
+        async with self._turn:
+            flight, self._flight = self._flight or self._take(), None
+            rest = self._seal(self._buffer)
+            self._buffer.clear()
+            if flight.events or rest:
+                await self._store.keep_late(flight.events + rest)
 
     async def snapshot_if_due(self) -> bool:
         """Cache the state if the tail has outgrown the last snapshot; whether it did."""
@@ -90,34 +119,45 @@ class Journal:
         self._tail_bytes = self._tail_events = 0
         return True
 
-    def _load_flight(self) -> None:
-        """Seal what has gathered, unless an append whose outcome is unknown must be repeated first."""
-        if not self._flight:
-            self._flight = self._seal(self._buffer)
-            self._buffer.clear()
+    def _take(self, if_current: tuple[AnyBody, ...] = ()) -> _Flight:
+        """Seal what has gathered, and what must be current after it."""
+        always = tuple(self._buffer)
+        self._buffer.clear()
+        return _Flight(self._seal((*always, *if_current)), always, if_current)
 
-    def _seal(self, bodies: "list[AnyBody] | tuple[AnyBody, ...]") -> tuple[Sealed, ...]:
+    def _seal(self, bodies: Sequence[AnyBody]) -> tuple[Sealed, ...]:
         return seal_all(self.head, self.run, bodies, time=self._now(), fence=self.fence, actor=self._actor)
 
-    async def _send(self) -> bool:
-        """Send the flight once; if others wrote first, fold what they wrote and seal the flight again."""
-        done = await self._store.append(Extend(run=self.run, after=self.head, fence=self.fence, events=self._flight))
+    async def _send(self, flight: _Flight) -> bool:
+        """Send once. If others wrote first, fold what they wrote; what need not be current gathers again."""
+        self._flight = flight
+        done = await self._store.append(Extend(run=self.run, after=self.head, fence=self.fence, events=flight.events))
+        self._flight = None
         if isinstance(done, Missed):
             self._take_in(done.events)
-            self._flight = self._seal(tuple(sealed.body for sealed in self._flight))
+            self.heard = self.head.seq
+            self._buffer[:0] = flight.always
             return False
         assert isinstance(done, Appended)
-        landed, self._flight = self._flight, ()
-        self._take_in(landed)
+        self._take_in(flight.events)
         return True
 
-    def _take_in(self, events: tuple[Sealed, ...]) -> None:
+    def _take_in(self, events: Sequence[Sealed]) -> None:
         for sealed in events:
             self._fold.add(sealed.event, sealed.body)
             self._tail_bytes += len(sealed.event.body)
         self._tail_events += len(events)
-        self.head = _last(events).head
+        self.head = events[-1].event.head
 
 
-def _last(events: tuple[Sealed, ...]) -> Event:
-    return events[-1].event
+def _look_ahead(working: Working, body: AnyBody) -> None:
+    """What the working state will be, so that a patch that does not fit is refused before it is stored."""
+    match body:
+        case b.StatePatched():
+            working.apply(body.patch)
+        case b.ArtifactStored():
+            working.put_stored(body)
+        case b.RiskFlagged():
+            working.flag(body.flag)
+        case _:
+            pass

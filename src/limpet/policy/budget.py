@@ -1,6 +1,6 @@
 """Whether a run can afford what it is about to do."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from limpet.events import Limits, Spent
@@ -39,9 +39,12 @@ def decide(limits: Limits, spent: Spent, reserve: Spent = Spent()) -> Fits | Exh
     return Fits(tuple(pressure))
 
 
-def remaining(limits: Limits, spent: Spent) -> Limits:
-    """What is left of a budget."""
+def remaining(limits: Limits, spent: Spent, lent: Iterable[Limits] = ()) -> Limits:
+    """What is left of a budget, less what children have of it until they return."""
     left = {name: max(allowed - used, 0) for name, allowed, used, _ in _rows(limits, spent, Spent())}
+    for part in lent:
+        for name, _, _, gone in _rows(limits, spent, part.most()):
+            left[name] = max(left[name] - gone, 0)
     return Limits(
         max_steps=_whole(left.get("max_steps")),
         max_wall_time_ms=_whole(left.get("max_wall_time_ms")),

@@ -11,11 +11,12 @@ from typing import assert_never
 from msgspec.structs import asdict, replace
 
 from limpet.errors import InvalidPatch, Tampered
-from limpet.events import AnyBody, Artifact, Event, Spent, Wait, inline
+from limpet.events import AnyBody, Event, Failure, Spent, Wait, inline
 from limpet.events import bodies as b
 from limpet.state.agent import AgentState
 from limpet.state.patch import Working
 from limpet.state.run import (
+    Child,
     Counters,
     Decision,
     ForkPoint,
@@ -32,6 +33,7 @@ from limpet.state.run import (
 __all__ = ["PAUSED", "Fold", "fold"]
 
 KEPT_DECISIONS = 16
+KEPT_ERRORS = 8
 PAUSED = Wait(what="operator", key="paused")
 _NOTHING = RunState(
     run="",
@@ -73,7 +75,7 @@ class Fold:
         self._requests = {request.request: request for request in state.requests}
         self._grants = {grant.grant: grant for grant in state.grants}
         self._open_waits = {wait.name: wait for wait in state.open_waits}
-        self._children = dict(state.children)
+        self._children = {child.run: child for child in state.children}
         self._signals = {signal.seq: signal for signal in state.signals}
         self._decisions = deque(state.decisions, maxlen=KEPT_DECISIONS)
         self._turns, self._reads = dict(state.turns), dict(state.reads)
@@ -105,7 +107,7 @@ class Fold:
             requests=tuple(self._requests.values()),
             grants=tuple(self._grants.values()),
             open_waits=tuple(self._open_waits.values()),
-            children=dict(self._children),
+            children=tuple(self._children.values()),
             signals=tuple(self._signals.values()),
             decisions=tuple(self._decisions),
             turns=dict(self._turns),
@@ -158,6 +160,7 @@ class Fold:
                 self._run_claimed(body)
             case b.RunReleased():
                 self._leave("pending")
+                self._deaths += body.died
             case b.RunWaiting():
                 self._leave("waiting", body.waits, body.wake)
                 self._pausing = False
@@ -171,7 +174,7 @@ class Fold:
                 self._cancel = body.reason
                 self._end("cancelled")
             case b.ArtifactStored():
-                self._artifact_stored(body)
+                self._working.put_stored(body)
             case b.RiskFlagged():
                 self._working.flag(body.flag)
             case b.RequestOpened():
@@ -290,6 +293,7 @@ class Fold:
             opened.clear()
 
     def _turn_started(self, body: b.TurnStarted) -> None:
+        self._turns = {loop: number for loop, number in self._turns.items() if not loop.startswith(f"{body.loop}/")}
         self._turns[body.loop] = body.number
         self._count("turns")
         self._deaths = 0
@@ -303,6 +307,7 @@ class Fold:
     def _resume_requested(self) -> None:
         """The failed step stays in the log; what it failed with no longer ends the run."""
         self._pausing = False
+        self._deaths = 0
         if self._status == "failed":
             self._error = self._error_step = None
         if self._status in ("failed", "waiting"):
@@ -352,7 +357,7 @@ class Fold:
         self._spend(body.spent)
         self._deaths = 0
         self._steps[body.number] = replace(
-            step, status="retrying", retry_at=body.retry_at, errors=(*step.errors, body.failure), reserved=None
+            step, status="retrying", retry_at=body.retry_at, errors=_kept(step.errors, body.failure), reserved=None
         )
 
     def _step_unknown(self, body: b.StepUnknown) -> None:
@@ -362,7 +367,7 @@ class Fold:
         step = self._steps.get(body.number)
         self._spend(step.reserved if step is not None and body.spent is None else body.spent)
         if step is not None:
-            errors = step.errors if body.failure is None else (*step.errors, body.failure)
+            errors = step.errors if body.failure is None else _kept(step.errors, body.failure)
             self._steps[body.number] = replace(step, status="unknown", errors=errors, reserved=None)
 
     def _step_resolved(self, body: b.StepResolved) -> None:
@@ -387,17 +392,6 @@ class Fold:
         )
         self._count("decisions")
 
-    def _artifact_stored(self, body: b.ArtifactStored) -> None:
-        self._working.put(
-            Artifact(
-                artifact_id=body.artifact_id,
-                type=body.type,
-                summary=body.summary,
-                bytes=body.bytes,
-                step=body.number,
-            )
-        )
-
     def _request_opened(self, event: Event, body: b.RequestOpened) -> None:
         self._requests[body.request] = OpenRequest(
             request=body.request,
@@ -407,13 +401,16 @@ class Fold:
             to=body.to,
             expires=body.expires,
             seq=event.seq,
+            digest=body.digest,
         )
         self._count("requests")
 
     def _request_answered(self, body: b.RequestAnswered) -> None:
         request = self._requests.pop(body.request, None)
-        if request is not None and body.decision == "approved":
-            self._grants[body.request] = Grant(grant=body.request, by=body.by, standing=False)
+        if request is not None and request.kind == "approval" and body.decision == "approved":
+            self._grants[body.request] = Grant(
+                grant=body.request, by=body.by, standing=False, digest=request.digest, expires=request.expires
+            )
 
     def _request_expired(self, body: b.RequestExpired) -> None:
         request = self._requests.pop(body.request, None)
@@ -426,7 +423,9 @@ class Fold:
     def _agent_called(self, body: b.AgentCalled) -> None:
         self._count("children")
         if body.mode in ("call", "handoff"):
-            self._children[body.run] = body.name
+            self._children[body.run] = Child(run=body.run, name=body.name, budget=body.budget)
+        elif body.budget is not None:
+            self._spend(body.budget.most())
 
     def _agent_returned(self, body: b.AgentReturned) -> None:
         self._children.pop(body.run, None)
@@ -438,6 +437,7 @@ class Fold:
             self._signals.pop(body.event, None)
         if body.request is not None:
             self._requests.pop(body.request, None)
+            self._grants.pop(body.request, None)
         self._deaths = 0
 
     # What it may use
@@ -463,3 +463,8 @@ class Fold:
             item=working.position,
             items=len(working.plan),
         )
+
+
+def _kept(errors: tuple[Failure, ...], error: Failure) -> tuple[Failure, ...]:
+    """The first error and the last few: a step may be tried for ever."""
+    return (*errors, error) if len(errors) < KEPT_ERRORS else (errors[0], *errors[2:], error)

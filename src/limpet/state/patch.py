@@ -11,6 +11,7 @@ from msgspec.structs import asdict, replace
 
 from limpet.errors import InvalidPatch
 from limpet.events import Artifact, Fact, Limits, PlanItem, PlanStatus, StatePatch
+from limpet.events.bodies import ArtifactStored
 from limpet.state.agent import NO_DATA, AgentState
 
 __all__ = ["Working", "apply", "diff", "words"]
@@ -50,8 +51,11 @@ class Working:
         _replace(self._artifacts, patch.discard, {artifact.artifact_id: artifact for artifact in patch.artifacts})
         _replace(self._flags, patch.lower, dict.fromkeys(patch.flags))
 
-    def put(self, artifact: Artifact) -> None:
+    def put_stored(self, body: ArtifactStored) -> None:
         """Add an artifact that was stored."""
+        artifact = Artifact(
+            artifact_id=body.artifact_id, type=body.type, summary=body.summary, bytes=body.bytes, step=body.number
+        )
         _replace(self._artifacts, (), {artifact.artifact_id: artifact})
 
     def flag(self, flag: str) -> None:

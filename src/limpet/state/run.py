@@ -6,12 +6,13 @@ last decisions are kept for whoever looks, a fixed number of them.
 
 from typing import Literal
 
-from limpet.events import Failure, Lineage, Payload, Spent, Wait
+from limpet.events import Failure, Limits, Lineage, Payload, Spent, Wait
 from limpet.events.parts import Part
 from limpet.state.agent import AgentState
 
 __all__ = [
     "ENDED",
+    "Child",
     "Counters",
     "Decision",
     "ForkPoint",
@@ -61,7 +62,7 @@ class OpenStep(Part, frozen=True, kw_only=True):
     """When its first attempt began."""
     retry_at: int | None = None
     errors: tuple[Failure, ...] = ()
-    """One for each attempt that went wrong."""
+    """Of the first attempt that went wrong, and of the last few; all are in the log."""
     reserved: Spent | None = None
     partial: Payload | None = None
     note: str = ""
@@ -77,6 +78,7 @@ class OpenRequest(Part, frozen=True, kw_only=True):
     to: tuple[str, ...]
     expires: int | None
     seq: int
+    digest: str = ""
 
 
 class Grant(Part, frozen=True, kw_only=True):
@@ -87,6 +89,9 @@ class Grant(Part, frozen=True, kw_only=True):
     standing: bool
     tool: str | None = None
     risk: str | None = None
+    digest: str = ""
+    """Of what was approved."""
+    expires: int | None = None
 
 
 class Decision(Part, frozen=True, kw_only=True):
@@ -111,6 +116,15 @@ class TimedWait(Part, frozen=True, kw_only=True):
     name: str
     wake: int | None
     signal: str | None = None
+
+
+class Child(Part, frozen=True, kw_only=True):
+    """A run that was called, and what of the budget went along."""
+
+    run: str
+    name: str
+    """The verb that called it."""
+    budget: Limits | None = None
 
 
 class ForkPoint(Part, frozen=True, kw_only=True):
@@ -175,8 +189,8 @@ class RunState(Part, frozen=True, kw_only=True):
     requests: tuple[OpenRequest, ...] = ()
     grants: tuple[Grant, ...] = ()
     open_waits: tuple[TimedWait, ...] = ()
-    children: dict[str, str] = {}
-    """Runs that were called and have not returned, with the verb that called each."""
+    children: tuple[Child, ...] = ()
+    """Runs that were called and have not returned."""
     signals: tuple[Signal, ...] = ()
     decisions: tuple[Decision, ...] = ()
     """The last ones."""

@@ -4,13 +4,19 @@ Everything above talks to threads only through `Handover`, so that a seeded simu
 """
 
 import asyncio
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from threading import Lock, Thread
 from typing import Protocol, TypeVar
 
-__all__ = ["Handover", "Inline", "Lane", "Threads"]
+from limpet.errors import StoreUnavailable
+
+__all__ = ["CLOSED", "Handover", "Inline", "Lane", "Threads"]
+
+CLOSED = "it is closed"
+FORKED = "it was opened before this process was forked; open it anew here"
 
 T = TypeVar("T")
 
@@ -43,6 +49,8 @@ class Threads:
 
     def __init__(self, calls: int = 4) -> None:
         self._pool = ThreadPoolExecutor(calls, thread_name_prefix="limpet-read")
+        self._process = os.getpid()
+        self._closed = False
 
     def lane(self, name: str) -> Lane:
         """A thread of its own."""
@@ -50,10 +58,15 @@ class Threads:
 
     async def call(self, work: Callable[[], T]) -> T:
         """On a thread of the pool."""
+        if self._closed:
+            raise StoreUnavailable(reason=CLOSED)
+        if self._process != os.getpid():
+            raise StoreUnavailable(reason=FORKED)
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
 
     def close(self) -> None:
         """End the pool."""
+        self._closed = True
         self._pool.shutdown()
 
 
@@ -64,13 +77,20 @@ class _ThreadLane:
         self._queue: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._thread = Thread(target=self._run, name=name, daemon=True)
         self._lock = Lock()
+        self._process = os.getpid()
+        self._closed = False
 
     def submit(self, work: Callable[[], None]) -> None:
+        if self._closed:
+            raise StoreUnavailable(reason=CLOSED)
+        if self._process != os.getpid():
+            raise StoreUnavailable(reason=FORKED)
         self._queue.put(work)
         if not self._thread.is_alive():
             self._start()
 
     def close(self) -> None:
+        self._closed = True
         self._queue.put(None)
         if self._thread.ident is not None:
             self._thread.join()

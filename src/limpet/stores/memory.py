@@ -268,7 +268,7 @@ class MemoryTables:
         if number in taken.values():
             return True
         free = [place for place in range(size) if place not in taken]
-        if not free:
+        if not free or len(taken) >= size:
             return False
         self._put(self.slots, (name, free[0]), (number, driven))
         return True
@@ -294,7 +294,7 @@ class MemoryTables:
 
     def _exclusive_is_free(self, row: RunRow) -> bool:
         holder = self.slots.get((f"exclusive:{row.exclusive}", 0))
-        return row.exclusive is None or holder is None or holder[0] == row.number
+        return row.exclusive is None or row.cancelling or holder is None or holder[0] == row.number
 
     def _put(self, table: dict[K, V], key: K, value: V) -> None:
         if key in table:

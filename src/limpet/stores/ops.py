@@ -13,13 +13,16 @@ from limpet.events import VOCABULARY, AnyBody, Head, Sealed, Writer
 from limpet.events.bodies import (
     Command,
     ConversationForked,
+    RequestAnswered,
     RunCancelled,
     RunCompleted,
+    RunCreated,
     RunFailed,
     RunForked,
     RunWaiting,
 )
 from limpet.ids import check_id
+from limpet.state import AgentState, apply
 from limpet.stores.rows import RunRow, WorkerRow
 
 __all__ = [
@@ -210,6 +213,8 @@ def _check_creation(leg: Create) -> None:
         _check_bodies(leg.run, leg.bodies[1:], Writer.SPEAKER, at_least=0)
     elif len(leg.bodies) > 1:
         raise InvalidAppend(run=leg.run, reason="a run is created with one event")
+    elif isinstance(leg.bodies[0], RunCreated) and leg.bodies[0].initial is not None:
+        apply(AgentState(), leg.bodies[0].initial)
 
 
 def _check_extension(leg: Extend) -> None:
@@ -234,6 +239,9 @@ def _check_commands(leg: Tell) -> None:
     ids = [check_id(body.command) for body in leg.bodies if isinstance(body, Command)]
     if len(set(ids)) != len(ids):
         raise InvalidAppend(run=leg.run, reason="two commands have the same id")
+    decided = [body.request for body in leg.bodies if isinstance(body, RequestAnswered)]
+    if len(set(decided)) != len(decided):
+        raise InvalidAppend(run=leg.run, reason="a request is decided once")
 
 
 def _check_bodies(run: str, bodies: tuple[AnyBody, ...], writer: Writer, at_least: int = 1) -> None:

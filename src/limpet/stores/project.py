@@ -24,6 +24,7 @@ class Left(NamedTuple):
     status: Status
     waits: tuple[str, ...] = ()
     wake: int | None = None
+    died: bool = False
 
 
 class Described(NamedTuple):
@@ -35,9 +36,13 @@ class Described(NamedTuple):
 
 
 class Woken(NamedTuple):
-    """Something came that it may wait for; an empty key wakes it whatever it waits for."""
+    """Something came that it may wait for."""
 
-    key: str = ""
+    key: str
+
+
+class Cancelling(NamedTuple):
+    """Somebody wants it to stop: a worker must look at it, whatever it waits for."""
 
 
 class Paused(NamedTuple):
@@ -52,7 +57,7 @@ class Undoing(NamedTuple):
     """A compensation has begun."""
 
 
-RowChange = Left | Described | Woken | Paused | Resumed | Undoing
+RowChange = Left | Described | Woken | Cancelling | Paused | Resumed | Undoing
 
 
 class Opened(NamedTuple):
@@ -69,6 +74,12 @@ class Closed(NamedTuple):
     by: str | None = None
 
 
+class Used(NamedTuple):
+    """An approval was consumed by the step that it was given for."""
+
+    request: str
+
+
 class Escalated(NamedTuple):
     """A request needs somebody else."""
 
@@ -77,7 +88,7 @@ class Escalated(NamedTuple):
     expires: int | None
 
 
-RequestChange = Opened | Closed | Escalated
+RequestChange = Opened | Closed | Used | Escalated
 
 
 class Delta(NamedTuple):
@@ -97,7 +108,7 @@ def project(event: Event, body: AnyBody) -> Delta:  # noqa: C901, PLR0912 - one 
     """What the event changes in rows."""
     match body:
         case b.StepStarted():
-            return Delta(step=body.number)
+            return Delta(step=body.number, request=None if body.grant is None else Used(body.grant))
         case b.StepCompleted() | b.StepFailed() | b.StepResolved() | b.TurnStarted():
             return _SETTLED
         case b.StatePatched():
@@ -105,7 +116,7 @@ def project(event: Event, body: AnyBody) -> Delta:  # noqa: C901, PLR0912 - one 
         case b.WaitEnded():
             return _wait_ended(body)
         case b.RunReleased():
-            return Delta(row=Left("pending"))
+            return Delta(row=Left("pending", died=body.died))
         case b.RunWaiting():
             return Delta(row=Left("waiting", tuple(str(wait) for wait in body.waits), body.wake))
         case b.RunCompleted():
@@ -125,7 +136,7 @@ def project(event: Event, body: AnyBody) -> Delta:  # noqa: C901, PLR0912 - one 
         case b.SignalReceived():
             return Delta(row=Woken(f"signal:{body.signal}"))
         case b.CancelRequested():
-            return Delta(row=Woken())
+            return Delta(row=Cancelling())
         case b.PauseRequested():
             return Delta(row=Paused())
         case b.ResumeRequested():
@@ -204,7 +215,8 @@ def apply(row: RunRow, change: RowChange, now: int) -> RunRow:
         case Left():
             ready_at = now if change.status == "pending" else change.wake
             ended = now if change.status in ENDED else None
-            return replace(row, status=change.status, waits=change.waits, ready_at=ready_at, ended=ended, worker=None)
+            left = replace(row, status=change.status, waits=change.waits, ready_at=ready_at, ended=ended, worker=None)
+            return replace(left, deaths=row.deaths + 1) if change.died else left
         case Described():
             return replace(
                 row,
@@ -213,15 +225,16 @@ def apply(row: RunRow, change: RowChange, now: int) -> RunRow:
                 item=row.item if change.item is None and change.items is None else change.item,
             )
         case Woken():
-            waiting = row.status == "waiting" and (not change.key or change.key in row.waits)
-            asleep = row.status == "pending" and not change.key
-            return replace(row, ready_at=now) if waiting or asleep else row
+            return _ready(row, now) if row.status == "waiting" and change.key in row.waits else row
+        case Cancelling():
+            asked = replace(row, cancelling=True)
+            return _ready(asked, now) if row.status in ("pending", "waiting") else asked
         case Paused():
             held = row.status in ("pending", "waiting")
             return replace(row, status="waiting", waits=(str(PAUSED),), ready_at=None) if held else row
         case Resumed():
             held = row.status in ("failed", "waiting")
-            return replace(row, status="pending", waits=(), ready_at=now, ended=None) if held else row
+            return replace(row, status="pending", waits=(), ready_at=now, ended=None, deaths=0) if held else row
         case Undoing():
             return replace(row, undoing=True)
         case _:
@@ -237,12 +250,19 @@ def apply_request(row: RequestRow | None, change: RequestChange) -> RequestRow |
             if row is None or row.status != "open":
                 return row
             return replace(row, status=change.status, by=change.by)
+        case Used():
+            return None if row is None else replace(row, status="used")
         case Escalated():
             if row is None or row.status != "open":
                 return row
             return replace(row, to=change.to, expires=change.expires)
         case _:
             assert_never(change)
+
+
+def _ready(row: RunRow, now: int) -> RunRow:
+    """Claimable from now on; one that was ready before keeps its place."""
+    return replace(row, ready_at=now if row.ready_at is None else min(row.ready_at, now))
 
 
 def _described(body: b.StatePatched) -> Delta:
@@ -274,6 +294,7 @@ def _request_opened(event: Event, body: b.RequestOpened) -> Delta:
         tool=body.tool,
         opened=event.time,
         expires=body.expires,
+        digest=body.digest,
     )
     return Delta(request=Opened(row))
 

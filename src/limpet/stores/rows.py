@@ -21,7 +21,7 @@ __all__ = [
     "WorkerRow",
 ]
 
-RequestStatus = Literal["open", "answered", "approved", "rejected", "expired", "withdrawn"]
+RequestStatus = Literal["open", "answered", "approved", "rejected", "used", "expired", "withdrawn"]
 
 
 class RunRow(Part, frozen=True, kw_only=True):
@@ -58,7 +58,9 @@ class RunRow(Part, frozen=True, kw_only=True):
     item: int | None = None
     items: int = 0
     undoing: bool = False
-    """A compensation has begun: the run cannot be resumed any more."""
+    """A compensation has begun: once failed, the run cannot be resumed any more."""
+    cancelling: bool = False
+    """A cancel was asked for."""
     labels: dict[str, str] = {}
 
     @property
@@ -81,6 +83,8 @@ class RequestRow(Part, frozen=True, kw_only=True):
     tool: str | None = None
     opened: int
     expires: int | None = None
+    digest: str = ""
+    """Of what it shows; an answer must name the same."""
     by: str | None = None
     """Who decided it."""
 

@@ -11,26 +11,30 @@ __all__ = ["refusal"]
 
 def refusal(body: AnyBody, row: RunRow, request: RequestRow | None, now: int) -> LimpetError | None:
     """Why the command cannot be taken, or nothing; `now` is the store's clock."""
+    if isinstance(body, b.RequestAnswered):
+        return _unanswerable(body, row, request, now)
+    return None if _is_possible(body, row) else _wrong(row, _NOUNS[type(body)])
+
+
+def _is_possible(body: AnyBody, row: RunRow) -> bool:
     match body:
-        case b.RequestAnswered():
-            return _unanswerable(body, row, request, now)
         case b.ResumeRequested():
-            if row.status not in ("failed", "waiting") or row.undoing:
-                return _wrong(row, "resume")
-        case b.BudgetExtended():
-            if row.status in ("completed", "cancelled"):
-                return _wrong(row, "extending the budget")
+            return row.status == "waiting" or (row.status == "failed" and not row.undoing)
+        case b.PauseRequested():
+            return row.status not in ENDED and not row.cancelling
+        case b.BudgetExtended() | b.AgentReturned():
+            return row.status not in ("completed", "cancelled")  # a failed run may be resumed, and needs these then
         case _:
-            if row.status in ENDED:
-                return _wrong(row, _NOUNS.get(type(body), "a command"))
-    return None
+            return row.status not in ENDED
 
 
 _NOUNS: dict[type[AnyBody], str] = {
     b.CancelRequested: "cancel",
     b.PauseRequested: "pause",
+    b.ResumeRequested: "resume",
     b.SignalReceived: "a signal",
     b.AgentReturned: "a return",
+    b.BudgetExtended: "extending the budget",
     b.GrantGiven: "a grant",
     b.GrantRevoked: "revoking a grant",
 }
@@ -45,9 +49,11 @@ def _unanswerable(body: b.RequestAnswered, row: RunRow, request: RequestRow | No
         return AlreadyAnswered(request=request.id, status=request.status, by=request.by or "")
     if request.expires is not None and request.expires <= now:
         return Expired(request=request.id, expired_at=request.expires)
+    if body.digest != request.digest:
+        return WrongState(run=row.id, status="asking for something else now", wanted=f"this answer to {request.id}")
     return None
 
 
 def _wrong(row: RunRow, wanted: str) -> WrongState:
-    status = f"{row.status} and being undone" if row.undoing else row.status
-    return WrongState(run=row.id, status=status, wanted=wanted)
+    more = " and being undone" if row.undoing else " and being cancelled" if row.cancelling else ""
+    return WrongState(run=row.id, status=row.status + more, wanted=wanted)

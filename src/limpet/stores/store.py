@@ -40,7 +40,7 @@ class Store:
 
     async def open(self) -> Self:
         """Connect, and make or migrate the schema."""
-        await self._handover.call(self._backend.open)
+        await self._writer.mend(self._backend.open)
         return self
 
     async def close(self) -> None:
@@ -50,8 +50,7 @@ class Store:
 
     async def reopen(self) -> None:
         """After a failure: connect again, verify what is stored, and take work again."""
-        await self._handover.call(self._backend.reopen)
-        self._writer.mend()
+        await self._writer.mend(self._backend.reopen)
 
     async def __aenter__(self) -> Self:
         return await self.open()

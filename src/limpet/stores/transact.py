@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
+from msgspec import MsgspecError
 from msgspec.structs import replace
 
 from limpet.errors import CommandConflict, InvalidAppend, LeaseLost, LimpetError, NotFound, Tampered, WrongState
@@ -16,13 +17,15 @@ from limpet.events import bodies as b
 from limpet.state import ENDED
 from limpet.stores import ops
 from limpet.stores.backend import Misfit, Outcome, Tables
-from limpet.stores.project import Closed, Delta, Opened, RequestChange, apply, apply_request, new_row, project
+from limpet.stores.project import Closed, Delta, Opened, RequestChange, Used, apply, apply_request, new_row, project
 from limpet.stores.rows import Late, RunRow, Snapshot, WorkerRow
 from limpet.stores.rules import refusal
 
 __all__ = ["commit"]
 
 READ_BACK = 10_000
+# What one bad operation may raise, as opposed to a database that fails: it is refused alone.
+UNFORESEEN = (Misfit, ArithmeticError, AssertionError, LookupError, TypeError, ValueError, MsgspecError)
 
 
 def commit(transaction: Callable[[], AbstractContextManager[Tables]], batch: Sequence[ops.Op[Any]]) -> list[Outcome]:
@@ -59,7 +62,7 @@ def _attempt(tables: Tables, op: ops.Op[Any]) -> Outcome:
         return _PERFORM[type(op)](tables, op)
     except LimpetError as refused:
         return refused
-    except (Misfit, KeyError, TypeError, ValueError, AssertionError) as error:
+    except UNFORESEEN as error:
         raise _Broken(InvalidAppend(run="", reason=f"{type(error).__name__}: {error}")) from error
 
 
@@ -124,12 +127,15 @@ def _extend(tables: Tables, leg: ops.Extend) -> Head:
 
 
 def _check_requests(tables: Tables, run: str, deltas: Sequence[Delta]) -> None:
-    """A run opens, escalates and closes its own requests only."""
+    """A run opens, escalates, closes and uses its own requests only, and an approval once."""
     for delta in deltas:
-        if delta.request is not None:
-            before = tables.request(_request_of(delta.request))
-            if before is not None and before.run != run:
-                raise InvalidAppend(run=run, reason=f"request {before.id} belongs to {before.run}")
+        if delta.request is None:
+            continue
+        before = tables.request(_request_of(delta.request))
+        if before is not None and before.run != run:
+            raise InvalidAppend(run=run, reason=f"request {before.id} belongs to {before.run}")
+        if isinstance(delta.request, Used) and before is not None and before.status != "approved":
+            raise WrongState(run=run, status=f"at request {before.id}, which is {before.status}", wanted="using it")
 
 
 def _explain(tables: Tables, leg: ops.Extend) -> Head:
@@ -175,10 +181,13 @@ def _tell(tables: Tables, leg: ops.Tell) -> Head:
 def _create(tables: Tables, leg: ops.Create) -> Head:
     existing = tables.row(leg.run)
     if existing is not None:
-        raise _Stop(ops.Taken(existing, tables.events(existing, 0, 1)[0].decode()))
+        first = tables.events(existing, 0, 1)
+        if not first:
+            raise Tampered(run=leg.run, seq=1, reason="it has a row and no event")
+        raise _Stop(ops.Taken(existing, first[0].decode()))
     sealed = seal_all(START, leg.run, leg.bodies, time=tables.now(), fence=0, actor=leg.actor)
-    first, head = sealed[0], sealed[-1].event.head
-    row = replace(new_row(first.event, first.body), seq=head.seq, hash=head.hash, time=head.time)
+    head = sealed[-1].event.head
+    row = replace(new_row(sealed[0].event, sealed[0].body), seq=head.seq, hash=head.hash, time=head.time)
     tables.insert(tables.add(row), [each.event for each in sealed])
     return head
 
@@ -242,7 +251,10 @@ def _landed_head(tables: Tables, leg: ops.Leg) -> Head | None:
 
 
 def _register(tables: Tables, op: ops.Register) -> ops.Renewal:
+    """A new life: what an earlier one of the same name had is given back, as after a death."""
     now = tables.now()
+    for row in tables.held_by(op.worker.id):
+        _write(tables, row, (b.RunReleased(reason="the worker begins anew", died=True),), op.worker.id)
     tables.save_worker(replace(op.worker, started=now, lease_until=now + op.lease))
     return _renewal(tables, op.worker.id, now)
 
@@ -288,12 +300,18 @@ def _orphans(tables: Tables, me: WorkerRow, now: int) -> list[RunRow]:
         held = tables.held_by(worker.id)
         if not held:
             tables.drop_worker(worker.id)
-        orphans += [row for row in held if row.agent_version in me.agents.get(row.agent, ())]
+        for row in held:
+            if row.agent_version in me.agents.get(row.agent, ()):
+                orphans.append(row)
+            else:
+                tables.free_slots(row.number, driven_only=True)  # nobody drives it until somebody serves it
     return orphans
 
 
 def _take_slots(tables: Tables, row: RunRow, concurrency: dict[str, int]) -> bool:
     """Take one of its agent's slots for the time of the claim, and the exclusive one until the run ends."""
+    if row.cancelling:
+        return True  # it will not be driven, but ended
     size = concurrency.get(row.agent)
     if size is not None and not tables.take_slot(f"agent:{row.agent}", size, row.number, driven=True):
         return False

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from limpet.errors import LimpetError, StoreBusy, StoreUnavailable
 from limpet.stores.backend import Outcome
-from limpet.stores.handover import Lane
-from limpet.stores.ops import Op
+from limpet.stores.handover import CLOSED, Lane
+from limpet.stores.ops import Missed, Op, Renew, Taken
 
 __all__ = ["Writer"]
 
@@ -48,26 +48,41 @@ class Writer:
         with self._lock:
             if self._broken is not None:
                 raise StoreUnavailable(reason=self._broken)
+            if not self._busy:
+                self._lane.submit(self._drain)  # waits for the lock, and then takes what is asked for
+                self._busy = True
             self._asked.append(_Asked(op, reply, loop))
-            wake, self._busy = not self._busy, True
-        if wake:
-            self._lane.submit(self._drain)
         return await reply
 
-    def mend(self) -> None:
-        """Take work again, after the store was reopened and verified."""
-        self._broken = None
+    async def mend(self, work: Callable[[], None]) -> None:
+        """Do this where commits are done, between two of them, and take work again if it succeeds."""
+        loop = asyncio.get_running_loop()
+        reply: asyncio.Future[None] = loop.create_future()
+        self._lane.submit(lambda: self._mend(work, loop, reply))
+        await reply
+
+    def _mend(self, work: Callable[[], None], loop: asyncio.AbstractEventLoop, reply: asyncio.Future[None]) -> None:
+        outcome: Outcome = None
+        try:
+            work()
+            self._broken = None
+        except Exception as error:  # noqa: BLE001 - whoever waits must hear
+            outcome = error if isinstance(error, LimpetError) else _unavailable(error)
+        with suppress(RuntimeError):  # the loop was closed: nobody waits there any more
+            loop.call_soon_threadsafe(_settle, [(reply, outcome)])
 
     def close(self) -> None:
         """Finish what was asked for, and end."""
         with self._lock:
-            self._broken = "it is closed"
+            self._broken = CLOSED
         self._lane.close()
 
     def _drain(self) -> None:
         while batch := self._next_batch():
-            _reply(batch, self._do([asked.op for asked in batch]))
-            self._wrote()
+            outcomes = self._do([asked.op for asked in batch])
+            _reply(batch, outcomes)
+            if any(_is_news(asked.op, outcome) for asked, outcome in zip(batch, outcomes, strict=True)):
+                self._wrote()
 
     def _next_batch(self) -> list[_Asked]:
         with self._lock:
@@ -76,19 +91,27 @@ class Writer:
         return batch
 
     def _do(self, batch: list[Op[Any]]) -> list[Outcome]:
+        if self._broken is not None and self._broken != CLOSED:
+            return [StoreUnavailable(reason=self._broken) for _ in batch]
         try:
             return self._commit(batch)
         except StoreBusy as busy:
             return [StoreBusy(reason=busy.reason) for _ in batch]
         except Exception as error:  # noqa: BLE001 - whoever waits must hear, and nobody knows what was written
-            reason = error.reason if isinstance(error, StoreUnavailable) else f"{type(error).__name__}: {error}"
-            self._broken = reason
-            return [_caused(StoreUnavailable(reason=reason), error) for _ in batch]
+            self._broken = _unavailable(error).reason
+            return [_unavailable(error) for _ in batch]
 
 
-def _caused(error: LimpetError, cause: Exception) -> LimpetError:
-    error.__cause__ = cause
-    return error
+def _is_news(op: Op[Any], outcome: Outcome) -> bool:
+    """Whether others may want to look: a renewal, a claim of nothing and a refusal change nothing for them."""
+    return not isinstance(op, Renew) and outcome != () and not isinstance(outcome, LimpetError | Missed | Taken)
+
+
+def _unavailable(error: Exception) -> StoreUnavailable:
+    reason = error.reason if isinstance(error, StoreUnavailable) else f"{type(error).__name__}: {error}"
+    unavailable = StoreUnavailable(reason=reason)
+    unavailable.__cause__ = error
+    return unavailable
 
 
 def _reply(batch: list[_Asked], outcomes: list[Outcome]) -> None:

@@ -97,6 +97,7 @@ def _comes_back(value: object) -> Callable[[World], Awaitable[None]]:
         first, *_, last = [event.decode() for event in await world.log()]
         assert isinstance(first, b.RunCreated)
         assert isinstance(last, b.StepCompleted)
+        assert last.output is not None
         for found in (first.input.value(), last.output.value()):
             assert _same(found, value)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self, TypeVar
 
 from limpet.clock import FrozenClock, microseconds
-from limpet.errors import LimpetError
+from limpet.errors import LimpetError, NotFound
 from limpet.events import AnyBody, Event, Head, Payload, Sealed, inline, seal_all
 from limpet.events import bodies as b
 from limpet.stores import (
@@ -133,7 +133,10 @@ class World:
     ) -> None:
         """A registered worker."""
         row = WorkerRow(id=id, agents=dict.fromkeys(agents, ("1",)))
-        await (store or self.store).register(row, lease=lease)
+        try:
+            await (store or self.store).renew(id, lease=lease)
+        except NotFound:
+            await (store or self.store).register(row, lease=lease)
 
     async def claim(self, worker: str = "w1", limit: int = 10, store: Store | None = None) -> tuple[Claimed, ...]:
         """What a worker gets."""

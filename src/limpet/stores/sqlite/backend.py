@@ -219,6 +219,9 @@ class _Opened:
         try:
             self.writing = self.connect(reading=False)
             migrate(self.writing, sql)
+        except BaseException:
+            self.gate.close()
+            raise
         finally:
             self.gate.leave()
         tables = SqliteTables(self.writing, sql, clock, locks)
@@ -263,9 +266,11 @@ class _Transaction:
         except apsw.Error as failed:
             error = failed
         finally:
-            if self._db.in_transaction:
-                self._execute(self._rollback)
-            self._gate.leave()
+            try:
+                if self._db.in_transaction:
+                    self._execute(self._rollback)
+            finally:
+                self._gate.leave()
         if error is not None:
             raise _ours(error) from error
 

@@ -59,7 +59,7 @@ INSERT INTO limpet_meta VALUES ('schema', ?1) ON CONFLICT DO UPDATE SET value = 
 -- name: columns
 s.number, s.id, s.type, s.agent, s.agent_version, s.status, s.waits, s.ready_at, s.seq, s.hash, s.time, s.fence,
 s.worker, s.deaths, s.created, s.ended, s.user, s.session, s.conversation, s.parent, s.exclusive, s.goal, s.step,
-s.steps, s.item, s.items, s.undoing, s.labels
+s.steps, s.item, s.items, s.undoing, s.cancelling, s.labels
 
 -- name: row
 SELECT {columns} FROM limpet_streams AS s WHERE s.id = ?1
@@ -67,9 +67,9 @@ SELECT {columns} FROM limpet_streams AS s WHERE s.id = ?1
 -- name: add
 INSERT INTO limpet_streams (
     id, type, agent, agent_version, status, waits, ready_at, seq, hash, time, fence, worker, deaths, created, ended, user,
-    session, conversation, parent, exclusive, goal, step, steps, item, items, undoing, labels
+    session, conversation, parent, exclusive, goal, step, steps, item, items, undoing, cancelling, labels
 ) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24,
-    ?25, ?26, ?27)
+    ?25, ?26, ?27, ?28)
 RETURNING number
 
 -- name: add_label
@@ -88,7 +88,7 @@ WHERE number = ?1 AND seq = ?2 AND hash = ?3 AND type = 'conversation'
 -- name: save
 UPDATE limpet_streams
 SET status = ?2, waits = ?3, ready_at = ?4, seq = ?5, hash = ?6, time = ?7, fence = ?8, worker = ?9, deaths = ?10,
-    ended = ?11, goal = ?12, step = ?13, item = ?14, items = ?15, undoing = ?16
+    ended = ?11, goal = ?12, step = ?13, item = ?14, items = ?15, undoing = ?16, cancelling = ?17
 WHERE number = ?1
 
 -- name: insert
@@ -114,7 +114,7 @@ SELECT {event} FROM limpet_events AS e WHERE e.run = ?1 AND e.seq > ?2 AND e.seq
 SELECT {event} FROM limpet_events AS e WHERE e.run = ?1 AND e.command = ?2
 
 -- name: request_columns
-r.id, s.id, r.seq, r.kind, r.status, r."to", r.risk, r.tool, r.opened, r.expires, r.by
+r.id, s.id, r.seq, r.kind, r.status, r."to", r.risk, r.tool, r.opened, r.expires, r.digest, r.by
 
 -- name: request
 SELECT {request_columns} FROM limpet_requests AS r JOIN limpet_streams AS s ON s.number = r.run WHERE r.id = ?1
@@ -124,10 +124,10 @@ SELECT {request_columns} FROM limpet_requests AS r JOIN limpet_streams AS s ON s
 WHERE r.run = ?1 AND r.status = 'open' ORDER BY r.opened, r.id
 
 -- name: save_request
-INSERT INTO limpet_requests (id, run, seq, kind, status, "to", risk, tool, opened, expires, by)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)
+INSERT INTO limpet_requests (id, run, seq, kind, status, "to", risk, tool, opened, expires, digest, by)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)
 ON CONFLICT (id) DO UPDATE SET seq = excluded.seq, status = excluded.status, "to" = excluded."to",
-    opened = excluded.opened, expires = excluded.expires, by = excluded.by
+    opened = excluded.opened, expires = excluded.expires, digest = excluded.digest, by = excluded.by
 
 -- name: requests
 SELECT {request_columns} FROM limpet_requests AS r JOIN limpet_streams AS s ON s.number = r.run WHERE true
@@ -164,7 +164,7 @@ SELECT {columns} FROM limpet_streams AS s WHERE s.worker = ?1 ORDER BY s.number
 -- name: ready
 SELECT {columns} FROM limpet_streams AS s
 WHERE s.agent = ?1 AND s.ready_at <= ?2 AND s.agent_version IN (SELECT value FROM json_each(?3))
-AND (s.exclusive IS NULL OR NOT EXISTS (
+AND (s.exclusive IS NULL OR s.cancelling OR NOT EXISTS (
     SELECT 1 FROM limpet_slots AS t WHERE t.name = 'exclusive:' || s.exclusive AND t.place = 0 AND t.run <> s.number
 ))
 ORDER BY s.ready_at, s.number LIMIT ?4

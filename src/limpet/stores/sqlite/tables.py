@@ -1,7 +1,7 @@
 """The rows of a SQLite database, inside the writer's transaction, and how rows become values."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import apsw
@@ -9,6 +9,7 @@ import msgspec
 from msgspec.structs import astuple
 
 from limpet.clock import Clock
+from limpet.errors import Tampered
 from limpet.events import Event, Head
 from limpet.events.values import encode
 from limpet.stores.backend import Misfit
@@ -91,6 +92,7 @@ class SqliteTables:
             row.item,
             row.items,
             row.undoing,
+            row.cancelling,
             _text(row.labels),
         )[0]
         self._many("add_label", [(name, value, number) for name, value in row.labels.items()])
@@ -137,6 +139,7 @@ class SqliteTables:
             row.item,
             row.items,
             row.undoing,
+            row.cancelling,
         )
 
     def insert(self, number: int, events: Sequence[Event], commands: Sequence[str | None] | None = None) -> None:
@@ -176,6 +179,7 @@ class SqliteTables:
             row.tool,
             row.opened,
             row.expires,
+            row.digest,
             row.by,
         )
 
@@ -205,11 +209,11 @@ class SqliteTables:
 
     def held_by(self, worker: str) -> list[RunRow]:
         """The runs that a worker has."""
-        return [row_of(found) for found in self._all("held_by", worker)]
+        return _readable(self._all("held_by", worker))
 
     def ready(self, agent: str, versions: Sequence[str], limit: int) -> list[RunRow]:
         """Runs of an agent that may be claimed now, longest ready first."""
-        return [row_of(found) for found in self._all("ready", agent, self.now(), _text(list(versions)), limit)]
+        return _readable(self._all("ready", agent, self.now(), _text(list(versions)), limit))
 
     def take_slot(self, name: str, size: int, number: int, *, driven: bool) -> bool:
         """Take one of `size` slots for a run, or keep the one it has."""
@@ -217,7 +221,7 @@ class SqliteTables:
         if number in taken.values():
             return True
         free = next((place for place in range(size) if place not in taken), None)
-        if free is None:
+        if free is None or len(taken) >= size:
             return False
         self._run("take_slot", name, free, number, driven)
         return True
@@ -270,10 +274,22 @@ class SqliteTables:
 def row_of(found: tuple[Any, ...]) -> RunRow:
     """A stream's row, from the columns that the statements give."""
     values = dict(zip(RunRow.__struct_fields__, found, strict=True))
-    values["waits"] = () if values["waits"] == _NOTHING else _tuple.decode(values["waits"])
-    values["labels"] = _labels.decode(values["labels"])
-    values["undoing"] = bool(values["undoing"])
+    try:
+        values["waits"] = () if values["waits"] == _NOTHING else _tuple.decode(values["waits"])
+        values["labels"] = _labels.decode(values["labels"])
+    except msgspec.MsgspecError as error:
+        raise Tampered(run=values["id"], seq=values["seq"], reason=f"its row cannot be read ({error})") from error
+    values["undoing"], values["cancelling"] = bool(values["undoing"]), bool(values["cancelling"])
     return RunRow(**values)
+
+
+def _readable(found: list[tuple[Any, ...]]) -> list[RunRow]:
+    """Rows for claiming: one that cannot be read is not driven, tells why when it is asked for, and stops nobody."""
+    rows = []
+    for each in found:
+        with suppress(Tampered):
+            rows.append(row_of(each))
+    return rows
 
 
 def request_of(found: tuple[Any, ...]) -> RequestRow:

@@ -35,6 +35,7 @@ CREATE TABLE limpet_streams (
     item          INTEGER,
     items         INTEGER NOT NULL,
     undoing       INTEGER NOT NULL CHECK (undoing IN (0, 1)),
+    cancelling    INTEGER NOT NULL CHECK (cancelling IN (0, 1)),
     labels        TEXT    NOT NULL CHECK (json_valid(labels)),
     CHECK ((type = 'conversation') = (status = 'open')),
     CHECK ((status = 'running') = (worker IS NOT NULL)),
@@ -86,12 +87,14 @@ CREATE TABLE limpet_requests (
     run     INTEGER NOT NULL REFERENCES limpet_streams (number),
     seq     INTEGER NOT NULL,
     kind    TEXT    NOT NULL,
-    status  TEXT    NOT NULL CHECK (status IN ('open', 'answered', 'approved', 'rejected', 'expired', 'withdrawn')),
+    status  TEXT    NOT NULL CHECK (status IN (
+            'open', 'answered', 'approved', 'rejected', 'used', 'expired', 'withdrawn')),
     "to"    TEXT    NOT NULL CHECK (json_valid("to")),
     risk    TEXT,
     tool    TEXT,
     opened  INTEGER NOT NULL,
     expires INTEGER,
+    digest  TEXT    NOT NULL,
     by      TEXT
 ) STRICT;
 CREATE INDEX limpet_requests_open ON limpet_requests (opened, id) WHERE status = 'open';
