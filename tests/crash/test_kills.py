@@ -8,12 +8,12 @@ import sys
 from pathlib import Path
 
 import apsw
-from tests.crash.test_many_writers import schema, start
 
 from limpet import open_store
 from limpet.journal import verify_run
 from limpet.stores import WorkerRow
 from limpet.stores.sqlite import SqliteBackend
+from tests.crash.test_many_writers import schema, start
 
 LEASE = 3_600_000_000
 

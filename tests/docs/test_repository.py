@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.docs.reference import PAGES
 
 from limpet.events import KINDS
 from limpet.state import from_json
 from limpet.stores.conformance import TOPICS, behaviours
+from tests.docs.reference import PAGES
 
 ROOT = Path(__file__).parents[2]
 PAGES_BY_HAND = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]

@@ -7,6 +7,10 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from hypothesis import strategies as st
+
+from limpet.events import START, AnyBody, Event, Limits, Payload, Spent, Wait, inline, seal
+from limpet.events import bodies as b
+from limpet.state import AgentState, diff
 from tests.laws.values import agent_states
 from tests.unit.logs import (
     BOOM,
@@ -21,10 +25,6 @@ from tests.unit.logs import (
     started,
     unknown,
 )
-
-from limpet.events import START, AnyBody, Event, Limits, Payload, Spent, Wait, inline, seal
-from limpet.events import bodies as b
-from limpet.state import AgentState, diff
 
 __all__ = ["run_logs"]
 

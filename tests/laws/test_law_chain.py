@@ -5,11 +5,11 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from tests.laws.logs import run_logs
 
 from limpet.errors import Tampered
 from limpet.events import START, Event, seal, verify
 from limpet.events import bodies as b
+from tests.laws.logs import run_logs
 
 few = settings(deadline=None, derandomize=True, max_examples=40)
 some = settings(deadline=None, derandomize=True, max_examples=100)

@@ -10,15 +10,15 @@ from typing import Any
 import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.laws.logs import run_logs
-from tests.laws.values import bodies
-from tests.unit.logs import CLAIMED, CREATED, called, completed, decided, log, patched, returned, started
 
 from limpet.errors import Tampered
 from limpet.events import AnyBody, Event, Fact, seal
 from limpet.events import bodies as b
 from limpet.state import ENDED, Fold, RunState, fold
 from limpet.state.patch import Working
+from tests.laws.logs import run_logs
+from tests.laws.values import bodies
+from tests.unit.logs import CLAIMED, CREATED, called, completed, decided, log, patched, returned, started
 
 some = settings(deadline=None, derandomize=True, max_examples=60)
 many = settings(deadline=None, derandomize=True, max_examples=100)

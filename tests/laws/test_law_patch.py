@@ -3,13 +3,13 @@
 import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.laws.values import agent_states, of_type
 
 from limpet.errors import InvalidPatch
 from limpet.events import Artifact, Fact, PlanItem, Revision, StatePatch
 from limpet.events.values import encode
 from limpet.state import AgentState, apply, diff, from_json, to_json, words
 from limpet.state.patch import Working
+from tests.laws.values import agent_states, of_type
 
 some = settings(deadline=None, derandomize=True, max_examples=100)
 many = settings(deadline=None, derandomize=True, max_examples=250)

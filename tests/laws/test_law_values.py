@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.laws.values import bodies, json_values
 
 from limpet.errors import InvalidValue, UnknownEvent
 from limpet.events import KINDS, VOCABULARY, canonical, inline, parse
 from limpet.events.values import encode
+from tests.laws.values import bodies, json_values
 
 some = settings(deadline=None, derandomize=True, max_examples=100)
 many = settings(deadline=None, derandomize=True, max_examples=200)

@@ -56,7 +56,7 @@ def test_the_name_of_a_kind_is_its_thing_and_its_verb(kind: Kind) -> None:
 @every_kind
 def test_every_body_says_what_it_means(kind: Kind) -> None:
     """One line for each, since the log is read by people."""
-    assert (vars(kind.body)["__doc__"] or "").endswith(".")
+    assert (vars(kind.body)["__doc__"] or "").strip().endswith(".")
 
 
 @pytest.mark.parametrize(

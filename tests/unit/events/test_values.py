@@ -12,7 +12,8 @@ import msgspec
 import pytest
 
 from limpet.errors import InvalidValue
-from limpet.events import Payload, canonical, digest, inline, parse
+from limpet.events import START, Limits, Payload, Spent, canonical, digest, inline, parse, seal
+from limpet.events import bodies as b
 
 BIGGEST = 2**2048 - 1
 
@@ -361,3 +362,25 @@ def test_payloads_of_the_same_value_are_equal() -> None:
     """So that states and bodies can be compared."""
     assert inline({"a": 1, "b": 2}) == inline({"b": 2, "a": 1})
     assert inline(1) != inline(1.0)
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_numbers_of_our_own_are_finite_too(number: float) -> None:
+    """JSON would turn them into null, and the event could never be read again."""
+    for make in (
+        lambda: Spent(cost=number),
+        lambda: Limits(max_cost=number),
+        lambda: b.BudgetReserved(number=1, cost=number),
+        lambda: b.StepProgressed(number=1, attempt=1, fraction=number),
+        lambda: b.DecisionMade(
+            name="d", question="?", chosen=inline(1), options=inline([1]), because="", confidence=number
+        ),
+    ):
+        with pytest.raises(InvalidValue):
+            make()
+
+
+def test_a_lone_surrogate_in_our_own_text_is_refused() -> None:
+    """Before anything is sealed."""
+    with pytest.raises(InvalidValue, match=r"run\.cancelled"):
+        seal(START, "r1", b.RunCancelled(reason="\ud800"), time=1, fence=1, actor="w")

@@ -11,7 +11,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 import pytest
-from msgspec import NODEFAULT, Struct, UnsetType
+from msgspec import NODEFAULT, Raw, Struct, UnsetType
 
 from limpet.errors import UnknownEvent
 from limpet.events import KINDS, VOCABULARY, AnyBody, Kind, Vocabulary, Writer, inline
@@ -262,7 +262,7 @@ def test_lifting_leaves_user_data_alone() -> None:
     """The bytes of a payload are the same after an upcast as before."""
     lifted = WITH_A_PAST.decode("step.completed", 1, b'{"name":"x","step":7,"output":{"json":{"b":1,"step":1e16}}}')
     assert isinstance(lifted, b.StepCompleted)
-    assert bytes(lifted.output.json) == b'{"b":1,"step":1e16}'  # type: ignore[arg-type]
+    assert lifted.output == Payload(json=Raw(b'{"b":1,"step":1e16}'))
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,12 @@ from typing import Any
 
 import apsw
 import pytest
+from msgspec import Raw
 from msgspec.structs import replace
 
 from limpet.clock import FrozenClock
-from limpet.errors import LeaseLost, StoreUnavailable, Tampered, UnknownEvent
-from limpet.events import PlanItem, StatePatch, inline
+from limpet.errors import InvalidPatch, LeaseLost, StoreUnavailable, Tampered, UnknownEvent
+from limpet.events import PlanItem, StatePatch, Wait, canonical, inline
 from limpet.events import bodies as b
 from limpet.journal import Journal, load, verify_run
 from limpet.journal.snapshots import save
@@ -19,7 +20,7 @@ from limpet.state import fold
 from limpet.stores import Inline
 from limpet.stores.backend import Outcome
 from limpet.stores.conformance import Harness, World
-from limpet.stores.conformance.suite import completed, signalled, started
+from limpet.stores.conformance.suite import answered, asked, completed, signalled, started
 from limpet.stores.memory import MemoryBackend
 from limpet.stores.ops import Op
 from limpet.stores.sqlite import SqliteBackend
@@ -29,10 +30,11 @@ class LosesReplies(MemoryBackend):
     """Commits, and then says that nobody knows, as a broken connection would."""
 
     losing = 0
+    keeping = True
 
     def commit(self, ops: Sequence[Op[Any]]) -> list[Outcome]:
-        """Do all of them, and lose the reply if it is time to."""
-        done = super().commit(ops)
+        """Do all of them, unless they are lost too, and lose the reply if it is time to."""
+        done = super().commit(ops) if self.keeping or not self.losing else []
         if self.losing:
             self.losing -= 1
             raise StoreUnavailable(reason="the reply was lost")
@@ -108,10 +110,10 @@ async def test_what_must_not_follow_an_unseen_command_does_not(world: World) -> 
     journal = await journal_of(world)
     await world.store.tell("r1", b.CancelRequested(command="c1", reason="enough"), actor="ann")
     end = b.RunCompleted(output=inline(1))
-    assert not await journal.append_if_current(end)
+    assert not await journal.append_if_current(end, heard=journal.heard)
     assert journal.state.cancel == "enough"
     assert journal.state.status == "running"
-    assert await journal.append_if_current(b.RunCancelled(reason="enough"))
+    assert await journal.append_if_current(b.RunCancelled(reason="enough"), heard=journal.heard)
     assert (await world.kinds())[2:] == ["cancel.requested", "run.cancelled"]
 
 
@@ -119,8 +121,102 @@ async def test_what_gathered_goes_before_the_end(world: World) -> None:
     """`append_if_current` flushes the buffer first."""
     journal = await journal_of(world)
     journal.add(started())
-    assert await journal.append_if_current(b.RunCompleted(output=inline(1)))
+    assert await journal.append_if_current(b.RunCompleted(output=inline(1)), heard=journal.heard)
     assert (await world.kinds())[2:] == ["step.started", "run.completed"]
+
+
+async def test_no_wake_up_is_lost_behind_a_buffer(world: World) -> None:
+    """An answer came after the decision to park; something was buffered: the run is not parked."""
+    journal = await journal_of(world)
+    await journal.append(asked("q1"))
+    heard = journal.heard
+    await world.store.tell("r1", answered("q1"), actor="ann")
+    journal.add(b.ValueRecorded(name="now#1", value=inline(1)))
+    waiting = b.RunWaiting(waits=(Wait(what="person", key="q1"),))
+    assert not await journal.append_if_current(waiting, heard=heard)
+    await journal.flush()
+    assert (await world.kinds())[2:] == ["request.opened", "request.answered", "value.recorded"]
+    assert (await world.store.get("r1")).status == "running"
+
+
+async def test_no_wake_up_is_lost_to_another_tasks_flush(world: World) -> None:
+    """Somebody else folded the answer between the decision and the append: the run is not parked."""
+    journal = await journal_of(world)
+    await journal.append(asked("q1"))
+    heard = journal.heard
+    await world.store.tell("r1", answered("q1"), actor="ann")
+    await journal.append(started())
+    waiting = b.RunWaiting(waits=(Wait(what="person", key="q1"),))
+    assert not await journal.append_if_current(waiting, heard=heard)
+    assert await journal.append_if_current(b.RunCompleted(output=inline(1)), heard=journal.heard)
+
+
+@pytest.mark.parametrize("landed", [True, False])
+async def test_parking_whose_reply_was_lost_is_not_sent_after_a_command(
+    world: World, backend: LosesReplies, landed: bool
+) -> None:
+    """Repeated, it either landed, or it is dropped if an answer came meanwhile; it is never sealed after one."""
+    journal = await journal_of(world)
+    await journal.append(asked("q1"))
+    waiting, heard = b.RunWaiting(waits=(Wait(what="person", key="q1"),)), journal.heard
+    backend.losing, backend.keeping = 1, landed
+    with pytest.raises(StoreUnavailable):
+        await journal.append_if_current(waiting, heard=heard)
+    await world.store.reopen()
+    await world.store.tell("r1", answered("q1"), actor="ann")
+    assert await journal.append_if_current(waiting, heard=heard) is landed
+    row = await world.store.get("r1")
+    assert (row.status, row.ready_at is not None) == (("waiting", True) if landed else ("running", False))
+
+
+async def test_a_command_between_claim_and_opening_is_folded(world: World) -> None:
+    """The journal begins where the claim was, and misses the command like any other."""
+    await world.create()
+    await world.worker()
+    [claimed] = await world.claim()
+    await world.store.tell("r1", signalled("go"), actor="ann")
+    journal = await Journal.open(world.store, claimed, world.clock.now)
+    await journal.append(started())
+    assert [signal.signal for signal in journal.state.signals] == ["go"]
+
+
+async def test_refreshing_folds_without_writing(world: World) -> None:
+    """A run in a long step hears of a cancel."""
+    journal = await journal_of(world)
+    await world.store.tell("r1", b.CancelRequested(command="c1", reason="enough"), actor="ann")
+    await journal.refresh()
+    assert (journal.state.cancel, journal.heard) == ("enough", 3)
+    assert len(await world.log()) == 3
+
+
+async def test_a_patch_that_does_not_fit_is_never_stored(world: World) -> None:
+    """Alone, after one that is still buffered, or together with good ones: nothing of it is added."""
+    journal = await journal_of(world)
+    journal.add(b.StatePatched(name="p#1", patch=StatePatch(questions=("why?",))))
+    journal.add(b.StatePatched(name="p#2", patch=StatePatch(answered={"why?": "so"})))
+    for bodies in (
+        (b.StatePatched(name="p#3", patch=StatePatch(answered={"why?": "so"})),),
+        (started(1), b.StatePatched(name="p#3", patch=StatePatch(retract=("nothing",)))),
+    ):
+        with pytest.raises(InvalidPatch):
+            journal.add(*bodies)
+    await journal.append(b.RiskFlagged(flag="f"), b.StatePatched(name="p#3", patch=StatePatch(lower=("f",))))
+    assert (await world.kinds())[2:] == ["state.patched", "state.patched", "risk.flagged", "state.patched"]
+    assert journal.state == await load(world.store, "r1")
+
+
+async def test_snapshots_stay_linear_over_many_claims(world: World) -> None:
+    """A journal that is opened anew knows the size of the last snapshot and of the tail since."""
+    journal = await journal_of(world)
+    data = Raw(canonical("x" * 200_000))
+    await journal.append(b.StatePatched(name="p#1", patch=StatePatch(data=data)))
+    assert await journal.snapshot_if_due()
+    for number in range(3):
+        await world.store.release("r1", fence=journal.fence, worker="w1", reason="drain")
+        [claimed] = await world.claim()
+        journal = await Journal.open(world.store, claimed, world.clock.now)
+        await journal.append(completed(number + 1, output="x" * 70_000))
+        assert await journal.snapshot_if_due() is (number == 2)
 
 
 async def test_a_lost_reply_is_resolved_by_repeating(world: World, backend: LosesReplies) -> None:

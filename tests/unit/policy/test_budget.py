@@ -131,3 +131,10 @@ def test_a_child_is_bound_by_a_limit_it_did_not_ask_for() -> None:
 def test_a_child_says_itself_what_follows_when_its_share_is_used_up() -> None:
     """Fail or ask is the child's own."""
     assert slice_of(ALL, Limits()).exhausted == "fail"
+
+
+def test_what_is_lent_to_children_is_not_there_for_others() -> None:
+    """Until they return; parallel children do not each get everything."""
+    lent = [Limits(max_steps=6), Limits(max_steps=3, max_llm_tokens=5)]
+    assert remaining(Limits(max_steps=10), Spent(), lent) == Limits(max_steps=1)
+    assert remaining(Limits(max_steps=4), Spent(), lent) == Limits(max_steps=0)

@@ -5,22 +5,6 @@ from typing import Any
 import pytest
 from msgspec import UNSET, Raw
 from msgspec.structs import replace
-from tests.unit.logs import (
-    BOOM,
-    CLAIMED,
-    CREATED,
-    RELEASED,
-    RUN_COMPLETED,
-    called,
-    completed,
-    decided,
-    forked,
-    log,
-    patched,
-    returned,
-    started,
-    state_after,
-)
 
 from limpet.errors import Tampered, UnknownEvent
 from limpet.events import (
@@ -40,6 +24,22 @@ from limpet.events import bodies as b
 from limpet.state import AgentState, Counters, Fold, Position, RunState, fold
 from limpet.state.fold import KEPT_DECISIONS
 from limpet.state.run import Decision
+from tests.unit.logs import (
+    BOOM,
+    CLAIMED,
+    CREATED,
+    RELEASED,
+    RUN_COMPLETED,
+    called,
+    completed,
+    decided,
+    forked,
+    log,
+    patched,
+    returned,
+    started,
+    state_after,
+)
 
 # The beginning
 

@@ -3,6 +3,14 @@
 from typing import Any
 
 import pytest
+
+from limpet.events import (
+    StatePatch,
+    inline,
+)
+from limpet.events import bodies as b
+from limpet.state import AgentState, fold
+from limpet.state.run import ForkPoint
 from tests.unit.logs import (
     CANCEL,
     CLAIMED,
@@ -25,14 +33,6 @@ from tests.unit.logs import (
     started,
     state_after,
 )
-
-from limpet.events import (
-    StatePatch,
-    inline,
-)
-from limpet.events import bodies as b
-from limpet.state import AgentState, fold
-from limpet.state.run import ForkPoint
 
 
 def test_a_fork_shares_the_beginning_and_goes_on_under_its_own_name() -> None:
@@ -67,7 +67,7 @@ def test_a_fork_drops_what_was_open_at_the_cut() -> None:
         forked(at=9),
     )
     opened = (state.steps, state.requests, state.grants, state.open_waits, state.children, state.signals)
-    assert opened == ((), (), (), (), {}, ())
+    assert opened == ((), (), (), (), (), ())
 
 
 def test_a_fork_keeps_what_the_agent_knew() -> None:

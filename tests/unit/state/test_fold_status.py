@@ -3,6 +3,13 @@
 from typing import Any
 
 import pytest
+
+from limpet.events import bodies as b
+from limpet.events import (
+    inline,
+)
+from limpet.state import fold
+from limpet.state.fold import PAUSED
 from tests.unit.logs import (
     BOOM,
     CANCEL,
@@ -31,13 +38,6 @@ from tests.unit.logs import (
     statuses,
     unknown,
 )
-
-from limpet.events import bodies as b
-from limpet.events import (
-    inline,
-)
-from limpet.state import fold
-from limpet.state.fold import PAUSED
 
 # Status
 

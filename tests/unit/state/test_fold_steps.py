@@ -1,6 +1,16 @@
 """Steps that are open, and what they and their like have spent."""
 
 import pytest
+
+from limpet.events import (
+    AnyBody,
+    Limits,
+    Spent,
+    inline,
+)
+from limpet.events import bodies as b
+from limpet.state import fold
+from limpet.state.run import OpenStep
 from tests.unit.logs import (
     BOOM,
     CLAIMED,
@@ -21,16 +31,6 @@ from tests.unit.logs import (
     state_after,
     unknown,
 )
-
-from limpet.events import (
-    AnyBody,
-    Limits,
-    Spent,
-    inline,
-)
-from limpet.events import bodies as b
-from limpet.state import fold
-from limpet.state.run import OpenStep
 
 # Steps
 

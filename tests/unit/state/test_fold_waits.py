@@ -4,6 +4,10 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+
+from limpet.events import Failure, Limits, Spent, inline
+from limpet.events import bodies as b
+from limpet.state.run import Child, Grant, OpenRequest, Signal, TimedWait
 from tests.unit.logs import (
     answered,
     asked,
@@ -12,13 +16,6 @@ from tests.unit.logs import (
     started,
     state_after,
 )
-
-from limpet.events import (
-    Spent,
-    inline,
-)
-from limpet.events import bodies as b
-from limpet.state.run import Grant, OpenRequest, Signal, TimedWait
 
 # People
 
@@ -109,15 +106,15 @@ def test_the_escalation_of_a_decided_request_is_too_late() -> None:
 @pytest.mark.parametrize("mode", ["call", "handoff"])
 def test_a_child_that_is_waited_for_is_open_until_it_returns(mode: str) -> None:
     """The state says which verb called it."""
-    assert state_after(called(mode=mode)).children == {"run-1.helper-1": "helper#1"}
-    assert state_after(called(mode=mode), returned()).children == {}
+    assert state_after(called(mode=mode)).children == (Child(run="run-1.helper-1", name="helper#1"),)
+    assert state_after(called(mode=mode), returned()).children == ()
 
 
 @pytest.mark.parametrize("mode", ["start", "notify"])
 def test_a_child_that_goes_on_alone_is_not_waited_for(mode: str) -> None:
     """It is only counted."""
     state = state_after(called(mode=mode))
-    assert (state.children, state.counters.children) == ({}, 1)
+    assert (state.children, state.counters.children) == ((), 1)
 
 
 def test_what_a_child_spent_is_spent() -> None:
@@ -160,3 +157,65 @@ def test_a_timer_is_open_until_it_fires() -> None:
 def test_a_withdrawn_wait_takes_its_request_along() -> None:
     """The inbox shows only what is still wanted."""
     assert state_after(asked(), b.WaitEnded(name="ask#1", how="withdrawn", request="q-1")).requests == ()
+
+
+# What a long run must not pile up
+
+
+def test_a_child_that_never_reports_back_has_spent_its_slice() -> None:
+    """Nobody could give the rest back."""
+    state = state_after(called(mode="start", budget=Limits(max_steps=3, max_llm_tokens=50, max_cost=0.5)))
+    assert (state.spent.steps, state.spent.tokens, state.spent.cost) == (3, 50, 0.5)
+
+
+def test_a_child_that_is_waited_for_holds_its_slice() -> None:
+    """It is lent, until it returns."""
+    (child,) = state_after(called(budget=Limits(max_steps=3))).children
+    assert child.budget == Limits(max_steps=3)
+
+
+def test_an_answered_question_is_no_permission() -> None:
+    """Only the approval of a step is a grant; asks leave none behind."""
+    assert state_after(asked(kind="ask"), answered()).grants == ()
+
+
+def test_an_approval_knows_what_was_approved() -> None:
+    """Its digest and its expiry are checked again when the effect starts."""
+    (grant,) = state_after(asked(kind="approval", digest="d-1", expires=9000), answered(digest="d-1")).grants
+    assert (grant.digest, grant.expires) == ("d-1", 9000)
+
+
+def test_a_withdrawn_approval_is_no_permission() -> None:
+    """Nobody waits for it any more."""
+    gone = b.WaitEnded(name="step#1", how="withdrawn", request="q-1")
+    assert state_after(asked(kind="approval"), answered(), gone).grants == ()
+
+
+def test_a_new_turn_forgets_the_loops_inside_the_turn_before() -> None:
+    """Others stay."""
+    loops = [("turns#1", 1), ("turns#1/turns#1", 7), ("turns#2", 3), ("turns#1", 2)]
+    state = state_after(*(b.TurnStarted(loop=loop, number=number) for loop, number in loops))
+    assert state.turns == {"turns#2": 3, "turns#1": 2}
+
+
+def test_a_step_that_fails_for_ever_keeps_a_few_errors() -> None:
+    """The first and the last ones; its attempts are counted."""
+    failures = [Failure(type=f"E{number}") for number in range(50)]
+    events = [
+        event
+        for attempt, failure in enumerate(failures, 1)
+        for event in (
+            started(1, attempt=attempt),
+            b.StepFailed(name="t#1", number=1, attempt=attempt, failure=failure, retry_at=5),
+        )
+    ]
+    (step,) = state_after(*events).steps
+    assert [error.type for error in step.errors] == ["E0", *(f"E{number}" for number in range(43, 50))]
+
+
+def test_a_worker_that_died_and_begins_anew_counts_a_death() -> None:
+    """Its release says so; a resume forgets it."""
+    dead = state_after(b.RunReleased(reason="anew", died=True))
+    assert (dead.status, dead.deaths) == ("pending", 1)
+    parked = (b.RunWaiting(waits=()), b.ResumeRequested(command="c-1"))
+    assert state_after(b.RunReleased(reason="anew", died=True), b.RunClaimed(worker="w"), *parked).deaths == 0

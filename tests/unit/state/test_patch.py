@@ -6,7 +6,8 @@ import pytest
 from msgspec import UNSET, Raw
 
 from limpet.errors import InvalidPatch
-from limpet.events import Artifact, Constraints, Fact, HumanInTheLoop, Limits, PlanItem, Revision, StatePatch
+from limpet.events import Artifact, Constraints, Fact, HumanInTheLoop, Limits, PlanItem, Revision, StatePatch, inline
+from limpet.events.bodies import ArtifactStored
 from limpet.state import AgentState, apply, diff, words
 from limpet.state.patch import Working
 
@@ -230,7 +231,9 @@ def test_a_first_goal_has_none_before_it() -> None:
 def test_a_stored_artifact_supersedes_one_of_the_same_id() -> None:
     """And goes to the end, as with a patch."""
     working = Working(FULL)
-    working.put(artifact("x", 9))
+    working.put_stored(
+        ArtifactStored(name="a#1", artifact_id="x", type="logs", summary="errors", bytes=9, content=inline("…"))
+    )
     assert working.freeze().artifacts == (artifact("y"), artifact("x", 9))
 
 

@@ -4,11 +4,11 @@ from typing import get_args
 
 import msgspec
 import pytest
-from tests.unit.logs import answered, asked, called, decided, failed, started, state_after
 
 from limpet.events import Artifact, Fact, Payload, PlanItem, StatePatch, inline
 from limpet.events import bodies as b
 from limpet.state import ENDED, Position, RunState, Status
+from tests.unit.logs import answered, asked, called, decided, failed, started, state_after
 
 
 @pytest.mark.parametrize(

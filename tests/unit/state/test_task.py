@@ -4,11 +4,11 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.unit.logs import BOOM, CLAIMED, CREATED, log
 
 from limpet.events import Failure, Payload, inline
 from limpet.events import bodies as b
 from limpet.state import RunState, TaskRecord, fold, task_record
+from tests.unit.logs import BOOM, CLAIMED, CREATED, log
 
 FIELDS = ["id", "user_input", "state", "result", "error", "created_at", "updated_at"]
 

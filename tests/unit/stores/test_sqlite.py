@@ -1,6 +1,7 @@
 """What is SQLite's own: versions, schemas, locks, and other people's transactions."""
 
 import asyncio
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,8 +10,8 @@ import apsw
 import pytest
 
 from limpet import open_store
-from limpet.errors import SchemaTooNew, StoreUnavailable
-from limpet.stores import Store
+from limpet.errors import SchemaTooNew, StoreUnavailable, Tampered
+from limpet.stores import Store, WorkerRow
 from limpet.stores.conformance.suite import created
 from limpet.stores.sql import load
 from limpet.stores.sqlite import SqliteBackend, backend
@@ -101,6 +102,88 @@ def test_a_held_lock_is_not_free_and_a_dropped_one_leaves_nothing(tmp_path: Path
     assert others.is_free("w1")
     others.drop("w1")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_lock_whose_file_was_removed_is_taken_anew(tmp_path: Path) -> None:
+    """A worker that was given up by mistake and registers again can be seen dying."""
+    mine, others = WorkerLocks(tmp_path / "x.db"), WorkerLocks(tmp_path / "x.db")
+    mine.hold("w1")
+    others.drop("w1")
+    mine.hold("w1")
+    assert not others.is_free("w1")
+    mine.close()
+    assert others.is_free("w1")
+
+
+async def test_a_worker_whose_lock_cannot_be_made_harms_nobody(tmp_path: Path) -> None:
+    """A name that is too long for a file is refused alone."""
+    path = tmp_path / ("x" * 100)
+    async with open_store(f"sqlite:///{path}") as store:
+        with pytest.raises(StoreUnavailable, match="no lock"):
+            await store.register(WorkerRow(id="w" * 200), lease=1)
+        await store.create("r1", created(), actor="test")
+
+
+def test_a_store_in_a_forked_child_says_so(tmp_path: Path) -> None:
+    """Its threads and connections belong to the parent, which goes on and keeps its locks."""
+    with asyncio.Runner() as runner:
+        store = runner.run(open_store(f"sqlite:///{tmp_path / 'limpet.db'}").open())
+        runner.run(store.register(WorkerRow(id="w1"), lease=10**9))
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if asyncio.run(_refused(store)) else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert not WorkerLocks(tmp_path / "limpet.db").is_free("w1")
+        runner.run(store.create("r1", created(), actor="test"))
+        runner.run(store.close())
+
+
+async def _refused(store: Store) -> bool:
+    for attempt in (store.count(), store.create("r2", created(), actor="test")):
+        try:
+            await attempt
+        except StoreUnavailable as error:
+            if "forked" not in error.reason:
+                return False
+        else:
+            return False
+    return True
+
+
+async def test_one_row_that_cannot_be_read_stops_nobody(tmp_path: Path) -> None:
+    """Its own run says why; others are claimed."""
+    path = tmp_path / "limpet.db"
+    async with open_store(f"sqlite:///{path}") as store:
+        await store.create("r1", created(), actor="test")
+        await store.create("r2", created(), actor="test")
+        db = apsw.Connection(str(path))
+        db.execute("""UPDATE limpet_streams SET labels = '{"a":1}' WHERE id = 'r1'""")
+        db.close()
+        await store.register(WorkerRow(id="w1", agents={"a": ("1",)}), lease=10**9)
+        assert [claimed.row.id for claimed in await store.claim("w1", limit=5)] == ["r2"]
+        with pytest.raises(Tampered, match="r1"):
+            await store.get("r1")
+
+
+async def test_reopening_waits_for_the_commit_under_way(tmp_path: Path) -> None:
+    """It happens between two commits, and the store takes work after it."""
+    async with open_store(f"sqlite:///{tmp_path / 'limpet.db'}") as store:
+        creating = [asyncio.create_task(store.create(f"r{place}", created(), actor="test")) for place in range(50)]
+        await store.reopen()
+        await asyncio.gather(*creating)
+        assert await store.count() == 50
+
+
+async def test_a_store_that_was_used_too_early_works_after_it_was_opened(tmp_path: Path) -> None:
+    """Nothing is remembered against it."""
+    store = open_store(f"sqlite:///{tmp_path / 'limpet.db'}")
+    with pytest.raises(StoreUnavailable, match="not open"):
+        await store.create("r1", created(), actor="test")
+    await store.open()
+    await store.create("r1", created(), actor="test")
+    await store.close()
+    with pytest.raises(StoreUnavailable, match="closed"):
+        await store.count()
 
 
 async def test_the_schema_refuses_what_the_code_must_not_do(tmp_path: Path) -> None:

@@ -96,8 +96,43 @@ async def test_an_unknown_outcome_stops_the_writer(error: Exception) -> None:
     with pytest.raises(StoreUnavailable):
         await writer.submit(op())
     assert recorder.batches == [2]
-    writer.mend()
+    await writer.mend(lambda: None)
     assert await writer.submit(op()) == 1
+
+
+async def test_what_gathered_during_a_failure_is_refused_too() -> None:
+    """The commit under way fails; whoever asked meanwhile must not hear of success."""
+    recorder, threads = Recorder(), Threads()
+    recorder.raises = [StoreUnavailable(reason="fsync failed")]
+    writer = Writer(threads.lane("test"), recorder.commit, lambda: None)
+    first = asyncio.create_task(writer.submit(op()))
+    await threads.call(recorder.entered.acquire)
+    second = asyncio.create_task(writer.submit(op()))
+    await threads.call(lambda: None)
+    recorder.go_on.release(2)
+    done = await asyncio.gather(first, second, return_exceptions=True)
+    assert [type(each) for each in done] == [StoreUnavailable, StoreUnavailable]
+    assert recorder.batches == [1]
+    writer.close()
+    threads.close()
+
+
+async def test_mending_that_fails_is_told_and_changes_nothing() -> None:
+    """The writer stays as it was."""
+    recorder = Recorder()
+    recorder.raises = [StoreUnavailable(reason="disk")]
+    recorder.go_on.release(5)
+    writer = Writer(Inline().lane("test"), recorder.commit, lambda: None)
+    with pytest.raises(StoreUnavailable, match="disk"):
+        await writer.submit(op())
+
+    def fails() -> None:
+        raise OSError("still broken")
+
+    with pytest.raises(StoreUnavailable, match="still broken"):
+        await writer.mend(fails)
+    with pytest.raises(StoreUnavailable, match="disk"):
+        await writer.submit(op())
 
 
 async def test_a_closed_writer_finishes_and_then_refuses() -> None:

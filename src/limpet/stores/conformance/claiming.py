@@ -215,6 +215,19 @@ async def a_blocked_exclusive_run_takes_no_concurrency_slot(world: World) -> Non
 
 
 @behaviour()
+async def a_smaller_limit_counts_those_under_way(world: World) -> None:
+    """Three are driven under a limit of three; under a limit of two nothing more is given until two have gone."""
+    for place in range(6):
+        await world.create(f"r{place}")
+    await world.worker()
+    driven = await world.store.claim("w1", limit=5, concurrency={"a": 3})
+    await Owner(world, driven[0].row).append(b.RunCompleted(output=inline(1)))
+    assert await world.store.claim("w1", limit=5, concurrency={"a": 2}) == ()
+    await Owner(world, driven[1].row).append(b.RunCompleted(output=inline(1)))
+    assert len(await world.store.claim("w1", limit=5, concurrency={"a": 2})) == 1
+
+
+@behaviour()
 async def a_claimed_run_goes_on_from_its_log(world: World) -> None:
     """The claim gives the head: the worker can append at once."""
     owner = await world.own()

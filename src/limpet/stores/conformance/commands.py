@@ -2,6 +2,8 @@
 
 import asyncio
 
+from msgspec.structs import replace
+
 from limpet.errors import (
     AlreadyAnswered,
     CommandConflict,
@@ -419,6 +421,126 @@ async def an_owner_goes_on_after_commands(world: World) -> None:
         owner.head = await world.store.tell("r1", signalled(command=f"c{place}"), actor="ann")
         await owner.append(started(place + 1))
     verify(await world.log())
+
+
+@behaviour()
+async def an_answer_names_what_its_giver_saw(world: World) -> None:
+    """A request that was opened again with other arguments takes no answer to the old ones."""
+    owner = await world.own()
+    await owner.append(asked(digest="new"))
+    for digest in ("", "old"):
+        stale = b.RequestAnswered(command="c1", request="q1", decision="approved", by="ann", digest=digest)
+        await expect(WrongState, world.store.tell("r1", stale, actor="ann"))
+    await world.store.tell(
+        "r1", b.RequestAnswered(command="c1", request="q1", decision="approved", by="ann", digest="new"), actor="ann"
+    )
+
+
+@behaviour()
+async def an_approval_is_used_once(world: World) -> None:
+    """The step that uses it consumes it, in its own append; a second use, or one without a yes, writes nothing."""
+    owner = await world.own()
+    await owner.append(asked("q1", kind="approval"))
+    await expect(WrongState, owner.send(owner.extend(_granted("q1"))))
+    yes = b.RequestAnswered(command="c1", request="q1", decision="approved", by="ann")
+    owner.head = await world.store.tell("r1", yes, actor="ann")
+    await owner.append(_granted("q1"))
+    assert (await _request(world)).status == "used"
+    await expect(WrongState, owner.send(owner.extend(_granted("q1"))))
+    assert (await owner.row()).head == owner.head
+
+
+@behaviour()
+async def one_leg_decides_a_request_once(world: World) -> None:
+    """Two decisions on one request in one command are refused as a whole."""
+    owner = await world.own()
+    await owner.append(asked())
+    two = (answered(by="ann", command="c1"), answered(by="bob", command="c2"))
+    await expect(InvalidAppend, world.store.tell("r1", *two, actor="ann"))
+    assert len(await world.store.requests()) == 1
+
+
+@behaviour()
+async def a_childs_return_reaches_a_failed_parent(world: World) -> None:
+    """Resumed later, it finds the return; otherwise it would wait for ever."""
+    owner = await world.own()
+    await owner.append(b.RunFailed(failure=Failure(type="builtins.ValueError")))
+    await world.store.tell("r1", b.AgentReturned(command="c1", run="x", outcome="completed"), actor="w")
+    row = await owner.row()
+    assert (row.status, (await world.kinds())[-1]) == ("failed", "agent.returned")
+
+
+@behaviour()
+async def a_paused_run_that_is_being_undone_goes_on_when_resumed(world: World) -> None:
+    """Only one that has failed is beyond resuming."""
+    owner = await world.own()
+    await owner.append(b.CompensationStarted(number=1, attempt=1, key="k"))
+    await world.store.release("r1", fence=1, worker="w1", reason="drain")
+    await world.store.tell("r1", b.PauseRequested(command="c1"), actor="ann")
+    await world.store.tell("r1", b.ResumeRequested(command="c2"), actor="ann")
+    assert len(await world.claim()) == 1
+
+
+@behaviour()
+async def a_run_that_is_being_cancelled_cannot_be_paused(world: World) -> None:
+    """A cancel is not held up."""
+    await world.create()
+    await world.worker()
+    await world.store.tell("r1", b.CancelRequested(command="c1", reason="x"), actor="ann")
+    await expect(WrongState, world.store.tell("r1", b.PauseRequested(command="c2"), actor="ann"))
+    assert len(await world.claim()) == 1
+
+
+@behaviour()
+async def a_cancel_waits_for_no_slot(world: World) -> None:
+    """A run that queues behind another of its session can be cancelled at once."""
+    await world.own("r1", exclusive="session:s")
+    await world.create("r2", exclusive="session:s")
+    assert await world.claim() == ()
+    await world.store.tell("r2", b.CancelRequested(command="c1", reason="x"), actor="ann")
+    [claimed] = await world.store.claim("w1", limit=5, concurrency={"a": 1})
+    assert claimed.row.id == "r2"
+
+
+@behaviour()
+async def resuming_forgets_deaths(world: World) -> None:
+    """An operator who resumes a quarantined run gives it a fresh start."""
+    await world.own(worker="dead")
+    world.advance("11s")
+    await world.worker("w2")
+    [claimed] = await world.claim("w2")
+    owner = Owner(world, claimed.row)
+    await owner.append(b.RunWaiting(waits=(Wait(what="operator", key="quarantined"),)))
+    assert (await owner.row()).deaths == 1
+    await world.store.tell("r1", b.ResumeRequested(command="c1"), actor="ann")
+    assert (await owner.row()).deaths == 0
+
+
+@behaviour()
+async def a_resumed_run_may_open_its_request_again(world: World) -> None:
+    """A failure ends every wait; the same request of the same run comes back into the inbox."""
+    owner = await world.own()
+    await owner.append(asked(), b.RunFailed(failure=Failure(type="builtins.ValueError")))
+    await world.store.tell("r1", b.ResumeRequested(command="c1"), actor="ann")
+    [claimed] = await world.claim()
+    await Owner(world, claimed.row).append(asked())
+    await world.store.tell("r1", answered(command="c2"), actor="ann")
+    assert (await _request(world)).status == "answered"
+
+
+@behaviour()
+async def waking_a_run_again_keeps_its_place(world: World) -> None:
+    """A run that is signalled all the time is not put off all the time."""
+    await _waiting(world, "signal", "go")
+    await world.store.tell("r1", signalled(command="c1"), actor="ann")
+    woken = (await world.store.get("r1")).ready_at
+    world.advance("1s")
+    await world.store.tell("r1", signalled(command="c2"), actor="ann")
+    assert (await world.store.get("r1")).ready_at == woken
+
+
+def _granted(request: str) -> b.StepStarted:
+    return replace(started(), grant=request)
 
 
 async def _waiting(world: World, what: str, key: str) -> Owner:

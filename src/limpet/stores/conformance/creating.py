@@ -2,7 +2,7 @@
 
 import asyncio
 
-from limpet.errors import InputConflict, InvalidAppend, InvalidId, NotFound
+from limpet.errors import InputConflict, InvalidAppend, InvalidId, InvalidPatch, NotFound
 from limpet.events import Lineage, PlanItem, StatePatch, inline, verify
 from limpet.events import bodies as b
 from limpet.stores import Appended, Create, RunFilter, Taken
@@ -183,3 +183,17 @@ async def only_a_creation_creates(world: World) -> None:
         await expect(InvalidAppend, world.store.append(Create(run="r1", bodies=(body,), actor="test")))
     await expect(InvalidAppend, world.store.append(Create(run="r1", bodies=(), actor="test")))
     await expect(NotFound, world.store.get("r1"))
+
+
+@behaviour()
+async def a_run_cannot_begin_with_a_state_that_does_not_fit(world: World) -> None:
+    """An invalid initial patch is refused before anything is written: nobody could ever fold it."""
+    await expect(InvalidPatch, world.create(initial=StatePatch(retract=("nothing",))))
+    await expect(NotFound, world.store.get("r1"))
+
+
+@behaviour("durable")
+async def a_number_that_no_store_can_hold_harms_nobody(world: World) -> None:
+    """The operation is refused alone, and the next one is taken."""
+    await expect(InvalidAppend, world.create(start_at=2**70))
+    await world.create()

@@ -1,9 +1,9 @@
 """Leases: a dead worker's runs go on, a live one's are left alone, and poison is counted."""
 
 from limpet.errors import LeaseLost, NotFound, WorkerAlive
-from limpet.events import AnyBody
+from limpet.events import AnyBody, inline
 from limpet.events import bodies as b
-from limpet.stores import Store
+from limpet.stores import Store, WorkerRow
 from limpet.stores.conformance.suite import LEASE, Owner, World, behaviour, completed, expect, signalled, started
 
 
@@ -214,6 +214,31 @@ async def a_slot_follows_its_run_to_another_worker(world: World) -> None:
     await world.worker("w2")
     got = await world.store.claim("w2", limit=5, concurrency={"a": 1})
     assert [claimed.row.id for claimed in got] == ["r1"]
+
+
+@behaviour()
+async def a_worker_that_begins_anew_has_nothing(world: World) -> None:
+    """A process under its dead predecessor's name does not keep that one's runs from others; the death counts."""
+    from_before = await world.own()
+    renewal = await world.store.register(WorkerRow(id="w1", agents={"a": ("1",)}), lease=LEASE)
+    assert renewal.held == {}
+    await expect(LeaseLost, from_before.send(from_before.extend(started())))
+    [claimed] = await world.claim()
+    assert (claimed.row.deaths, claimed.row.fence) == (1, 2)
+
+
+@behaviour()
+async def a_dead_workers_place_is_free_though_nobody_serves_its_run(world: World) -> None:
+    """A run of an old version that nobody drives any more takes no slot from newer ones."""
+    await world.create("old")
+    await world.worker("w1")
+    await world.store.claim("w1", limit=5, concurrency={"a": 1})
+    new = b.RunCreated(agent="a", agent_version="2", input=inline(None))
+    await world.store.create("new", new, actor="test")
+    world.advance("11s")
+    await world.store.register(WorkerRow(id="w2", agents={"a": ("2",)}), lease=LEASE)
+    got = await world.store.claim("w2", limit=5, concurrency={"a": 1})
+    assert [claimed.row.id for claimed in got] == ["new"]
 
 
 @behaviour()

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from limpet.stores.conformance.suite import World, behaviour, created, signalled, started
+from limpet.stores.conformance.suite import LEASE, World, behaviour, created, signalled, started
 
 
 @behaviour()
@@ -50,6 +50,21 @@ async def a_watch_that_was_left_costs_nothing(world: World) -> None:
         with world.store.watch():
             await world.create(f"r{place}")
     assert await world.store.count() == 20
+
+
+@behaviour()
+async def looking_does_not_ring(world: World) -> None:
+    """A worker that renews its lease and finds nothing to claim does not wake itself up again and again."""
+    await world.worker()
+    with world.store.watch() as watch:
+        waiting = asyncio.create_task(watch.changed())
+        for _ in range(10):
+            await world.claim()
+            await world.store.renew("w1", lease=LEASE)
+        heard = waiting.done()
+        await world.create()
+        await waiting
+    assert not heard or world.capabilities.processes
 
 
 @behaviour("processes")
