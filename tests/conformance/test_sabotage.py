@@ -193,17 +193,17 @@ CAUGHT_BY: list[tuple[Callable[[Clock], MemoryBackend], str]] = [
     (_with(NoReadBack), "appending:repeating-an-append-writes-it-once"),
     (_with(LosesCommands), "commands:a-command-is-in-the-log-when-it-returns"),
     (_with(ForgetsCommandIds), "commands:a-command-sent-twice-is-taken-once"),
-    (_with(LosesWakeUps), "commands:an-answer-makes-the-waiting-run-runnable"),
-    (_with(KeepsRequestsOpen), "commands:the-first-answer-stands"),
+    (_with(LosesWakeUps), "requests:an-answer-makes-the-waiting-run-runnable"),
+    (_with(KeepsRequestsOpen), "requests:the-first-answer-stands"),
     (_with(TrustsTheDead), "expiry:a-dead-workers-runs-are-given-to-another"),
     (_with(GivesToEverybody), "claiming:a-claim-gives-the-run-to-the-worker"),
     (_with(Unfair), "claiming:the-longest-ready-comes-first"),
     (_with(KeepsSlots), "claiming:a-place-is-free-when-its-run-is-not-driven"),
     (_with(ForgetsDeaths), "expiry:each-death-is-counted-in-the-claim"),
-    (_with(WrongClock), "commands:an-answer-after-expiry-is-refused"),
+    (_with(WrongClock), "requests:an-answer-after-expiry-is-refused"),
     (Shuffled, "reading:a-log-is-read-in-order"),
     (AcksBeforeCommit, "unknown:what-was-acknowledged-is-there-for-everybody"),
-    (LosesAnAnswer, "commands:several-requests-are-answered-in-any-order"),
+    (LosesAnAnswer, "requests:several-requests-are-answered-in-any-order"),
 ]
 ALL = {str(behaviour): behaviour for behaviour in behaviours(MemoryBackend.capabilities)}
 

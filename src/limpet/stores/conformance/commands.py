@@ -2,12 +2,8 @@
 
 import asyncio
 
-from msgspec.structs import replace
-
 from limpet.errors import (
-    AlreadyAnswered,
     CommandConflict,
-    Expired,
     InvalidAppend,
     InvalidId,
     NotFound,
@@ -16,7 +12,7 @@ from limpet.errors import (
 from limpet.events import AnyBody, Limits, Wait, inline, verify
 from limpet.events import bodies as b
 from limpet.events.parts import Failure
-from limpet.stores import Missed, RequestFilter, RequestRow, Tell
+from limpet.stores import Missed, Tell
 from limpet.stores.conformance.suite import (
     Owner,
     World,
@@ -145,108 +141,6 @@ async def an_ended_run_takes_no_commands(world: World) -> None:
 
 
 @behaviour()
-async def an_answer_closes_its_request(world: World) -> None:
-    """An answered request leaves the inbox, and the row says who decided."""
-    owner = await world.own()
-    await owner.append(asked())
-    await world.store.tell("r1", answered(), actor="ann")
-    assert await world.store.requests() == []
-    assert (await _request(world)).by == "ann"
-
-
-@behaviour()
-async def the_first_answer_stands(world: World) -> None:
-    """A second answer is refused, and told who decided."""
-    owner = await world.own()
-    await owner.append(asked())
-    await world.store.tell("r1", answered(by="ann"), actor="ann")
-    error = await expect(AlreadyAnswered, world.store.tell("r1", answered(by="bob", command="c2"), actor="bob"))
-    assert (error.by, error.status) == ("ann", "answered")
-
-
-@behaviour()
-async def of_two_answers_at_once_one_wins(world: World) -> None:
-    """Ten people answer together: one decision, nine refusals."""
-    owner = await world.own()
-    await owner.append(asked())
-    answers = (world.store.tell("r1", answered(by=f"p{n}", command=f"c{n}"), actor="x") for n in range(10))
-    done = await asyncio.gather(*answers, return_exceptions=True)
-    assert sum(isinstance(each, AlreadyAnswered) for each in done) == 9
-    assert (await world.kinds()).count("request.answered") == 1
-
-
-@behaviour()
-async def an_unknown_request_cannot_be_answered(world: World) -> None:
-    """Nor can one run's request be answered on another."""
-    owner = await world.own("r1")
-    await world.own("r2")
-    await owner.append(asked("q1"))
-    await expect(NotFound, world.store.tell("r1", answered("q2"), actor="ann"))
-    await expect(NotFound, world.store.tell("r2", answered("q1"), actor="ann"))
-
-
-@behaviour()
-async def an_answer_after_expiry_is_refused(world: World) -> None:
-    """The store's clock decides, inside the answer's transaction, though nobody has written the expiry yet."""
-    owner = await world.own()
-    await owner.append(asked(expires=world.clock.now() + 1000))
-    world.clock.set(world.clock.now() + 1000)
-    error = await expect(Expired, world.store.tell("r1", answered(), actor="ann"))
-    assert error.request == "q1"
-
-
-@behaviour()
-async def an_answer_just_before_expiry_is_taken(world: World) -> None:
-    """One microsecond earlier it counts."""
-    owner = await world.own()
-    await owner.append(asked(expires=world.clock.now() + 1000))
-    world.clock.set(world.clock.now() + 999)
-    await world.store.tell("r1", answered(), actor="ann")
-
-
-@behaviour()
-async def an_expired_request_cannot_be_answered(world: World) -> None:
-    """Of answered and expired the first in the log counts."""
-    owner = await world.own()
-    await owner.append(asked(), b.RequestExpired(request="q1", outcome="raised"))
-    await expect(Expired, world.store.tell("r1", answered(), actor="ann"))
-    assert (await _request(world)).status == "expired"
-
-
-@behaviour()
-async def an_answer_before_the_expiry_stands(world: World) -> None:
-    """An expiry that its writer had not yet seen answered misses the answer."""
-    owner = await world.own()
-    await owner.append(asked())
-    await world.store.tell("r1", answered(), actor="ann")
-    expiry = owner.extend(b.RequestExpired(request="q1", outcome="raised"))
-    assert isinstance(await owner.send(expiry), Missed)
-    assert (await _request(world)).status == "answered"
-
-
-@behaviour()
-async def an_escalated_request_goes_to_somebody_else(world: World) -> None:
-    """Escalation keeps it open, for others and for longer."""
-    owner = await world.own()
-    later = world.clock.now() + 10**9
-    expiry = b.RequestExpired(request="q1", outcome="escalated", to=("cfo",), expires=later)
-    await owner.append(asked(to=("ann",)), expiry)
-    [request] = await world.store.requests()
-    assert (request.to, request.expires) == (("cfo",), later)
-    await world.store.tell("r1", answered(by="cfo"), actor="cfo")
-
-
-@behaviour()
-async def a_withdrawn_request_cannot_be_answered(world: World) -> None:
-    """A wait that the code itself gave up leaves the inbox."""
-    owner = await world.own()
-    await owner.append(asked(), b.WaitEnded(name="ask#1", how="withdrawn", request="q1"))
-    assert await world.store.requests() == []
-    error = await expect(AlreadyAnswered, world.store.tell("r1", answered(), actor="ann"))
-    assert error.status == "withdrawn"
-
-
-@behaviour()
 async def the_end_of_a_run_empties_its_inbox(world: World) -> None:
     """Requests of a run that has ended are withdrawn."""
     owner = await world.own()
@@ -255,28 +149,9 @@ async def the_end_of_a_run_empties_its_inbox(world: World) -> None:
 
 
 @behaviour()
-async def several_requests_are_answered_in_any_order(world: World) -> None:
-    """By id, not by position."""
-    owner = await world.own()
-    await owner.append(asked("q1"), asked("q2"), asked("q3"))
-    for place, request in enumerate(("q2", "q3", "q1")):
-        await world.store.tell("r1", answered(request, command=f"c{place}"), actor="ann")
-    assert await world.store.requests() == []
-
-
-@behaviour()
-async def an_answer_makes_the_waiting_run_runnable(world: World) -> None:
-    """Deciding and making runnable are one: a worker gets the run right after the answer."""
-    owner = await _waiting(world, "person", "q1")
-    assert await world.claim() == ()
-    await world.store.tell("r1", answered(), actor="ann")
-    assert [claimed.row.id for claimed in await world.claim()] == [owner.run]
-
-
-@behaviour()
 async def a_signal_wakes_the_run_that_waits_for_it(world: World) -> None:
     """And not one that waits for another."""
-    await _waiting(world, "signal", "go")
+    await world.waiting("signal", "go")
     await world.store.tell("r1", signalled("other", command="c1"), actor="ann")
     assert await world.claim() == ()
     await world.store.tell("r1", signalled("go", command="c2"), actor="ann")
@@ -286,7 +161,7 @@ async def a_signal_wakes_the_run_that_waits_for_it(world: World) -> None:
 @behaviour()
 async def a_childs_return_wakes_its_parent(world: World) -> None:
     """`agent.returned` makes the waiting parent runnable."""
-    await _waiting(world, "run", "r1.a-1")
+    await world.waiting("run", "r1.a-1")
     await world.store.tell("r1", b.AgentReturned(command="c", run="r1.a-1", outcome="completed"), actor="w")
     assert len(await world.claim()) == 1
 
@@ -313,7 +188,7 @@ async def a_cancel_that_slipped_in_stops_the_end(world: World) -> None:
 @behaviour()
 async def a_cancel_wakes_whatever_it_waits_for(world: World) -> None:
     """A waiting run is given to a worker, which can then cancel it."""
-    await _waiting(world, "signal", "go")
+    await world.waiting("signal", "go")
     await world.store.tell("r1", b.CancelRequested(command="c", reason="enough"), actor="ann")
     assert len(await world.claim()) == 1
 
@@ -343,7 +218,7 @@ async def a_paused_run_is_given_to_nobody(world: World) -> None:
 @behaviour()
 async def a_paused_run_is_not_woken_by_an_answer(world: World) -> None:
     """The answer is kept, and seen when the run is resumed."""
-    await _waiting(world, "person", "q1")
+    await world.waiting("person", "q1")
     await world.store.tell("r1", b.PauseRequested(command="c1"), actor="ann")
     await world.store.tell("r1", answered(command="c2"), actor="ann")
     assert await world.claim() == ()
@@ -389,19 +264,6 @@ async def a_running_run_cannot_be_resumed(world: World) -> None:
 
 
 @behaviour()
-async def an_answer_and_a_grant_are_one_append(world: World) -> None:
-    """Several commands of one leg are written together, or not at all."""
-    owner = await world.own()
-    await owner.append(asked())
-    grant = b.GrantGiven(command="c2", grant="g1", by="ann", tool="t", request="q1")
-    await world.store.tell("r1", answered(command="c1"), grant, actor="ann")
-    assert (await world.kinds())[-2:] == ["request.answered", "grant.given"]
-    again = b.GrantGiven(command="c4", grant="g2", by="ann", tool="t")
-    await expect(AlreadyAnswered, world.store.tell("r1", answered(command="c3"), again, actor="ann"))
-    assert (await world.kinds()).count("grant.given") == 1
-
-
-@behaviour()
 async def commands_of_one_leg_need_their_own_ids(world: World) -> None:
     """The same id twice in one leg, or one that was used before, is refused as a whole."""
     await world.own()
@@ -421,43 +283,6 @@ async def an_owner_goes_on_after_commands(world: World) -> None:
         owner.head = await world.store.tell("r1", signalled(command=f"c{place}"), actor="ann")
         await owner.append(started(place + 1))
     verify(await world.log())
-
-
-@behaviour()
-async def an_answer_names_what_its_giver_saw(world: World) -> None:
-    """A request that was opened again with other arguments takes no answer to the old ones."""
-    owner = await world.own()
-    await owner.append(asked(digest="new"))
-    for digest in ("", "old"):
-        stale = b.RequestAnswered(command="c1", request="q1", decision="approved", by="ann", digest=digest)
-        await expect(WrongState, world.store.tell("r1", stale, actor="ann"))
-    await world.store.tell(
-        "r1", b.RequestAnswered(command="c1", request="q1", decision="approved", by="ann", digest="new"), actor="ann"
-    )
-
-
-@behaviour()
-async def an_approval_is_used_once(world: World) -> None:
-    """The step that uses it consumes it, in its own append; a second use, or one without a yes, writes nothing."""
-    owner = await world.own()
-    await owner.append(asked("q1", kind="approval"))
-    await expect(WrongState, owner.send(owner.extend(_granted("q1"))))
-    yes = b.RequestAnswered(command="c1", request="q1", decision="approved", by="ann")
-    owner.head = await world.store.tell("r1", yes, actor="ann")
-    await owner.append(_granted("q1"))
-    assert (await _request(world)).status == "used"
-    await expect(WrongState, owner.send(owner.extend(_granted("q1"))))
-    assert (await owner.row()).head == owner.head
-
-
-@behaviour()
-async def one_leg_decides_a_request_once(world: World) -> None:
-    """Two decisions on one request in one command are refused as a whole."""
-    owner = await world.own()
-    await owner.append(asked())
-    two = (answered(by="ann", command="c1"), answered(by="bob", command="c2"))
-    await expect(InvalidAppend, world.store.tell("r1", *two, actor="ann"))
-    assert len(await world.store.requests()) == 1
 
 
 @behaviour()
@@ -517,46 +342,14 @@ async def resuming_forgets_deaths(world: World) -> None:
 
 
 @behaviour()
-async def a_resumed_run_may_open_its_request_again(world: World) -> None:
-    """A failure ends every wait; the same request of the same run comes back into the inbox."""
-    owner = await world.own()
-    await owner.append(asked(), b.RunFailed(failure=Failure(type="builtins.ValueError")))
-    await world.store.tell("r1", b.ResumeRequested(command="c1"), actor="ann")
-    [claimed] = await world.claim()
-    await Owner(world, claimed.row).append(asked())
-    await world.store.tell("r1", answered(command="c2"), actor="ann")
-    assert (await _request(world)).status == "answered"
-
-
-@behaviour()
 async def waking_a_run_again_keeps_its_place(world: World) -> None:
     """A run that is signalled all the time is not put off all the time."""
-    await _waiting(world, "signal", "go")
+    await world.waiting("signal", "go")
     await world.store.tell("r1", signalled(command="c1"), actor="ann")
     woken = (await world.store.get("r1")).ready_at
     world.advance("1s")
     await world.store.tell("r1", signalled(command="c2"), actor="ann")
     assert (await world.store.get("r1")).ready_at == woken
-
-
-def _granted(request: str) -> b.StepStarted:
-    return replace(started(), grant=request)
-
-
-async def _waiting(world: World, what: str, key: str) -> Owner:
-    """A run that is parked, waiting for one thing."""
-    owner = await world.own()
-    waits = {"person": Wait(what="person", key=key), "signal": Wait(what="signal", key=key)}
-    wait = waits.get(what, Wait(what="run", key=key))
-    if what == "person":
-        await owner.append(asked(key))
-    await owner.append(b.RunWaiting(waits=(wait,)))
-    return owner
-
-
-async def _request(world: World) -> RequestRow:
-    [request] = await world.store.requests(RequestFilter(status=None, run="r1"))
-    return request
 
 
 def _value(body: AnyBody) -> int:

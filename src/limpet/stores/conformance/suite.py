@@ -6,11 +6,11 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from typing import Any, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 from limpet.clock import FrozenClock, microseconds
 from limpet.errors import LimpetError, NotFound
-from limpet.events import AnyBody, Event, Head, Payload, Sealed, inline, seal_all
+from limpet.events import AnyBody, Event, Head, Payload, Sealed, Wait, inline, seal_all
 from limpet.events import bodies as b
 from limpet.stores import (
     Appended,
@@ -150,6 +150,14 @@ class World:
             if claimed.row.id == run:
                 return Owner(self, claimed.row)
         raise AssertionError(f"{worker} could not claim {run}")
+
+    async def waiting(self, what: Literal["person", "signal", "run"], key: str) -> "Owner":
+        """A new run that is parked, waiting for one thing."""
+        owner = await self.own()
+        if what == "person":
+            await owner.append(asked(key))
+        await owner.append(b.RunWaiting(waits=(Wait(what=what, key=key),)))
+        return owner
 
     async def log(self, run: str = "r1") -> list[Event]:
         """A whole log."""

@@ -1,0 +1,217 @@
+"""Requests: decided once, in time, by what was shown; and making the run that waits for them runnable."""
+
+import asyncio
+
+from msgspec.structs import replace
+
+from limpet.errors import (
+    AlreadyAnswered,
+    Expired,
+    InvalidAppend,
+    NotFound,
+    WrongState,
+)
+from limpet.events import bodies as b
+from limpet.events.parts import Failure
+from limpet.stores import Missed, RequestFilter, RequestRow
+from limpet.stores.conformance.suite import (
+    Owner,
+    World,
+    answered,
+    asked,
+    behaviour,
+    expect,
+    started,
+)
+
+
+@behaviour()
+async def an_answer_closes_its_request(world: World) -> None:
+    """An answered request leaves the inbox, and the row says who decided."""
+    owner = await world.own()
+    await owner.append(asked())
+    await world.store.tell("r1", answered(), actor="ann")
+    assert await world.store.requests() == []
+    assert (await _request(world)).by == "ann"
+
+
+@behaviour()
+async def the_first_answer_stands(world: World) -> None:
+    """A second answer is refused, and told who decided."""
+    owner = await world.own()
+    await owner.append(asked())
+    await world.store.tell("r1", answered(by="ann"), actor="ann")
+    error = await expect(AlreadyAnswered, world.store.tell("r1", answered(by="bob", command="c2"), actor="bob"))
+    assert (error.by, error.status) == ("ann", "answered")
+
+
+@behaviour()
+async def of_two_answers_at_once_one_wins(world: World) -> None:
+    """Ten people answer together: one decision, nine refusals."""
+    owner = await world.own()
+    await owner.append(asked())
+    answers = (world.store.tell("r1", answered(by=f"p{n}", command=f"c{n}"), actor="x") for n in range(10))
+    done = await asyncio.gather(*answers, return_exceptions=True)
+    assert sum(isinstance(each, AlreadyAnswered) for each in done) == 9
+    assert (await world.kinds()).count("request.answered") == 1
+
+
+@behaviour()
+async def an_unknown_request_cannot_be_answered(world: World) -> None:
+    """Nor can one run's request be answered on another."""
+    owner = await world.own("r1")
+    await world.own("r2")
+    await owner.append(asked("q1"))
+    await expect(NotFound, world.store.tell("r1", answered("q2"), actor="ann"))
+    await expect(NotFound, world.store.tell("r2", answered("q1"), actor="ann"))
+
+
+@behaviour()
+async def an_answer_after_expiry_is_refused(world: World) -> None:
+    """The store's clock decides, inside the answer's transaction, though nobody has written the expiry yet."""
+    owner = await world.own()
+    await owner.append(asked(expires=world.clock.now() + 1000))
+    world.clock.set(world.clock.now() + 1000)
+    error = await expect(Expired, world.store.tell("r1", answered(), actor="ann"))
+    assert error.request == "q1"
+
+
+@behaviour()
+async def an_answer_just_before_expiry_is_taken(world: World) -> None:
+    """One microsecond earlier it counts."""
+    owner = await world.own()
+    await owner.append(asked(expires=world.clock.now() + 1000))
+    world.clock.set(world.clock.now() + 999)
+    await world.store.tell("r1", answered(), actor="ann")
+
+
+@behaviour()
+async def an_expired_request_cannot_be_answered(world: World) -> None:
+    """Of answered and expired the first in the log counts."""
+    owner = await world.own()
+    await owner.append(asked(), b.RequestExpired(request="q1", outcome="raised"))
+    await expect(Expired, world.store.tell("r1", answered(), actor="ann"))
+    assert (await _request(world)).status == "expired"
+
+
+@behaviour()
+async def an_answer_before_the_expiry_stands(world: World) -> None:
+    """An expiry that its writer had not yet seen answered misses the answer."""
+    owner = await world.own()
+    await owner.append(asked())
+    await world.store.tell("r1", answered(), actor="ann")
+    expiry = owner.extend(b.RequestExpired(request="q1", outcome="raised"))
+    assert isinstance(await owner.send(expiry), Missed)
+    assert (await _request(world)).status == "answered"
+
+
+@behaviour()
+async def an_escalated_request_goes_to_somebody_else(world: World) -> None:
+    """Escalation keeps it open, for others and for longer."""
+    owner = await world.own()
+    later = world.clock.now() + 10**9
+    expiry = b.RequestExpired(request="q1", outcome="escalated", to=("cfo",), expires=later)
+    await owner.append(asked(to=("ann",)), expiry)
+    [request] = await world.store.requests()
+    assert (request.to, request.expires) == (("cfo",), later)
+    await world.store.tell("r1", answered(by="cfo"), actor="cfo")
+
+
+@behaviour()
+async def a_withdrawn_request_cannot_be_answered(world: World) -> None:
+    """A wait that the code itself gave up leaves the inbox."""
+    owner = await world.own()
+    await owner.append(asked(), b.WaitEnded(name="ask#1", how="withdrawn", request="q1"))
+    assert await world.store.requests() == []
+    error = await expect(AlreadyAnswered, world.store.tell("r1", answered(), actor="ann"))
+    assert error.status == "withdrawn"
+
+
+@behaviour()
+async def several_requests_are_answered_in_any_order(world: World) -> None:
+    """By id, not by position."""
+    owner = await world.own()
+    await owner.append(asked("q1"), asked("q2"), asked("q3"))
+    for place, request in enumerate(("q2", "q3", "q1")):
+        await world.store.tell("r1", answered(request, command=f"c{place}"), actor="ann")
+    assert await world.store.requests() == []
+
+
+@behaviour()
+async def an_answer_makes_the_waiting_run_runnable(world: World) -> None:
+    """Deciding and making runnable are one: a worker gets the run right after the answer."""
+    owner = await world.waiting("person", "q1")
+    assert await world.claim() == ()
+    await world.store.tell("r1", answered(), actor="ann")
+    assert [claimed.row.id for claimed in await world.claim()] == [owner.run]
+
+
+@behaviour()
+async def an_answer_and_a_grant_are_one_append(world: World) -> None:
+    """Several commands of one leg are written together, or not at all."""
+    owner = await world.own()
+    await owner.append(asked())
+    grant = b.GrantGiven(command="c2", grant="g1", by="ann", tool="t", request="q1")
+    await world.store.tell("r1", answered(command="c1"), grant, actor="ann")
+    assert (await world.kinds())[-2:] == ["request.answered", "grant.given"]
+    again = b.GrantGiven(command="c4", grant="g2", by="ann", tool="t")
+    await expect(AlreadyAnswered, world.store.tell("r1", answered(command="c3"), again, actor="ann"))
+    assert (await world.kinds()).count("grant.given") == 1
+
+
+@behaviour()
+async def an_answer_names_what_its_giver_saw(world: World) -> None:
+    """A request that was opened again with other arguments takes no answer to the old ones."""
+    owner = await world.own()
+    await owner.append(asked(digest="new"))
+    for digest in ("", "old"):
+        stale = b.RequestAnswered(command="c1", request="q1", decision="approved", by="ann", digest=digest)
+        await expect(WrongState, world.store.tell("r1", stale, actor="ann"))
+    await world.store.tell(
+        "r1", b.RequestAnswered(command="c1", request="q1", decision="approved", by="ann", digest="new"), actor="ann"
+    )
+
+
+@behaviour()
+async def an_approval_is_used_once(world: World) -> None:
+    """The step that uses it consumes it, in its own append; a second use, or one without a yes, writes nothing."""
+    owner = await world.own()
+    await owner.append(asked("q1", kind="approval"))
+    await expect(WrongState, owner.send(owner.extend(_granted("q1"))))
+    yes = b.RequestAnswered(command="c1", request="q1", decision="approved", by="ann")
+    owner.head = await world.store.tell("r1", yes, actor="ann")
+    await owner.append(_granted("q1"))
+    assert (await _request(world)).status == "used"
+    await expect(WrongState, owner.send(owner.extend(_granted("q1"))))
+    assert (await owner.row()).head == owner.head
+
+
+@behaviour()
+async def one_leg_decides_a_request_once(world: World) -> None:
+    """Two decisions on one request in one command are refused as a whole."""
+    owner = await world.own()
+    await owner.append(asked())
+    two = (answered(by="ann", command="c1"), answered(by="bob", command="c2"))
+    await expect(InvalidAppend, world.store.tell("r1", *two, actor="ann"))
+    assert len(await world.store.requests()) == 1
+
+
+@behaviour()
+async def a_resumed_run_may_open_its_request_again(world: World) -> None:
+    """A failure ends every wait; the same request of the same run comes back into the inbox."""
+    owner = await world.own()
+    await owner.append(asked(), b.RunFailed(failure=Failure(type="builtins.ValueError")))
+    await world.store.tell("r1", b.ResumeRequested(command="c1"), actor="ann")
+    [claimed] = await world.claim()
+    await Owner(world, claimed.row).append(asked())
+    await world.store.tell("r1", answered(command="c2"), actor="ann")
+    assert (await _request(world)).status == "answered"
+
+
+def _granted(request: str) -> b.StepStarted:
+    return replace(started(), grant=request)
+
+
+async def _request(world: World) -> RequestRow:
+    [request] = await world.store.requests(RequestFilter(status=None, run="r1"))
+    return request
