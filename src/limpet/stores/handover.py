@@ -24,6 +24,9 @@ T = TypeVar("T")
 class Lane(Protocol):
     """A place where work is done in order, one piece at a time."""
 
+    def check(self) -> None:
+        """Raise StoreUnavailable if no work can be done here; takes no lock, which a forked child may find held."""
+
     def submit(self, work: Callable[[], None]) -> None:
         """Do this after everything submitted before."""
 
@@ -80,11 +83,14 @@ class _ThreadLane:
         self._process = os.getpid()
         self._closed = False
 
-    def submit(self, work: Callable[[], None]) -> None:
+    def check(self) -> None:
         if self._closed:
             raise StoreUnavailable(reason=CLOSED)
         if self._process != os.getpid():
             raise StoreUnavailable(reason=FORKED)
+
+    def submit(self, work: Callable[[], None]) -> None:
+        self.check()
         self._queue.put(work)
         if not self._thread.is_alive():
             self._start()
@@ -124,6 +130,9 @@ class Inline:
 class _LoopLane:
     def __init__(self, name: str) -> None:
         self.name = name
+
+    def check(self) -> None:
+        """There is always a turn."""
 
     def submit(self, work: Callable[[], None]) -> None:
         asyncio.get_running_loop().call_soon(work)

@@ -11,7 +11,16 @@ from typing import Any
 from msgspec import MsgspecError
 from msgspec.structs import replace
 
-from limpet.errors import CommandConflict, InvalidAppend, LeaseLost, LimpetError, NotFound, Tampered, WrongState
+from limpet.errors import (
+    CommandConflict,
+    InvalidAppend,
+    LeaseLost,
+    LimpetError,
+    NotFound,
+    StoreBusy,
+    Tampered,
+    WrongState,
+)
 from limpet.events import START, AnyBody, Head, Sealed, seal, seal_all
 from limpet.events import bodies as b
 from limpet.state import ENDED
@@ -36,7 +45,15 @@ def commit(transaction: Callable[[], AbstractContextManager[Tables]], batch: Seq
     except _Broken as broken:
         if len(batch) == 1:
             return [broken.error]
-    return [outcome for op in batch for outcome in commit(transaction, [op])]
+    return [_alone(transaction, op) for op in batch]
+
+
+def _alone(transaction: Callable[[], AbstractContextManager[Tables]], op: ops.Op[Any]) -> Outcome:
+    try:
+        [outcome] = commit(transaction, [op])
+    except StoreBusy as busy:  # others of its batch may have been written
+        return busy
+    return outcome
 
 
 class _Broken(Exception):
@@ -278,8 +295,8 @@ def _retire(tables: Tables, op: ops.Retire) -> None:
 def _claim(tables: Tables, op: ops.Claim) -> tuple[ops.Claimed, ...]:
     """Runs that are ready and runs of dead workers, longest waiting first."""
     me = _worker(tables, op.worker)
-    now = tables.now()
-    orphans = _orphans(tables, me, now)
+    dead = _dead_workers(tables, me)
+    orphans = [row for worker in dead for row in _orphans(tables, worker, me)]
     ready = [row for agent, versions in me.agents.items() for row in tables.ready(agent, versions, op.limit)]
     waiting = sorted(
         (*orphans, *ready), key=lambda row: (row.time if row.ready_at is None else row.ready_at, row.number)
@@ -288,23 +305,26 @@ def _claim(tables: Tables, op: ops.Claim) -> tuple[ops.Claimed, ...]:
     for row in waiting:
         if len(claimed) < op.limit and _take_slots(tables, row, op.concurrency):
             claimed.append(_give(tables, row, op.worker))
+    for worker in dead:
+        if not tables.held_by(worker.id):
+            tables.drop_worker(worker.id)
     return tuple(claimed)
 
 
-def _orphans(tables: Tables, me: WorkerRow, now: int) -> list[RunRow]:
-    """Runs that I serve, of workers that are dead; a dead worker without runs is forgotten."""
+def _dead_workers(tables: Tables, me: WorkerRow) -> list[WorkerRow]:
+    now = tables.now()
+    others = (worker for worker in tables.workers() if worker.id != me.id)
+    return [worker for worker in others if worker.lease_until <= now or tables.is_dead(worker)]
+
+
+def _orphans(tables: Tables, dead: WorkerRow, me: WorkerRow) -> list[RunRow]:
+    """A dead worker's runs that I serve; the others give their places back until somebody serves them."""
     orphans: list[RunRow] = []
-    for worker in tables.workers():
-        if worker.id == me.id or (worker.lease_until > now and not tables.is_dead(worker)):
-            continue
-        held = tables.held_by(worker.id)
-        if not held:
-            tables.drop_worker(worker.id)
-        for row in held:
-            if row.agent_version in me.agents.get(row.agent, ()):
-                orphans.append(row)
-            else:
-                tables.free_slots(row.number, driven_only=True)  # nobody drives it until somebody serves it
+    for row in tables.held_by(dead.id):
+        if row.agent_version in me.agents.get(row.agent, ()):
+            orphans.append(row)
+        else:
+            tables.free_slots(row.number, driven_only=True)
     return orphans
 
 

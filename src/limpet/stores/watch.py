@@ -58,11 +58,12 @@ class Watching:
             lane.close()
 
     def close(self) -> None:
-        """Stop telling anybody."""
+        """Stop telling anybody; whoever listens looks once more, and finds the store closed."""
         with self._lock:
             watches = list(self._watches)
         for watch in watches:
             self.remove(watch)
+            watch.ring()
 
     def _look(self, stop: Flag) -> None:
         while not stop.is_set():

@@ -43,6 +43,7 @@ class Writer:
 
     async def submit(self, op: Op[T]) -> T:
         """What the operation came to, after it was committed; raises why it was refused."""
+        self._lane.check()
         loop = asyncio.get_running_loop()
         reply: asyncio.Future[T] = loop.create_future()
         with self._lock:

@@ -70,11 +70,16 @@ async def a_late_renewal_before_anybody_took_over_keeps_the_runs(world: World) -
 @behaviour()
 async def after_a_take_over_the_renewal_shows_the_loss(world: World) -> None:
     """A worker that was too late learns it from its renewal, or that it is unknown."""
-    await world.own()
+    await world.own("r1")
+    await world.own("r2")
     world.advance("11s")
     await world.worker("w2")
+    await world.claim("w2", limit=1)
+    assert (await world.store.renew("w1", lease=LEASE)).held == {"r2": 1}
+    world.advance("11s")
+    await world.store.renew("w2", lease=LEASE)
     await world.claim("w2")
-    assert (await world.store.renew("w1", lease=LEASE)).held == {}
+    await expect(NotFound, world.store.renew("w1", lease=LEASE))
 
 
 @behaviour()

@@ -2,6 +2,7 @@
 
 import asyncio
 
+from limpet.stores import Store
 from limpet.stores.conformance.suite import LEASE, World, behaviour, created, signalled, started
 
 
@@ -50,6 +51,16 @@ async def a_watch_that_was_left_costs_nothing(world: World) -> None:
         with world.store.watch():
             await world.create(f"r{place}")
     assert await world.store.count() == 20
+
+
+@behaviour()
+async def closing_wakes_whoever_listens(world: World) -> None:
+    """Nobody waits for ever on a store that is gone."""
+    store = await Store(world.harness.backend(world.clock), world.harness.handover()).open()
+    with store.watch() as watch:
+        waiting = asyncio.create_task(watch.changed())
+        await store.close()
+        await waiting
 
 
 @behaviour()
