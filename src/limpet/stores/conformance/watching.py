@@ -68,12 +68,15 @@ async def looking_does_not_ring(world: World) -> None:
     """A worker that renews its lease and finds nothing to claim does not wake itself up again and again."""
     await world.worker()
     with world.store.watch() as watch:
+        await world.create("r1", agent="unserved")
+        await world.store.renew("w1", lease=LEASE)  # whatever rang before has rung
+        await watch.changed()
         waiting = asyncio.create_task(watch.changed())
         for _ in range(10):
-            await world.claim()
+            assert await world.claim() == ()
             await world.store.renew("w1", lease=LEASE)
         heard = waiting.done()
-        await world.create()
+        await world.create("r2")
         await waiting
     assert not heard or world.capabilities.processes
 
