@@ -90,21 +90,18 @@ class _ThreadLane:
             raise StoreUnavailable(reason=FORKED)
 
     def submit(self, work: Callable[[], None]) -> None:
-        self.check()
-        self._queue.put(work)
-        if not self._thread.is_alive():
-            self._start()
-
-    def close(self) -> None:
-        self._closed = True
-        self._queue.put(None)
-        if self._thread.ident is not None:
-            self._thread.join()
-
-    def _start(self) -> None:
         with self._lock:
+            self.check()
+            self._queue.put(work)
             if self._thread.ident is None:
                 self._thread.start()
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            self._queue.put(None)
+        if self._thread.ident is not None:
+            self._thread.join()
 
     def _run(self) -> None:
         while (work := self._queue.get()) is not None:

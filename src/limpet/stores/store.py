@@ -31,7 +31,7 @@ class Store:
         self._backend = backend
         self._handover = handover or Threads()
         self._watching = Watching(backend, self._handover)
-        self._writer = Writer(self._handover.lane("limpet-write"), backend.commit, self._watching.changed)
+        self._writer = Writer(self._handover.lane("limpet-write"), backend.commit, self._watching)
 
     @property
     def capabilities(self) -> Capabilities:

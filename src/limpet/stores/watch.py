@@ -30,6 +30,11 @@ class Watching:
         self._lane: Lane | None = None
         self._stop = Flag()
 
+    @property
+    def is_there(self) -> bool:
+        """Whether anybody listens."""
+        return bool(self._watches)
+
     def changed(self) -> None:
         """Something was written."""
         with self._lock:

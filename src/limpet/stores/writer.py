@@ -5,11 +5,10 @@ reopened: nobody knows what the disk still holds.
 """
 
 import asyncio
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from threading import Lock
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from limpet.errors import LimpetError, StoreBusy, StoreUnavailable
 from limpet.stores.backend import Outcome
@@ -27,15 +26,24 @@ class _Asked(NamedTuple):
     loop: asyncio.AbstractEventLoop
 
 
+class Audience(Protocol):
+    """Who wants to hear that something was written."""
+
+    @property
+    def is_there(self) -> bool:
+        """Whether anybody listens."""
+
+    def changed(self) -> None:
+        """Something was written."""
+
+
 class Writer:
     """Turns single requests from any event loop into batches on one lane."""
 
-    def __init__(
-        self, lane: Lane, commit: Callable[[Sequence[Op[Any]]], list[Outcome]], wrote: Callable[[], None]
-    ) -> None:
+    def __init__(self, lane: Lane, commit: Callable[[Sequence[Op[Any]]], list[Outcome]], audience: Audience) -> None:
         self._lane = lane
         self._commit = commit
-        self._wrote = wrote
+        self._audience = audience
         self._lock = Lock()
         self._asked: list[_Asked] = []
         self._busy = False
@@ -49,14 +57,15 @@ class Writer:
         with self._lock:
             if self._broken is not None:
                 raise StoreUnavailable(reason=self._broken)
-            if not self._busy:
-                self._lane.submit(self._drain)  # waits for the lock, and then takes what is asked for
-                self._busy = True
             self._asked.append(_Asked(op, reply, loop))
+            wake, self._busy = not self._busy, True
+        if wake:
+            self._wake()
         return await reply
 
     async def mend(self, work: Callable[[], None]) -> None:
         """Do this where commits are done, between two of them, and take work again if it succeeds."""
+        self._lane.check()
         loop = asyncio.get_running_loop()
         reply: asyncio.Future[None] = loop.create_future()
         self._lane.submit(lambda: self._mend(work, loop, reply))
@@ -78,12 +87,21 @@ class Writer:
             self._broken = CLOSED
         self._lane.close()
 
+    def _wake(self) -> None:
+        """Have the lane drain what was asked for, outside the lock: its thread would wake up only to wait for it."""
+        try:
+            self._lane.submit(self._drain)
+        except StoreUnavailable as closed:
+            batch = self._next_batch()
+            _reply(batch, [StoreUnavailable(reason=closed.reason) for _ in batch])
+
     def _drain(self) -> None:
         while batch := self._next_batch():
             outcomes = self._do([asked.op for asked in batch])
+            news = self._audience.is_there and any(map(_is_news, batch, outcomes))
             _reply(batch, outcomes)
-            if any(_is_news(asked.op, outcome) for asked, outcome in zip(batch, outcomes, strict=True)):
-                self._wrote()
+            if news:
+                self._audience.changed()
 
     def _next_batch(self) -> list[_Asked]:
         with self._lock:
@@ -103,9 +121,9 @@ class Writer:
             return [_unavailable(error) for _ in batch]
 
 
-def _is_news(op: Op[Any], outcome: Outcome) -> bool:
+def _is_news(asked: _Asked, outcome: Outcome) -> bool:
     """Whether others may want to look: a renewal, a claim of nothing and a refusal change nothing for them."""
-    return not isinstance(op, Renew) and outcome != () and not isinstance(outcome, LimpetError | Missed | Taken)
+    return not isinstance(asked.op, Renew) and outcome != () and not isinstance(outcome, LimpetError | Missed | Taken)
 
 
 def _unavailable(error: Exception) -> StoreUnavailable:
@@ -117,9 +135,9 @@ def _unavailable(error: Exception) -> StoreUnavailable:
 
 def _reply(batch: list[_Asked], outcomes: list[Outcome]) -> None:
     """Hand over the outcomes, with one call for each event loop."""
-    by_loop: defaultdict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], Outcome]]] = defaultdict(list)
+    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], Outcome]]] = {}
     for asked, outcome in zip(batch, outcomes, strict=True):
-        by_loop[asked.loop].append((asked.reply, outcome))
+        by_loop.setdefault(asked.loop, []).append((asked.reply, outcome))
     for loop, replies in by_loop.items():
         with suppress(RuntimeError):  # the loop was closed: nobody waits there any more
             loop.call_soon_threadsafe(_settle, replies)

@@ -34,6 +34,16 @@ class Recorder:
         return [len(ops)] * len(ops)
 
 
+class Nobody:
+    """Nobody listens."""
+
+    is_there = False
+
+    def changed(self) -> None:
+        """Never called."""
+        raise AssertionError("nobody listens")
+
+
 class Write(Op[int], frozen=True):
     """Something to write; what comes back is the size of its batch."""
 
@@ -46,7 +56,7 @@ def op() -> Write:
 async def test_requests_during_a_commit_share_the_next_one() -> None:
     """One is being committed, five come meanwhile: two batches, of one and of five."""
     recorder, threads = Recorder(), Threads()
-    writer = Writer(threads.lane("test"), recorder.commit, lambda: None)
+    writer = Writer(threads.lane("test"), recorder.commit, Nobody())
     first = asyncio.create_task(writer.submit(op()))
     await threads.call(recorder.entered.acquire)
     rest = [asyncio.create_task(writer.submit(op())) for _ in range(5)]
@@ -61,7 +71,7 @@ async def test_requests_during_a_commit_share_the_next_one() -> None:
 async def test_nothing_is_acknowledged_before_its_commit_returned() -> None:
     """While the commit is held up, the caller waits."""
     recorder, threads = Recorder(), Threads()
-    writer = Writer(threads.lane("test"), recorder.commit, lambda: None)
+    writer = Writer(threads.lane("test"), recorder.commit, Nobody())
     waiting = asyncio.create_task(writer.submit(op()))
     await threads.call(recorder.entered.acquire)
     assert not waiting.done()
@@ -76,7 +86,7 @@ async def test_a_busy_store_can_be_tried_again() -> None:
     recorder = Recorder()
     recorder.raises = [StoreBusy(reason="locked")]
     recorder.go_on.release(2)
-    writer = Writer(Inline().lane("test"), recorder.commit, lambda: None)
+    writer = Writer(Inline().lane("test"), recorder.commit, Nobody())
     with pytest.raises(StoreBusy):
         await writer.submit(op())
     assert await writer.submit(op()) == 1
@@ -88,7 +98,7 @@ async def test_an_unknown_outcome_stops_the_writer(error: Exception) -> None:
     recorder = Recorder()
     recorder.raises = [error]
     recorder.go_on.release(5)
-    writer = Writer(Inline().lane("test"), recorder.commit, lambda: None)
+    writer = Writer(Inline().lane("test"), recorder.commit, Nobody())
     done = await asyncio.gather(writer.submit(op()), writer.submit(op()), return_exceptions=True)
     assert [type(each) for each in done] == [StoreUnavailable, StoreUnavailable]
     assert isinstance(done[0], StoreUnavailable)
@@ -104,7 +114,7 @@ async def test_what_gathered_during_a_failure_is_refused_too() -> None:
     """The commit under way fails; whoever asked meanwhile must not hear of success."""
     recorder, threads = Recorder(), Threads()
     recorder.raises = [StoreUnavailable(reason="fsync failed")]
-    writer = Writer(threads.lane("test"), recorder.commit, lambda: None)
+    writer = Writer(threads.lane("test"), recorder.commit, Nobody())
     first = asyncio.create_task(writer.submit(op()))
     await threads.call(recorder.entered.acquire)
     second = asyncio.create_task(writer.submit(op()))
@@ -122,7 +132,7 @@ async def test_mending_that_fails_is_told_and_changes_nothing() -> None:
     recorder = Recorder()
     recorder.raises = [StoreUnavailable(reason="disk")]
     recorder.go_on.release(5)
-    writer = Writer(Inline().lane("test"), recorder.commit, lambda: None)
+    writer = Writer(Inline().lane("test"), recorder.commit, Nobody())
     with pytest.raises(StoreUnavailable, match="disk"):
         await writer.submit(op())
 
@@ -138,7 +148,7 @@ async def test_mending_that_fails_is_told_and_changes_nothing() -> None:
 async def test_a_closed_writer_finishes_and_then_refuses() -> None:
     """What was asked for is done; what comes later is refused."""
     recorder, threads = Recorder(), Threads()
-    writer = Writer(threads.lane("test"), recorder.commit, lambda: None)
+    writer = Writer(threads.lane("test"), recorder.commit, Nobody())
     waiting = asyncio.create_task(writer.submit(op()))
     await threads.call(recorder.entered.acquire)
     recorder.go_on.release()
@@ -152,7 +162,7 @@ async def test_a_closed_writer_finishes_and_then_refuses() -> None:
 def test_a_caller_whose_loop_is_gone_harms_nobody() -> None:
     """Its loop was closed before the reply came; the writer goes on for others."""
     recorder, threads = Recorder(), Threads()
-    writer = Writer(threads.lane("test"), recorder.commit, lambda: None)
+    writer = Writer(threads.lane("test"), recorder.commit, Nobody())
     loop = asyncio.new_event_loop()
     task = loop.create_task(writer.submit(op()))
     loop.run_until_complete(threads.call(recorder.entered.acquire))
