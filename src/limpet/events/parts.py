@@ -58,7 +58,7 @@ class Spent(Part, frozen=True, kw_only=True):
 
 
 class Limits(Part, frozen=True, kw_only=True):
-    """What a run may use up; the seeds' own field names."""
+    """What a run may use up, under the names that agents already use."""
 
     max_steps: int | None = None
     max_wall_time_ms: int | None = None

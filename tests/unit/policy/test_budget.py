@@ -63,7 +63,7 @@ def test_a_budget_of_nothing_allows_nothing() -> None:
 
 
 def test_the_first_limit_that_is_passed_is_named() -> None:
-    """In the order of the seeds' fields."""
+    """In the order of the fields."""
     found = decide(ALL, Spent(steps=10, tokens=100, cost=2.0), Spent(steps=1))
     assert isinstance(found, Exhausted)
     assert found.limit == "max_steps"

@@ -10,7 +10,7 @@ from limpet.errors import InvalidValue
 from limpet.events import Artifact, Constraints, Fact, HumanInTheLoop, Limits, PlanItem
 from limpet.state import AgentState, from_json, to_json
 
-# Verbatim from seed 002, "A minimal shape".
+# A state as the authors of agents write it, word for word.
 SEED_002 = """
 {
 "goal": "Deploy service X to staging",
@@ -39,12 +39,12 @@ def text(**fields: Any) -> str:
     return json.dumps(fields)
 
 
-def test_the_state_of_the_seed_comes_back_equal() -> None:
+def test_a_state_written_elsewhere_comes_back_equal() -> None:
     """What users already have is read and written back as it was."""
     assert json.loads(to_json(from_json(SEED_002))) == json.loads(SEED_002)
 
 
-def test_the_state_of_the_seed_is_read_into_its_parts() -> None:
+def test_a_state_written_elsewhere_is_read_into_its_parts() -> None:
     """Every field of it means something to us."""
     assert from_json(SEED_002) == AgentState(
         goal="Deploy service X to staging",
