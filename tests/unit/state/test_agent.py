@@ -11,7 +11,7 @@ from limpet.events import Artifact, Constraints, Fact, HumanInTheLoop, Limits, P
 from limpet.state import AgentState, from_json, to_json
 
 # A state as the authors of agents write it, word for word.
-SEED_002 = """
+WRITTEN = """
 {
 "goal": "Deploy service X to staging",
 "constraints": {
@@ -41,12 +41,12 @@ def text(**fields: Any) -> str:
 
 def test_a_state_written_elsewhere_comes_back_equal() -> None:
     """What users already have is read and written back as it was."""
-    assert json.loads(to_json(from_json(SEED_002))) == json.loads(SEED_002)
+    assert json.loads(to_json(from_json(WRITTEN))) == json.loads(WRITTEN)
 
 
 def test_a_state_written_elsewhere_is_read_into_its_parts() -> None:
     """Every field of it means something to us."""
-    assert from_json(SEED_002) == AgentState(
+    assert from_json(WRITTEN) == AgentState(
         goal="Deploy service X to staging",
         constraints=Constraints(
             human_in_the_loop=HumanInTheLoop(required_for_risk_levels=("write_local", "external_action"))
