@@ -185,6 +185,7 @@ def new_row(event: Event, body: AnyBody) -> RunRow:
                 agent=body.agent,
                 agent_version=body.agent_version,
                 ready_at=event.time if body.start_at is None else body.start_at,
+                start_at=body.start_at,
                 user=body.user,
                 session=body.session,
                 conversation=body.conversation,
@@ -233,8 +234,7 @@ def apply(row: RunRow, change: RowChange, now: int) -> RunRow:
             held = row.status in ("pending", "waiting")
             return replace(row, status="waiting", waits=(str(PAUSED),), ready_at=None) if held else row
         case Resumed():
-            held = row.status in ("failed", "waiting")
-            return replace(row, status="pending", waits=(), ready_at=now, ended=None, deaths=0) if held else row
+            return _resumed(row, now) if row.status in ("failed", "waiting") else row
         case Undoing():
             return replace(row, undoing=True)
         case _:
@@ -258,6 +258,13 @@ def apply_request(row: RequestRow | None, change: RequestChange) -> RequestRow |
             return replace(row, to=change.to, expires=change.expires)
         case _:
             assert_never(change)
+
+
+def _resumed(row: RunRow, now: int) -> RunRow:
+    """Claimable from now on; one that never began, from its start on."""
+    waits_for_start = row.fence == 0 and row.start_at is not None and not row.cancelling
+    ready_at = max(now, row.start_at or now) if waits_for_start else now
+    return replace(row, status="pending", waits=(), ready_at=ready_at, ended=None, deaths=0)
 
 
 def _ready(row: RunRow, now: int) -> RunRow:

@@ -46,6 +46,8 @@ class RunRow(Part, frozen=True, kw_only=True):
     worker: str | None = None
     deaths: int = 0
     created: int = 0
+    start_at: int | None = None
+    """Before this it is not to begin."""
     ended: int | None = None
     user: str | None = None
     session: str | None = None

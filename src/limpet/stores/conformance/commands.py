@@ -216,6 +216,18 @@ async def a_paused_run_is_given_to_nobody(world: World) -> None:
 
 
 @behaviour()
+async def pausing_and_resuming_does_not_bring_a_start_forward(world: World) -> None:
+    """A run created for later still begins then."""
+    await world.create(start_at=world.clock.now() + 60_000_000)
+    await world.worker()
+    await world.store.tell("r1", b.PauseRequested(command="c1"), actor="ann")
+    await world.store.tell("r1", b.ResumeRequested(command="c2"), actor="ann")
+    assert await world.claim() == ()
+    world.advance("60s")
+    assert len(await world.claim()) == 1
+
+
+@behaviour()
 async def a_paused_run_is_not_woken_by_an_answer(world: World) -> None:
     """The answer is kept, and seen when the run is resumed."""
     await world.waiting("person", "q1")

@@ -58,7 +58,7 @@ INSERT INTO limpet_meta VALUES ('schema', ?1) ON CONFLICT DO UPDATE SET value = 
 
 -- name: columns
 s.number, s.id, s.type, s.agent, s.agent_version, s.status, s.waits, s.ready_at, s.seq, s.hash, s.time, s.fence,
-s.worker, s.deaths, s.created, s.ended, s.user, s.session, s.conversation, s.parent, s.exclusive, s.goal, s.step,
+s.worker, s.deaths, s.created, s.start_at, s.ended, s.user, s.session, s.conversation, s.parent, s.exclusive, s.goal, s.step,
 s.steps, s.item, s.items, s.undoing, s.cancelling, s.labels
 
 -- name: row
@@ -66,10 +66,10 @@ SELECT {columns} FROM limpet_streams AS s WHERE s.id = ?1
 
 -- name: add
 INSERT INTO limpet_streams (
-    id, type, agent, agent_version, status, waits, ready_at, seq, hash, time, fence, worker, deaths, created, ended, user,
-    session, conversation, parent, exclusive, goal, step, steps, item, items, undoing, cancelling, labels
+    id, type, agent, agent_version, status, waits, ready_at, seq, hash, time, fence, worker, deaths, created, start_at, ended,
+    user, session, conversation, parent, exclusive, goal, step, steps, item, items, undoing, cancelling, labels
 ) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24,
-    ?25, ?26, ?27, ?28)
+    ?25, ?26, ?27, ?28, ?29)
 RETURNING number
 
 -- name: add_label

@@ -80,6 +80,7 @@ class SqliteTables:
             row.worker,
             row.deaths,
             row.created,
+            row.start_at,
             row.ended,
             row.user,
             row.session,

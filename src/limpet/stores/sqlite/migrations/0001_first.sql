@@ -23,6 +23,7 @@ CREATE TABLE limpet_streams (
     worker        TEXT,
     deaths        INTEGER NOT NULL CHECK (deaths >= 0),
     created       INTEGER NOT NULL,
+    start_at      INTEGER,
     ended         INTEGER,
     user          TEXT,
     session       TEXT,
