@@ -185,7 +185,7 @@ class WrongState(LimpetError):
     wanted: str
     code = "wrong_state"
     _says = "{run} is {status}: {wanted} is not possible."
-    _cure = "Look at the run's status first; a finished run can be forked."
+    _cure = "Look at the run's status first; what has ended stays as it is, and new work is a new run."
 
 
 @dataclass(eq=False, repr=False)
@@ -197,7 +197,7 @@ class AlreadyAnswered(LimpetError):
     by: str
     code = "already_answered"
     _says = "Request {request} is {status} already (by {by!r}); that stands."
-    _cure = "Nothing to do; fork the run to try another answer."
+    _cure = "Nothing to do: the run goes on with the first decision."
 
 
 @dataclass(eq=False, repr=False)
