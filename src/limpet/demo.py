@@ -19,7 +19,7 @@ from rich.table import Table
 
 from limpet import open_store
 from limpet.clock import SystemClock
-from limpet.events import Event, PlanItem, StatePatch, canonical, inline
+from limpet.events import AnyBody, PlanItem, StatePatch, canonical, inline
 from limpet.events import bodies as b
 from limpet.events.parts import Fact
 from limpet.ids import RandomIds
@@ -121,7 +121,7 @@ async def do(journal: Journal, number: int, tool: str, output: object) -> None:
 async def completed(store: Store) -> AsyncIterator[b.StepCompleted]:
     """The recorded results."""
     async for event in store.log(RUN):
-        body = event.decode()
+        body = store.decode(event)
         if isinstance(body, b.StepCompleted):
             yield body
 
@@ -131,7 +131,7 @@ async def show(url: str) -> None:
     async with open_store(url) as store:
         table = Table("event", "kind", "fence", "says", box=None, pad_edge=False, padding=(0, 2))
         async for event in store.log(RUN):
-            table.add_row(str(event.seq), event.kind, str(event.fence), escape(gist(event)))
+            table.add_row(str(event.seq), event.kind, str(event.fence), escape(gist(store.decode(event))))
         console.print(table)
         state = await load(store, RUN)
         head = await verify_run(store, RUN)
@@ -140,9 +140,9 @@ async def show(url: str) -> None:
     console.print(f"   The chain of {head.seq} events is intact, head {head.hash.hex()[:16]}…\n")
 
 
-def gist(event: Event) -> str:
+def gist(said: AnyBody) -> str:
     """A few words on an event."""
-    match event.decode():
+    match said:
         case b.RunClaimed() as body:
             return "taken from a dead worker" if body.died else "a worker has it"
         case b.StepStarted() as body:

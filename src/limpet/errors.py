@@ -7,7 +7,7 @@
     ├── InvalidUrl            an address that no store has
     ├── InvalidPatch          a patch refused as a whole
     ├── InvalidAppend         an append that no correct writer would send
-    ├── NotFound              there is no such run, request or worker
+    ├── NotFound              there is no such run, request, worker or blob
     ├── InputConflict         the id is taken by a run with another agent or input
     ├── CommandConflict       the command id is taken by another command
     ├── WrongState            the run is not in a state in which this can be done
@@ -18,6 +18,13 @@
     ├── Tampered              a log that does not fit its own hashes
     ├── UnknownEvent          written by a newer version of Limpet
     ├── SchemaTooNew          the store was migrated by a newer version of Limpet
+    ├── KeyMissing            what is stored was encrypted with a key that is not at hand
+    ├── WrongKeys             the store and the keys that it is opened with do not belong together
+    ├── BlobDamaged           stored bytes that are not what their name says
+    ├── Unsupported           this kind of store cannot do it
+    ├── ExtraMissing          a part of Limpet that is not installed
+    ├── StaleServer           a database server that lies behind what was seen before
+    ├── ConnectionLost        nobody knows whether it was written; repeating it is safe
     ├── StoreBusy             somebody else held the store for too long; nothing was written
     └── StoreUnavailable      the store refuses work until it is reopened
 
@@ -30,8 +37,11 @@ from typing import ClassVar
 
 __all__ = [
     "AlreadyAnswered",
+    "BlobDamaged",
     "CommandConflict",
+    "ConnectionLost",
     "Expired",
+    "ExtraMissing",
     "InputConflict",
     "InvalidAppend",
     "InvalidDuration",
@@ -39,15 +49,19 @@ __all__ = [
     "InvalidPatch",
     "InvalidUrl",
     "InvalidValue",
+    "KeyMissing",
     "LeaseLost",
     "LimpetError",
     "NotFound",
     "SchemaTooNew",
+    "StaleServer",
     "StoreBusy",
     "StoreUnavailable",
     "Tampered",
     "UnknownEvent",
+    "Unsupported",
     "WorkerAlive",
+    "WrongKeys",
     "WrongState",
 ]
 
@@ -118,7 +132,7 @@ class InvalidUrl(LimpetError):
     url: str
     code = "invalid_url"
     _says = "{url!r} is not the address of a store."
-    _cure = "Use sqlite:///file.db (four slashes for an absolute path) or memory: and nothing after it."
+    _cure = "Use sqlite:///file.db (four slashes for an absolute path), postgresql://user@host/database or memory:."
 
 
 @dataclass(eq=False, repr=False)
@@ -145,7 +159,7 @@ class InvalidAppend(LimpetError):
 
 @dataclass(eq=False, repr=False)
 class NotFound(LimpetError):
-    """There is no such run, request or worker."""
+    """There is no such run, request, worker or blob."""
 
     what: str
     id: str
@@ -266,6 +280,78 @@ class SchemaTooNew(LimpetError):
     code = "schema_too_new"
     _says = "The store has schema {found}; this version of Limpet knows schemas up to {known}."
     _cure = "Upgrade Limpet on this machine; a store is never taken back to an older schema."
+
+
+@dataclass(eq=False, repr=False)
+class KeyMissing(LimpetError):
+    """What is stored was encrypted with a key that is not at hand."""
+
+    key: str
+    code = "key_missing"
+    _says = "It was encrypted with key {key!r}, which is not at hand."
+    _cure = "Open the store with the keys that it was made with (keys=, LIMPET_KEYS or LIMPET_KEYS_FILE)."
+
+
+@dataclass(eq=False, repr=False)
+class WrongKeys(LimpetError):
+    """The store and the keys that it is opened with do not belong together."""
+
+    reason: str
+    code = "wrong_keys"
+    _says = "The store cannot be opened with these keys: {reason}."
+    _cure = "Name the keys of this very store; whether a store is encrypted is settled when it is made."
+
+
+@dataclass(eq=False, repr=False)
+class BlobDamaged(LimpetError):
+    """Stored bytes that are not what their name says."""
+
+    blob: str
+    reason: str
+    code = "blob_damaged"
+    _says = "The blob {blob} is not intact: {reason}."
+    _cure = "Restore it from a backup; a blob is named by its content, so any copy will do."
+
+
+@dataclass(eq=False, repr=False)
+class Unsupported(LimpetError):
+    """This kind of store cannot do it."""
+
+    what: str
+    code = "unsupported"
+    _says = "This kind of store has no {what}."
+    _cure = "Use a store that has them: its capabilities say so."
+
+
+@dataclass(eq=False, repr=False)
+class ExtraMissing(LimpetError):
+    """A part of Limpet that is not installed."""
+
+    extra: str
+    code = "extra_missing"
+    _says = "This needs the extra {extra!r}, which is not installed."
+    _cure = "pip install 'limpet[{extra}]'"
+
+
+@dataclass(eq=False, repr=False)
+class StaleServer(LimpetError):
+    """A database server that lies behind what was seen before: an old primary, or another database."""
+
+    found: str
+    seen: str
+    code = "stale_server"
+    _says = "The server is at {found}, but {seen} was seen before: it is an old primary, or another database."
+    _cure = "Point the address at the newest primary; if an old backup was restored on purpose, restart this process."
+
+
+@dataclass(eq=False, repr=False)
+class ConnectionLost(LimpetError):
+    """The connection to the database is lost: nobody knows whether it was written. The store reconnects by itself."""
+
+    reason: str
+    code = "connection_lost"
+    _says = "The connection to the store was lost: {reason}."
+    _cure = "Repeat it: what was written before is not written again. The store reconnects by itself."
 
 
 @dataclass(eq=False, repr=False)

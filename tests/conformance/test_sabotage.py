@@ -11,10 +11,10 @@ from msgspec.structs import replace
 
 from limpet.clock import Clock
 from limpet.errors import LimpetError
-from limpet.events import Event, Head
+from limpet.events import Codec, Event
 from limpet.events.bodies import RequestAnswered
 from limpet.stores import Appended
-from limpet.stores.backend import Outcome
+from limpet.stores.backend import Extension, Outcome
 from limpet.stores.conformance import Behaviour, Harness, behaviours
 from limpet.stores.memory import MemoryBackend, MemoryTables
 from limpet.stores.ops import Append, Op, Tell
@@ -24,10 +24,12 @@ from limpet.stores.rows import RequestRow, RunRow, WorkerRow
 class NoFence(MemoryTables):
     """Anybody may write who knows the head."""
 
-    def advance(self, run: str, after: Head, fence: int | None, head: Head, step: int, settled: bool) -> int | None:
-        row = self.row(run)
-        current = fence if row is None or fence is None else row.fence
-        return super().advance(run, after, current, head, step, settled)
+    def extend(self, extensions: Sequence[Extension], *, final: bool = False) -> list[int | None]:
+        return super().extend([self._with_any_fence(each) for each in extensions], final=final)
+
+    def _with_any_fence(self, wanted: Extension) -> Extension:
+        row = self.row(wanted.run)
+        return wanted if row is None or wanted.fence is None else wanted._replace(fence=row.fence)
 
 
 class NoTransaction(MemoryTables):
@@ -41,9 +43,12 @@ class NoTransaction(MemoryTables):
 class NoCompareAndSet(MemoryTables):
     """Writes after whatever is there."""
 
-    def advance(self, run: str, after: Head, fence: int | None, head: Head, step: int, settled: bool) -> int | None:
-        row = self.row(run)
-        return super().advance(run, after if row is None else row.head, fence, head, step, settled)
+    def extend(self, extensions: Sequence[Extension], *, final: bool = False) -> list[int | None]:
+        rows = [self.row(each.run) for each in extensions]
+        moved = [
+            each if row is None else each._replace(after=row.head) for row, each in zip(rows, extensions, strict=True)
+        ]
+        return super().extend(moved, final=final)
 
 
 class NoReadBack(MemoryTables):
@@ -143,13 +148,13 @@ class AcksBeforeCommit(MemoryBackend):
         self._clock = clock
         self._later: list[Op[Any]] = []
 
-    def commit(self, ops: Sequence[Op[Any]]) -> list[Outcome]:
+    def commit(self, ops: Sequence[Op[Any]], codec: Codec) -> list[Outcome]:
         if self._later:
-            super().commit(self._later)
+            super().commit(self._later, codec)
         self._later = list(ops)
         real, self._tables = self._tables, deepcopy(self._tables, {id(self._clock): self._clock})
         try:
-            return super().commit(ops)
+            return super().commit(ops, codec)
         finally:
             self._tables = real
 
@@ -159,7 +164,7 @@ class LosesAnAnswer(MemoryBackend):
 
     seen = 0
 
-    def commit(self, ops: Sequence[Op[Any]]) -> list[Outcome]:
+    def commit(self, ops: Sequence[Op[Any]], codec: Codec) -> list[Outcome]:
         outcomes = []
         for op in ops:
             if isinstance(op, Append) and isinstance(op.legs[0], Tell):
@@ -168,7 +173,7 @@ class LosesAnAnswer(MemoryBackend):
                     row = self.get(op.legs[0].run)
                     outcomes.append(_appended(row))
                     continue
-            outcomes += super().commit([op])
+            outcomes += super().commit([op], codec)
         return outcomes
 
 

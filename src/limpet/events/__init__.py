@@ -1,6 +1,7 @@
 """What can happen: the vocabulary of the log, strict values, and the chain that seals it. Pure."""
 
 from limpet.events.chain import GENESIS, START, Event, Head, Sealed, seal, seal_all, verify
+from limpet.events.codec import PLAIN, Codec, Packed, Plain
 from limpet.events.parts import (
     Artifact,
     Constraints,
@@ -16,16 +17,19 @@ from limpet.events.parts import (
     StatePatch,
     Wait,
 )
+from limpet.events.references import blobs_of
 from limpet.events.values import Payload, canonical, digest, inline, parse
 from limpet.events.vocabulary import KINDS, VOCABULARY, AnyBody, Kind, Vocabulary, Writer
 
 __all__ = [
     "GENESIS",
     "KINDS",
+    "PLAIN",
     "START",
     "VOCABULARY",
     "AnyBody",
     "Artifact",
+    "Codec",
     "Constraints",
     "Event",
     "Fact",
@@ -35,7 +39,9 @@ __all__ = [
     "Kind",
     "Limits",
     "Lineage",
+    "Packed",
     "Payload",
+    "Plain",
     "PlanItem",
     "PlanStatus",
     "Revision",
@@ -45,6 +51,7 @@ __all__ = [
     "Vocabulary",
     "Wait",
     "Writer",
+    "blobs_of",
     "canonical",
     "digest",
     "inline",

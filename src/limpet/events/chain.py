@@ -10,7 +10,8 @@ from hashlib import sha256
 from msgspec import Struct
 from msgspec.structs import astuple
 
-from limpet.errors import InvalidValue, Tampered
+from limpet.errors import InvalidValue, Tampered, UnknownEvent
+from limpet.events.codec import PLAIN, Codec, Packed
 from limpet.events.values import encode
 from limpet.events.vocabulary import VOCABULARY, AnyBody
 
@@ -18,6 +19,7 @@ __all__ = ["GENESIS", "START", "Event", "Head", "Sealed", "seal", "seal_all", "v
 
 GENESIS = bytes(32)
 _DOMAIN = b"limpet.event.1\0"
+_BASE = "json"
 
 
 class Head(Struct, frozen=True, gc=False):
@@ -43,7 +45,7 @@ class Event(Struct, frozen=True, gc=False):
     fence: int
     actor: str
     codec: str
-    """How `body` was made from JSON: `json` means not at all."""
+    """How `body` was made from JSON: `json` means not at all, `json+zlib` that it was compressed."""
     key_id: str
     """The key it was encrypted with, or nothing."""
     body: bytes
@@ -54,9 +56,16 @@ class Event(Struct, frozen=True, gc=False):
         """The log's end, if this event is its last."""
         return Head(self.seq, self.hash, self.time)
 
-    def decode(self) -> AnyBody:
+    def decode(self, codec: Codec = PLAIN) -> AnyBody:
         """What the event says, in the newest version of its kind."""
-        return VOCABULARY.decode(self.kind, self.version, self.body)
+        base, _, how = self.codec.partition("+")
+        if base != _BASE:
+            raise UnknownEvent(kind=self.kind, version=self.version, reason=f"no codec {self.codec!r} is known")
+        try:
+            data = codec.unpack(Packed(how, self.key_id, self.body), _about(self.run, self.seq))
+        except ValueError as error:
+            raise Tampered(run=self.run, seq=self.seq, reason=str(error)) from error
+        return VOCABULARY.decode(self.kind, self.version, data)
 
 
 class Sealed(Struct, frozen=True, gc=False):
@@ -66,24 +75,27 @@ class Sealed(Struct, frozen=True, gc=False):
     body: AnyBody
 
 
-def seal(head: Head, run: str, body: AnyBody, *, time: int, fence: int, actor: str) -> Sealed:
-    """Number and hash a body as the event after `head`."""
-    kind = VOCABULARY.kind_of(body)
-    envelope = (run, head.seq + 1, max(time, head.time), kind.name, kind.version, fence, actor, "json", "")
+def seal(  # noqa: PLR0913 - the parts of an envelope
+    head: Head, run: str, body: AnyBody, *, time: int, fence: int, actor: str, codec: Codec = PLAIN
+) -> Sealed:
+    """Number, pack and hash a body as the event after `head`."""
+    kind, seq = VOCABULARY.kind_of(body), head.seq + 1
     try:
-        data = encode(body)
+        packed = codec.pack(encode(body), _about(run, seq))
     except UnicodeEncodeError as error:
         raise InvalidValue(path=f"$ of {kind.name}", reason="a lone surrogate is not a character") from error
-    return Sealed(Event(*envelope, data, _hash(head.hash, envelope, data)), body)
+    how = f"{_BASE}+{packed.codec}" if packed.codec else _BASE
+    envelope = (run, seq, max(time, head.time), kind.name, kind.version, fence, actor, how, packed.key_id)
+    return Sealed(Event(*envelope, packed.data, _hash(head.hash, envelope, packed.data)), body)
 
 
-def seal_all(
-    head: Head, run: str, bodies: Iterable[AnyBody], *, time: int, fence: int, actor: str
+def seal_all(  # noqa: PLR0913
+    head: Head, run: str, bodies: Iterable[AnyBody], *, time: int, fence: int, actor: str, codec: Codec = PLAIN
 ) -> tuple[Sealed, ...]:
-    """Number and hash bodies as the events after `head`, in order."""
+    """Number, pack and hash bodies as the events after `head`, in order."""
     sealed: list[Sealed] = []
     for body in bodies:
-        sealed.append(seal(head, run, body, time=time, fence=fence, actor=actor))
+        sealed.append(seal(head, run, body, time=time, fence=fence, actor=actor, codec=codec))
         head = sealed[-1].event.head
     return tuple(sealed)
 
@@ -99,6 +111,10 @@ def verify(events: Iterable[Event], after: Head = START, fence: int = 0) -> Head
             raise Tampered(run=event.run, seq=event.seq, reason="its time or fence lies before the event before it")
         after, fence = event.head, event.fence
     return after
+
+
+def _about(run: str, seq: int) -> str:
+    return f"event:{run}:{seq}"
 
 
 def _hash(before: bytes, envelope: tuple[str | int | bytes, ...], body: bytes) -> bytes:

@@ -97,7 +97,7 @@ class Journal:
             if self._flight is not None:
                 await self._send(self._flight)
             while page := await self._store.read(self.run, after=self.head.seq):
-                self._take_in([Sealed(event, event.decode()) for event in page])
+                self._take_in([Sealed(event, self._store.decode(event)) for event in page])
                 self.heard = self.head.seq
 
     async def keep_late(self) -> None:
@@ -126,7 +126,8 @@ class Journal:
         return _Flight(self._seal((*always, *if_current)), always, if_current)
 
     def _seal(self, bodies: Sequence[AnyBody]) -> tuple[Sealed, ...]:
-        return seal_all(self.head, self.run, bodies, time=self._now(), fence=self.fence, actor=self._actor)
+        now, codec = self._now(), self._store.codec
+        return seal_all(self.head, self.run, bodies, time=now, fence=self.fence, actor=self._actor, codec=codec)
 
     async def _send(self, flight: _Flight) -> bool:
         """Send once. If others wrote first, fold what they wrote; what need not be current gathers again."""

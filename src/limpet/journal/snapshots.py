@@ -52,7 +52,7 @@ async def load_whole(store: Store, run: str, *, at_most: int | None = None) -> L
     async for event in store.log(run, after=state.position.seq if state else 0):
         if at_most is not None and event.seq > at_most:
             break
-        folding.add(event, event.decode())
+        folding.add(event, store.decode(event))
         tail_bytes, tail_events = tail_bytes + len(event.body), tail_events + 1
     return Loaded(folding.freeze(), snapshot_bytes, tail_bytes, tail_events)
 

@@ -4,18 +4,30 @@ Whoever writes a new store writes a `Backend`. What the operations mean (guards,
 once, in `transact`, over `Tables`; a backend keeps rows and makes a transaction durable.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from threading import Event as Flag
-from typing import Any, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from limpet.errors import LimpetError
-from limpet.events import Event, Head
-from limpet.stores.ops import Op
-from limpet.stores.rows import Late, Page, RequestFilter, RequestRow, RunFilter, RunRow, Snapshot, WorkerRow
+from limpet.events import Codec, Event, Head, Packed
+from limpet.stores.blobs import Blob, BlobRow
+from limpet.stores.ops import Op, Transact
+from limpet.stores.rows import (
+    Feed,
+    KeyRow,
+    Late,
+    Page,
+    RequestFilter,
+    RequestRow,
+    RunFilter,
+    RunRow,
+    Snapshot,
+    WorkerRow,
+)
 
-__all__ = ["Backend", "Capabilities", "Misfit", "Outcome", "Tables"]
+__all__ = ["Backend", "Capabilities", "Extension", "Misfit", "Outcome", "Tables"]
 
 Outcome = Any | LimpetError
 """What an operation came to: its result, or why it was refused."""
@@ -31,10 +43,31 @@ class Capabilities:
     """What was written is there after the process has died."""
     sees_death: bool
     """A dead process on the same machine is seen at once, before its lease ends."""
+    transactions: Literal["none", "between", "beside"] = "none"
+    """Whether a caller's own writes can be committed with an append: not at all, on the writer's lane between two
+    batches, or on connections beside it."""
+
+    def have(self, need: str) -> bool:
+        """Whether a capability is there."""
+        return getattr(self, need) not in (False, "none")
 
 
 class Misfit(Exception):
     """The schema refused a row: something that should have been refused before it got there."""
+
+
+class Extension(NamedTuple):
+    """Events to be added after a head, if it still is the head and the fence is valid."""
+
+    run: str
+    after: Head
+    fence: int | None
+    """None for a conversation, which has no owner."""
+    events: Sequence[Event]
+    step: int
+    """The highest step's number in them."""
+    settled: bool
+    """Whether something came to its end: then the run's deaths are forgotten."""
 
 
 class Tables(Protocol):
@@ -42,6 +75,9 @@ class Tables(Protocol):
 
     def now(self) -> int:
         """The store's clock."""
+
+    def expect(self, runs: Collection[str], creations: int) -> None:
+        """What the transaction is going to touch: a store with row locks takes them now, in one order for everybody."""
 
     def undoable(self) -> AbstractContextManager[None]:
         """What is done inside is undone if it raises; the transaction goes on."""
@@ -51,14 +87,21 @@ class Tables(Protocol):
     def row(self, run: str) -> RunRow | None:
         """The stream's row, locked until the transaction ends."""
 
+    def row_if_free(self, found: RunRow) -> RunRow | None:
+        """The same stream's row as it is now, locked; nothing if somebody else has it locked."""
+
+    def peek(self, run: str) -> RunRow | None:
+        """The stream's row, not locked."""
+
     def add(self, row: RunRow) -> int:
         """Insert the row of a new stream; its number."""
 
-    def advance(self, run: str, after: Head, fence: int | None, head: Head, step: int, settled: bool) -> int | None:
-        """Move the head in one conditional update; the stream's number, or nothing if the condition failed.
+    def extend(self, extensions: Sequence[Extension], *, final: bool = False) -> list[int | None]:
+        """Move each head in a conditional update and insert its events; each stream's number, or nothing if stale.
 
         The condition: the row is at `after` (sequence and hash), and, with a fence, a worker has it under this fence;
-        without one, it is a conversation. Raises `step` to the given number; forgets deaths if something was settled.
+        without one, it is a conversation. Raises the row's step; forgets deaths if something was settled. No two are of
+        the same stream. After a `final` one nothing is written in this transaction.
         """
 
     def save(self, row: RunRow) -> None:
@@ -72,6 +115,37 @@ class Tables(Protocol):
 
     def command(self, row: RunRow, command: str) -> Event | None:
         """The event that a command id belongs to."""
+
+    def rewrite(self, row: RunRow, requests: Sequence[RequestRow], blobs: Sequence[int]) -> None:
+        """Replace everything that was made from a stream's log: its row, labels, requests, references to blobs."""
+
+    # Blobs
+
+    def put_blobs(self, blobs: Sequence[Blob]) -> None:
+        """Store blobs that are not there; the time of those that are there and loose begins anew."""
+
+    def find_blobs(self, blobs: Collection[str]) -> dict[str, int]:
+        """The numbers of those that are there; they stay until the transaction ends."""
+
+    def refer(self, references: Sequence[tuple[int, int]]) -> None:
+        """Streams refer to blobs, by their numbers; a reference that is there may come again."""
+
+    def put_chunk(self, upload: str, place: int, chunk: Packed) -> None:
+        """Store one chunk of a blob that has no name yet; a chunk that is there may come again."""
+
+    def end_upload(self, upload: str, blob: str, size: int, chunks: int) -> bool:
+        """Give a blob its name, or drop it if one of that name is there; false if a chunk is missing."""
+
+    def collect(self, before: int, limit: int) -> int:
+        """Delete some blobs that have been loose since before a time; how many."""
+
+    # Keys
+
+    def keys(self) -> list[KeyRow]:
+        """The wrapped keys, oldest first, locked until the transaction ends."""
+
+    def save_keys(self, keys: Sequence[KeyRow]) -> None:
+        """Replace them."""
 
     # Requests
 
@@ -119,7 +193,10 @@ class Tables(Protocol):
         """Delete snapshots."""
 
     def save_late(self, number: int, late: Late) -> None:
-        """Keep what came too late."""
+        """Keep what came too late, once."""
+
+    def lend(self) -> AbstractContextManager[Any]:
+        """The connection, for a caller's own writes: it can neither end the transaction nor touch what is ours."""
 
 
 class Backend(Protocol):
@@ -142,11 +219,15 @@ class Backend(Protocol):
     def now(self) -> int:
         """The store's clock."""
 
-    def commit(self, ops: Sequence[Op[Any]]) -> list[Outcome]:
+    def commit(self, ops: Sequence[Op[Any]], codec: Codec) -> list[Outcome]:
         """Do all of them in one durable transaction; a refused one fails alone.
 
-        Raises StoreBusy if nothing was written and trying again may help, StoreUnavailable if nobody knows.
+        Raises StoreBusy if nothing was written and trying again may help, ConnectionLost if nobody knows but the store
+        goes on, StoreUnavailable if nobody knows and it takes no more work until it is reopened.
         """
+
+    def transact(self, op: Transact, codec: Codec) -> Outcome:
+        """Commit a caller's own writes and an append together: on the writer's lane, or beside it on any thread."""
 
     def changes(self, stop: Flag) -> Iterator[None]:
         """Yield whenever another process may have written something, the first time at once, until `stop` is set."""
@@ -182,3 +263,21 @@ class Backend(Protocol):
 
     def late(self, run: str) -> list[Late]:
         """What came too late for a run."""
+
+    def feed(self, after: str, limit: int) -> Feed:
+        """Events of all streams after a place, in an order in which none is ever added before one that was given."""
+
+    def feed_end(self) -> str:
+        """The place after everything that can be given now."""
+
+    def references(self, run: str) -> list[str]:
+        """The blobs that a stream refers to."""
+
+    def blob(self, blob: str) -> BlobRow | None:
+        """A stored blob."""
+
+    def chunk(self, blob: str, place: int) -> Packed | None:
+        """One chunk of a stored blob."""
+
+    def keys(self) -> list[KeyRow]:
+        """The wrapped keys, oldest first."""

@@ -43,15 +43,19 @@ class Handover(Protocol):
     async def call(self, work: Callable[[], T]) -> T:
         """Do this beside the event loop, in no particular order."""
 
+    async def call_at_length(self, work: Callable[[], T]) -> T:
+        """The same for work that may take its time, so that short calls need not wait for it."""
+
     def close(self) -> None:
         """Finish what was called, and end."""
 
 
 class Threads:
-    """A thread for each lane, and a small pool for calls."""
+    """A thread for each lane, and two small pools for calls; threads start when there is work for them."""
 
-    def __init__(self, calls: int = 4) -> None:
+    def __init__(self, calls: int = 4, long_calls: int = 16) -> None:
         self._pool = ThreadPoolExecutor(calls, thread_name_prefix="limpet-read")
+        self._long = ThreadPoolExecutor(long_calls, thread_name_prefix="limpet-transact")
         self._process = os.getpid()
         self._closed = False
 
@@ -61,16 +65,24 @@ class Threads:
 
     async def call(self, work: Callable[[], T]) -> T:
         """On a thread of the pool."""
+        return await self._call(self._pool, work)
+
+    async def call_at_length(self, work: Callable[[], T]) -> T:
+        """On a thread of the other pool."""
+        return await self._call(self._long, work)
+
+    async def _call(self, pool: ThreadPoolExecutor, work: Callable[[], T]) -> T:
         if self._closed:
             raise StoreUnavailable(reason=CLOSED)
         if self._process != os.getpid():
             raise StoreUnavailable(reason=FORKED)
-        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+        return await asyncio.get_running_loop().run_in_executor(pool, work)
 
     def close(self) -> None:
-        """End the pool."""
+        """End the pools."""
         self._closed = True
         self._pool.shutdown()
+        self._long.shutdown()
 
 
 class _ThreadLane:
@@ -119,6 +131,10 @@ class Inline:
         """Here, after everybody else had a turn: a disk would have given them one too."""
         await asyncio.sleep(0)  # noqa: TID251 - not for time, but for a turn
         return work()
+
+    async def call_at_length(self, work: Callable[[], T]) -> T:
+        """The same."""
+        return await self.call(work)
 
     def close(self) -> None:
         """Nothing to end."""

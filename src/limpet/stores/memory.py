@@ -5,20 +5,33 @@ list of undo steps makes its transactions all or nothing.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from threading import Event as Flag
 from threading import RLock
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
 from limpet.clock import Clock, SystemClock
-from limpet.errors import NotFound
-from limpet.events import Event, Head
-from limpet.stores.backend import Capabilities, Outcome, Tables
-from limpet.stores.ops import Op
-from limpet.stores.rows import Late, Page, RequestFilter, RequestRow, RunFilter, RunRow, Snapshot, WorkerRow
+from limpet.errors import NotFound, Unsupported
+from limpet.events import Codec, Event, Packed
+from limpet.stores.backend import Capabilities, Extension, Outcome, Tables
+from limpet.stores.blobs import Blob, BlobRow
+from limpet.stores.ops import Op, Transact
+from limpet.stores.rows import (
+    Feed,
+    KeyRow,
+    Late,
+    Page,
+    RequestFilter,
+    RequestRow,
+    RunFilter,
+    RunRow,
+    Snapshot,
+    WorkerRow,
+)
+from limpet.stores.search import says
 from limpet.stores.transact import commit
 
 __all__ = ["MemoryBackend", "MemoryTables"]
@@ -53,9 +66,13 @@ class MemoryBackend:
         """The store's clock."""
         return self._tables.now()
 
-    def commit(self, ops: Sequence[Op[Any]]) -> list[Outcome]:
+    def commit(self, ops: Sequence[Op[Any]], codec: Codec) -> list[Outcome]:
         """Do all of them in one transaction."""
-        return commit(self._transaction, ops)
+        return commit(self._transaction, ops, codec)
+
+    def transact(self, op: Transact, codec: Codec) -> Outcome:  # noqa: ARG002
+        """There is no connection that a caller could write on."""
+        raise Unsupported(what="transactions")
 
     def changes(self, stop: Flag) -> Iterator[None]:  # noqa: ARG002 - there is nothing to wait for
         """Nobody else can write here."""
@@ -124,6 +141,41 @@ class MemoryBackend:
         with self._lock:
             return list(self._tables.late_rows.get(self._number(run), []))
 
+    def feed(self, after: str, limit: int) -> Feed:
+        """Events of all streams, in the order in which they were written."""
+        begin = int(after or 0)
+        with self._lock:
+            found = tuple(self._tables.everything[begin : begin + limit])
+        return Feed(found, str(begin + len(found)))
+
+    def feed_end(self) -> str:
+        """The place after everything."""
+        with self._lock:
+            return str(len(self._tables.everything))
+
+    def references(self, run: str) -> list[str]:
+        """The blobs that a stream refers to."""
+        with self._lock:
+            number = self._number(run)
+            return [self._tables.blob_names[blob] for run, blob in self._tables.references if run == number]
+
+    def blob(self, blob: str) -> BlobRow | None:
+        """A stored blob."""
+        with self._lock:
+            found = self._tables.blob_rows.get(blob)
+        return None if found is None else BlobRow(blob, found.size, len(found.chunks), found.name)
+
+    def chunk(self, blob: str, place: int) -> Packed | None:
+        """One chunk of a stored blob."""
+        with self._lock:
+            found = self._tables.blob_rows.get(blob)
+        return None if found is None else found.chunks.get(place)
+
+    def keys(self) -> list[KeyRow]:
+        """The wrapped keys."""
+        with self._lock:
+            return self._tables.keys()
+
     def _snapshots(self, run: str) -> list[Snapshot]:
         number = self._number(run)
         return [each for (owner, _), each in self._tables.snapshot_rows.items() if owner == number]
@@ -140,12 +192,29 @@ class MemoryBackend:
         return [row for row in rows if _matches(row, where)]
 
 
+class StoredBlob(NamedTuple):
+    """A blob in memory."""
+
+    number: int
+    size: int
+    name: str
+    chunks: Mapping[int, Packed]
+    loose_since: int | None
+    """When it was stored, or stored again, if nobody refers to it."""
+
+
 class MemoryTables:
     """The rows, each change with a step that undoes it."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._last_number = 0
+        self._last_blob = 0
+        self.everything: list[Event] = []
+        self.blob_rows: dict[str, StoredBlob] = {}
+        self.blob_names: dict[int, str] = {}
+        self.references: dict[tuple[int, int], None] = {}
+        self.key_rows: dict[str, KeyRow] = {}
         self.streams: dict[str, RunRow] = {}
         self.log: dict[int, list[Event]] = {}
         self.commands: dict[tuple[int, str], Event] = {}
@@ -172,7 +241,18 @@ class MemoryTables:
             del self.undo_steps[mark:]
             raise
 
+    def expect(self, runs: Collection[str], creations: int) -> None:
+        """Everything is behind one lock anyway."""
+
     def row(self, run: str) -> RunRow | None:
+        """The stream's row."""
+        return self.streams.get(run)
+
+    def row_if_free(self, found: RunRow) -> RunRow | None:
+        """The stream's row."""
+        return self.streams.get(found.id)
+
+    def peek(self, run: str) -> RunRow | None:
         """The stream's row."""
         return self.streams.get(run)
 
@@ -183,16 +263,21 @@ class MemoryTables:
         self._put(self.log, self._last_number, [])
         return self._last_number
 
-    def advance(self, run: str, after: Head, fence: int | None, head: Head, step: int, settled: bool) -> int | None:
-        """Move the head if the condition holds."""
-        row = self.streams.get(run)
-        if row is None or (row.seq, row.hash) != (after.seq, after.hash):
+    def extend(self, extensions: Sequence[Extension], *, final: bool = False) -> list[int | None]:  # noqa: ARG002
+        """Move each head if its condition holds, and add its events."""
+        return [self._extended(each) for each in extensions]
+
+    def _extended(self, wanted: Extension) -> int | None:
+        row, fence = self.streams.get(wanted.run), wanted.fence
+        if row is None or (row.seq, row.hash) != (wanted.after.seq, wanted.after.hash):
             return None
         allowed = row.type == "conversation" if fence is None else row.fence == fence and row.worker is not None
         if not allowed:
             return None
-        moved = replace(row, seq=head.seq, hash=head.hash, time=head.time, step=max(row.step, step))
-        self._put(self.streams, run, replace(moved, deaths=0) if settled else moved)
+        head = wanted.events[-1].head
+        moved = replace(row, seq=head.seq, hash=head.hash, time=head.time, step=max(row.step, wanted.step))
+        self._put(self.streams, row.id, replace(moved, deaths=0) if wanted.settled else moved)
+        self.insert(row.number, wanted.events)
         return row.number
 
     def save(self, row: RunRow) -> None:
@@ -202,6 +287,7 @@ class MemoryTables:
     def insert(self, number: int, events: Sequence[Event], commands: Sequence[str | None] | None = None) -> None:
         """Add events; commands come each with the id that it is known by."""
         self._extend(self.log[number], events)
+        self._extend(self.everything, events)
         for event, command in zip(events, commands or (), strict=commands is not None):
             if command is not None:
                 self._put(self.commands, (number, command), event)
@@ -213,6 +299,93 @@ class MemoryTables:
     def command(self, row: RunRow, command: str) -> Event | None:
         """The event that a command id belongs to."""
         return self.commands.get((row.number, command))
+
+    def rewrite(self, row: RunRow, requests: Sequence[RequestRow], blobs: Sequence[int]) -> None:
+        """Replace everything that was made from a stream's log."""
+        self._put(self.streams, row.id, row)
+        for mine in [each.id for each in self.request_rows.values() if each.run == row.id]:
+            self._drop(self.request_rows, mine)
+        for request in requests:
+            self._put(self.request_rows, request.id, request)
+        for reference in [each for each in self.references if each[0] == row.number]:
+            self._drop(self.references, reference)
+        self.refer([(row.number, blob) for blob in blobs])
+
+    def put_blobs(self, blobs: Sequence[Blob]) -> None:
+        """Store blobs that are not there."""
+        for blob in blobs:
+            if not self._touch(blob.id):
+                self._add_blob(blob.id, blob.id, blob.size, dict(enumerate(blob.chunks)))
+
+    def find_blobs(self, blobs: Collection[str]) -> dict[str, int]:
+        """The numbers of those that are there."""
+        return {blob: self.blob_rows[blob].number for blob in blobs if blob in self.blob_rows}
+
+    def refer(self, references: Sequence[tuple[int, int]]) -> None:
+        """Streams refer to blobs; a blob that somebody refers to is not loose."""
+        for reference in references:
+            self._put(self.references, reference, None)
+        for _, number in references:
+            name = self.blob_names[number]
+            self._put(self.blob_rows, name, self.blob_rows[name]._replace(loose_since=None))
+
+    def put_chunk(self, upload: str, place: int, chunk: Packed) -> None:
+        """Store one chunk of a blob that has no name yet."""
+        name = f"upload:{upload}"
+        if name not in self.blob_rows:
+            self._add_blob(name, upload, 0, {})
+        found = self.blob_rows[name]
+        more = found._replace(chunks={**found.chunks, place: chunk}, loose_since=self.now())
+        self._put(self.blob_rows, name, more)
+
+    def end_upload(self, upload: str, blob: str, size: int, chunks: int) -> bool:
+        """Give a blob its name, or drop it if one of that name is there."""
+        name = f"upload:{upload}"
+        found = self.blob_rows.get(name)
+        if self._touch(blob):
+            self._drop(self.blob_rows, name)
+            return True
+        if found is None or len(found.chunks) != chunks:
+            return False
+        self._drop(self.blob_rows, name)
+        self._put(self.blob_rows, blob, found._replace(size=size, loose_since=self.now()))
+        self._put(self.blob_names, found.number, blob)
+        return True
+
+    def collect(self, before: int, limit: int) -> int:
+        """Delete some blobs that have been loose for long."""
+        loose = [
+            id for id, blob in self.blob_rows.items() if blob.loose_since is not None and blob.loose_since < before
+        ]
+        for id in loose[:limit]:
+            self._drop(self.blob_rows, id)
+        return len(loose[:limit])
+
+    def _touch(self, blob: str) -> bool:
+        found = self.blob_rows.get(blob)
+        if found is not None and found.loose_since is not None:
+            self._put(self.blob_rows, blob, found._replace(loose_since=self.now()))
+        return found is not None
+
+    def _add_blob(self, id: str, name: str, size: int, chunks: Mapping[int, Packed]) -> None:
+        self._last_blob += 1
+        self._put(self.blob_names, self._last_blob, id)
+        self._put(self.blob_rows, id, StoredBlob(self._last_blob, size, name, chunks, self.now()))
+
+    def keys(self) -> list[KeyRow]:
+        """The wrapped keys."""
+        return list(self.key_rows.values())
+
+    def save_keys(self, keys: Sequence[KeyRow]) -> None:
+        """Replace them."""
+        for id in list(self.key_rows):
+            self._drop(self.key_rows, id)
+        for key in keys:
+            self._put(self.key_rows, key.id, key)
+
+    def lend(self) -> AbstractContextManager[Any]:
+        """There is no connection that a caller could write on."""
+        raise Unsupported(what="transactions")
 
     def request(self, request: str) -> RequestRow | None:
         """A request's row."""
@@ -289,8 +462,10 @@ class MemoryTables:
             self._drop(self.snapshot_rows, (number, seq))
 
     def save_late(self, number: int, late: Late) -> None:
-        """Keep what came too late."""
-        self._extend(self.late_rows.setdefault(number, []), [late])
+        """Keep what came too late, once."""
+        kept = self.late_rows.setdefault(number, [])
+        if all(each.event.hash != late.event.hash for each in kept):
+            self._extend(kept, [late])
 
     def _exclusive_is_free(self, row: RunRow) -> bool:
         holder = self.slots.get((f"exclusive:{row.exclusive}", 0))
@@ -329,19 +504,8 @@ def _matches(row: RunRow, where: RunFilter) -> bool:
         and where.labels.items() <= row.labels.items()
         and (where.created_from is None or row.created >= where.created_from)
         and (where.created_before is None or row.created < where.created_before)
-        and (where.text is None or _contains(row, where.text))
+        and (where.text is None or says(row, where.text))
     )
-
-
-def _contains(row: RunRow, text: str) -> bool:
-    return any(_fold_ascii(text) in _fold_ascii(each) for each in (row.id, row.agent, row.goal, *row.labels.values()))
-
-
-def _fold_ascii(text: str) -> str:
-    return text.translate(_LOWER)
-
-
-_LOWER = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
 
 
 def _request_matches(row: RequestRow, where: RequestFilter) -> bool:

@@ -4,12 +4,13 @@ Two closed lists of events go two ways: owner events come sealed by their append
 (`Extend`); commands come as bodies from any process and are sealed by the store (`Tell`).
 """
 
-from typing import Generic, NamedTuple, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from msgspec import Struct
 
 from limpet.errors import InvalidAppend
-from limpet.events import VOCABULARY, AnyBody, Head, Sealed, Writer
+from limpet.events import VOCABULARY, AnyBody, Head, Packed, Sealed, Writer
 from limpet.events.bodies import (
     Command,
     ConversationForked,
@@ -23,28 +24,38 @@ from limpet.events.bodies import (
 )
 from limpet.ids import check_id
 from limpet.state import AgentState, apply
-from limpet.stores.rows import RunRow, WorkerRow
+from limpet.stores.blobs import Blob
+from limpet.stores.rows import KeyRow, RunRow, WorkerRow
 
 __all__ = [
     "Append",
     "Appended",
     "Claim",
     "Claimed",
+    "Collect",
     "Create",
     "DropSnapshots",
+    "EndUpload",
     "Extend",
     "KeepLate",
     "Leg",
     "Missed",
     "Op",
+    "PutChunk",
+    "Raised",
+    "Rebuild",
     "Register",
     "Release",
     "Renew",
     "Renewal",
     "Retire",
+    "SaveKeys",
     "SaveSnapshot",
     "Taken",
     "Tell",
+    "Transact",
+    "Transacted",
+    "Work",
     "check_leg",
 ]
 
@@ -134,9 +145,38 @@ class Op(Struct, Generic[R_co], frozen=True, gc=False):
 
 
 class Append(Op[Appended | Missed | Taken], frozen=True):
-    """Legs that are written together or not at all."""
+    """Legs that are written together or not at all, with the blobs that they refer to."""
 
     legs: tuple[Leg, ...]
+    blobs: tuple[Blob, ...] = ()
+
+
+Work = Callable[[Any], tuple[Sequence[AnyBody], Sequence[Blob]]]
+"""A caller's own writes, on the connection that it is given: what is to be appended with them."""
+
+
+class Transacted(NamedTuple):
+    """A caller's own writes and these events are committed together."""
+
+    missed: tuple[Sealed, ...]
+    """What others wrote since the head that the caller knew; the caller's events follow."""
+    events: tuple[Sealed, ...]
+
+
+class Raised(NamedTuple):
+    """The caller's own code raised this: nothing was written."""
+
+    error: Exception
+
+
+class Transact(Op[Transacted | Raised], frozen=True, kw_only=True):
+    """A caller's own writes and an append, committed together or not at all."""
+
+    run: str
+    after: Head
+    fence: int
+    actor: str
+    work: Work
 
 
 class Register(Op[Renewal], frozen=True, kw_only=True):
@@ -188,6 +228,43 @@ class KeepLate(Op[None], frozen=True, kw_only=True):
     """What a superseded worker still has."""
 
     events: tuple[Sealed, ...]
+
+
+class PutChunk(Op[None], frozen=True, kw_only=True):
+    """One chunk of a blob that is sent ahead; the first one begins it."""
+
+    upload: str
+    place: int
+    chunk: Packed
+
+
+class EndUpload(Op[None], frozen=True, kw_only=True):
+    """The last chunk is there: the blob gets its name."""
+
+    upload: str
+    blob: str
+    size: int
+    chunks: int
+
+
+class Collect(Op[int], frozen=True, kw_only=True):
+    """Delete some blobs that nobody has referred to for a time; how many were deleted."""
+
+    grace: int
+    limit: int
+
+
+class Rebuild(Op[None], frozen=True, kw_only=True):
+    """Make the rows of a stream anew from its log."""
+
+    run: str
+
+
+class SaveKeys(Op[bool], frozen=True, kw_only=True):
+    """Replace the wrapped keys, if they are still as they were; whether they were."""
+
+    before: tuple[KeyRow, ...]
+    after: tuple[KeyRow, ...]
 
 
 def check_leg(leg: Leg) -> None:

@@ -15,7 +15,17 @@ from limpet.state import ENDED, Status
 from limpet.state.fold import PAUSED
 from limpet.stores.rows import RequestRow, RequestStatus, RunRow
 
-__all__ = ["NOTHING", "Delta", "RequestChange", "RowChange", "apply", "apply_request", "new_row", "project"]
+__all__ = [
+    "NOTHING",
+    "Delta",
+    "RequestChange",
+    "RowChange",
+    "apply",
+    "apply_request",
+    "claimed_row",
+    "new_row",
+    "project",
+]
 
 
 class Left(NamedTuple):
@@ -208,6 +218,22 @@ def new_row(event: Event, body: AnyBody) -> RunRow:
             )
         case _:
             raise ValueError(f"{event.kind} does not begin a stream of its own")
+
+
+def claimed_row(row: RunRow, event: Event, body: b.RunClaimed) -> RunRow:
+    """The row of a run that was given to a worker by this event."""
+    return replace(
+        row,
+        seq=event.seq,
+        hash=event.hash,
+        time=event.time,
+        status="running",
+        waits=(),
+        ready_at=None,
+        worker=body.worker,
+        fence=event.fence,
+        deaths=row.deaths + body.died,
+    )
 
 
 def apply(row: RunRow, change: RowChange, now: int) -> RunRow:

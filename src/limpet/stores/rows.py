@@ -10,6 +10,8 @@ from limpet.events.parts import Part
 from limpet.state import Status
 
 __all__ = [
+    "Feed",
+    "KeyRow",
     "Late",
     "Page",
     "RequestFilter",
@@ -111,6 +113,27 @@ class Snapshot(NamedTuple):
     """Of the event at `seq`: a snapshot of another history is not used."""
     time: int
     data: bytes
+    codec: str = ""
+    key_id: str = ""
+
+
+class KeyRow(NamedTuple):
+    """A key that the store's contents were encrypted with, itself encrypted with a master key."""
+
+    id: str
+    purpose: Literal["data", "index"]
+    """`data` encrypts, the newest one what is new; `index` names blobs and what must be findable, for ever."""
+    master: str
+    """The id of the master key that it is wrapped with."""
+    wrapped: bytes
+    created: int
+
+
+class Feed(NamedTuple):
+    """A page of all logs: events in the order in which they became visible, and where the next page begins."""
+
+    events: tuple[Event, ...]
+    next: str
 
 
 class Late(NamedTuple):

@@ -3,17 +3,34 @@
 Writes go through one writer, which groups them; reads go beside it. The event loop never waits for a disk.
 """
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Self
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping, Sequence
+from typing import Any, Self
 
-from limpet.errors import InputConflict, InvalidValue, NotFound
-from limpet.events import AnyBody, Event, Head, Payload, Sealed
+from msgspec import Raw, UnsetType
+
+from limpet.clock import Duration, SystemClock, microseconds
+from limpet.errors import (
+    BlobDamaged,
+    InputConflict,
+    InvalidAppend,
+    InvalidValue,
+    LimpetError,
+    NotFound,
+    Unsupported,
+    WrongKeys,
+)
+from limpet.events import PLAIN, AnyBody, Codec, Event, Head, Packed, Payload, Plain, Sealed
 from limpet.events import bodies as b
-from limpet.ids import check_id
+from limpet.ids import Ids, RandomIds, check_id
 from limpet.stores import ops
-from limpet.stores.backend import Backend, Capabilities
+from limpet.stores.backend import Backend, Capabilities, Outcome
+from limpet.stores.blobs import CHUNK, INLINE, Blob, pack_blob, pack_chunk, pack_value, unpack_chunk
+from limpet.stores.cipher import Cipher, MasterKeys, rotated
 from limpet.stores.handover import Handover, Threads
-from limpet.stores.rows import Late, Page, RequestFilter, RequestRow, RunFilter, RunRow, Snapshot, WorkerRow
+from limpet.stores.privacy import hide_filter, reveal_request, reveal_row
+from limpet.stores.rebuild import Derived, derive, differences
+from limpet.stores.rows import Feed, Late, Page, RequestFilter, RequestRow, RunFilter, RunRow, Snapshot, WorkerRow
+from limpet.stores.search import says
 from limpet.stores.watch import Watch, Watching
 from limpet.stores.writer import Writer
 
@@ -27,11 +44,24 @@ OPEN = RequestFilter()
 class Store:
     """Where logs live. Use as `async with`, or `await store.open()` and `await store.close()`."""
 
-    def __init__(self, backend: Backend, handover: Handover | None = None) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        handover: Handover | None = None,
+        *,
+        keys: MasterKeys | None = None,
+        compress: bool = False,
+        ids: Ids | None = None,
+    ) -> None:
         self._backend = backend
         self._handover = handover or Threads()
+        self._keys = keys
+        self._ids = ids or RandomIds(SystemClock())
+        self.codec: Codec = Plain(compress=compress)
+        """How what is written here is packed."""
+        self._compress = compress
         self._watching = Watching(backend, self._handover)
-        self._writer = Writer(self._handover.lane("limpet-write"), backend.commit, self._watching)
+        self._writer = Writer(self._handover.lane("limpet-write"), self._commit, self._watching)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -39,8 +69,13 @@ class Store:
         return self._backend.capabilities
 
     async def open(self) -> Self:
-        """Connect, and make or migrate the schema."""
+        """Connect, make or migrate the schema, and take out the keys."""
         await self._writer.mend(self._backend.open)
+        try:
+            await self._take_out_keys()
+        except BaseException:
+            await self.close()
+            raise
         return self
 
     async def close(self) -> None:
@@ -64,23 +99,36 @@ class Store:
 
     # Writing
 
-    async def append(self, *legs: ops.Leg) -> ops.Appended | ops.Missed | ops.Taken:
-        """Write all legs together or none; when it returns `Appended`, they are durable.
+    async def append(self, *legs: ops.Leg, blobs: Sequence[Blob] = ()) -> ops.Appended | ops.Missed | ops.Taken:
+        """Write all legs together or none, with the blobs they bring; when it returns `Appended`, they are durable.
 
         Repeating an append whose reply was lost is safe: what is in the log already is not written again.
         """
         for leg in legs:
             ops.check_leg(leg)
-        return await self._writer.submit(ops.Append(legs))
+            if isinstance(leg, ops.Extend):
+                self._check_codec(leg)
+        small = tuple(blob for blob in blobs if len(blob.chunks) == 1)
+        for blob in blobs:
+            if len(blob.chunks) > 1:
+                await self._send_ahead(blob)
+        done = await self._writer.submit(ops.Append(legs, small))
+        return ops.Taken(reveal_row(self.codec, done.row), done.first) if isinstance(done, ops.Taken) else done
 
     async def create(
-        self, run: str, body: b.RunCreated, *, actor: str, alike: Callable[[Payload], bool] | None = None
+        self,
+        run: str,
+        body: b.RunCreated,
+        *,
+        actor: str,
+        alike: Callable[[Payload], bool] | None = None,
+        blobs: Sequence[Blob] = (),
     ) -> tuple[RunRow, bool]:
         """The run of this id and whether it is new; one with another agent or input raises InputConflict.
 
         `alike` may say that a stored input, though its bytes differ, means the same to today's code.
         """
-        done = await self.append(ops.Create(run=run, bodies=(body,), actor=actor))
+        done = await self.append(ops.Create(run=run, bodies=(body,), actor=actor), blobs=blobs)
         match done:
             case ops.Taken(row, first):
                 if not _same_start(first, body, alike):
@@ -89,12 +137,31 @@ class Store:
             case _:
                 return await self.get(run), True
 
-    async def tell(self, run: str, *bodies: AnyBody, actor: str) -> Head:
+    async def tell(self, run: str, *bodies: AnyBody, actor: str, blobs: Sequence[Blob] = ()) -> Head:
         """Give a run commands, which are in its log when this returns; refused ones raise why."""
-        done = await self.append(ops.Tell(run=run, bodies=bodies, actor=actor))
+        done = await self.append(ops.Tell(run=run, bodies=bodies, actor=actor), blobs=blobs)
         assert isinstance(done, ops.Appended)
         assert done.heads[0] is not None
         return done.heads[0]
+
+    async def transact(self, run: str, *, after: Head, fence: int, actor: str, work: ops.Work) -> ops.Transacted:
+        """Commit what `work` writes on the connection that it is given together with the events that it returns.
+
+        Both are there or both are not. `work` is a plain function and waits for nothing else; it gets an apsw or a
+        psycopg connection in the middle of a transaction, which it can neither end nor use on Limpet's own tables.
+        What it raises is raised here, and nothing was written. It may be called again if the connection was lost.
+        """
+        op = ops.Transact(run=check_id(run), after=after, fence=fence, actor=actor, work=work)
+        match self.capabilities.transactions:
+            case "none":
+                raise Unsupported(what="transactions")
+            case "between":
+                done = await self._writer.submit(op)
+            case "beside":
+                done = await self._beside(op)
+        if isinstance(done, ops.Raised):
+            raise done.error
+        return done
 
     async def register(self, worker: WorkerRow, *, lease: int) -> ops.Renewal:
         """A worker comes, for a lease in microseconds."""
@@ -113,7 +180,8 @@ class Store:
         self, worker: str, *, limit: int, concurrency: Mapping[str, int] | None = None
     ) -> tuple[ops.Claimed, ...]:
         """Runnable runs of the agents that the worker serves, longest ready first, each under a higher fence."""
-        return await self._writer.submit(ops.Claim(worker=worker, limit=limit, concurrency=dict(concurrency or {})))
+        op = ops.Claim(worker=worker, limit=limit, concurrency=dict(concurrency or {}))
+        return tuple(ops.Claimed(reveal_row(self.codec, row), died) for row, died in await self._writer.submit(op))
 
     async def release(self, run: str, *, fence: int, worker: str, reason: str) -> None:
         """Give a run back."""
@@ -131,21 +199,94 @@ class Store:
         """Keep what a superseded worker still has, beside the log."""
         await self._writer.submit(ops.KeepLate(events=tuple(events)))
 
+    async def rebuild(self, run: str) -> None:
+        """Make everything anew that was made from a log: its row, labels, requests and references to blobs."""
+        await self._writer.submit(ops.Rebuild(run=run))
+
+    async def rotate_keys(self) -> None:
+        """Encrypt what is written from now on with a new key, and wrap all keys with the current master key.
+
+        Nothing that is stored is written anew. Other processes go on with the keys they have, and find new ones.
+        """
+        if self._keys is None:
+            raise Unsupported(what="keys")
+        while True:
+            before = await self._handover.call(self._backend.keys)
+            after = rotated(before, self._keys, await self.now())
+            if await self._writer.submit(ops.SaveKeys(before=tuple(before), after=after)):
+                break
+        self.codec.learn([key.id for key in after])
+
+    # Blobs
+
+    def pack(self, value: object, *, inline: int = INLINE) -> tuple[Payload, tuple[Blob, ...]]:
+        """A value as a payload: inline if it is small, else with the blob that must come with the append."""
+        return pack_value(self.codec, value, inline=inline)
+
+    async def unpack(self, payload: Payload) -> Any:
+        """The value of a payload, wherever it is."""
+        if isinstance(payload.blob, UnsetType):
+            return payload.value()
+        return Payload(json=Raw(b"".join([part async for part in self.read_blob(payload.blob)]))).value()
+
+    async def put_blob(self, data: bytes | AsyncIterable[bytes]) -> Payload:
+        """Store content ahead of the event that will refer to it; without one it is collected after an hour."""
+        if isinstance(data, bytes):
+            blob = pack_blob(self.codec, data)
+            await self._send_ahead(blob)
+            return Payload(blob=blob.id, bytes=blob.size)
+        upload, hasher, size, place = self._ids.new(), self.codec.hasher(), 0, 0
+        async for part in _chunks(data):
+            hasher.update(part)
+            size += len(part)
+            chunk = pack_chunk(self.codec, upload, place, part)
+            await self._writer.submit(ops.PutChunk(upload=upload, place=place, chunk=chunk))
+            place += 1
+        name = hasher.hexdigest()
+        await self._writer.submit(ops.EndUpload(upload=upload, blob=name, size=size, chunks=place))
+        return Payload(blob=name, bytes=size)
+
+    async def read_blob(self, blob: str) -> AsyncIterator[bytes]:
+        """What a blob holds, chunk by chunk; raises BlobDamaged, at the latest at its end, if it is not what it was."""
+        row = await self._handover.call(lambda: self._backend.blob(blob))
+        if row is None:
+            raise NotFound(what="blob", id=blob)
+        hasher = self.codec.hasher()
+        for place in range(row.chunks):
+            data = unpack_chunk(self.codec, row, place, await self._chunk(blob, place))
+            hasher.update(data)
+            yield data
+        if hasher.hexdigest() != blob:
+            raise BlobDamaged(blob=blob, reason="its content does not fit its name")
+
+    async def collect_blobs(self, *, grace: Duration = "1h") -> int:
+        """Delete the blobs that nobody has referred to for this long; how many."""
+        collected, limit = 0, 500
+        while True:
+            found = await self._writer.submit(ops.Collect(grace=microseconds(grace), limit=limit))
+            collected += found
+            if found < limit:
+                return collected
+
     # Reading
+
+    def decode(self, event: Event) -> AnyBody:
+        """What an event says."""
+        return event.decode(self.codec)
 
     async def get(self, run: str) -> RunRow:
         """A run's row."""
         row = await self._handover.call(lambda: self._backend.get(run))
         if row is None:
             raise NotFound(what="run", id=run)
-        return row
+        return reveal_row(self.codec, row)
 
     async def read(
         self, run: str, *, after: int = 0, before: int | None = None, limit: int = LARGEST_PAGE, backwards: bool = False
     ) -> list[Event]:
         """A page of a log: events with sequences strictly between `after` and `before`, in order or backwards."""
         _check_page(limit)
-        return await self._handover.call(lambda: self._backend.read(run, after, before, limit, backwards))
+        return await self._handover.call(lambda: self._known(self._backend.read(run, after, before, limit, backwards)))
 
     async def log(self, run: str, *, after: int = 0) -> AsyncIterator[Event]:
         """A whole log, page by page."""
@@ -157,11 +298,28 @@ class Store:
     async def runs(self, where: RunFilter = EVERYTHING, *, before: int | None = None, limit: int = 50) -> Page:
         """Runs that match, newest first; pass a page's `next` as `before` to go on."""
         _check_page(limit)
-        return await self._handover.call(lambda: self._backend.runs(where, before, limit))
+        wanted = hide_filter(self.codec, where)
+        page = await self._handover.call(lambda: self._backend.runs(wanted, before, limit))
+        rows = tuple(reveal_row(self.codec, row) for row in page.rows)
+        if where.text is None or not self.codec.is_private:
+            return Page(rows, page.next)
+        found = [row for row in rows if says(row, where.text)]  # hidden words are looked for here
+        while len(found) < limit and page.next is not None:
+            start = page.next
+            page = await self._handover.call(lambda: self._backend.runs(wanted, start, limit))  # noqa: B023
+            found += [row for each in page.rows if says(row := reveal_row(self.codec, each), where.text)]
+        more = page.next is not None or len(found) > limit
+        return Page(tuple(found[:limit]), found[limit - 1].number if more and len(found) >= limit else None)
 
     async def count(self, where: RunFilter = EVERYTHING) -> int:
         """How many runs match."""
-        return await self._handover.call(lambda: self._backend.count(where))
+        if where.text is not None and self.codec.is_private:
+            total, page = 0, await self.runs(where, limit=LARGEST_PAGE)
+            while page.next is not None:
+                total, page = total + len(page.rows), await self.runs(where, before=page.next, limit=LARGEST_PAGE)
+            return total + len(page.rows)
+        wanted = hide_filter(self.codec, where)
+        return await self._handover.call(lambda: self._backend.count(wanted))
 
     async def counts(self) -> Mapping[tuple[str, str], int]:
         """How many runs there are by (agent, status); kept up to date, never counted."""
@@ -170,15 +328,23 @@ class Store:
     async def requests(self, where: RequestFilter = OPEN, *, limit: int = LARGEST_PAGE) -> list[RequestRow]:
         """Requests that match, the oldest first."""
         _check_page(limit)
-        return await self._handover.call(lambda: self._backend.requests(where, limit))
+        found = await self._handover.call(lambda: self._backend.requests(where, limit))
+        return [reveal_request(self.codec, row) for row in found]
 
     async def workers(self) -> list[WorkerRow]:
         """All workers that were not given up yet."""
         return await self._handover.call(self._backend.workers)
 
     async def snapshot(self, run: str, *, at_most: int | None = None) -> Snapshot | None:
-        """The newest snapshot, or the newest not after a sequence."""
-        return await self._handover.call(lambda: self._backend.snapshot(run, at_most))
+        """The newest snapshot, or the newest not after a sequence; one that cannot be unpacked is as good as none."""
+        found = await self._handover.call(lambda: self._backend.snapshot(run, at_most))
+        if found is None:
+            return None
+        try:
+            data = self.codec.unpack(Packed(found.codec, found.key_id, found.data), f"snapshot:{run}:{found.seq}")
+        except ValueError:
+            return None
+        return Snapshot(found.seq, found.hash, found.time, data)
 
     async def snapshots(self, run: str) -> list[tuple[int, int]]:
         """The (sequence, time) of every snapshot of a run."""
@@ -188,9 +354,90 @@ class Store:
         """What came too late for a run."""
         return await self._handover.call(lambda: self._backend.late(run))
 
+    async def feed(self, after: str = "", *, limit: int = LARGEST_PAGE) -> Feed:
+        """Events of all streams after a place, each exactly once and none missed; go on from the page's `next`."""
+        _check_page(limit)
+        return await self._handover.call(lambda: self._backend.feed(after, limit))
+
+    async def feed_end(self) -> str:
+        """The place from which a feed gives only what is written from now on."""
+        return await self._handover.call(self._backend.feed_end)
+
+    async def check_rows(self, run: str) -> list[str]:
+        """What the rows of a stream say otherwise than its log, in words; nothing if all is well."""
+        while True:
+            row = await self.get(run)
+            requests = await self._handover.call(
+                lambda: self._backend.requests(RequestFilter(status=None, run=run), LARGEST_PAGE)
+            )
+            blobs = await self._handover.call(lambda: self._backend.references(run))
+            log = [(event, self.decode(event)) async for event in self.log(run) if event.seq <= row.seq]
+            if (await self.get(run)).seq == row.seq:
+                break
+        stored = Derived(row, tuple(reveal_request(self.codec, each) for each in requests), tuple(blobs))
+        return differences(stored, derive(row.number, log, PLAIN))
+
     def watch(self) -> Watch:
         """Hear of changes, of other processes too. Use as `with`."""
         return Watch(self._watching)
+
+    def _commit(self, batch: Sequence[ops.Op[Any]]) -> list[Outcome]:
+        return self._backend.commit(batch, self.codec)
+
+    async def _beside(self, op: ops.Transact) -> ops.Transacted | ops.Raised:
+        done: Outcome = await self._handover.call_at_length(lambda: self._backend.transact(op, self.codec))
+        if isinstance(done, LimpetError):
+            raise done
+        self._watching.changed()
+        transacted: ops.Transacted | ops.Raised = done
+        return transacted
+
+    async def _send_ahead(self, blob: Blob) -> None:
+        for place, chunk in enumerate(blob.chunks):
+            await self._writer.submit(ops.PutChunk(upload=blob.id, place=place, chunk=chunk))
+        chunks = len(blob.chunks)
+        await self._writer.submit(ops.EndUpload(upload=blob.id, blob=blob.id, size=blob.size, chunks=chunks))
+
+    async def _chunk(self, blob: str, place: int) -> Packed:
+        found = await self._handover.call(lambda: self._backend.chunk(blob, place))
+        if found is None:
+            raise NotFound(what="blob", id=blob)
+        return found
+
+    def _known(self, events: list[Event]) -> list[Event]:
+        """Look up keys that are new here while this is not the event loop."""
+        if self.codec.is_private:
+            self.codec.learn({event.key_id for event in events})
+        return events
+
+    def _check_codec(self, leg: ops.Extend) -> None:
+        """In an encrypted store nothing is readable, and nothing is encrypted in one that is not."""
+        for sealed in leg.events:
+            if bool(sealed.event.key_id) != self.codec.is_private:
+                raise InvalidAppend(
+                    run=leg.run, reason=f"event {sealed.event.seq} was not sealed by this store's codec"
+                )
+
+    async def _take_out_keys(self) -> None:
+        """Unwrap the store's keys, or make the first ones; whether a store is encrypted is settled when it is made."""
+        found = await self._handover.call(self._backend.keys)
+        if self._keys is None:
+            if found:
+                raise WrongKeys(reason="it is encrypted, and no keys were given")
+            return
+        if not found:
+            if await self._handover.call(self._has_events):
+                raise WrongKeys(reason="it was made without encryption")
+            first = rotated((), self._keys, await self.now())
+            await self._writer.submit(ops.SaveKeys(before=(), after=first))
+        self.codec = await self._handover.call(self._cipher)
+
+    def _has_events(self) -> bool:
+        return bool(self._backend.feed("", 1).events)
+
+    def _cipher(self) -> Codec:
+        assert self._keys is not None
+        return Cipher(self._keys, self._backend.keys, compress=self._compress)
 
     def _close(self) -> None:
         self._watching.close()
@@ -202,6 +449,17 @@ def _same_start(stored: AnyBody, wanted: b.RunCreated, alike: Callable[[Payload]
     if not isinstance(stored, b.RunCreated) or stored.agent != wanted.agent:
         return False
     return stored.input == wanted.input or (alike is not None and alike(stored.input))
+
+
+async def _chunks(parts: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
+    """The same bytes in parts of one size, at least one."""
+    gathered = bytearray()
+    async for part in parts:
+        gathered += part
+        while len(gathered) > CHUNK:
+            yield bytes(gathered[:CHUNK])
+            del gathered[:CHUNK]
+    yield bytes(gathered)
 
 
 def _check_page(limit: int) -> None:

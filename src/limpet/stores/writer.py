@@ -10,7 +10,7 @@ from contextlib import suppress
 from threading import Lock
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from limpet.errors import LimpetError, StoreBusy, StoreUnavailable
+from limpet.errors import ConnectionLost, LimpetError, StoreBusy, StoreUnavailable
 from limpet.stores.backend import Outcome
 from limpet.stores.handover import CLOSED, Lane
 from limpet.stores.ops import Missed, Op, Renew, Taken
@@ -114,8 +114,8 @@ class Writer:
             return [StoreUnavailable(reason=self._broken) for _ in batch]
         try:
             return self._commit(batch)
-        except StoreBusy as busy:
-            return [StoreBusy(reason=busy.reason) for _ in batch]
+        except (StoreBusy, ConnectionLost) as passing:
+            return [type(passing)(reason=passing.reason) for _ in batch]
         except Exception as error:  # noqa: BLE001 - whoever waits must hear, and nobody knows what was written
             self._broken = _unavailable(error).reason
             return [_unavailable(error) for _ in batch]

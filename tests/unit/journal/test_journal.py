@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from limpet.clock import FrozenClock
 from limpet.errors import InvalidPatch, LeaseLost, StoreUnavailable, Tampered, UnknownEvent
-from limpet.events import PlanItem, StatePatch, Wait, canonical, inline
+from limpet.events import Codec, PlanItem, StatePatch, Wait, canonical, inline
 from limpet.events import bodies as b
 from limpet.journal import Journal, load, verify_run
 from limpet.journal.snapshots import save
@@ -32,9 +32,9 @@ class LosesReplies(MemoryBackend):
     losing = 0
     keeping = True
 
-    def commit(self, ops: Sequence[Op[Any]]) -> list[Outcome]:
+    def commit(self, ops: Sequence[Op[Any]], codec: Codec) -> list[Outcome]:
         """Do all of them, unless they are lost too, and lose the reply if it is time to."""
-        done = super().commit(ops) if self.keeping or not self.losing else []
+        done = super().commit(ops, codec) if self.keeping or not self.losing else []
         if self.losing:
             self.losing -= 1
             raise StoreUnavailable(reason="the reply was lost")

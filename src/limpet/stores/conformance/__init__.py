@@ -63,4 +63,4 @@ def behaviours(capabilities: Capabilities | None = None) -> list[Behaviour]:
     """All behaviours, or those that a store with these capabilities must show."""
     if capabilities is None:
         return list(BEHAVIOURS)
-    return [each for each in BEHAVIOURS if all(getattr(capabilities, need) for need in each.needs)]
+    return [each for each in BEHAVIOURS if all(map(capabilities.have, each.needs))]

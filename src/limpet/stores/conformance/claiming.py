@@ -27,7 +27,7 @@ async def a_claim_is_in_the_log(world: World) -> None:
     """`run.claimed` names the worker, under the new fence, sealed onto the chain."""
     await world.own()
     log = await world.log()
-    assert (log[-1].kind, log[-1].fence, log[-1].decode()) == ("run.claimed", 1, b.RunClaimed(worker="w1"))
+    assert (log[-1].kind, log[-1].fence, world.store.decode(log[-1])) == ("run.claimed", 1, b.RunClaimed(worker="w1"))
     verify(log)
 
 
@@ -126,7 +126,7 @@ async def a_released_run_can_be_claimed_again(world: World) -> None:
     owner = await world.own()
     await world.store.release("r1", fence=owner.fence, worker="w1", reason="drain")
     assert (await owner.row()).status == "pending"
-    assert (await world.log())[-1].decode() == b.RunReleased(reason="drain")
+    assert world.store.decode((await world.log())[-1]) == b.RunReleased(reason="drain")
     [claimed] = await world.claim()
     assert (claimed.row.fence, claimed.died) == (2, False)
 

@@ -32,7 +32,7 @@ async def a_command_is_in_the_log_when_it_returns(world: World) -> None:
     await world.own()
     head = await world.store.tell("r1", signalled(value={"n": 1}), actor="person:ann")
     log = await world.log()
-    assert (log[-1].head, log[-1].actor, log[-1].decode()) == (head, "person:ann", signalled(value={"n": 1}))
+    assert (log[-1].head, log[-1].actor, world.store.decode(log[-1])) == (head, "person:ann", signalled(value={"n": 1}))
     verify(log)
 
 
@@ -82,7 +82,7 @@ async def signals_keep_their_order_and_none_is_lost(world: World) -> None:
     bodies = [signalled(value=place, command=f"c{place}") for place in range(100)]
     await asyncio.gather(*(world.store.tell("r1", body, actor="ann") for body in bodies))
     log = await world.log()
-    assert sorted(_value(event.decode()) for event in log[2:]) == list(range(100))
+    assert sorted(_value(world.store.decode(event)) for event in log[2:]) == list(range(100))
     verify(log)
 
 

@@ -52,10 +52,10 @@ async def a_message_said_twice_is_stored_once(world: World) -> None:
 async def a_conversation_takes_only_messages(world: World) -> None:
     """No steps, no commands, and nothing under a fence."""
     head = await _created(world)
-    events = seal_all(head, "c1", (started(),), time=0, fence=0, actor="x")
+    events = seal_all(head, "c1", (started(),), time=0, fence=0, actor="x", codec=world.store.codec)
     await expect(InvalidAppend, world.store.append(Extend(run="c1", after=head, fence=None, events=events)))
     await expect(InvalidAppend, world.store.tell("c1", signalled(), actor="ann"))
-    fenced = seal_all(head, "c1", (started(),), time=0, fence=1, actor="x")
+    fenced = seal_all(head, "c1", (started(),), time=0, fence=1, actor="x", codec=world.store.codec)
     await expect(InvalidAppend, world.store.append(Extend(run="c1", after=head, fence=1, events=fenced)))
     assert len(await world.log("c1")) == 1
 
@@ -64,7 +64,7 @@ async def a_conversation_takes_only_messages(world: World) -> None:
 async def a_run_takes_no_messages(world: World) -> None:
     """A message belongs to a conversation."""
     owner = await world.own()
-    events = seal_all(owner.head, "r1", (_message("x"),), time=0, fence=0, actor="x")
+    events = seal_all(owner.head, "r1", (_message("x"),), time=0, fence=0, actor="x", codec=world.store.codec)
     await expect(InvalidAppend, world.store.append(Extend(run="r1", after=owner.head, fence=None, events=events)))
     await expect(InvalidAppend, owner.send(owner.extend(_message("x"))))
 
@@ -105,7 +105,9 @@ def _message(text: str) -> b.MessageAdded:
 
 
 def _say(world: World, head: Head, text: str) -> Extend:
-    events = seal_all(head, "c1", (_message(text),), time=world.clock.now(), fence=0, actor="ann")
+    events = seal_all(
+        head, "c1", (_message(text),), time=world.clock.now(), fence=0, actor="ann", codec=world.store.codec
+    )
     return Extend(run="c1", after=head, fence=None, events=events)
 
 

@@ -22,7 +22,7 @@ async def the_log_begins_with_its_creation(world: World) -> None:
     """Event 1 says who created what, and is sealed to nothing before it."""
     await world.create(input={"order": 7})
     [event] = await world.log()
-    body = event.decode()
+    body = world.store.decode(event)
     assert isinstance(body, b.RunCreated)
     assert (event.seq, event.kind, event.actor, body.input.value()) == (1, "run.created", "test", {"order": 7})
     verify([event])
@@ -43,7 +43,7 @@ async def another_input_is_a_conflict(world: World) -> None:
     await world.create(input=1)
     error = await expect(InputConflict, world.store.create("r1", created(input=inline(2)), actor="test"))
     assert error.run == "r1"
-    assert [event.decode() for event in await world.log()] == [created(input=inline(1))]
+    assert [world.store.decode(event) for event in await world.log()] == [created(input=inline(1))]
 
 
 @behaviour()

@@ -3,7 +3,7 @@
 from limpet.errors import LeaseLost, NotFound, WorkerAlive
 from limpet.events import AnyBody, inline
 from limpet.events import bodies as b
-from limpet.stores import Store, WorkerRow
+from limpet.stores import WorkerRow
 from limpet.stores.conformance.suite import LEASE, Owner, World, behaviour, completed, expect, signalled, started
 
 
@@ -24,7 +24,7 @@ async def a_dead_workers_runs_are_given_to_another(world: World) -> None:
     await world.worker("w2")
     [claimed] = await world.claim("w2")
     assert (claimed.row.worker, claimed.row.fence, claimed.died) == ("w2", 2, True)
-    assert (await world.log())[-1].decode() == b.RunClaimed(worker="w2", died=True)
+    assert world.store.decode((await world.log())[-1]) == b.RunClaimed(worker="w2", died=True)
 
 
 @behaviour()
@@ -281,7 +281,7 @@ async def a_living_worker_is_not_taken_for_dead(world: World) -> None:
 @behaviour("sees_death")
 async def a_store_that_was_closed_gives_its_workers_up(world: World) -> None:
     """A worker whose store is closed without retiring can be replaced at once."""
-    other = await Store(world.harness.backend(world.clock)).open()
+    other = await world.new_store().open()
     await world.create()
     await world.worker("w1", store=other)
     await world.claim("w1", store=other)

@@ -94,7 +94,7 @@ def _comes_back(value: object) -> Callable[[World], Awaitable[None]]:
     async def check(world: World) -> None:
         owner = await world.own(input=value)
         await owner.append(completed(output=value))
-        first, *_, last = [event.decode() for event in await world.log()]
+        first, *_, last = [world.store.decode(event) for event in await world.log()]
         assert isinstance(first, b.RunCreated)
         assert isinstance(last, b.StepCompleted)
         assert last.output is not None

@@ -26,6 +26,7 @@ from limpet.stores import (
     Threads,
     WorkerRow,
 )
+from limpet.stores.cipher import MasterKeys
 
 __all__ = ["BEHAVIOURS", "Behaviour", "Harness", "Owner", "World", "behaviour", "expect"]
 
@@ -43,6 +44,8 @@ class Harness:
     backend: Callable[[FrozenClock], Backend]
     handover: Callable[[], Handover] = Threads
     """Where blocking work is done."""
+    keys: MasterKeys | None = None
+    """What the store is to be encrypted with."""
     child: tuple[str, str] | None = None
     """For other processes: `module:callable` and the one argument that gives them a backend on the same data."""
 
@@ -117,7 +120,11 @@ class World:
 
     async def another(self) -> Store:
         """One more store on the same data, as another process would have."""
-        return await self._stack.enter_async_context(Store(self.harness.backend(self.clock), self.harness.handover()))
+        return await self._stack.enter_async_context(self.new_store())
+
+    def new_store(self) -> Store:
+        """A store on the same data that is not open yet."""
+        return Store(self.harness.backend(self.clock), self.harness.handover(), keys=self.harness.keys)
 
     async def create(self, run: str = "r1", agent: str = "a", input: object = None, **more: Any) -> RunRow:
         """A new run."""
@@ -163,6 +170,10 @@ class World:
         """A whole log."""
         return [event async for event in self.store.log(run)]
 
+    async def bodies(self, run: str = "r1") -> list[AnyBody]:
+        """What the events of a whole log say."""
+        return [self.store.decode(event) for event in await self.log(run)]
+
     async def kinds(self, run: str = "r1") -> list[str]:
         """The kinds of a whole log."""
         return [event.kind for event in await self.log(run)]
@@ -200,7 +211,8 @@ class Owner:
     def seal(self, *bodies: AnyBody, time: int | None = None) -> tuple[Sealed, ...]:
         """Events after the head that this owner knows."""
         now = self._world.clock.now() if time is None else time
-        return seal_all(self.head, self.run, bodies, time=now, fence=self.fence, actor=self.worker)
+        codec = self._store.codec
+        return seal_all(self.head, self.run, bodies, time=now, fence=self.fence, actor=self.worker, codec=codec)
 
     def extend(self, *bodies: AnyBody) -> Extend:
         """A leg after the head that this owner knows."""

@@ -4,7 +4,7 @@ import asyncio
 
 from limpet.events import Lineage, inline, verify
 from limpet.events import bodies as b
-from limpet.stores import Appended, Create, Missed, Store
+from limpet.stores import Appended, Create, Missed
 from limpet.stores.conformance.suite import LEASE, Owner, World, answered, asked, behaviour, completed, created, started
 
 
@@ -121,6 +121,6 @@ async def what_was_acknowledged_is_there_for_everybody(world: World) -> None:
     owner = await world.own()
     for number in range(1, 6):
         head = await owner.append(started(number))
-        fresh = await Store(world.harness.backend(world.clock)).open()
+        fresh = await world.new_store().open()
         assert (await fresh.get("r1")).head == head
         await fresh.close()

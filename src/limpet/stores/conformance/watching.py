@@ -2,7 +2,6 @@
 
 import asyncio
 
-from limpet.stores import Store
 from limpet.stores.conformance.suite import LEASE, World, behaviour, created, signalled, started
 
 
@@ -56,7 +55,7 @@ async def a_watch_that_was_left_costs_nothing(world: World) -> None:
 @behaviour()
 async def closing_wakes_whoever_listens(world: World) -> None:
     """Nobody waits for ever on a store that is gone."""
-    store = await Store(world.harness.backend(world.clock), world.harness.handover()).open()
+    store = await world.new_store().open()
     with store.watch() as watch:
         waiting = asyncio.create_task(watch.changed())
         await store.close()

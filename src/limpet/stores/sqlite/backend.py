@@ -11,11 +11,23 @@ import apsw
 
 from limpet.clock import Clock, SystemClock
 from limpet.errors import NotFound, StoreBusy, StoreUnavailable
-from limpet.events import Event
+from limpet.events import Codec, Event, Packed
 from limpet.events.values import encode
 from limpet.stores.backend import Capabilities, Outcome, Tables
-from limpet.stores.ops import Op
-from limpet.stores.rows import Late, Page, RequestFilter, RequestRow, RunFilter, RunRow, Snapshot, WorkerRow
+from limpet.stores.blobs import BlobRow
+from limpet.stores.ops import Op, Transact
+from limpet.stores.rows import (
+    Feed,
+    KeyRow,
+    Late,
+    Page,
+    RequestFilter,
+    RequestRow,
+    RunFilter,
+    RunRow,
+    Snapshot,
+    WorkerRow,
+)
 from limpet.stores.sql import load
 from limpet.stores.sqlite.locks import HAVE_FLOCK, Gate, WorkerLocks
 from limpet.stores.sqlite.migrate import migrate
@@ -33,7 +45,7 @@ _LAST = 2**63 - 1
 class SqliteBackend:
     """One database file, which other processes may share."""
 
-    capabilities = Capabilities(processes=True, durable=True, sees_death=HAVE_FLOCK)
+    capabilities = Capabilities(processes=True, durable=True, sees_death=HAVE_FLOCK, transactions="between")
 
     def __init__(self, path: str | Path, clock: Clock | None = None) -> None:
         self._path = Path(path).absolute()
@@ -69,10 +81,15 @@ class SqliteBackend:
         """The store's clock, which is this machine's."""
         return self._clock.now()
 
-    def commit(self, ops: Sequence[Op[Any]]) -> list[Outcome]:
+    def commit(self, ops: Sequence[Op[Any]], codec: Codec) -> list[Outcome]:
         """Do all of them in one durable transaction; the gate makes processes take turns."""
         opened = self._alive()
-        return commit(lambda: opened.transaction, ops)
+        return commit(lambda: opened.transaction, ops, codec)
+
+    def transact(self, op: Transact, codec: Codec) -> Outcome:
+        """A caller's own writes: in a transaction of its own, like any other."""
+        [outcome] = self.commit([op], codec)
+        return outcome
 
     def changes(self, stop: Flag) -> Iterator[None]:
         """Look every few milliseconds whether another connection has committed."""
@@ -139,6 +156,33 @@ class SqliteBackend:
     def late(self, run: str) -> list[Late]:
         """What came too late for a run."""
         return [late_of(run, found) for found in self._all("late", (self._number(run),))]
+
+    def feed(self, after: str, limit: int) -> Feed:
+        """Events of all streams, in the order in which they were committed."""
+        found = self._all("feed", (int(after or 0), limit))
+        return Feed(tuple(Event(*each[:-1]) for each in found), str(found[-1][-1]) if found else after or "0")
+
+    def feed_end(self) -> str:
+        """The place after everything."""
+        return str(self._all("feed_end", ())[0][0])
+
+    def references(self, run: str) -> list[str]:
+        """The blobs that a stream refers to."""
+        return [blob for (blob,) in self._all("references", (self._number(run),))]
+
+    def blob(self, blob: str) -> BlobRow | None:
+        """A stored blob."""
+        found = self._all("blob", (blob,))
+        return BlobRow(*found[0]) if found else None
+
+    def chunk(self, blob: str, place: int) -> Packed | None:
+        """One chunk of a stored blob."""
+        found = self._all("chunk", (blob, place))
+        return Packed(*found[0]) if found else None
+
+    def keys(self) -> list[KeyRow]:
+        """The wrapped keys, oldest first."""
+        return [KeyRow(*found) for found in self._all("keys", ())]
 
     def _where(self, start: str, where: RunFilter) -> tuple[list[str], dict[str, Any]]:
         given = {

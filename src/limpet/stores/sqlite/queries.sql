@@ -179,24 +179,105 @@ INSERT INTO limpet_slots (name, place, run, driven) VALUES (?1, ?2, ?3, ?4)
 DELETE FROM limpet_slots WHERE run = ?1 AND driven >= ?2
 
 -- name: save_snapshot
-INSERT INTO limpet_snapshots (run, seq, hash, time, data) VALUES (?1, ?2, ?3, ?4, ?5)
-ON CONFLICT (run, seq) DO UPDATE SET hash = excluded.hash, time = excluded.time, data = excluded.data
+INSERT INTO limpet_snapshots (run, seq, hash, time, data, codec, key_id) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
+ON CONFLICT (run, seq) DO UPDATE SET hash = excluded.hash, time = excluded.time, data = excluded.data,
+    codec = excluded.codec, key_id = excluded.key_id
 
 -- name: drop_snapshot
 DELETE FROM limpet_snapshots WHERE run = ?1 AND seq = ?2
 
 -- name: snapshot
-SELECT seq, hash, time, data FROM limpet_snapshots WHERE run = ?1 AND seq <= ?2 ORDER BY seq DESC LIMIT 1
+SELECT seq, hash, time, data, codec, key_id FROM limpet_snapshots WHERE run = ?1 AND seq <= ?2 ORDER BY seq DESC LIMIT 1
 
 -- name: snapshots
 SELECT seq, time FROM limpet_snapshots WHERE run = ?1 ORDER BY seq
 
 -- name: save_late
 INSERT INTO limpet_late (run, kept, seq, time, kind, version, fence, actor, codec, key_id, body, hash)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12) ON CONFLICT DO NOTHING
 
 -- name: late
 SELECT {event}, e.kept FROM limpet_late AS e WHERE e.run = ?1 ORDER BY e.position
+
+-- name: rewrite
+UPDATE limpet_streams
+SET type = ?2, agent = ?3, agent_version = ?4, status = ?5, waits = ?6, ready_at = ?7, seq = ?8, hash = ?9, time = ?10,
+    fence = ?11, worker = ?12, deaths = ?13, created = ?14, start_at = ?15, ended = ?16, user = ?17, session = ?18,
+    conversation = ?19, parent = ?20, exclusive = ?21, goal = ?22, step = ?23, steps = ?24, item = ?25, items = ?26,
+    undoing = ?27, cancelling = ?28, labels = ?29
+WHERE id = ?1
+
+-- name: drop_labels
+DELETE FROM limpet_labels WHERE run = ?1
+
+-- name: drop_requests
+DELETE FROM limpet_requests WHERE run = ?1
+
+-- name: drop_refs
+DELETE FROM limpet_blob_refs WHERE run = ?1
+
+-- name: blob
+SELECT b.id, b.size, (SELECT count(*) FROM limpet_chunks AS c WHERE c.blob = b.number), b.name
+FROM limpet_blobs AS b WHERE b.id = ?1
+
+-- name: chunk
+SELECT c.codec, c.key_id, c.data FROM limpet_chunks AS c JOIN limpet_blobs AS b ON b.number = c.blob
+WHERE b.id = ?1 AND c.place = ?2
+
+-- name: find_blobs
+SELECT id, number FROM limpet_blobs WHERE id IN (SELECT value FROM json_each(?1))
+
+-- name: add_blob
+INSERT INTO limpet_blobs (id, size, name, loose_since) VALUES (?1, ?2, ?3, ?4) RETURNING number
+
+-- name: touch_blob
+UPDATE limpet_blobs SET loose_since = ?2 WHERE number = ?1 AND loose_since IS NOT NULL
+
+-- name: name_blob
+UPDATE limpet_blobs SET id = ?2, size = ?3, loose_since = ?4 WHERE number = ?1
+
+-- name: drop_blob
+DELETE FROM limpet_blobs WHERE number = ?1
+
+-- name: put_chunk
+INSERT INTO limpet_chunks (blob, place, codec, key_id, data) VALUES (?1, ?2, ?3, ?4, ?5)
+ON CONFLICT (blob, place) DO UPDATE SET codec = excluded.codec, key_id = excluded.key_id, data = excluded.data
+
+-- name: count_chunks
+SELECT count(*) FROM limpet_chunks WHERE blob = ?1
+
+-- name: refer
+INSERT INTO limpet_blob_refs (run, blob) VALUES (?1, ?2) ON CONFLICT DO NOTHING
+
+-- name: references
+SELECT b.id FROM limpet_blob_refs AS r JOIN limpet_blobs AS b ON b.number = r.blob WHERE r.run = ?1 ORDER BY b.id
+
+-- name: hold_blob
+UPDATE limpet_blobs SET loose_since = NULL WHERE number = ?1 AND loose_since IS NOT NULL
+
+-- name: collect
+DELETE FROM limpet_blobs WHERE number IN (
+    SELECT b.number FROM limpet_blobs AS b WHERE b.loose_since < ?1
+    AND NOT EXISTS (SELECT 1 FROM limpet_blob_refs AS r WHERE r.blob = b.number)
+    ORDER BY b.loose_since LIMIT ?2
+)
+
+-- name: keys
+SELECT id, purpose, master, wrapped, created FROM limpet_keys ORDER BY created, id
+
+-- name: drop_keys
+DELETE FROM limpet_keys
+
+-- name: add_key
+INSERT INTO limpet_keys (id, purpose, master, wrapped, created) VALUES (?1, ?2, ?3, ?4, ?5)
+
+-- name: feed
+-- There is one writer at a time: positions are given in the order in which they are committed.
+SELECT s.id, {event}, e.position FROM limpet_events AS e JOIN limpet_streams AS s ON s.number = e.run
+WHERE e.position > ?1 ORDER BY e.position LIMIT ?2
+
+-- name: feed_end
+SELECT coalesce(max(position), 0) FROM limpet_events
 
 -- name: counts
 SELECT agent, status, n FROM limpet_counters WHERE n > 0

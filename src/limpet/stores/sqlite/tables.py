@@ -1,6 +1,6 @@
 """The rows of a SQLite database, inside the writer's transaction, and how rows become values."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -10,10 +10,11 @@ from msgspec.structs import astuple
 
 from limpet.clock import Clock
 from limpet.errors import Tampered
-from limpet.events import Event, Head
+from limpet.events import Event, Packed
 from limpet.events.values import encode
-from limpet.stores.backend import Misfit
-from limpet.stores.rows import Late, RequestRow, RunRow, Snapshot, WorkerRow
+from limpet.stores.backend import Extension, Misfit
+from limpet.stores.blobs import Blob
+from limpet.stores.rows import KeyRow, Late, RequestRow, RunRow, Snapshot, WorkerRow
 from limpet.stores.sqlite.locks import WorkerLocks
 
 __all__ = ["SqliteTables", "late_of", "request_of", "row_of", "worker_of"]
@@ -54,6 +55,17 @@ class SqliteTables:
 
     # Streams and their events
 
+    def expect(self, runs: Collection[str], creations: int) -> None:
+        """The whole file is locked anyway."""
+
+    def row_if_free(self, found: RunRow) -> RunRow | None:
+        """The stream's row; nobody else can have it locked."""
+        return self.row(found.id)
+
+    def peek(self, run: str) -> RunRow | None:
+        """The stream's row."""
+        return self.row(run)
+
     def row(self, run: str) -> RunRow | None:
         """The stream's row."""
         found = self._one("row", run)
@@ -64,60 +76,33 @@ class SqliteTables:
 
     def add(self, row: RunRow) -> int:
         """Insert the row of a new stream; its number."""
-        number: int = self._one(
-            "add",
-            row.id,
-            row.type,
-            row.agent,
-            row.agent_version,
-            row.status,
-            _text(row.waits),
-            row.ready_at,
-            row.seq,
-            row.hash,
-            row.time,
-            row.fence,
-            row.worker,
-            row.deaths,
-            row.created,
-            row.start_at,
-            row.ended,
-            row.user,
-            row.session,
-            row.conversation,
-            row.parent,
-            row.exclusive,
-            row.goal,
-            row.step,
-            row.steps,
-            row.item,
-            row.items,
-            row.undoing,
-            row.cancelling,
-            _text(row.labels),
-        )[0]
+        number: int = self._one("add", *_columns(row))[0]
         self._many("add_label", [(name, value, number) for name, value in row.labels.items()])
         return number
 
-    def advance(self, run: str, after: Head, fence: int | None, head: Head, step: int, settled: bool) -> int | None:
-        """Move the head in one conditional update; the stream's number, or nothing."""
-        number = self._numbers.get(run)
-        if number is None or not self._advanced(number, after, fence, head, step, settled):
-            row = self.row(run)  # never seen, or loaded anew under another number
+    def extend(self, extensions: Sequence[Extension], *, final: bool = False) -> list[int | None]:  # noqa: ARG002
+        """Move each head in one conditional update, and insert its events."""
+        return [self._extended(each) for each in extensions]
+
+    def _extended(self, wanted: Extension) -> int | None:
+        number = self._numbers.get(wanted.run)
+        if number is None or not self._advanced(number, wanted):
+            row = self.row(wanted.run)  # never seen, or loaded anew under another number
             if row is None or row.number == number:
                 return None
             number = row.number
-            if not self._advanced(number, after, fence, head, step, settled):
+            if not self._advanced(number, wanted):
                 return None
+        self.insert(number, wanted.events)
         return number
 
-    def _advanced(self, number: int, after: Head, fence: int | None, head: Head, step: int, settled: bool) -> bool:
-        if fence is None:
+    def _advanced(self, number: int, wanted: Extension) -> bool:
+        after, head = wanted.after, wanted.events[-1]
+        if wanted.fence is None:
             self._run("advance_conversation", number, after.seq, after.hash, head.seq, head.hash, head.time)
         else:
-            self._run(
-                "advance_run", number, after.seq, after.hash, fence, head.seq, head.hash, head.time, step, settled
-            )
+            bindings = (number, after.seq, after.hash, wanted.fence, head.seq, head.hash, head.time)
+            self._run("advance_run", *bindings, wanted.step, wanted.settled)
         return self._db.changes() == 1
 
     def save(self, row: RunRow) -> None:
@@ -158,6 +143,78 @@ class SqliteTables:
         """The event that a command id belongs to."""
         found = self._one("command", row.number, command)
         return None if found is None else Event(row.id, *found)
+
+    def rewrite(self, row: RunRow, requests: Sequence[RequestRow], blobs: Sequence[int]) -> None:
+        """Replace everything that was made from a stream's log."""
+        self._run("rewrite", *_columns(row))
+        for name in ("drop_labels", "drop_requests", "drop_refs"):
+            self._run(name, row.number)
+        self._many("add_label", [(name, value, row.number) for name, value in row.labels.items()])
+        for request in requests:
+            self.save_request(request, row.number)
+        self.refer([(row.number, blob) for blob in blobs])
+
+    # Blobs
+
+    def put_blobs(self, blobs: Sequence[Blob]) -> None:
+        """Store blobs that are not there; the time of those that are there and loose begins anew."""
+        known = self.find_blobs([blob.id for blob in blobs])
+        for blob in blobs:
+            if blob.id in known:
+                self._run("touch_blob", known[blob.id], self.now())
+            else:
+                known[blob.id] = self._add_blob(blob.id, blob.size, blob.id)
+                for place, chunk in enumerate(blob.chunks):
+                    self._run("put_chunk", known[blob.id], place, *chunk)
+
+    def find_blobs(self, blobs: Collection[str]) -> dict[str, int]:
+        """The numbers of those that are there."""
+        return dict(self._all("find_blobs", _text(list(blobs))))
+
+    def refer(self, references: Sequence[tuple[int, int]]) -> None:
+        """Streams refer to blobs; a blob that somebody refers to is not loose."""
+        self._many("refer", references)
+        self._many("hold_blob", [(blob,) for blob in {blob for _, blob in references}])
+
+    def put_chunk(self, upload: str, place: int, chunk: Packed) -> None:
+        """Store one chunk of a blob that has no name yet."""
+        id = f"upload:{upload}"
+        number = self.find_blobs([id]).get(id) or self._add_blob(id, 0, upload)
+        self._run("touch_blob", number, self.now())
+        self._run("put_chunk", number, place, *chunk)
+
+    def end_upload(self, upload: str, blob: str, size: int, chunks: int) -> bool:
+        """Give a blob its name, or drop it if one of that name is there; false if a chunk is missing."""
+        id = f"upload:{upload}"
+        known = self.find_blobs([id, blob])
+        if blob in known:
+            self._run("touch_blob", known[blob], self.now())
+            self._run("drop_blob", known.get(id))
+            return True
+        if id not in known or self._one("count_chunks", known[id])[0] != chunks:
+            return False
+        self._run("name_blob", known[id], blob, size, self.now())
+        return True
+
+    def collect(self, before: int, limit: int) -> int:
+        """Delete some blobs that have been loose since before a time."""
+        self._run("collect", before, limit)
+        return self._db.changes()
+
+    def _add_blob(self, id: str, size: int, name: str) -> int:
+        number: int = self._one("add_blob", id, size, name, self.now())[0]
+        return number
+
+    # Keys
+
+    def keys(self) -> list[KeyRow]:
+        """The wrapped keys, oldest first."""
+        return [KeyRow(*found) for found in self._all("keys")]
+
+    def save_keys(self, keys: Sequence[KeyRow]) -> None:
+        """Replace them."""
+        self._run("drop_keys")
+        self._many("add_key", keys)
 
     # Requests
 
@@ -242,8 +299,17 @@ class SqliteTables:
         self._many("drop_snapshot", [(number, seq) for seq in seqs])
 
     def save_late(self, number: int, late: Late) -> None:
-        """Keep what came too late."""
+        """Keep what came too late, once."""
         self._run("save_late", number, late.time, *astuple(late.event)[1:])
+
+    @contextmanager
+    def lend(self) -> Iterator[apsw.Connection]:
+        """The connection, for a caller's own writes."""
+        self._db.authorizer = _only_their_own
+        try:
+            yield self._db
+        finally:
+            self._db.authorizer = None
 
     def _remember(self, run: str, number: int) -> None:
         """Keep a run's number, which never changes and never belongs to another run."""
@@ -310,6 +376,39 @@ def worker_of(found: tuple[Any, ...]) -> WorkerRow:
 def late_of(run: str, found: tuple[Any, ...]) -> Late:
     """What came too late."""
     return Late(Event(run, *found[:-1]), found[-1])
+
+
+def _columns(row: RunRow) -> tuple[Any, ...]:
+    """What is stored of a row, but its number."""
+    _, *values, labels = astuple(row)
+    values[_WAITS] = _text(row.waits)
+    return (*values, _text(labels))
+
+
+_WAITS = RunRow.__struct_fields__.index("waits") - 1
+_ENDS = (apsw.SQLITE_TRANSACTION, apsw.SQLITE_SAVEPOINT, apsw.SQLITE_ATTACH, apsw.SQLITE_DETACH)
+_LOOKING = ("table_info", "table_xinfo", "table_list", "index_list", "index_info", "index_xinfo", "foreign_key_list")
+_WRITES = (
+    apsw.SQLITE_INSERT,
+    apsw.SQLITE_UPDATE,
+    apsw.SQLITE_DELETE,
+    apsw.SQLITE_ALTER_TABLE,
+    apsw.SQLITE_DROP_TABLE,
+)
+
+
+def _only_their_own(
+    action: int,
+    first: str | None,
+    second: str | None,
+    *_: str | None,
+) -> int:
+    """A caller may read everything and write its own tables; the transaction and our tables are not its."""
+    named = ((second if action == apsw.SQLITE_ALTER_TABLE else first) or "").lower()
+    if action == apsw.SQLITE_PRAGMA:
+        return apsw.SQLITE_OK if named in _LOOKING else apsw.SQLITE_DENY
+    forbidden = action in _ENDS or (action in _WRITES and named.startswith("limpet_"))
+    return apsw.SQLITE_DENY if forbidden else apsw.SQLITE_OK
 
 
 def _text(value: object) -> str:

@@ -121,11 +121,13 @@ CREATE INDEX limpet_slots_run ON limpet_slots (run);
 
 -- Caches, and what came too late: never folded.
 CREATE TABLE limpet_snapshots (
-    run  INTEGER NOT NULL REFERENCES limpet_streams (number),
-    seq  INTEGER NOT NULL,
-    hash BLOB    NOT NULL,
-    time INTEGER NOT NULL,
-    data BLOB    NOT NULL,
+    run    INTEGER NOT NULL REFERENCES limpet_streams (number),
+    seq    INTEGER NOT NULL,
+    hash   BLOB    NOT NULL,
+    time   INTEGER NOT NULL,
+    data   BLOB    NOT NULL,
+    codec  TEXT    NOT NULL,
+    key_id TEXT    NOT NULL,
     UNIQUE (run, seq)
 ) STRICT;
 
@@ -142,9 +144,46 @@ CREATE TABLE limpet_late (
     codec    TEXT    NOT NULL,
     key_id   TEXT    NOT NULL,
     body     BLOB    NOT NULL,
-    hash     BLOB    NOT NULL
+    hash     BLOB    NOT NULL,
+    UNIQUE (run, hash)
 ) STRICT;
 CREATE INDEX limpet_late_run ON limpet_late (run);
+
+-- Content, by its name. What no stream refers to is loose, and is collected when it has been so for long.
+CREATE TABLE limpet_blobs (
+    number      INTEGER PRIMARY KEY AUTOINCREMENT,
+    id          TEXT    NOT NULL UNIQUE,
+    size        INTEGER NOT NULL CHECK (size >= 0),
+    name        TEXT    NOT NULL,
+    loose_since INTEGER
+) STRICT;
+CREATE INDEX limpet_blobs_loose ON limpet_blobs (loose_since) WHERE loose_since IS NOT NULL;
+
+CREATE TABLE limpet_chunks (
+    blob   INTEGER NOT NULL REFERENCES limpet_blobs (number) ON DELETE CASCADE,
+    place  INTEGER NOT NULL CHECK (place >= 0),
+    codec  TEXT    NOT NULL,
+    key_id TEXT    NOT NULL,
+    data   BLOB    NOT NULL,
+    UNIQUE (blob, place)
+) STRICT;
+
+-- Written in the event's transaction: a blob that is referred to cannot be deleted.
+CREATE TABLE limpet_blob_refs (
+    run  INTEGER NOT NULL REFERENCES limpet_streams (number),
+    blob INTEGER NOT NULL REFERENCES limpet_blobs (number),
+    PRIMARY KEY (run, blob)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX limpet_blob_refs_blob ON limpet_blob_refs (blob);
+
+-- The keys that contents were encrypted with, each wrapped with a master key that is not here.
+CREATE TABLE limpet_keys (
+    id      TEXT    PRIMARY KEY,
+    purpose TEXT    NOT NULL CHECK (purpose IN ('data', 'index')),
+    master  TEXT    NOT NULL,
+    wrapped BLOB    NOT NULL,
+    created INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
 
 -- Counters that the schema keeps by itself, so that they can't drift and are never counted.
 CREATE TABLE limpet_counters (

@@ -1,0 +1,290 @@
+"""What appending means. It can be repeated: an append whose events are in the log already was a lost reply."""
+
+from collections.abc import Sequence
+from typing import NamedTuple, NoReturn
+
+from msgspec.structs import replace
+
+from limpet.errors import CommandConflict, InvalidAppend, LeaseLost, LimpetError, NotFound, Tampered, WrongState
+from limpet.events import START, AnyBody, Event, Head, Sealed, verify
+from limpet.events import bodies as b
+from limpet.state import ENDED
+from limpet.stores import ops
+from limpet.stores.backend import Extension, Outcome
+from limpet.stores.privacy import hide_row, reveal_request
+from limpet.stores.project import Delta, Used, new_row, project
+from limpet.stores.rows import RunRow
+from limpet.stores.rules import refusal
+from limpet.stores.transaction import Transaction, request_of
+
+__all__ = ["Plan", "Theirs", "append", "extend_all", "plan", "transact"]
+
+READ_BACK = 10_000
+
+
+class Plan(NamedTuple):
+    """What an extension is going to do."""
+
+    leg: ops.Extend
+    extension: Extension
+    deltas: tuple[Delta, ...]
+    """What its events change in rows; nothing if they change only what every step changes."""
+
+    @property
+    def bodies(self) -> list[AnyBody]:
+        """What its events say."""
+        return [sealed.body for sealed in self.leg.events]
+
+
+class Theirs(Exception):
+    """The caller's own code raised something."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+
+class _Stop(Exception):
+    """An append ends here, with nothing written."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        self.outcome = outcome
+
+
+class _Landed(Exception):
+    """An append is in the log already: its reply was lost."""
+
+
+def plan(leg: ops.Extend) -> Plan:
+    """What an extension changes, found without looking at any row."""
+    deltas = tuple(project(sealed.event, sealed.body) for sealed in leg.events)
+    step, settled, rows = 0, False, False
+    for delta in deltas:
+        step, settled = max(step, delta.step), settled or delta.settled
+        rows = rows or delta.row is not None or delta.request is not None
+    events = [sealed.event for sealed in leg.events]
+    extension = Extension(leg.run, leg.after, leg.fence, events, step, settled)
+    return Plan(leg, extension, deltas if rows else ())
+
+
+def extend_all(tx: Transaction, plans: Sequence[Plan], *, final: bool) -> list[Outcome]:
+    """Extensions of different streams, each an append of its own, that change no rows but heads."""
+    outcomes: list[Outcome] = [None] * len(plans)
+    ready: list[tuple[int, Plan, list[int]]] = []
+    for place, each in enumerate(plans):
+        try:
+            ready.append((place, each, tx.need(each.bodies)))
+        except NotFound as missing:
+            outcomes[place] = missing
+    numbers = tx.tables.extend([each.extension for _, each, _ in ready], final=final) if ready else []
+    references = []
+    for (place, each, blobs), number in zip(ready, numbers, strict=True):
+        if number is None:
+            outcomes[place] = _why_stale(tx, each.leg)
+        else:
+            outcomes[place] = ops.Appended((each.extension.events[-1].head,))
+            references += [(number, blob) for blob in blobs]
+    if references:
+        tx.tables.refer(references)
+    return outcomes
+
+
+def _why_stale(tx: Transaction, leg: ops.Extend) -> Outcome:
+    try:
+        _explain(tx, leg)
+    except _Landed:
+        return ops.Appended((leg.events[-1].event.head,))
+    except _Stop as stop:
+        return stop.outcome
+    except LimpetError as refused:
+        return refused
+
+
+def append(tx: Transaction, op: ops.Append) -> Outcome:
+    """Write all legs or none."""
+    legs = op.legs
+    try:
+        if len(legs) == 1:
+            return ops.Appended((_leg(tx, legs[0]),))
+        with tx.tables.undoable():
+            return _append_all(tx, legs)
+    except _Landed:
+        return ops.Appended(tuple(_landed_head(tx, leg) for leg in legs))
+    except _Stop as stop:
+        return stop.outcome
+
+
+def _append_all(tx: Transaction, legs: Sequence[ops.Leg]) -> ops.Appended:
+    """Sealed legs first: one that is in the log already says that the whole append is."""
+    heads: list[Head | None] = [None] * len(legs)
+    for place, leg in sorted(enumerate(legs), key=lambda each: not isinstance(each[1], ops.Extend)):
+        try:
+            heads[place] = _leg(tx, leg)
+        except LimpetError:
+            if not (isinstance(leg, ops.Tell) and leg.optional):
+                raise
+    return ops.Appended(tuple(heads))
+
+
+def _leg(tx: Transaction, leg: ops.Leg) -> Head:
+    match leg:
+        case ops.Extend():
+            return _extend(tx, plan(leg))
+        case ops.Tell():
+            return _tell(tx, leg)
+        case ops.Create():
+            return _create(tx, leg)
+        case ops.Release():
+            return _release(tx, leg)
+
+
+def _extend(tx: Transaction, planned: Plan) -> Head:
+    leg, extension, deltas = planned
+    blobs = tx.need(planned.bodies)
+    _check_requests(tx, leg.run, deltas)
+    [number] = tx.tables.extend([extension])
+    if number is None:
+        _explain(tx, leg)
+    else:
+        tx.refer(number, blobs)
+    if deltas:
+        row = tx.row(leg.run)
+        tx.apply(row, row, deltas)
+    return extension.events[-1].head
+
+
+def _check_requests(tx: Transaction, run: str, deltas: Sequence[Delta]) -> None:
+    """A run opens, escalates, closes and uses its own requests only, and an approval once."""
+    for delta in deltas:
+        if delta.request is None:
+            continue
+        before = tx.tables.request(request_of(delta.request))
+        if before is not None and before.run != run:
+            raise InvalidAppend(run=run, reason=f"request {before.id} belongs to {before.run}")
+        if isinstance(delta.request, Used) and before is not None and before.status != "approved":
+            raise WrongState(run=run, status=f"at request {before.id}, which is {before.status}", wanted="using it")
+
+
+def _explain(tx: Transaction, leg: ops.Extend) -> NoReturn:
+    """Why the head could not be moved: it was my lost reply, or the run is not mine any more, or others wrote first."""
+    row = tx.row(leg.run)
+    if leg.fence is not None and row.type == "conversation":
+        raise InvalidAppend(run=leg.run, reason="a conversation has no fence")
+    if leg.fence is None and row.type == "run":
+        raise InvalidAppend(run=leg.run, reason="a run is written under a fence")
+    missed = tx.tables.events(row, leg.after.seq, READ_BACK)
+    mine = [sealed.event.hash for sealed in leg.events]
+    if [event.hash for event in missed[: len(mine)]] == mine:
+        raise _Landed
+    if leg.fence is not None:
+        _check_owner(row, leg.fence)
+    _check_not_behind(row, leg.after)
+    if not missed:
+        raise Tampered(run=row.id, seq=row.seq, reason="its head is not the one that its writer knows")
+    raise _Stop(ops.Missed(leg.run, _decoded(tx, missed)))
+
+
+def _check_owner(row: RunRow, fence: int) -> None:
+    if fence == row.fence and row.worker is not None:
+        return
+    if row.status in ENDED and fence == row.fence:
+        raise WrongState(run=row.id, status=row.status, wanted="an event")
+    raise LeaseLost(run=row.id, fence=fence, current=row.fence)
+
+
+def _check_not_behind(row: RunRow, known: Head) -> None:
+    if row.seq < known.seq:
+        lost = f"it ends at event {row.seq}, but event {known.seq} was acknowledged: the store has lost what it had"
+        raise Tampered(run=row.id, seq=row.seq, reason=lost)
+
+
+def _decoded(tx: Transaction, events: Sequence[Event]) -> tuple[Sealed, ...]:
+    return tuple(Sealed(event, tx.decode(event)) for event in events)
+
+
+def _tell(tx: Transaction, leg: ops.Tell) -> Head:
+    row = tx.row(leg.run)
+    if row.type != "run":
+        raise InvalidAppend(run=leg.run, reason="a conversation takes no commands")
+    told = tx.tables.command(row, _command_of(leg.bodies[0]))
+    if told is not None:
+        if tx.decode(told) != leg.bodies[0]:
+            raise CommandConflict(run=row.id, command=_command_of(leg.bodies[0]))
+        return told.head
+    now = tx.tables.now()
+    for body in leg.bodies[1:]:
+        if tx.tables.command(row, _command_of(body)) is not None:
+            raise CommandConflict(run=row.id, command=_command_of(body))
+    for body in leg.bodies:
+        request = tx.tables.request(body.request) if isinstance(body, b.RequestAnswered) else None
+        refused = refusal(body, row, request and reveal_request(tx.codec, request), now)
+        if refused is not None:
+            raise refused
+    return tx.write(row, leg.bodies, leg.actor)
+
+
+def _create(tx: Transaction, leg: ops.Create) -> Head:
+    existing = tx.tables.row(leg.run)
+    if existing is not None:
+        first = tx.tables.events(existing, 0, 1)
+        if not first:
+            raise Tampered(run=leg.run, seq=1, reason="it has a row and no event")
+        raise _Stop(ops.Taken(existing, tx.decode(first[0])))
+    blobs = tx.need(leg.bodies)
+    sealed = tx.seal(START, leg.run, leg.bodies, fence=0, actor=leg.actor)
+    head = sealed[-1].event.head
+    row = replace(new_row(sealed[0].event, sealed[0].body), seq=head.seq, hash=head.hash, time=head.time)
+    number = tx.tables.add(hide_row(tx.codec, row))
+    tx.tables.insert(number, [each.event for each in sealed])
+    tx.refer(number, blobs)
+    return head
+
+
+def _release(tx: Transaction, leg: ops.Release) -> Head:
+    row = tx.row(leg.run)
+    if row.fence != leg.fence or row.worker is None:
+        raise LeaseLost(run=row.id, fence=leg.fence, current=row.fence)
+    return tx.write(row, (b.RunReleased(reason=leg.reason),), leg.actor)
+
+
+def _landed_head(tx: Transaction, leg: ops.Leg) -> Head | None:
+    match leg:
+        case ops.Extend():
+            return leg.events[-1].event.head
+        case ops.Tell():
+            told = tx.tables.command(tx.row(leg.run), _command_of(leg.bodies[0]))
+            return told.head if told else None
+        case _:
+            return tx.row(leg.run).head
+
+
+def _command_of(body: AnyBody) -> str:
+    assert isinstance(body, b.Command), body
+    return body.command
+
+
+def transact(tx: Transaction, op: ops.Transact) -> ops.Transacted:
+    """The caller's own writes, then its events after whatever others wrote meanwhile.
+
+    The run's row is locked only when the caller's code is done: a command to this run does not wait for that code, and
+    whoever has lost the run finds out here, with everything undone.
+    """
+    found = tx.tables.peek(op.run)
+    if found is None:
+        raise NotFound(what="run", id=op.run)
+    _check_owner(found, op.fence)
+    with tx.tables.lend() as connection:
+        try:
+            bodies, blobs = op.work(connection)
+        except Exception as error:
+            raise Theirs(error) from error
+    row = tx.row(op.run)
+    _check_owner(row, op.fence)
+    _check_not_behind(row, op.after)
+    missed = tx.tables.events(row, op.after.seq, READ_BACK)
+    verify(missed, op.after)
+    sealed = tx.seal(row.head, op.run, bodies, fence=op.fence, actor=op.actor)
+    leg = ops.Extend(run=op.run, after=row.head, fence=op.fence, events=sealed)
+    ops.check_leg(leg)
+    tx.bring(blobs, bodies)
+    _extend(tx, plan(leg))
+    return ops.Transacted(_decoded(tx, missed), sealed)

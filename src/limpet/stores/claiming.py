@@ -1,0 +1,113 @@
+"""What claiming means: workers come, stay alive by their leases and go; runs are given to them, each under a fence."""
+
+from msgspec.structs import replace
+
+from limpet.errors import NotFound
+from limpet.events import bodies as b
+from limpet.stores import ops
+from limpet.stores.project import claimed_row
+from limpet.stores.rows import RunRow, WorkerRow
+from limpet.stores.transaction import Transaction
+
+__all__ = ["claim", "register", "renew", "retire"]
+
+
+def register(tx: Transaction, op: ops.Register) -> ops.Renewal:
+    """A new life: what an earlier one of the same name had is given back, as after a death."""
+    now = tx.tables.now()
+    _give_back(tx, op.worker.id, b.RunReleased(reason="the worker begins anew", died=True))
+    tx.tables.save_worker(replace(op.worker, started=now, lease_until=now + op.lease))
+    return _renewal(tx, op.worker.id, now)
+
+
+def renew(tx: Transaction, op: ops.Renew) -> ops.Renewal:
+    """A worker is alive."""
+    worker, now = _worker(tx, op.worker), tx.tables.now()
+    tx.tables.save_worker(replace(worker, lease_until=now + op.lease))
+    return _renewal(tx, op.worker, now)
+
+
+def retire(tx: Transaction, op: ops.Retire) -> None:
+    """A worker goes, and gives back what it has."""
+    _give_back(tx, op.worker, b.RunReleased(reason="the worker went"))
+    tx.tables.drop_worker(op.worker)
+
+
+def claim(tx: Transaction, op: ops.Claim) -> tuple[ops.Claimed, ...]:
+    """Runs that are ready and runs of dead workers, longest waiting first."""
+    me = _worker(tx, op.worker)
+    dead = _dead_workers(tx, me)
+    orphans = [row for worker in dead for row in _orphans(tx, worker, me)]
+    ready = [row for agent, versions in me.agents.items() for row in tx.tables.ready(agent, versions, op.limit)]
+    waiting = sorted(
+        (*orphans, *ready), key=lambda row: (row.time if row.ready_at is None else row.ready_at, row.number)
+    )
+    claimed: list[ops.Claimed] = []
+    for row in waiting:
+        if len(claimed) < op.limit and _take_slots(tx, row, op.concurrency):
+            claimed.append(_give(tx, row, op.worker))
+    for worker in dead:
+        if not tx.tables.held_by(worker.id):
+            tx.tables.drop_worker(worker.id)
+    return tuple(claimed)
+
+
+def _renewal(tx: Transaction, worker: str, now: int) -> ops.Renewal:
+    return ops.Renewal(now, {row.id: row.fence for row in tx.tables.held_by(worker)})
+
+
+def _give_back(tx: Transaction, worker: str, body: b.RunReleased) -> None:
+    for found in tx.tables.held_by(worker):
+        row = tx.tables.row(found.id)
+        if row is not None and row.worker == worker:
+            tx.write(row, (body,), worker)
+
+
+def _dead_workers(tx: Transaction, me: WorkerRow) -> list[WorkerRow]:
+    now = tx.tables.now()
+    others = (worker for worker in tx.tables.workers() if worker.id != me.id)
+    return [worker for worker in others if worker.lease_until <= now or tx.tables.is_dead(worker)]
+
+
+def _orphans(tx: Transaction, dead: WorkerRow, me: WorkerRow) -> list[RunRow]:
+    """A dead worker's runs that I serve; the others give their places back until somebody serves them."""
+    orphans: list[RunRow] = []
+    for found in tx.tables.held_by(dead.id):
+        row = tx.tables.row_if_free(found)
+        if row is None or row.worker != dead.id:
+            continue  # somebody else is just taking it
+        if row.agent_version in me.agents.get(row.agent, ()):
+            orphans.append(row)
+        else:
+            tx.tables.free_slots(row.number, driven_only=True)
+    return orphans
+
+
+def _take_slots(tx: Transaction, row: RunRow, concurrency: dict[str, int]) -> bool:
+    """Take one of its agent's slots for the time of the claim, and the exclusive one until the run ends."""
+    if row.cancelling:
+        return True  # it will not be driven, but ended
+    size = concurrency.get(row.agent)
+    if size is not None and not tx.tables.take_slot(f"agent:{row.agent}", size, row.number, driven=True):
+        return False
+    if row.exclusive is None or tx.tables.take_slot(f"exclusive:{row.exclusive}", 1, row.number, driven=False):
+        return True
+    tx.tables.free_slots(row.number, driven_only=True)
+    return False
+
+
+def _give(tx: Transaction, row: RunRow, worker: str) -> ops.Claimed:
+    died = row.worker is not None
+    body = b.RunClaimed(worker=worker, died=died)
+    [sealed] = tx.seal(row.head, row.id, (body,), fence=row.fence + 1, actor=worker)
+    given = claimed_row(row, sealed.event, body)
+    tx.tables.insert(row.number, [sealed.event])
+    tx.tables.save(given)
+    return ops.Claimed(given, died)
+
+
+def _worker(tx: Transaction, worker: str) -> WorkerRow:
+    for row in tx.tables.workers():
+        if row.id == worker:
+            return row
+    raise NotFound(what="worker", id=worker)

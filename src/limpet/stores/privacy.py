@@ -1,0 +1,65 @@
+"""What rows say in words of the user is hidden in an encrypted store: goals, labels, and what a request shows.
+
+Ids and enums stay readable: claiming, lists and filters go by them.
+"""
+
+from msgspec.structs import replace
+
+from limpet.errors import Tampered
+from limpet.events import Codec
+from limpet.stores.rows import RequestRow, RunFilter, RunRow
+
+__all__ = ["hide_filter", "hide_goal", "hide_request", "hide_row", "reveal_request", "reveal_row"]
+
+
+def hide_row(codec: Codec, row: RunRow) -> RunRow:
+    """A row as it is stored."""
+    if not codec.is_private:
+        return row
+    return replace(row, goal=hide_goal(codec, row.id, row.goal), labels=_hide_labels(codec, row.labels))
+
+
+def hide_goal(codec: Codec, run: str, goal: str) -> str:
+    """A goal as it is stored."""
+    return codec.hide(goal, f"goal:{run}")
+
+
+def reveal_row(codec: Codec, row: RunRow) -> RunRow:
+    """A row as it was before it was hidden."""
+    if not codec.is_private:
+        return row
+    try:
+        labels = {}
+        for hidden, value in row.labels.items():
+            name = codec.reveal(hidden, "label")
+            labels[name] = codec.reveal(value, f"label:{name}")
+        return replace(row, goal=codec.reveal(row.goal, f"goal:{row.id}"), labels=labels)
+    except ValueError as error:
+        raise Tampered(run=row.id, seq=row.seq, reason=f"its row cannot be read ({error})") from error
+
+
+def hide_request(codec: Codec, row: RequestRow) -> RequestRow:
+    """A request's row as it is stored."""
+    return replace(row, digest=codec.hide(row.digest, f"request:{row.id}")) if codec.is_private else row
+
+
+def reveal_request(codec: Codec, row: RequestRow) -> RequestRow:
+    """A request's row as it was before it was hidden."""
+    if not codec.is_private:
+        return row
+    try:
+        return replace(row, digest=codec.reveal(row.digest, f"request:{row.id}"))
+    except ValueError as error:
+        raise Tampered(run=row.run, seq=row.seq, reason=f"its request cannot be read ({error})") from error
+
+
+def hide_filter(codec: Codec, where: RunFilter) -> RunFilter:
+    """A filter that matches hidden labels; its text cannot be looked for in hidden rows."""
+    return replace(where, labels=_hide_labels(codec, where.labels), text=None) if codec.is_private else where
+
+
+def _hide_labels(codec: Codec, labels: dict[str, str]) -> dict[str, str]:
+    return {
+        codec.hide(name, "label", findable=True): codec.hide(value, f"label:{name}", findable=True)
+        for name, value in labels.items()
+    }

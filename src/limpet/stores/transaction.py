@@ -1,0 +1,116 @@
+"""One transaction in progress: the rows, how bytes are packed, and what every operation does with them."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
+
+from limpet.errors import NotFound
+from limpet.events import AnyBody, Codec, Event, Head, Sealed, blobs_of, seal_all
+from limpet.events import bodies as b
+from limpet.state import ENDED
+from limpet.stores.backend import Tables
+from limpet.stores.blobs import Blob
+from limpet.stores.privacy import hide_goal, hide_request
+from limpet.stores.project import Closed, Delta, Described, Opened, RequestChange, apply, apply_request, project
+from limpet.stores.rows import RequestRow, RunRow
+
+__all__ = ["Transaction", "request_of"]
+
+
+@dataclass
+class Transaction:
+    """What operations are performed on."""
+
+    tables: Tables
+    codec: Codec
+    blobs: dict[str, int] = field(default_factory=dict)
+    """The numbers of blobs that are known to be there until the end."""
+
+    def row(self, run: str) -> RunRow:
+        """A stream's row, locked."""
+        row = self.tables.row(run)
+        if row is None:
+            raise NotFound(what="run", id=run)
+        return row
+
+    def decode(self, event: Event) -> AnyBody:
+        """What an event says."""
+        return event.decode(self.codec)
+
+    def seal(self, head: Head, run: str, bodies: Iterable[AnyBody], *, fence: int, actor: str) -> tuple[Sealed, ...]:
+        """Events after a head, at the store's time."""
+        return seal_all(head, run, bodies, time=self.tables.now(), fence=fence, actor=actor, codec=self.codec)
+
+    def write(self, row: RunRow, bodies: Sequence[AnyBody], actor: str) -> Head:
+        """Seal bodies onto a locked row, and write both."""
+        blobs = self.need(bodies)
+        sealed = self.seal(row.head, row.id, bodies, fence=row.fence, actor=actor)
+        self.tables.insert(row.number, [each.event for each in sealed], [_command(each.body) for each in sealed])
+        head = sealed[-1].event.head
+        moved = replace(row, seq=head.seq, hash=head.hash, time=head.time)
+        self.apply(row, moved, [project(each.event, each.body) for each in sealed])
+        self.refer(row.number, blobs)
+        return head
+
+    def apply(self, before: RunRow, row: RunRow, deltas: Sequence[Delta]) -> None:
+        """Carry out what events change in the rows of a run."""
+        now = self.tables.now()
+        for delta in deltas:
+            change = delta.row
+            if isinstance(change, Described) and change.goal is not None:
+                change = change._replace(goal=hide_goal(self.codec, row.id, change.goal))
+            if change is not None:
+                row = apply(row, change, now)
+            if delta.request is not None:
+                self._apply_request(row, delta.request)
+        self.tables.save(row)
+        if before.worker is not None and row.worker is None:
+            self.tables.free_slots(row.number, driven_only=row.status not in ENDED)
+        if row.status in ENDED:
+            for request in self.tables.open_requests(row.number):
+                self._apply_request(row, Closed(request.id, "withdrawn"))
+
+    def _apply_request(self, row: RunRow, change: RequestChange) -> None:
+        if isinstance(change, Opened):
+            after: RequestRow | None = hide_request(self.codec, change.row)
+            before = None
+        else:
+            before = self.tables.request(change.request)
+            after = apply_request(before, change)
+        if after is not None and after != before:
+            self.tables.save_request(after, row.number)
+
+    # Blobs
+
+    def bring(self, blobs: Sequence[Blob], bodies: Iterable[AnyBody]) -> None:
+        """Store blobs that come with an append, and make sure that those which bodies refer to stay."""
+        if blobs:
+            self.tables.put_blobs(blobs)
+        wanted = {blob for body in bodies for blob in blobs_of(body)}
+        if wanted:
+            self.blobs |= self.tables.find_blobs(wanted)
+
+    def need(self, bodies: Iterable[AnyBody]) -> list[int]:
+        """The numbers of the blobs that bodies refer to; raises NotFound if one was never stored, or was collected."""
+        numbers = []
+        for body in bodies:
+            for blob in blobs_of(body):
+                if blob not in self.blobs:
+                    raise NotFound(what="blob", id=blob)
+                numbers.append(self.blobs[blob])
+        return numbers
+
+    def refer(self, number: int, blobs: Sequence[int]) -> None:
+        """A stream refers to blobs from now on."""
+        if blobs:
+            self.tables.refer([(number, blob) for blob in blobs])
+
+
+def request_of(change: RequestChange) -> str:
+    """The request that a change is about."""
+    return change.row.id if isinstance(change, Opened) else change.request
+
+
+def _command(body: AnyBody) -> str | None:
+    return body.command if isinstance(body, b.Command) else None
