@@ -38,6 +38,7 @@ from limpet.errors import (
     WrongState,
 )
 from limpet.stores import Backend, Store
+from limpet.stores.cipher import MasterKeys
 from limpet.stores.memory import MemoryBackend
 from limpet.stores.sqlite import SqliteBackend
 
@@ -58,6 +59,7 @@ __all__ = [
     "KeyMissing",
     "LeaseLost",
     "LimpetError",
+    "MasterKeys",
     "NotFound",
     "SchemaTooNew",
     "StaleServer",
@@ -77,12 +79,16 @@ __all__ = [
 DEFAULT_URL = "sqlite:///limpet.db"
 
 
-def open_store(url: str | None = None, *, clock: Clock | None = None) -> Store:
-    """A store by its address: `sqlite:///file.db` (four slashes for an absolute path) or `memory:`.
+def open_store(
+    url: str | None = None, *, clock: Clock | None = None, keys: MasterKeys | None = None, compress: bool = False
+) -> Store:
+    """A store by its address: `sqlite:///file.db` (four slashes for an absolute path), `postgresql://…` or `memory:`.
 
-    Without one, LIMPET_URL says which, else it is `sqlite:///limpet.db`. Nothing is touched until it is entered.
+    Without one, LIMPET_URL says which, else it is `sqlite:///limpet.db`. With `keys` it is encrypted; LIMPET_KEYS (the
+    keys themselves) or LIMPET_KEYS_FILE (a file with them) may say so too. Nothing is touched until it is entered.
     """
-    return Store(_backend(url or os.environ.get("LIMPET_URL") or DEFAULT_URL, clock))
+    backend = _backend(url or os.environ.get("LIMPET_URL") or DEFAULT_URL, clock)
+    return Store(backend, keys=keys or _keys(), compress=compress)
 
 
 def __getattr__(name: str) -> str:
@@ -93,10 +99,28 @@ def __getattr__(name: str) -> str:
     raise AttributeError(name)
 
 
+def _keys() -> MasterKeys | None:
+    if os.environ.get("LIMPET_KEYS"):
+        return MasterKeys.from_env("LIMPET_KEYS")
+    file = os.environ.get("LIMPET_KEYS_FILE")
+    return MasterKeys.from_file(file) if file else None
+
+
 def _backend(url: str, clock: Clock | None) -> Backend:
     parts = urlsplit(url)
     if parts.scheme == "memory" and not parts.netloc and not parts.path:
         return MemoryBackend(clock)
     if parts.scheme == "sqlite" and not parts.netloc and len(parts.path) > 1 and not parts.query:
         return SqliteBackend(unquote(parts.path[1:]), clock)
+    if parts.scheme in ("postgresql", "postgres"):
+        return _postgres(url, clock)
     raise InvalidUrl(url=f"{parts.scheme}:…" if parts.password else url)
+
+
+def _postgres(url: str, clock: Clock | None) -> Backend:
+    try:
+        found = importlib.import_module("limpet.stores.postgres")
+    except ImportError as error:
+        raise ExtraMissing(extra="postgres") from error
+    backend: Backend = found.PostgresBackend(url, clock)
+    return backend

@@ -5,7 +5,9 @@ from threading import active_count
 
 import pytest
 
-from limpet.stores import Inline
+from limpet.errors import Unsupported
+from limpet.events import START
+from limpet.stores import Inline, Store
 from limpet.stores.conformance import Behaviour, Harness, behaviours
 from limpet.stores.memory import MemoryBackend
 
@@ -25,3 +27,12 @@ def test_the_memory_store_behaves_without_any_thread(behaviour: Behaviour) -> No
     before = active_count()
     behaviour.run(Harness(backend=cache(MemoryBackend), handover=Inline))
     assert active_count() == before
+
+
+async def test_the_memory_store_says_that_it_has_no_transactions() -> None:
+    """There is no connection that a caller could write on, and no caller's code is called."""
+    async with Store(MemoryBackend()) as store:
+        with pytest.raises(Unsupported) as error:
+            await store.transact("r1", after=START, fence=1, actor="w1", work=lambda _: pytest.fail("called"))
+    assert error.value.what == "transactions"
+    assert not MemoryBackend.capabilities.have("transactions")

@@ -4,11 +4,16 @@ from pathlib import Path
 
 import pytest
 
+from limpet.stores.cipher import MasterKeys
 from limpet.stores.conformance import Behaviour, Harness, behaviours
 from limpet.stores.sqlite import SqliteBackend
 
+ALL = behaviours(SqliteBackend.capabilities)
+IN_ONE_PROCESS = [each for each in ALL if "processes" not in each.needs]
+KEYS = MasterKeys.from_text("k4c0RCEgeB2s5mU+fT4vDnUOe0rWyq5Ib4a0bV5mYVY=")
 
-@pytest.mark.parametrize("behaviour", behaviours(SqliteBackend.capabilities), ids=str)
+
+@pytest.mark.parametrize("behaviour", ALL, ids=str)
 def test_the_sqlite_store_behaves(behaviour: Behaviour, tmp_path: Path) -> None:
     """Each behaviour, on a file of its own."""
     path = str(tmp_path / "limpet.db")
@@ -18,3 +23,10 @@ def test_the_sqlite_store_behaves(behaviour: Behaviour, tmp_path: Path) -> None:
             child=("limpet.stores.sqlite:SqliteBackend", path),
         )
     )
+
+
+@pytest.mark.parametrize("behaviour", IN_ONE_PROCESS, ids=str)
+def test_an_encrypted_sqlite_store_behaves(behaviour: Behaviour, tmp_path: Path) -> None:
+    """The same promises when nothing on the disk can be read."""
+    path = str(tmp_path / "limpet.db")
+    behaviour.run(Harness(backend=lambda clock: SqliteBackend(path, clock), keys=KEYS))

@@ -134,6 +134,7 @@ class Walk:
             log = await self.world.log(row.id)
             state = fold(log)
             agree(row, state, log)
+            assert await self.world.store.check_rows(row.id) == []
             opened = await self.world.store.requests(RequestFilter(run=row.id))
             assert {request.id for request in opened} == {request.request for request in state.requests}
             assert {request.id: request.to for request in opened} == {each.request: each.to for each in state.requests}

@@ -31,6 +31,11 @@ class Plan(NamedTuple):
     """What its events change in rows; nothing if they change only what every step changes."""
 
     @property
+    def asks(self) -> bool:
+        """Whether requests are touched, which must be looked at first."""
+        return any(delta.request is not None for delta in self.deltas)
+
+    @property
     def bodies(self) -> list[AnyBody]:
         """What its events say."""
         return [sealed.body for sealed in self.leg.events]
@@ -39,7 +44,7 @@ class Plan(NamedTuple):
 class Theirs(Exception):
     """The caller's own code raised something."""
 
-    def __init__(self, error: Exception) -> None:
+    def __init__(self, error: BaseException) -> None:
         self.error = error
 
 
@@ -67,7 +72,7 @@ def plan(leg: ops.Extend) -> Plan:
 
 
 def extend_all(tx: Transaction, plans: Sequence[Plan], *, final: bool) -> list[Outcome]:
-    """Extensions of different streams, each an append of its own, that change no rows but heads."""
+    """Extensions of different streams, each an append of its own, that change no rows but their streams'."""
     outcomes: list[Outcome] = [None] * len(plans)
     ready: list[tuple[int, Plan, list[int]]] = []
     for place, each in enumerate(plans):
@@ -83,6 +88,7 @@ def extend_all(tx: Transaction, plans: Sequence[Plan], *, final: bool) -> list[O
         else:
             outcomes[place] = ops.Appended((each.extension.events[-1].head,))
             references += [(number, blob) for blob in blobs]
+            _apply(tx, each)
     if references:
         tx.tables.refer(references)
     return outcomes
@@ -146,10 +152,14 @@ def _extend(tx: Transaction, planned: Plan) -> Head:
         _explain(tx, leg)
     else:
         tx.refer(number, blobs)
-    if deltas:
-        row = tx.row(leg.run)
-        tx.apply(row, row, deltas)
+    _apply(tx, planned)
     return extension.events[-1].head
+
+
+def _apply(tx: Transaction, planned: Plan) -> None:
+    if planned.deltas:
+        row = tx.row(planned.leg.run)
+        tx.apply(row, row, planned.deltas)
 
 
 def _check_requests(tx: Transaction, run: str, deltas: Sequence[Delta]) -> None:
@@ -275,13 +285,14 @@ def transact(tx: Transaction, op: ops.Transact) -> ops.Transacted:
     with tx.tables.lend() as connection:
         try:
             bodies, blobs = op.work(connection)
-        except Exception as error:
+        except BaseException as error:  # whatever it is, it must reach the caller and not end the writer's thread
             raise Theirs(error) from error
     row = tx.row(op.run)
     _check_owner(row, op.fence)
     _check_not_behind(row, op.after)
     missed = tx.tables.events(row, op.after.seq, READ_BACK)
-    verify(missed, op.after)
+    if verify(missed, op.after).hash != row.hash:
+        raise Tampered(run=row.id, seq=row.seq, reason="its head is not the one that its writer knows")
     sealed = tx.seal(row.head, op.run, bodies, fence=op.fence, actor=op.actor)
     leg = ops.Extend(run=op.run, after=row.head, fence=op.fence, events=sealed)
     ops.check_leg(leg)

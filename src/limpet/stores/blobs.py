@@ -12,7 +12,18 @@ from msgspec import Raw
 from limpet.errors import BlobDamaged
 from limpet.events import Codec, Packed, Payload, canonical
 
-__all__ = ["CHUNK", "GRACE", "INLINE", "Blob", "BlobRow", "pack_blob", "pack_chunk", "pack_value", "unpack_chunk"]
+__all__ = [
+    "CHUNK",
+    "GRACE",
+    "INLINE",
+    "Blob",
+    "BlobRow",
+    "is_name",
+    "pack_blob",
+    "pack_chunk",
+    "pack_value",
+    "unpack_chunk",
+]
 
 INLINE = 8 * 1024
 """Up to this many bytes of JSON stay in their event."""
@@ -37,6 +48,11 @@ class BlobRow(NamedTuple):
     chunks: int
     name: str
     """What its chunks were packed as: its id, or the name under which it was sent."""
+
+
+def is_name(blob: str) -> bool:
+    """Whether this can be the name of a whole blob: one that is still on its way is called `upload:…`."""
+    return ":" not in blob
 
 
 def pack_value(codec: Codec, value: object, *, inline: int = INLINE) -> tuple[Payload, tuple[Blob, ...]]:

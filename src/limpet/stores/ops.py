@@ -166,7 +166,7 @@ class Transacted(NamedTuple):
 class Raised(NamedTuple):
     """The caller's own code raised this: nothing was written."""
 
-    error: Exception
+    error: BaseException
 
 
 class Transact(Op[Transacted | Raised], frozen=True, kw_only=True):

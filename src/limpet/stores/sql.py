@@ -3,15 +3,28 @@
 import re
 from importlib.resources import files
 
-__all__ = ["load"]
+__all__ = ["load", "scripts"]
 
 _SECTION = re.compile(r"^-- name: (\S+)\n(.*?)(?=^-- name: |\Z)", re.MULTILINE | re.DOTALL)
 _COMMENT = re.compile(r"^\s*--.*\n", re.MULTILINE)
 _INCLUDE = re.compile(r"\{(\S+?)\}")
 
 
-def load(package: str, name: str) -> dict[str, str]:
-    """The statements of a file in a package, by name."""
+def load(package: str, name: str, **words: str) -> dict[str, str]:
+    """The statements of a file in a package, by name; further words may stand for something too."""
     text = files(package).joinpath(name).read_text(encoding="utf-8")
-    sections = {title: _COMMENT.sub("", body).strip() for title, body in _SECTION.findall(text)}
-    return {title: _INCLUDE.sub(lambda match: sections[match[1]], body) for title, body in sections.items()}
+    sections = {title: _COMMENT.sub("", body).strip() for title, body in _SECTION.findall(text)} | words
+    return {title: _filled(body, sections) for title, body in sections.items()}
+
+
+def scripts(package: str, folder: str) -> list[str]:
+    """The numbered scripts of a folder in a package, in order."""
+    where = files(package).joinpath(folder)
+    names = sorted(each.name for each in where.iterdir() if each.name.endswith(".sql"))
+    return [where.joinpath(name).read_text(encoding="utf-8") for name in names]
+
+
+def _filled(body: str, sections: dict[str, str]) -> str:
+    while _INCLUDE.search(body):
+        body = _INCLUDE.sub(lambda match: sections[match[1]], body)
+    return body

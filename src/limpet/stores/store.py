@@ -4,7 +4,7 @@ Writes go through one writer, which groups them; reads go beside it. The event l
 """
 
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from msgspec import Raw, UnsetType
 
@@ -24,7 +24,7 @@ from limpet.events import bodies as b
 from limpet.ids import Ids, RandomIds, check_id
 from limpet.stores import ops
 from limpet.stores.backend import Backend, Capabilities, Outcome
-from limpet.stores.blobs import CHUNK, INLINE, Blob, pack_blob, pack_chunk, pack_value, unpack_chunk
+from limpet.stores.blobs import CHUNK, INLINE, Blob, is_name, pack_blob, pack_chunk, pack_value, unpack_chunk
 from limpet.stores.cipher import Cipher, MasterKeys, rotated
 from limpet.stores.handover import Handover, Threads
 from limpet.stores.privacy import hide_filter, reveal_request, reveal_row
@@ -37,6 +37,7 @@ from limpet.stores.writer import Writer
 __all__ = ["LARGEST_PAGE", "Store"]
 
 LARGEST_PAGE = 1_000
+Events = TypeVar("Events", bound=Sequence[Event])
 EVERYTHING = RunFilter()
 OPEN = RequestFilter()
 
@@ -107,7 +108,7 @@ class Store:
         for leg in legs:
             ops.check_leg(leg)
             if isinstance(leg, ops.Extend):
-                self._check_codec(leg)
+                self._check_codec(leg.events)
         small = tuple(blob for blob in blobs if len(blob.chunks) == 1)
         for blob in blobs:
             if len(blob.chunks) > 1:
@@ -197,6 +198,7 @@ class Store:
 
     async def keep_late(self, events: Sequence[Sealed]) -> None:
         """Keep what a superseded worker still has, beside the log."""
+        self._check_codec(events)
         await self._writer.submit(ops.KeepLate(events=tuple(events)))
 
     async def rebuild(self, run: str) -> None:
@@ -248,7 +250,7 @@ class Store:
 
     async def read_blob(self, blob: str) -> AsyncIterator[bytes]:
         """What a blob holds, chunk by chunk; raises BlobDamaged, at the latest at its end, if it is not what it was."""
-        row = await self._handover.call(lambda: self._backend.blob(blob))
+        row = await self._handover.call(lambda: self._backend.blob(blob)) if is_name(blob) else None
         if row is None:
             raise NotFound(what="blob", id=blob)
         hasher = self.codec.hasher()
@@ -357,7 +359,10 @@ class Store:
     async def feed(self, after: str = "", *, limit: int = LARGEST_PAGE) -> Feed:
         """Events of all streams after a place, each exactly once and none missed; go on from the page's `next`."""
         _check_page(limit)
-        return await self._handover.call(lambda: self._backend.feed(after, limit))
+        try:
+            return await self._handover.call(lambda: self._feed(after, limit))
+        except ValueError as error:
+            raise InvalidValue(path="after", reason=f"{after!r} is not a place that a feed gave") from error
 
     async def feed_end(self) -> str:
         """The place from which a feed gives only what is written from now on."""
@@ -368,7 +373,7 @@ class Store:
         while True:
             row = await self.get(run)
             requests = await self._handover.call(
-                lambda: self._backend.requests(RequestFilter(status=None, run=run), LARGEST_PAGE)
+                lambda: self._backend.requests(RequestFilter(status=None, run=run), row.seq + 1)  # noqa: B023
             )
             blobs = await self._handover.call(lambda: self._backend.references(run))
             log = [(event, self.decode(event)) async for event in self.log(run) if event.seq <= row.seq]
@@ -404,19 +409,23 @@ class Store:
             raise NotFound(what="blob", id=blob)
         return found
 
-    def _known(self, events: list[Event]) -> list[Event]:
+    def _feed(self, after: str, limit: int) -> Feed:
+        page = self._backend.feed(after, limit)
+        self._known(page.events)
+        return page
+
+    def _known(self, events: Events) -> Events:
         """Look up keys that are new here while this is not the event loop."""
         if self.codec.is_private:
             self.codec.learn({event.key_id for event in events})
         return events
 
-    def _check_codec(self, leg: ops.Extend) -> None:
+    def _check_codec(self, events: Sequence[Sealed]) -> None:
         """In an encrypted store nothing is readable, and nothing is encrypted in one that is not."""
-        for sealed in leg.events:
+        for sealed in events:
             if bool(sealed.event.key_id) != self.codec.is_private:
-                raise InvalidAppend(
-                    run=leg.run, reason=f"event {sealed.event.seq} was not sealed by this store's codec"
-                )
+                reason = f"event {sealed.event.seq} was not sealed by this store's codec"
+                raise InvalidAppend(run=sealed.event.run, reason=reason)
 
     async def _take_out_keys(self) -> None:
         """Unwrap the store's keys, or make the first ones; whether a store is encrypted is settled when it is made."""

@@ -1,7 +1,7 @@
 """What each operation means, once for all stores: performed on `Tables`, inside one transaction.
 
 A refused operation fails alone: it either decides before its first write, or what it did is undone. Extensions that
-change nothing but heads come first and go to the database together; the others follow one by one.
+change nothing but their rows come first and go to the database together; the others follow one by one.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -35,24 +35,36 @@ def commit(begin: Begin, batch: Sequence[ops.Op[Any]], codec: Codec) -> list[Out
     ours = [op for op in batch if not isinstance(op, ops.Transact)] if theirs else batch
     done = iter(_commit(begin, ours, codec) if ours else ())
     for place, op in theirs.items():
-        outcomes[place] = transact(begin, op, codec)
+        try:
+            outcomes[place] = transact(begin, op, codec)
+        except StoreBusy as busy:  # others of its batch have been written
+            outcomes[place] = busy
     return [outcomes[place] if place in theirs else next(done) for place in range(len(batch))]
 
 
-def transact(begin: Begin, op: ops.Transact, codec: Codec) -> Outcome:
-    """A caller's own writes and its events, in one transaction; whatever is raised there undoes both."""
+def transact(
+    begin: Begin, op: ops.Transact, codec: Codec, committing: Callable[[ops.Transacted], object] = lambda _: None
+) -> Outcome:
+    """A caller's own writes and its events, in one transaction; whatever is raised there undoes both.
+
+    `committing` is told what is about to be committed, for whoever may have to ask afterwards whether it was.
+    """
     try:
         with begin() as tables:
             try:
-                return appending.transact(Transaction(tables, codec), op)
+                done = appending.transact(Transaction(tables, codec), op)
             except LimpetError as refused:
                 raise _Undone(refused) from refused
             except UNFORESEEN as error:
                 raise _Undone(_unforeseen(error)) from error
+            committing(done)
+            return done
     except appending.Theirs as raised:
         return ops.Raised(raised.error)
     except _Undone as undone:
         return undone.error
+    except Misfit as misfit:
+        return _unforeseen(misfit)
 
 
 def _commit(begin: Begin, batch: Sequence[ops.Op[Any]], codec: Codec) -> list[Outcome]:
@@ -60,9 +72,9 @@ def _commit(begin: Begin, batch: Sequence[ops.Op[Any]], codec: Codec) -> list[Ou
     try:
         with begin() as tables:
             return _perform(Transaction(tables, codec), batch)
-    except _Undone as broken:
+    except (_Undone, Misfit) as broken:
         if len(batch) == 1:
-            return [broken.error]
+            return [broken.error if isinstance(broken, _Undone) else _unforeseen(broken)]
     return [_alone(begin, op, codec) for op in batch]
 
 
@@ -85,11 +97,12 @@ def _perform(tx: Transaction, batch: Sequence[ops.Op[Any]]) -> list[Outcome]:
     plans = _plans(batch)
     bodies, blobs = _content(batch)
     others = [op for place, op in enumerate(batch) if place not in plans]
-    if others or blobs:
+    more = bool(others or blobs or any(each.deltas for each in plans.values()))
+    if more:
         tx.tables.expect(*_touched(batch))
     try:
         tx.bring(blobs, bodies)
-        together = appending.extend_all(tx, list(plans.values()), final=not (others or tx.blobs)) if plans else []
+        together = appending.extend_all(tx, list(plans.values()), final=not (more or tx.blobs)) if plans else []
     except UNFORESEEN as error:
         raise _Undone(_unforeseen(error)) from error
     done = iter(together)
@@ -97,13 +110,13 @@ def _perform(tx: Transaction, batch: Sequence[ops.Op[Any]]) -> list[Outcome]:
 
 
 def _plans(batch: Sequence[ops.Op[Any]]) -> dict[int, appending.Plan]:
-    """The appends that change nothing but the head of one stream, by their place; one for each stream."""
+    """The appends that change nothing but the row of one stream, by their place; one for each stream."""
     plans: dict[int, appending.Plan] = {}
     streams = set()
     for place, op in enumerate(batch):
         if isinstance(op, ops.Append) and len(op.legs) == 1 and isinstance(op.legs[0], ops.Extend):
             planned = appending.plan(op.legs[0])
-            if not planned.deltas and op.legs[0].run not in streams:
+            if not planned.asks and op.legs[0].run not in streams:
                 streams.add(op.legs[0].run)
                 plans[place] = planned
     return plans

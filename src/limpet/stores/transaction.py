@@ -10,7 +10,7 @@ from limpet.events import AnyBody, Codec, Event, Head, Sealed, blobs_of, seal_al
 from limpet.events import bodies as b
 from limpet.state import ENDED
 from limpet.stores.backend import Tables
-from limpet.stores.blobs import Blob
+from limpet.stores.blobs import Blob, is_name
 from limpet.stores.privacy import hide_goal, hide_request
 from limpet.stores.project import Closed, Delta, Described, Opened, RequestChange, apply, apply_request, project
 from limpet.stores.rows import RequestRow, RunRow
@@ -87,7 +87,7 @@ class Transaction:
         """Store blobs that come with an append, and make sure that those which bodies refer to stay."""
         if blobs:
             self.tables.put_blobs(blobs)
-        wanted = {blob for body in bodies for blob in blobs_of(body)}
+        wanted = {blob for body in bodies for blob in blobs_of(body) if is_name(blob)}
         if wanted:
             self.blobs |= self.tables.find_blobs(wanted)
 

@@ -7,10 +7,11 @@ reopened: nobody knows what the disk still holds.
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from copy import copy
 from threading import Lock
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from limpet.errors import ConnectionLost, LimpetError, StoreBusy, StoreUnavailable
+from limpet.errors import ConnectionLost, LimpetError, StaleServer, StoreBusy, StoreUnavailable
 from limpet.stores.backend import Outcome
 from limpet.stores.handover import CLOSED, Lane
 from limpet.stores.ops import Missed, Op, Renew, Taken
@@ -114,8 +115,8 @@ class Writer:
             return [StoreUnavailable(reason=self._broken) for _ in batch]
         try:
             return self._commit(batch)
-        except (StoreBusy, ConnectionLost) as passing:
-            return [type(passing)(reason=passing.reason) for _ in batch]
+        except (StoreBusy, ConnectionLost, StaleServer) as passing:
+            return [copy(passing) for _ in batch]
         except Exception as error:  # noqa: BLE001 - whoever waits must hear, and nobody knows what was written
             self._broken = _unavailable(error).reason
             return [_unavailable(error) for _ in batch]

@@ -16,6 +16,7 @@ Behaviours that need a capability which the store declares it lacks are left out
 from limpet.stores.backend import Capabilities
 from limpet.stores.conformance import (
     appending,
+    blobs,
     claiming,
     clocks,
     commands,
@@ -23,12 +24,15 @@ from limpet.stores.conformance import (
     conversations,
     creating,
     expiry,
+    feeding,
     fencing,
     listing,
     payloads,
     reading,
+    rebuilding,
     requests,
     snapshots,
+    transactions,
     unknown,
     watching,
 )
@@ -56,6 +60,10 @@ TOPICS = (
     payloads,
     clocks,
     unknown,
+    blobs,
+    transactions,
+    feeding,
+    rebuilding,
 )
 
 

@@ -26,7 +26,9 @@ from limpet.stores import (
     Threads,
     WorkerRow,
 )
+from limpet.stores.blobs import Blob
 from limpet.stores.cipher import MasterKeys
+from limpet.stores.ops import Transacted, Work
 
 __all__ = ["BEHAVIOURS", "Behaviour", "Harness", "Owner", "World", "behaviour", "expect"]
 
@@ -218,18 +220,25 @@ class Owner:
         """A leg after the head that this owner knows."""
         return Extend(run=self.run, after=self.head, fence=self.fence, events=self.seal(*bodies))
 
-    async def send(self, leg: Extend) -> Appended | Missed | Taken:
-        """Append a leg; if it lands, know the new head."""
-        done = await self._store.append(leg)
+    async def send(self, leg: Extend, blobs: Sequence[Blob] = ()) -> Appended | Missed | Taken:
+        """Append a leg with the blobs that it brings; if it lands, know the new head."""
+        done = await self._store.append(leg, blobs=blobs)
         if isinstance(done, Appended):
             self.head = leg.events[-1].event.head
         return done
 
-    async def append(self, *bodies: AnyBody) -> Head:
+    async def append(self, *bodies: AnyBody, blobs: Sequence[Blob] = ()) -> Head:
         """Append what must land."""
-        done = await self.send(self.extend(*bodies))
+        done = await self.send(self.extend(*bodies), blobs)
         assert isinstance(done, Appended), done
         return self.head
+
+    async def transact(self, work: Work, store: Store | None = None) -> Transacted:
+        """Commit a caller's own writes with the events that it returns, and know the new head."""
+        where = store or self._store
+        done = await where.transact(self.run, after=self.head, fence=self.fence, actor=self.worker, work=work)
+        self.head = done.events[-1].event.head
+        return done
 
     async def row(self) -> RunRow:
         """The run's row now."""
@@ -254,7 +263,12 @@ def started(number: int = 1, attempt: int = 1) -> b.StepStarted:
 
 def completed(number: int = 1, output: object = None) -> b.StepCompleted:
     """A step gave a result."""
-    return b.StepCompleted(name=f"t#{number}", number=number, attempt=1, output=inline(output))
+    return gave(inline(output), number)
+
+
+def gave(output: Payload, number: int = 1) -> b.StepCompleted:
+    """A step gave a result that may be in a blob."""
+    return b.StepCompleted(name=f"t#{number}", number=number, attempt=1, output=output)
 
 
 def asked(request: str = "q1", **more: Any) -> b.RequestOpened:

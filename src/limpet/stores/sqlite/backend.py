@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from threading import Event as Flag
-from threading import Lock
 from typing import Any
 
 import apsw
@@ -12,9 +11,9 @@ import apsw
 from limpet.clock import Clock, SystemClock
 from limpet.errors import NotFound, StoreBusy, StoreUnavailable
 from limpet.events import Codec, Event, Packed
-from limpet.events.values import encode
 from limpet.stores.backend import Capabilities, Outcome, Tables
 from limpet.stores.blobs import BlobRow
+from limpet.stores.columns import as_text, late_of, request_of, row_of, worker_of
 from limpet.stores.ops import Op, Transact
 from limpet.stores.rows import (
     Feed,
@@ -28,10 +27,11 @@ from limpet.stores.rows import (
     Snapshot,
     WorkerRow,
 )
+from limpet.stores.spares import Spares
 from limpet.stores.sql import load
 from limpet.stores.sqlite.locks import HAVE_FLOCK, Gate, WorkerLocks
 from limpet.stores.sqlite.migrate import migrate
-from limpet.stores.sqlite.tables import SqliteTables, late_of, request_of, row_of, worker_of
+from limpet.stores.sqlite.tables import SqliteTables
 from limpet.stores.transact import commit
 
 __all__ = ["SqliteBackend"]
@@ -52,7 +52,6 @@ class SqliteBackend:
         self._clock = clock or SystemClock()
         self._locks = WorkerLocks(self._path)
         self._sql = load(__package__, "queries.sql")
-        self._lock = Lock()
         self._opened: _Opened | None = None
 
     def open(self) -> None:
@@ -193,7 +192,7 @@ class SqliteBackend:
             "created_from": where.created_from,
             "created_before": where.created_before,
             "status": where.status[0] if len(where.status) == 1 else None,
-            "statuses": encode(where.status).decode() if len(where.status) > 1 else None,
+            "statuses": as_text(where.status) if len(where.status) > 1 else None,
             "text": None if where.text is None else f"%{_escape(where.text)}%",
         }
         bindings: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
@@ -220,27 +219,11 @@ class SqliteBackend:
 
     @contextmanager
     def _reader(self) -> Iterator[apsw.Connection]:
-        with self._lock:
-            opened = self._alive()
-            db = opened.readers.pop() if opened.readers else None
-        with _translated():
-            if db is None:
-                db = opened.connect(reading=True)
-            try:
-                yield db
-            except BaseException:
-                db.close()
-                raise
-        with self._lock:
-            keep = self._opened is opened
-            if keep:
-                opened.readers.append(db)
-        if not keep:
-            db.close()
+        with _translated(), self._alive().readers.one() as db:
+            yield db
 
     def _disconnect(self) -> None:
-        with self._lock:
-            opened, self._opened = self._opened, None
+        opened, self._opened = self._opened, None
         if opened is not None:
             opened.close()
 
@@ -258,7 +241,7 @@ class _Opened:
         if not path.parent.is_dir():
             raise StoreUnavailable(reason=f"there is no folder {path.parent}")
         self.gate = Gate(path.with_name(f"{path.name}-gate"))
-        self.readers: list[apsw.Connection] = []
+        self.readers = Spares(lambda: self.connect(reading=True))
         self.gate.enter()
         try:
             self.writing = self.connect(reading=False)
@@ -281,8 +264,8 @@ class _Opened:
 
     def close(self) -> None:
         """Give up everything."""
-        for db in (*self.readers, self.writing):
-            db.close()
+        self.readers.close()
+        self.writing.close()
         self.gate.close()
 
 

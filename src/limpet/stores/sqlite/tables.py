@@ -1,28 +1,22 @@
 """The rows of a SQLite database, inside the writer's transaction, and how rows become values."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 import apsw
-import msgspec
 from msgspec.structs import astuple
 
 from limpet.clock import Clock
-from limpet.errors import Tampered
 from limpet.events import Event, Packed
-from limpet.events.values import encode
 from limpet.stores.backend import Extension, Misfit
 from limpet.stores.blobs import Blob
+from limpet.stores.columns import as_text, columns, readable, request_of, row_of, saved_columns, worker_of
 from limpet.stores.rows import KeyRow, Late, RequestRow, RunRow, Snapshot, WorkerRow
 from limpet.stores.sqlite.locks import WorkerLocks
 
-__all__ = ["SqliteTables", "late_of", "request_of", "row_of", "worker_of"]
+__all__ = ["SqliteTables"]
 
-_tuple = msgspec.json.Decoder(tuple[str, ...])
-_labels = msgspec.json.Decoder(dict[str, str])
-_agents = msgspec.json.Decoder(dict[str, tuple[str, ...]])
-_NOTHING = "[]"
 REMEMBERED = 100_000
 
 
@@ -76,7 +70,7 @@ class SqliteTables:
 
     def add(self, row: RunRow) -> int:
         """Insert the row of a new stream; its number."""
-        number: int = self._one("add", *_columns(row))[0]
+        number: int = self._one("add", *columns(row))[0]
         self._many("add_label", [(name, value, number) for name, value in row.labels.items()])
         return number
 
@@ -107,26 +101,7 @@ class SqliteTables:
 
     def save(self, row: RunRow) -> None:
         """Write back what may change of a row."""
-        self._run(
-            "save",
-            row.number,
-            row.status,
-            _text(row.waits),
-            row.ready_at,
-            row.seq,
-            row.hash,
-            row.time,
-            row.fence,
-            row.worker,
-            row.deaths,
-            row.ended,
-            row.goal,
-            row.step,
-            row.item,
-            row.items,
-            row.undoing,
-            row.cancelling,
-        )
+        self._run("save", row.number, *saved_columns(row))
 
     def insert(self, number: int, events: Sequence[Event], commands: Sequence[str | None] | None = None) -> None:
         """Add events; commands come each with the id that it is known by."""
@@ -146,7 +121,7 @@ class SqliteTables:
 
     def rewrite(self, row: RunRow, requests: Sequence[RequestRow], blobs: Sequence[int]) -> None:
         """Replace everything that was made from a stream's log."""
-        self._run("rewrite", *_columns(row))
+        self._run("rewrite", *columns(row))
         for name in ("drop_labels", "drop_requests", "drop_refs"):
             self._run(name, row.number)
         self._many("add_label", [(name, value, row.number) for name, value in row.labels.items()])
@@ -169,7 +144,7 @@ class SqliteTables:
 
     def find_blobs(self, blobs: Collection[str]) -> dict[str, int]:
         """The numbers of those that are there."""
-        return dict(self._all("find_blobs", _text(list(blobs))))
+        return dict(self._all("find_blobs", as_text(list(blobs))))
 
     def refer(self, references: Sequence[tuple[int, int]]) -> None:
         """Streams refer to blobs; a blob that somebody refers to is not loose."""
@@ -232,7 +207,7 @@ class SqliteTables:
             row.seq,
             row.kind,
             row.status,
-            _text(row.to),
+            as_text(row.to),
             row.risk,
             row.tool,
             row.opened,
@@ -254,7 +229,7 @@ class SqliteTables:
     def save_worker(self, worker: WorkerRow) -> None:
         """Insert or replace a worker's row; its lock is taken before anybody can see the row."""
         self._locks.hold(worker.id)
-        self._run("save_worker", worker.id, worker.host, _text(worker.agents), worker.started, worker.lease_until)
+        self._run("save_worker", worker.id, worker.host, as_text(worker.agents), worker.started, worker.lease_until)
 
     def drop_worker(self, worker: str) -> None:
         """Delete a worker's row."""
@@ -267,11 +242,11 @@ class SqliteTables:
 
     def held_by(self, worker: str) -> list[RunRow]:
         """The runs that a worker has."""
-        return _readable(self._all("held_by", worker))
+        return readable(self._all("held_by", worker))
 
     def ready(self, agent: str, versions: Sequence[str], limit: int) -> list[RunRow]:
         """Runs of an agent that may be claimed now, longest ready first."""
-        return _readable(self._all("ready", agent, self.now(), _text(list(versions)), limit))
+        return readable(self._all("ready", agent, self.now(), as_text(list(versions)), limit))
 
     def take_slot(self, name: str, size: int, number: int, *, driven: bool) -> bool:
         """Take one of `size` slots for a run, or keep the one it has."""
@@ -338,63 +313,22 @@ class SqliteTables:
         return self._run(name, *bindings).fetchall()
 
 
-def row_of(found: tuple[Any, ...]) -> RunRow:
-    """A stream's row, from the columns that the statements give."""
-    values = dict(zip(RunRow.__struct_fields__, found, strict=True))
-    try:
-        values["waits"] = () if values["waits"] == _NOTHING else _tuple.decode(values["waits"])
-        values["labels"] = _labels.decode(values["labels"])
-    except msgspec.MsgspecError as error:
-        raise Tampered(run=values["id"], seq=values["seq"], reason=f"its row cannot be read ({error})") from error
-    values["undoing"], values["cancelling"] = bool(values["undoing"]), bool(values["cancelling"])
-    return RunRow(**values)
-
-
-def _readable(found: list[tuple[Any, ...]]) -> list[RunRow]:
-    """Rows for claiming: one that cannot be read is not driven, tells why when it is asked for, and stops nobody."""
-    rows = []
-    for each in found:
-        with suppress(Tampered):
-            rows.append(row_of(each))
-    return rows
-
-
-def request_of(found: tuple[Any, ...]) -> RequestRow:
-    """A request's row."""
-    values = dict(zip(RequestRow.__struct_fields__, found, strict=True))
-    values["to"] = _tuple.decode(values["to"])
-    return RequestRow(**values)
-
-
-def worker_of(found: tuple[Any, ...]) -> WorkerRow:
-    """A worker's row."""
-    values = dict(zip(WorkerRow.__struct_fields__, found, strict=True))
-    values["agents"] = _agents.decode(values["agents"])
-    return WorkerRow(**values)
-
-
-def late_of(run: str, found: tuple[Any, ...]) -> Late:
-    """What came too late."""
-    return Late(Event(run, *found[:-1]), found[-1])
-
-
-def _columns(row: RunRow) -> tuple[Any, ...]:
-    """What is stored of a row, but its number."""
-    _, *values, labels = astuple(row)
-    values[_WAITS] = _text(row.waits)
-    return (*values, _text(labels))
-
-
-_WAITS = RunRow.__struct_fields__.index("waits") - 1
 _ENDS = (apsw.SQLITE_TRANSACTION, apsw.SQLITE_SAVEPOINT, apsw.SQLITE_ATTACH, apsw.SQLITE_DETACH)
 _LOOKING = ("table_info", "table_xinfo", "table_list", "index_list", "index_info", "index_xinfo", "foreign_key_list")
-_WRITES = (
-    apsw.SQLITE_INSERT,
-    apsw.SQLITE_UPDATE,
-    apsw.SQLITE_DELETE,
-    apsw.SQLITE_ALTER_TABLE,
-    apsw.SQLITE_DROP_TABLE,
-)
+# What changes a table, by which of the authorizer's words names it.
+_WRITES = {
+    apsw.SQLITE_INSERT: 0,
+    apsw.SQLITE_UPDATE: 0,
+    apsw.SQLITE_DELETE: 0,
+    apsw.SQLITE_CREATE_TABLE: 0,
+    apsw.SQLITE_DROP_TABLE: 0,
+    apsw.SQLITE_ALTER_TABLE: 1,
+    apsw.SQLITE_CREATE_INDEX: 1,
+    apsw.SQLITE_DROP_INDEX: 1,
+    apsw.SQLITE_CREATE_TRIGGER: 1,
+    apsw.SQLITE_CREATE_TEMP_TRIGGER: 1,
+    apsw.SQLITE_DROP_TRIGGER: 1,
+}
 
 
 def _only_their_own(
@@ -404,12 +338,8 @@ def _only_their_own(
     *_: str | None,
 ) -> int:
     """A caller may read everything and write its own tables; the transaction and our tables are not its."""
-    named = ((second if action == apsw.SQLITE_ALTER_TABLE else first) or "").lower()
     if action == apsw.SQLITE_PRAGMA:
-        return apsw.SQLITE_OK if named in _LOOKING else apsw.SQLITE_DENY
+        return apsw.SQLITE_OK if (first or "").lower() in _LOOKING else apsw.SQLITE_DENY
+    named = ((first, second)[_WRITES.get(action, 0)] or "").lower()
     forbidden = action in _ENDS or (action in _WRITES and named.startswith("limpet_"))
     return apsw.SQLITE_DENY if forbidden else apsw.SQLITE_OK
-
-
-def _text(value: object) -> str:
-    return encode(value).decode()

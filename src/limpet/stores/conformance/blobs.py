@@ -1,0 +1,713 @@
+"""Blobs: big content is stored once, is there whenever an event refers to it, and goes when nobody does."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Iterable
+from hashlib import shake_256
+
+from limpet.errors import InputConflict, InvalidAppend, LeaseLost, NotFound
+from limpet.events import Failure, Head, Lineage, Payload, inline, seal_all
+from limpet.events import bodies as b
+from limpet.stores import Appended, Create, Extend, Missed, Store, Tell
+from limpet.stores.blobs import CHUNK, INLINE, Blob, pack_blob
+from limpet.stores.conformance.suite import (
+    Owner,
+    World,
+    asked,
+    behaviour,
+    completed,
+    created,
+    expect,
+    gave,
+    started,
+)
+
+BIG = {"nested": [{"a": None, "b": [1.5, -0.0, True, "é"]}], "pages": ["so much of it"] * 2_000}
+NOWHERE = Payload(blob="0" * 64, bytes=9)
+
+
+# What goes where
+
+
+@behaviour()
+async def a_value_of_eight_kilobytes_stays_in_its_event(world: World) -> None:
+    """Up to 8,192 bytes of JSON are inline, and no blob comes with them."""
+    value = "x" * (INLINE - 2)
+    payload, blobs = world.store.pack(value)
+    assert (INLINE, blobs, payload.value()) == (8192, (), value)
+    assert await world.store.unpack(payload) == value
+
+
+@behaviour()
+async def one_byte_more_becomes_a_blob(world: World) -> None:
+    """8,193 bytes of JSON are put away, and their size is told."""
+    value = "x" * (INLINE - 1)
+    payload, [blob] = world.store.pack(value)
+    assert (payload.blob, payload.bytes, blob.size) == (blob.id, 8193, 8193)
+    owner = await world.own()
+    await owner.append(gave(payload), blobs=[blob])
+    assert await world.store.unpack(payload) == value
+
+
+@behaviour()
+async def a_big_value_comes_back_equal(world: World) -> None:
+    """What a log's reader unpacks is what was packed, to the last detail."""
+    await _own_with(world, BIG)
+    last = (await world.bodies())[-1]
+    assert isinstance(last, b.StepCompleted)
+    assert last.output is not None
+    assert await world.store.unpack(last.output) == BIG
+    assert str(await world.store.unpack(last.output)) == str(BIG)
+
+
+@behaviour()
+async def a_blob_is_there_for_everybody(world: World) -> None:
+    """Another store on the same data reads it as soon as the append has returned."""
+    payload = await _own_with(world, BIG)
+    assert await (await world.another()).unpack(payload) == BIG
+
+
+@behaviour()
+async def an_unknown_blob_is_not_found(world: World) -> None:
+    """Reading it says so at once."""
+    error = await expect(NotFound, _content(world.store, NOWHERE))
+    assert (error.what, error.id) == ("blob", NOWHERE.blob)
+    await expect(NotFound, world.store.unpack(NOWHERE))
+
+
+@behaviour()
+async def text_is_compressed_and_noise_is_not(world: World) -> None:
+    """Compression is used where it pays; both come back as they were."""
+    text, noise = b"the same words again " * 5_000, _noise(100_000)
+    packed = [pack_blob(world.store.codec, data).chunks[0] for data in (text, noise)]
+    assert ["zlib" in each.codec for each in packed] == [True, False]
+    assert len(packed[0].data) < len(text) // 8
+    for data in (text, noise):
+        assert await _content(world.store, await world.store.put_blob(data)) == data
+
+
+# Sizes and streams
+
+
+@behaviour()
+async def an_empty_blob_is_a_blob(world: World) -> None:
+    """Nothing is content too, in one piece or as a stream without parts."""
+    one = await world.store.put_blob(b"")
+    two = await world.store.put_blob(_stream(()))
+    assert one == two
+    assert await _content(world.store, one) == b""
+
+
+@behaviour()
+async def blobs_around_the_size_of_a_chunk_come_back(world: World) -> None:
+    """One byte less, exactly one chunk, one byte more, exactly two chunks: no edge loses or adds a byte."""
+    for size in (CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK):
+        data = _noise(size)
+        put = await world.store.put_blob(data)
+        streamed = await world.store.put_blob(_stream([data]))
+        assert put == streamed
+        assert put.bytes == size
+        assert await _content(world.store, put) == data
+
+
+@behaviour()
+async def a_blob_of_several_chunks_is_read_chunk_by_chunk(world: World) -> None:
+    """Nobody needs all of it in memory: no part is longer than a chunk."""
+    data = _noise(5 * CHUNK // 2)
+    payload = await world.store.put_blob(data)
+    assert isinstance(payload.blob, str)
+    parts = [part async for part in world.store.read_blob(payload.blob)]
+    assert [len(part) for part in parts] == [CHUNK, CHUNK, CHUNK // 2]
+    assert b"".join(parts) == data
+
+
+@behaviour()
+async def a_stream_of_odd_parts_is_the_same_blob(world: World) -> None:
+    """How content was cut when it came makes no difference: one name, one blob."""
+    data = _noise(5 * CHUNK // 2)
+    whole = await world.store.put_blob(data)
+    for cuts in ([1, 7, CHUNK - 3, CHUNK], [0, 2 * CHUNK + 5, 0], [CHUNK]):
+        assert await world.store.put_blob(_stream(_cut(data, cuts))) == whole
+    assert await _content(world.store, whole) == data
+    assert await _collected(world) == 1
+
+
+@behaviour()
+async def a_stream_that_comes_first_is_read_like_any_other(world: World) -> None:
+    """Content that was only ever streamed is whole, and can be referred to."""
+    data = _noise(3 * CHUNK)
+    payload = await world.store.put_blob(_stream(_cut(data, [99, CHUNK, 12345])))
+    owner = await world.own()
+    await owner.append(gave(payload))
+    assert await _collected(world) == 0
+    assert await _content(world.store, payload) == data
+
+
+@behaviour()
+async def a_value_of_several_chunks_comes_with_its_append(world: World) -> None:
+    """It is sent ahead, and the append refers to it."""
+    value = _noise(CHUNK).hex() + "!"
+    payload = await _own_with(world, value)
+    assert payload.bytes > 2 * CHUNK
+    assert await world.store.unpack(payload) == value
+    assert await _collected(world) == 0
+
+
+@behaviour()
+async def an_interrupted_upload_leaves_nothing_to_read(world: World) -> None:
+    """What was to come cannot be read, the interruption is told as it was, and the rest is collected."""
+    data = _noise(2 * CHUNK)
+
+    async def breaks() -> AsyncIterator[bytes]:
+        yield data[: CHUNK + 10]
+        raise ConnectionResetError
+
+    assert await _interrupted(world.store.put_blob(breaks()))
+    for wanted in (data, data[:CHUNK], data[: CHUNK + 10]):
+        await expect(NotFound, _content(world.store, _named(world, wanted)))
+    assert await _collected(world) == 1
+    assert await _collected(world) == 0
+
+
+@behaviour()
+async def an_upload_after_an_interrupted_one_is_whole(world: World) -> None:
+    """The same content can be sent again at once."""
+    data = _noise(2 * CHUNK)
+
+    async def breaks() -> AsyncIterator[bytes]:
+        yield data[: CHUNK + 10]
+        raise ConnectionResetError
+
+    assert await _interrupted(world.store.put_blob(breaks()))
+    assert await _content(world.store, await world.store.put_blob(_stream([data]))) == data
+    assert await _content(world.store, await world.store.put_blob(data)) == data
+    assert await _collected(world) == 2
+
+
+@behaviour()
+async def what_an_upload_is_called_on_its_way_refers_to_nothing(world: World) -> None:
+    """Only a whole blob has a name: an append cannot refer to half of one."""
+    owner = await world.own()
+    name = _named(world, b"x").blob
+    for blob in (f"upload:{name}", "upload:", ""):
+        await expect(NotFound, owner.send(owner.extend(gave(Payload(blob=blob)))))
+        await expect(NotFound, _content(world.store, Payload(blob=blob)))
+
+
+# Once
+
+
+@behaviour()
+async def content_is_stored_once(world: World) -> None:
+    """However often and in whatever way it comes, there is one blob of it to collect."""
+    data = _noise(50_000)
+    blob = pack_blob(world.store.codec, data)
+    names = {await world.store.put_blob(each) for each in (data, data, _stream([data]), _stream(_cut(data, [3, 999])))}
+    owner = await world.own()
+    await owner.append(started(), blobs=[blob, blob])
+    await owner.append(started(2), blobs=[blob])
+    assert names == {Payload(blob=blob.id, bytes=50_000)}
+    assert await _collected(world) == 1
+
+
+@behaviour()
+async def content_put_at_once_is_stored_once(world: World) -> None:
+    """Several stores and callers put the same few megabytes at the same time."""
+    data = _noise(5 * CHUNK // 2)
+    stores = [world.store, await world.another()]
+    puts = [store.put_blob(each) for store in stores for each in (data, data, _stream([data]))]
+    [payload] = set(await asyncio.gather(*puts))
+    assert await _content(world.store, payload) == data
+    assert await _collected(world) == 1
+
+
+@behaviour()
+async def different_content_has_different_names(world: World) -> None:
+    """Not even the same length makes two contents one."""
+    datas = [bytes([place]) * 10_000 for place in range(20)]
+    payloads = await asyncio.gather(*(world.store.put_blob(data) for data in datas))
+    assert len({payload.blob for payload in payloads}) == 20
+    assert [await _content(world.store, payload) for payload in payloads] == datas
+
+
+@behaviour()
+async def many_runs_share_a_blob(world: World) -> None:
+    """Each reads it, and it stays while one of them has it."""
+    payload, blobs = world.store.pack(BIG)
+    for place in range(5):
+        owner = await world.own(f"r{place}")
+        await owner.append(gave(payload), blobs=blobs if place == 0 else ())
+    assert await _collected(world) == 0
+    assert await world.store.unpack(payload) == BIG
+
+
+# An event never refers to what is not there
+
+
+@behaviour()
+async def an_append_that_refers_to_nothing_is_refused(world: World) -> None:
+    """Nothing is written; sent again with its blob it lands."""
+    owner = await world.own()
+    payload, blobs = world.store.pack(BIG)
+    leg = owner.extend(started(), gave(payload))
+    error = await expect(NotFound, owner.send(leg))
+    assert (error.what, error.id) == ("blob", payload.blob)
+    assert (await owner.row()).head == owner.head
+    assert isinstance(await owner.send(leg, blobs), Appended)
+
+
+@behaviour()
+async def an_append_that_changes_rows_and_refers_to_nothing_is_refused(world: World) -> None:
+    """A request, a patch or an end with a missing blob changes no row."""
+    owner = await world.own()
+    before = await owner.row()
+    await expect(NotFound, owner.send(owner.extend(asked(context=NOWHERE))))
+    await expect(NotFound, owner.send(owner.extend(b.RunCompleted(output=NOWHERE))))
+    assert await owner.row() == before
+    assert await world.store.requests() == []
+    assert len(await world.log()) == 2
+
+
+@behaviour()
+async def a_creation_that_refers_to_nothing_is_refused(world: World) -> None:
+    """There is no run; with its blob there is."""
+    payload, blobs = world.store.pack(BIG)
+    error = await expect(NotFound, world.store.create("r1", created(input=payload), actor="test"))
+    assert error.what == "blob"
+    await expect(NotFound, world.store.get("r1"))
+    _, fresh = await world.store.create("r1", created(input=payload), actor="test", blobs=blobs)
+    assert fresh
+    assert await world.store.check_rows("r1") == []
+
+
+@behaviour()
+async def a_command_that_refers_to_nothing_is_refused(world: World) -> None:
+    """It wakes nobody and decides nothing; with its blob it is taken."""
+    await world.waiting("person", "q1")
+    payload, blobs = world.store.pack(BIG)
+    answer = b.RequestAnswered(command="c1", request="q1", decision="answered", by="ann", answer=payload)
+    before = await world.store.get("r1")
+    error = await expect(NotFound, world.store.tell("r1", answer, actor="ann"))
+    assert error.what == "blob"
+    assert await world.store.get("r1") == before
+    assert [request.id for request in await world.store.requests()] == ["q1"]
+    await world.store.tell("r1", answer, actor="ann", blobs=blobs)
+    assert len(await world.claim()) == 1
+    assert await _collected(world) == 0
+
+
+@behaviour()
+async def a_command_with_a_blob_may_be_repeated(world: World) -> None:
+    """With its blob or without, it is taken once."""
+    await world.own()
+    payload, blobs = world.store.pack(BIG)
+    signal = b.SignalReceived(command="c1", signal="go", value=payload)
+    first = await world.store.tell("r1", signal, actor="ann", blobs=blobs)
+    assert await world.store.tell("r1", signal, actor="ann", blobs=blobs) == first
+    assert await world.store.tell("r1", signal, actor="ann") == first
+    assert (await world.kinds()).count("signal.received") == 1
+
+
+@behaviour()
+async def if_one_leg_refers_to_nothing_no_leg_is_written(world: World) -> None:
+    """A call and its child, a run's end and the message to its parent: all or nothing, in whatever order."""
+    parent = await world.own("p1")
+    call = parent.extend(b.AgentCalled(name="call#1", run="c1", agent="a", mode="call", asked=""))
+    child = Create(run="c1", bodies=(created(input=NOWHERE, parent=Lineage(run="p1")),), actor="w1")
+    for legs in ((call, child), (child, call)):
+        error = await expect(NotFound, world.store.append(*legs))
+        assert error.what == "blob"
+    ending = parent.extend(b.RunCompleted(output=NOWHERE))
+    await world.create("p2")
+    told = Tell(run="p2", bodies=(b.AgentReturned(command="c1", run="p1", outcome="completed"),), actor="w1")
+    for ends in ((ending, told), (told, ending)):
+        await expect(NotFound, world.store.append(*ends))
+    assert (await parent.row()).head == parent.head
+    assert await world.kinds("p2") == ["run.created"]
+    await expect(NotFound, world.store.get("c1"))
+
+
+@behaviour()
+async def several_legs_bring_their_blobs_together(world: World) -> None:
+    """Each stream holds what it refers to."""
+    parent = await world.own("p1")
+    asks, [one] = world.store.pack(BIG)
+    takes, [two] = world.store.pack([BIG, "more"])
+    call = parent.extend(b.AgentCalled(name="call#1", run="c1", agent="a", mode="call", asked=""), gave(asks))
+    child = Create(run="c1", bodies=(created(input=takes, parent=Lineage(run="p1")),), actor="w1")
+    assert isinstance(await world.store.append(call, child, blobs=[one, two]), Appended)
+    assert await _collected(world) == 0
+    assert [await world.store.check_rows(run) for run in ("p1", "c1")] == [[], []]
+
+
+@behaviour()
+async def an_optional_command_that_refers_to_nothing_is_left_out(world: World) -> None:
+    """The rest of the append goes on."""
+    owner = await world.own("r1")
+    await world.create("r2")
+    signal = b.SignalReceived(command="c1", signal="go", value=NOWHERE)
+    done = await world.store.append(
+        owner.extend(started()), Tell(run="r2", bodies=(signal,), actor="w1", optional=True)
+    )
+    assert isinstance(done, Appended)
+    assert done.heads[1] is None
+    assert await world.kinds("r2") == ["run.created"]
+
+
+@behaviour()
+async def a_neighbour_that_refers_to_nothing_harms_nobody(world: World) -> None:
+    """Of many appends at once those without their blob are refused, and the others land."""
+    owners = [await world.own(f"r{place}") for place in range(20)]
+    payload, blobs = world.store.pack(BIG)
+    asks = [
+        owner.send(owner.extend(gave(NOWHERE))) if place % 2 else owner.send(owner.extend(gave(payload)), blobs)
+        for place, owner in enumerate(owners)
+    ]
+    done = await asyncio.gather(*asks, return_exceptions=True)
+    assert [isinstance(each, NotFound) for each in done] == [bool(place % 2) for place in range(20)]
+    assert [len(await world.log(owner.run)) for owner in owners] == [3, 2] * 10
+
+
+@behaviour()
+async def every_payload_of_an_event_is_held(world: World) -> None:
+    """Not only results: what a request shows, what a decision chose from, what a failure knows."""
+    owner = await world.own()
+    payloads, blobs = _several(world, 8)
+    schema, options, default, args, context, chosen, choices, facts = payloads
+    await owner.append(
+        asked(schema=schema, options=options, default=default, args=args, context=context),
+        b.DecisionMade(name="d#1", question="?", chosen=chosen, options=choices, because="x"),
+        b.StepFailed(name="t#1", number=1, attempt=1, failure=Failure(type="builtins.ValueError", facts=facts)),
+        blobs=blobs,
+    )
+    assert await _collected(world) == 0
+    assert [await world.store.unpack(payload) for payload in payloads] == [_value(place) for place in range(8)]
+
+
+@behaviour()
+async def two_hundred_blobs_come_with_one_append(world: World) -> None:
+    """All of them, and each is held."""
+    owner = await world.own()
+    payloads, blobs = _several(world, 200)
+    await owner.append(*(gave(payload, place + 1) for place, payload in enumerate(payloads)), blobs=blobs)
+    assert await _collected(world) == 0
+    assert [await world.store.unpack(payload) for payload in payloads] == [_value(place) for place in range(200)]
+    assert await world.store.check_rows("r1") == []
+
+
+@behaviour()
+async def a_message_is_stored_by_its_content(world: World) -> None:
+    """A conversation refers to blobs like a run, from its first message on."""
+    payload, blobs = world.store.pack(BIG)
+    first = Create(run="c1", bodies=(b.ConversationCreated(), _message(payload)), actor="test")
+    error = await expect(NotFound, world.store.append(first))
+    assert error.what == "blob"
+    await world.store.append(first, blobs=blobs)
+    head = (await world.store.get("c1")).head
+    await expect(NotFound, world.store.append(_say(world, head, NOWHERE)))
+    assert isinstance(await world.store.append(_say(world, head, payload)), Appended)
+    assert await _collected(world) == 0
+    assert await world.store.unpack(payload) == BIG
+    assert await world.store.check_rows("c1") == []
+
+
+# Repeating, and what is refused
+
+
+@behaviour()
+async def an_append_with_blobs_may_be_repeated(world: World) -> None:
+    """A lost reply is known as landed, whether the blobs come again or not."""
+    owner = await world.own()
+    payload, blobs = world.store.pack(BIG)
+    leg = owner.extend(gave(payload))
+    first = await world.store.append(leg, blobs=blobs)
+    assert isinstance(first, Appended)
+    assert await world.store.append(leg, blobs=blobs) == first
+    assert await world.store.append(leg) == first
+    assert len(await world.log()) == 3
+    assert await _collected(world) == 0
+
+
+@behaviour()
+async def a_creation_with_a_big_input_may_be_repeated(world: World) -> None:
+    """The same content is the same input, and other content is a conflict."""
+    payload, blobs = world.store.pack(BIG)
+    other, others = world.store.pack({**BIG, "more": 1})
+    for fresh in (True, False, False):
+        assert (await world.store.create("r1", created(input=payload), actor="test", blobs=blobs))[1] is fresh
+    await expect(InputConflict, world.store.create("r1", created(input=other), actor="test", blobs=others))
+    assert await world.store.unpack(payload) == BIG
+
+
+@behaviour()
+async def a_refused_append_leaves_at_most_a_loose_blob(world: World) -> None:
+    """One that missed something, and one of a superseded worker: what they brought is collected."""
+    old = await world.own()
+    payload, blobs = world.store.pack(BIG)
+    stale = old.extend(gave(payload))
+    await old.append(started())
+    assert isinstance(await world.store.append(stale, blobs=blobs), Missed)
+    world.advance("11s")
+    await world.worker("w2")
+    [claimed] = await world.claim("w2")
+    await expect(LeaseLost, old.send(old.extend(gave(payload)), blobs))
+    assert await _collected(world) <= 1
+    await expect(NotFound, world.store.unpack(payload))
+    new = Owner(world, claimed.row)
+    await expect(NotFound, new.send(new.extend(gave(payload))))
+    await new.append(gave(payload), blobs=blobs)
+
+
+@behaviour()
+async def a_malformed_append_stores_no_blob(world: World) -> None:
+    """What no correct writer would send is refused before anything is touched."""
+    owner = await world.own()
+    _, small = world.store.pack(BIG)
+    _, large = world.store.pack(_noise(CHUNK).hex())
+    forked = b.RunForked(run="r1", at=1, step=0, effects="ask")
+    for blobs in (small, large):
+        await expect(InvalidAppend, world.store.append(Create(run="r2", bodies=(forked,), actor="x"), blobs=blobs))
+        await expect(InvalidAppend, owner.send(owner.extend(b.ConversationCreated()), blobs))
+    assert await _collected(world) == 0
+
+
+@behaviour()
+async def a_blob_that_is_not_referred_to_is_loose(world: World) -> None:
+    """Coming with an append is not enough: what its events do not name is collected."""
+    owner = await world.own()
+    payload, blobs = world.store.pack(BIG)
+    await owner.append(completed(), blobs=blobs)
+    assert await world.store.unpack(payload) == BIG
+    assert await _collected(world) == 1
+    await expect(NotFound, world.store.unpack(payload))
+
+
+# Collection
+
+
+@behaviour()
+async def a_loose_blob_lives_for_an_hour(world: World) -> None:
+    """By the store's clock: not less, and not for ever."""
+    payload = await world.store.put_blob(_noise(10_000))
+    world.advance("1h")
+    assert await world.store.collect_blobs() == 0
+    assert await _content(world.store, payload) == _noise(10_000)
+    world.advance("1us")
+    assert await world.store.collect_blobs() == 1
+    await expect(NotFound, _content(world.store, payload))
+    assert await world.store.collect_blobs() == 0
+
+
+@behaviour()
+async def putting_a_blob_again_starts_its_hour_anew(world: World) -> None:
+    """In whatever way it comes: somebody is about to refer to it."""
+    data = _noise(5 * CHUNK // 2)
+    small = _noise(10_000)
+    blob = pack_blob(world.store.codec, small)
+    owner = await world.own()
+    await world.store.put_blob(data)
+    await world.store.put_blob(small)
+    again = (
+        lambda: asyncio.gather(world.store.put_blob(data), world.store.put_blob(small)),
+        lambda: asyncio.gather(world.store.put_blob(_stream([data])), owner.append(started(), blobs=[blob])),
+    )
+    for put in again:
+        world.advance("40m")
+        assert await world.store.collect_blobs() == 0
+        await put()
+    world.advance("40m")
+    assert await world.store.collect_blobs() == 0
+    world.advance("21m")
+    assert await world.store.collect_blobs() == 2
+
+
+@behaviour()
+async def a_slow_upload_is_not_collected_on_its_way(world: World) -> None:
+    """Its hour counts from its last chunk."""
+    data = _noise(4 * CHUNK)
+
+    async def slow() -> AsyncIterator[bytes]:
+        for part in _cut(data, [CHUNK, CHUNK, CHUNK]):
+            yield part
+            world.advance("40m")
+            assert await world.store.collect_blobs() == 0
+
+    assert await _content(world.store, await world.store.put_blob(slow())) == data
+
+
+@behaviour()
+async def the_grace_can_be_chosen(world: World) -> None:
+    """Less than an hour for whoever knows that nothing is on its way, more for whoever is careful."""
+    await world.store.put_blob(b"x")
+    world.advance("2h")
+    assert await world.store.collect_blobs(grace="3h") == 0
+    assert await world.store.collect_blobs(grace="0s") == 1
+
+
+@behaviour()
+async def what_is_referred_to_is_never_collected(world: World) -> None:
+    """However old it is, and though its run has ended."""
+    owner = await world.own()
+    payload, blobs = world.store.pack(BIG)
+    await owner.append(gave(payload), blobs=blobs)
+    await owner.append(b.RunCompleted(output=inline(None)))
+    world.advance("400d")
+    assert await world.store.collect_blobs(grace="0s") == 0
+    assert await world.store.unpack(payload) == BIG
+
+
+@behaviour()
+async def a_blob_put_ahead_is_held_once_an_event_refers_to_it(world: World) -> None:
+    """From then on its hour does not count."""
+    payload = await world.store.put_blob(_noise(10_000))
+    owner = await world.own()
+    world.advance("59m")
+    await owner.append(gave(payload))
+    assert await _collected(world) == 0
+    assert await _content(world.store, payload) == _noise(10_000)
+
+
+@behaviour()
+async def a_blob_of_another_run_is_left_alone(world: World) -> None:
+    """One run refers to it, another put it and never did: it stays."""
+    payload, blobs = world.store.pack(BIG)
+    one = await world.own("r1")
+    two = await world.own("r2")
+    await one.append(started(), blobs=blobs)
+    await two.append(gave(payload))
+    await one.append(started(2), blobs=blobs)
+    assert await _collected(world) == 0
+    assert await world.store.unpack(payload) == BIG
+
+
+@behaviour()
+async def what_was_collected_can_come_again(world: World) -> None:
+    """A blob's name is never used up."""
+    data = _noise(5 * CHUNK // 2)
+    for each in (data, _stream([data]), data):
+        payload = await world.store.put_blob(each)
+        assert await _content(world.store, payload) == data
+        assert await _collected(world) == 1
+    owner = await world.own()
+    await expect(NotFound, owner.send(owner.extend(gave(payload))))
+    await world.store.put_blob(data)
+    await owner.append(gave(payload))
+    assert await _content(world.store, payload) == data
+
+
+@behaviour()
+async def many_loose_blobs_are_all_collected(world: World) -> None:
+    """More than fit into one batch, and not one that is held."""
+    owner = await world.own()
+    _, loose = _several(world, 600)
+    payload, held = world.store.pack(BIG)
+    await owner.append(gave(payload), blobs=[*loose, *held])
+    assert await _collected(world) == 600
+    assert await world.store.unpack(payload) == BIG
+
+
+@behaviour()
+async def collecting_beside_appends_breaks_no_reference(world: World) -> None:
+    """An append that reuses old content lands with it, or is refused and lands with the blob that it brings."""
+    payload, blobs = world.store.pack(BIG)
+    owners = [await world.own(f"r{place}") for place in range(20)]
+    stores = [world.store, await world.another()]
+    await owners[0].append(started(), blobs=blobs)
+    world.advance("2h")
+
+    async def reuse(owner: Owner) -> None:
+        leg = owner.extend(gave(payload))
+        try:
+            assert isinstance(await owner.send(leg), Appended)
+        except NotFound:
+            assert isinstance(await owner.send(leg, blobs), Appended)
+
+    await asyncio.gather(
+        *(reuse(owner) for owner in owners), *(store.collect_blobs() for store in stores for _ in range(5))
+    )
+    assert await _collected(world) == 0
+    assert await world.store.unpack(payload) == BIG
+    assert [await world.store.check_rows(owner.run) for owner in owners] == [[]] * 20
+
+
+@behaviour()
+async def snapshots_and_late_results_outlive_collection(world: World) -> None:
+    """Collecting touches blobs and nothing else."""
+    owner = await world.own()
+    await world.store.save_snapshot("r1", owner.head, b"state")
+    await world.store.keep_late(owner.seal(completed(output="late")))
+    await world.store.put_blob(b"x")
+    log = await world.log()
+    assert await _collected(world) == 1
+    snapshot = await world.store.snapshot("r1")
+    assert snapshot is not None
+    assert snapshot.data == b"state"
+    assert len(await world.store.late("r1")) == 1
+    assert await world.log() == log
+
+
+def _noise(size: int) -> bytes:
+    """Bytes that do not compress, the same every time."""
+    return shake_256(b"limpet").digest(size)
+
+
+async def _stream(parts: Iterable[bytes]) -> AsyncIterator[bytes]:
+    for part in parts:
+        yield part
+
+
+def _cut(data: bytes, cuts: list[int]) -> Iterable[bytes]:
+    for length in cuts:
+        yield data[:length]
+        data = data[length:]
+    yield data
+
+
+async def _interrupted(putting: Awaitable[object]) -> bool:
+    try:
+        await putting
+    except ConnectionResetError:
+        return True
+    return False
+
+
+async def _content(store: Store, payload: Payload) -> bytes:
+    assert isinstance(payload.blob, str)
+    return b"".join([part async for part in store.read_blob(payload.blob)])
+
+
+def _named(world: World, data: bytes) -> Payload:
+    """What content would be called."""
+    return Payload(blob=pack_blob(world.store.codec, data).id, bytes=len(data))
+
+
+async def _collected(world: World) -> int:
+    """How many blobs go when everything that is loose has been so for long enough."""
+    world.advance("2h")
+    return await world.store.collect_blobs()
+
+
+async def _own_with(world: World, value: object) -> Payload:
+    """A run with a result that is a blob."""
+    owner = await world.own()
+    payload, blobs = world.store.pack(value)
+    await owner.append(gave(payload), blobs=blobs)
+    return payload
+
+
+def _value(place: int) -> list[object]:
+    return [place, "x" * 9_000]
+
+
+def _several(world: World, count: int) -> tuple[list[Payload], list[Blob]]:
+    packed = [world.store.pack(_value(place)) for place in range(count)]
+    return [payload for payload, _ in packed], [blob for _, blobs in packed for blob in blobs]
+
+
+def _message(content: Payload) -> b.MessageAdded:
+    return b.MessageAdded(message="m", role="user", content=content)
+
+
+def _say(world: World, head: Head, content: Payload) -> Extend:
+    now, codec = world.clock.now(), world.store.codec
+    events = seal_all(head, "c1", (_message(content),), time=now, fence=0, actor="ann", codec=codec)
+    return Extend(run="c1", after=head, fence=None, events=events)

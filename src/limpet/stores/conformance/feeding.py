@@ -1,0 +1,372 @@
+"""The feed: a cursor over all streams that gives every event once and misses none, whoever writes meanwhile."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any
+
+from limpet.errors import InvalidValue, LeaseLost
+from limpet.events import AnyBody, Event, Lineage, inline, verify
+from limpet.events import bodies as b
+from limpet.stores import Create, Missed, Store
+from limpet.stores.blobs import Blob
+from limpet.stores.conformance.suite import (
+    Owner,
+    World,
+    behaviour,
+    completed,
+    created,
+    expect,
+    signalled,
+    started,
+)
+
+# After everybody has finished, a store may still need a moment until all of it can be given.
+EMPTY_PAGES = 200
+
+
+@behaviour()
+async def everything_comes_once_in_the_order_of_each_log(world: World) -> None:
+    """The feed is the union of all logs, whatever the size of its pages."""
+    runs = await _several_histories(world)
+    logs = {run: await world.log(run) for run in runs}
+    total = sum(len(log) for log in logs.values())
+    for limit in (1, 2, 3, 7, total, 1000):
+        assert _by_run(await _all(world.store, limit=limit)) == logs
+
+
+@behaviour()
+async def a_page_is_no_longer_than_asked_for(world: World) -> None:
+    """And full while there is enough."""
+    await _several_histories(world)
+    after = ""
+    sizes = []
+    while True:
+        page = await world.store.feed(after, limit=4)
+        if not page.events:
+            break
+        sizes.append(len(page.events))
+        after = page.next
+    assert set(sizes[:-1]) == {4}
+    assert 1 <= sizes[-1] <= 4
+
+
+@behaviour()
+async def events_come_as_they_are_stored(world: World) -> None:
+    """Envelope, body and hash: what the feed gives can be verified and decoded."""
+    await _several_histories(world)
+    for run, events in _by_run(await _all(world.store)).items():
+        assert verify(events) == (await world.store.get(run)).head
+        assert [world.store.decode(event) for event in events] == await world.bodies(run)
+
+
+@behaviour()
+async def conversations_are_in_the_feed(world: World) -> None:
+    """Messages are events like any other."""
+    message = b.MessageAdded(message="m1", role="user", content=inline("hello"))
+    await world.store.append(Create(run="c1", bodies=(b.ConversationCreated(), message), actor="test"))
+    assert [event.kind for event in await _all(world.store)] == ["conversation.created", "message.added"]
+
+
+@behaviour()
+async def the_events_of_one_append_are_all_there(world: World) -> None:
+    """Of one stream or of several, though a page may end between them."""
+    owner = await world.own()
+    await owner.append(*(started(number) for number in range(1, 6)))
+    child = Create(run="c1", bodies=(created(parent=Lineage(run="r1")),), actor="w1")
+    call = b.AgentCalled(name="call#1", run="c1", agent="a", mode="call", asked="")
+    await world.store.append(owner.extend(call, completed()), child)
+    found = await _all(world.store, limit=2)
+    assert _by_run(found) == {run: await world.log(run) for run in ("r1", "c1")}
+    assert len(found) == 10
+
+
+@behaviour()
+async def an_empty_feed_gives_a_place_to_go_on_from(world: World) -> None:
+    """A reader may come before the first event."""
+    page = await world.store.feed()
+    assert page.events == ()
+    again = await world.store.feed(page.next)
+    await world.create()
+    for place in ("", page.next, again.next):
+        assert [event.kind for event in await _all(world.store, place)] == ["run.created"]
+
+
+@behaviour()
+async def a_reader_at_the_end_gets_what_comes_next(world: World) -> None:
+    """Each time only what is new."""
+    owner = await world.own()
+    after = await _end(world.store)
+    for number in range(1, 6):
+        await owner.append(started(number))
+        found, after = await _rest(world.store, after)
+        assert [world.store.decode(event) for event in found] == [started(number)]
+    assert (await world.store.feed(after)).events == ()
+
+
+@behaviour()
+async def the_end_of_the_feed_gives_only_what_is_written_later(world: World) -> None:
+    """For whoever does not care about the past."""
+    owner = await world.own()
+    end = await world.store.feed_end()
+    assert await _all(world.store, end) == []
+    await owner.append(started())
+    await world.create("r2")
+    assert [(event.run, event.seq) for event in await _all(world.store, end)] == [("r1", 3), ("r2", 1)]
+
+
+@behaviour()
+async def the_end_of_an_empty_feed_is_its_beginning(world: World) -> None:
+    """Nothing is missed by a reader that asked for the end first."""
+    end = await world.store.feed_end()
+    await world.create()
+    assert len(await _all(world.store, end)) == 1
+
+
+@behaviour()
+async def a_place_is_text_that_outlives_its_reader(world: World) -> None:
+    """Another store, opened later, goes on from it."""
+    owner = await world.own()
+    await owner.append(started(), started(2))
+    page = await world.store.feed(limit=2)
+    assert type(page.next) is str
+    later = await world.another()
+    found = await _all(later, page.next, limit=1)
+    assert [*page.events, *found] == await world.log()
+
+
+@behaviour()
+async def a_place_can_be_used_again(world: World) -> None:
+    """A reader that died before it had worked a page off gets the same page."""
+    await _several_histories(world)
+    first = await world.store.feed(limit=3)
+    second = await world.store.feed(first.next, limit=3)
+    assert await world.store.feed(limit=3) == first
+    assert await world.store.feed(first.next, limit=3) == second
+    assert not set(_ids(first.events)) & set(_ids(second.events))
+
+
+@behaviour()
+async def two_readers_do_not_disturb_each_other(world: World) -> None:
+    """Each has its own place."""
+    await _several_histories(world)
+    one, two = await asyncio.gather(_all(world.store, limit=1), _all(await world.another(), limit=5))
+    assert one == two
+
+
+@behaviour()
+async def what_is_refused_is_not_in_the_feed(world: World) -> None:
+    """Nor what came too late, nor snapshots: only what is in a log."""
+    old = await world.own()
+    stale = old.extend(started(2))
+    await old.append(started())
+    assert isinstance(await world.store.append(stale), Missed)
+    world.advance("11s")
+    await world.worker("w2")
+    await world.claim("w2")
+    await expect(LeaseLost, old.send(old.extend(completed())))
+    await world.store.keep_late(old.seal(completed()))
+    await world.store.save_snapshot("r1", old.head, b"state")
+    await world.store.put_blob(b"x")
+    assert await _all(world.store) == await world.log()
+
+
+@behaviour()
+async def a_page_has_one_to_a_thousand_events(world: World) -> None:
+    """Less or more is refused."""
+    for limit in (0, -1, 1001):
+        await expect(InvalidValue, world.store.feed(limit=limit))
+
+
+@behaviour()
+async def a_place_that_no_feed_gave_is_refused(world: World) -> None:
+    """It is not taken for the beginning."""
+    await world.create()
+    for place in ("nowhere", "1:x", "١x"):
+        await expect(InvalidValue, world.store.feed(place))
+
+
+@behaviour()
+async def a_rebuild_writes_nothing_into_the_feed(world: World) -> None:
+    """Rows are made anew, and no event is given again."""
+    owner = await world.own()
+    await owner.append(started())
+    end = await _end(world.store)
+    await world.store.rebuild("r1")
+    assert await _all(world.store, end) == []
+    assert await _all(world.store) == await world.log()
+
+
+@behaviour()
+async def a_reader_misses_nothing_while_several_stores_write(world: World) -> None:
+    """Creations, appends and commands of four stores at once: every event once, in the order of its log."""
+    stores = [await world.another() for _ in range(4)]
+    finished = asyncio.Event()
+
+    async def write(place: int, store: Store) -> None:
+        run = f"r{place}"
+        await store.create(run, created(f"a{place}"), actor="test")
+        await world.worker(f"w{place}", agents=(f"a{place}",), store=store)
+        [claimed] = await store.claim(f"w{place}", limit=1)
+        owner = Owner(world, claimed.row, store)
+        for number in range(1, 16):
+            await asyncio.gather(
+                owner.append(started(number), completed(number)),
+                store.create(f"{run}-{number}", created("other"), actor="test"),
+            )
+            await store.tell(f"{run}-{number}", signalled(), actor="ann")
+
+    async def write_all() -> None:
+        await asyncio.gather(*(write(place, store) for place, store in enumerate(stores)))
+        finished.set()
+
+    total = 4 * (2 + 15 * 4)
+    reading = [asyncio.create_task(_until(world.store, finished, total, limit=limit)) for limit in (1, 3, 1000)]
+    await write_all()
+    found = await asyncio.gather(*reading)
+    rows = (await world.store.runs(limit=1000)).rows
+    logs = {row.id: await world.log(row.id) for row in rows}
+    assert sum(len(log) for log in logs.values()) == total
+    for each in found:
+        assert _by_run(each) == logs
+
+
+@behaviour()
+async def after_an_end_taken_meanwhile_there_is_no_gap(world: World) -> None:
+    """Whoever asks for the end while others write gets every event from some point on."""
+    owner = await world.own()
+    other = await world.another()
+    finished = asyncio.Event()
+
+    async def write() -> None:
+        for number in range(1, 41):
+            await owner.append(started(number))
+        finished.set()
+
+    async def look() -> None:
+        while not finished.is_set():
+            end = await other.feed_end()
+            found = await _all(other, end)
+            numbers = [event.seq for event in found]
+            assert numbers == [numbers[0] + place for place in range(len(numbers))]
+
+    await asyncio.gather(write(), look())
+    end = await _end(other)
+    await owner.append(completed())
+    assert [event.seq for event in await _all(other, end)] == [owner.head.seq]
+
+
+@behaviour("processes")
+async def a_reader_misses_nothing_while_processes_write(world: World) -> None:
+    """Three processes create runs while one reader pages on: each creation comes once."""
+    finished = asyncio.Event()
+
+    async def write() -> None:
+        assert await world.processes("create", 3, "20") == ["20"] * 3
+        finished.set()
+
+    _, found = await asyncio.gather(write(), _until(world.store, finished, 60, limit=7))
+    assert sorted(event.run for event in found) == sorted(f"p{place}-{n}" for place in range(3) for n in range(20))
+
+
+@behaviour("transactions")
+async def a_transaction_that_commits_late_is_not_missed(world: World) -> None:
+    """Others write and a reader reads on while a caller's transaction is open: its events come after all."""
+    slow, quick = await world.own("r1"), await world.own("r2")
+    loop = asyncio.get_running_loop()
+    seen: list[Event] = []
+    place = [""]
+
+    async def meanwhile() -> None:
+        await quick.append(started(1))
+        await world.create("r3")
+        found, place[0] = await _rest(world.store, place[0])
+        seen.extend(found)
+
+    def work(connection: Any) -> tuple[list[AnyBody], list[Blob]]:
+        connection.execute("CREATE TABLE mine (id INTEGER PRIMARY KEY)")
+        if world.capabilities.transactions == "beside":
+            asyncio.run_coroutine_threadsafe(meanwhile(), loop).result()
+        return [completed()], []
+
+    if world.capabilities.transactions != "beside":
+        await meanwhile()
+    await slow.transact(work)
+    await quick.append(started(2))
+    seen += await _all(world.store, place[0])
+    assert _by_run(seen) == {run: await world.log(run) for run in ("r1", "r2", "r3")}
+
+
+@behaviour("transactions")
+async def events_of_transactions_are_in_the_feed(world: World) -> None:
+    """Once each, and none of one that was undone."""
+    owners = [await world.own(f"r{place}") for place in range(6)]
+
+    def lands(connection: Any) -> tuple[list[AnyBody], list[Blob]]:
+        assert connection is not None
+        return [started(), completed()], []
+
+    def fails(connection: Any) -> tuple[list[AnyBody], list[Blob]]:
+        assert connection is not None
+        raise ZeroDivisionError
+
+    works = [owner.transact(fails if place % 2 else lands) for place, owner in enumerate(owners)]
+    await asyncio.gather(*works, return_exceptions=True)
+    assert _by_run(await _all(world.store, limit=3)) == {owner.run: await world.log(owner.run) for owner in owners}
+    assert [len(await world.log(owner.run)) for owner in owners] == [4, 2] * 3
+
+
+async def _several_histories(world: World) -> list[str]:
+    """Runs and a conversation whose events lie between each other's."""
+    one, two = await world.own("r1"), await world.own("r2")
+    message = b.MessageAdded(message="m1", role="user", content=inline("hello"))
+    for number in range(1, 4):
+        await one.append(started(number), completed(number))
+        await two.append(started(number))
+    await world.store.append(Create(run="c1", bodies=(b.ConversationCreated(), message), actor="test"))
+    await world.store.tell("r1", signalled(), actor="ann")
+    await two.append(b.RunCompleted(output=inline(1)))
+    await world.create("r3")
+    return ["r1", "r2", "r3", "c1"]
+
+
+async def _rest(store: Store, after: str, *, limit: int = 1000) -> tuple[list[Event], str]:
+    """Everything that can be given now, and the place after it."""
+    found: list[Event] = []
+    while True:
+        page = await store.feed(after, limit=limit)
+        found += page.events
+        after = page.next
+        if not page.events:
+            return found, after
+
+
+async def _all(store: Store, after: str = "", *, limit: int = 1000) -> list[Event]:
+    return (await _rest(store, after, limit=limit))[0]
+
+
+async def _end(store: Store) -> str:
+    return (await _rest(store, ""))[1]
+
+
+async def _until(store: Store, finished: asyncio.Event, total: int, *, limit: int) -> list[Event]:
+    """What a reader gets that pages on while others write, until nothing more comes after they have finished."""
+    found: list[Event] = []
+    after, empty = "", 0
+    while empty < EMPTY_PAGES and not (finished.is_set() and len(found) >= total):
+        page = await store.feed(after, limit=limit)
+        found += page.events
+        after = page.next
+        empty = empty + 1 if finished.is_set() and not page.events else 0
+    return found
+
+
+def _by_run(events: Iterable[Event]) -> dict[str, list[Event]]:
+    found: dict[str, list[Event]] = defaultdict(list)
+    for event in events:
+        found[event.run].append(event)
+    return dict(found)
+
+
+def _ids(events: Iterable[Event]) -> list[tuple[str, int]]:
+    return [(event.run, event.seq) for event in events]

@@ -1,0 +1,394 @@
+"""Rebuilding: what is made from a log can be made again, and on a healthy store that changes nothing."""
+
+import asyncio
+from typing import Any
+
+from msgspec import Raw
+
+from limpet.errors import LeaseLost, NotFound
+from limpet.events import (
+    AnyBody,
+    Fact,
+    Failure,
+    Head,
+    Lineage,
+    PlanItem,
+    Revision,
+    StatePatch,
+    Wait,
+    canonical,
+    inline,
+    seal_all,
+    verify,
+)
+from limpet.events import bodies as b
+from limpet.stores import Appended, Create, Extend, Missed, RequestFilter, RequestRow, RunFilter, RunRow
+from limpet.stores.conformance.suite import (
+    Owner,
+    World,
+    answered,
+    asked,
+    behaviour,
+    completed,
+    created,
+    expect,
+    gave,
+    signalled,
+    started,
+)
+
+HOUR = 3600 * 10**6
+FAILED = b.RunFailed(failure=Failure(type="builtins.ValueError", message="no"))
+
+
+@behaviour()
+async def a_new_run_is_what_its_log_says(world: World) -> None:
+    """With everything that a creation can say."""
+    await world.create(
+        user="ann",
+        session="s1",
+        labels={"team": "north", "prio": "1"},
+        parent=Lineage(run="p1"),
+        initial=StatePatch(goal="refund", plan=(PlanItem(item="look"), PlanItem(item="pay"))),
+        steps=9,
+        start_at=world.clock.now() + HOUR,
+        exclusive="session:s1",
+    )
+    await _is_sound(world)
+
+
+@behaviour()
+async def a_run_that_is_driven_is_what_its_log_says(world: World) -> None:
+    """Its owner, fence and step; and after a rebuild the owner goes on."""
+    owner = await world.own()
+    await owner.append(started(1), completed(1), started(2))
+    await _is_sound(world)
+    await owner.append(completed(2))
+    await _is_sound(world)
+
+
+@behaviour()
+async def goals_and_plans_are_what_the_log_says(world: World) -> None:
+    """After any number of patches, in one append or in several."""
+    owner = await world.own(initial=StatePatch(goal="first", plan=(PlanItem(item="x"),)))
+    plan = (PlanItem(item="a", status="done"), PlanItem(item="b", status="doing"), PlanItem(item="c"))
+    await owner.append(_patched(goal="second"), _patched(plan=plan))
+    await _is_sound(world)
+    await owner.append(_patched(revise=(Revision(index=2, status="doing"),)))
+    await owner.append(_patched(facts=(Fact(key="k", value=Raw(canonical(1))),)))
+    await _is_sound(world)
+    row = await owner.row()
+    assert (row.goal, row.items, row.item) == ("second", 3, 2)
+
+
+@behaviour()
+async def a_parked_run_is_what_its_log_says(world: World) -> None:
+    """Whether it waits for a signal, a time, or both; it is claimed after a rebuild as before."""
+    wake = world.clock.now() + HOUR
+    for run, waits, until in (
+        ("r1", (Wait(what="signal", key="go"),), None),
+        ("r2", (Wait(what="time", key="t#1"),), wake),
+        ("r3", (Wait(what="signal", key="go"), Wait(what="time", key="t#1")), wake),
+    ):
+        owner = await world.own(run)
+        await owner.append(b.RunWaiting(waits=waits, wake=until))
+    for run in ("r1", "r2", "r3"):
+        await _is_sound(world, run)
+    await world.worker()
+    assert await world.claim() == ()
+    await world.store.tell("r1", signalled(), actor="ann")
+    await _is_sound(world, "r1")
+    assert [claimed.row.id for claimed in await world.claim()] == ["r1"]
+    world.clock.set(wake)
+    await world.worker()
+    assert {claimed.row.id for claimed in await world.claim()} == {"r2", "r3"}
+
+
+@behaviour()
+async def an_open_request_is_what_its_log_says(world: World) -> None:
+    """To whom, at which risk, until when; it can be answered after a rebuild."""
+    owner = await world.own()
+    more: dict[str, Any] = {"to": ("ann", "bob"), "risk": "high", "tool": "refund", "digest": "d"}
+    await owner.append(asked("q1", expires=world.clock.now() + HOUR, kind="approval", **more), asked("q2"))
+    await owner.append(b.RunWaiting(waits=(Wait(what="person", key="q1"), Wait(what="person", key="q2"))))
+    await _is_sound(world)
+    await world.store.tell("r1", answered("q2"), actor="ann")
+    await _is_sound(world)
+    assert len(await world.claim()) == 1
+
+
+@behaviour()
+async def decided_requests_are_what_their_log_says(world: World) -> None:
+    """Answered, approved and used, rejected, expired, escalated, withdrawn."""
+    owner = await world.own()
+    await owner.append(*(asked(f"q{n}", kind="approval") for n in range(1, 8)))
+    decisions: tuple[tuple[str, Any], ...] = (("q1", "answered"), ("q2", "approved"), ("q3", "rejected"))
+    for request, decision in decisions:
+        body = b.RequestAnswered(command=f"c-{request}", request=request, decision=decision, by="ann")
+        await world.store.tell("r1", body, actor="ann")
+    owner.head = (await owner.row()).head
+    await owner.append(
+        b.StepStarted(name="t#1", tool="t", number=1, attempt=1, asked="", args=inline([]), effect="once", grant="q2"),
+        b.RequestExpired(request="q4", outcome="raised"),
+        b.RequestExpired(request="q5", outcome="escalated", to=("cfo",), expires=world.clock.now() + HOUR),
+        b.WaitEnded(name="ask#1", how="withdrawn", request="q6"),
+    )
+    await _is_sound(world)
+    found = {row.id: row.status for row in await world.store.requests(RequestFilter(status=None, run="r1"))}
+    assert list(found.values()) == ["answered", "used", "rejected", "expired", "open", "withdrawn", "open"]
+    await owner.append(b.RunCompleted(output=inline(None)))
+    await _is_sound(world)
+    assert await world.store.requests() == []
+
+
+@behaviour()
+async def an_ended_run_is_what_its_log_says(world: World) -> None:
+    """Completed, failed or cancelled, with the requests that were open withdrawn."""
+    for run, end in (
+        ("r1", b.RunCompleted(output=inline(1))),
+        ("r2", FAILED),
+        ("r3", b.RunCancelled(reason="stop")),
+    ):
+        owner = await world.own(run)
+        await owner.append(asked(f"q-{run}"), started())
+        world.advance("1s")
+        await owner.append(end)
+        await _is_sound(world, run)
+
+
+@behaviour()
+async def a_failed_run_that_was_resumed_is_what_its_log_says(world: World) -> None:
+    """It is claimable again, its deaths forgotten."""
+    owner = await world.own()
+    await owner.append(FAILED)
+    await world.store.tell("r1", b.ResumeRequested(command="c1"), actor="ann")
+    await _is_sound(world)
+    assert (await owner.row()).status == "pending"
+    assert len(await world.claim()) == 1
+    await _is_sound(world)
+
+
+@behaviour()
+async def a_run_that_is_undone_is_what_its_log_says(world: World) -> None:
+    """Once a compensation has begun, a rebuild does not make it resumable."""
+    owner = await world.own()
+    await owner.append(b.CompensationStarted(number=1, attempt=1, key="k"), FAILED)
+    await _is_sound(world)
+    assert (await owner.row()).undoing
+
+
+@behaviour()
+async def pauses_and_cancels_are_what_the_log_says(world: World) -> None:
+    """On a run that never began, one that waits, and one that is driven."""
+    await world.create("r1", start_at=world.clock.now() + HOUR)
+    await world.own("r2")
+    parked = await world.own("r3")
+    await parked.append(b.RunWaiting(waits=(Wait(what="signal", key="go"),)))
+    commands: list[AnyBody] = [
+        b.PauseRequested(command="c1"),
+        b.ResumeRequested(command="c2"),
+        b.CancelRequested(command="c3", reason="stop"),
+    ]
+    for run in ("r1", "r2", "r3"):
+        for place, body in enumerate(commands):
+            if run != "r2" or place != 1:  # what is driven cannot be resumed
+                await world.store.tell(run, body, actor="ann")
+            await _is_sound(world, run)
+
+
+@behaviour()
+async def a_run_that_was_given_back_is_what_its_log_says(world: World) -> None:
+    """Released by its worker, or left by one that went."""
+    one, _ = await world.own("r1"), await world.own("r2")
+    await world.store.release("r1", fence=one.fence, worker="w1", reason="drain")
+    await _is_sound(world, "r1")
+    await world.store.retire("w1")
+    await _is_sound(world, "r2")
+    await world.worker("w2")
+    assert len(await world.claim("w2")) == 2
+
+
+@behaviour()
+async def deaths_are_what_the_log_says(world: World) -> None:
+    """Counted at each take-over, forgotten when something is settled; fences stay above."""
+    await world.own()
+    for place in range(2, 5):
+        world.advance("11s")
+        await world.worker(f"w{place}")
+        [claimed] = await world.claim(f"w{place}")
+        await _is_sound(world)
+        assert claimed.row.deaths == place - 1
+    owner = Owner(world, claimed.row)
+    await owner.append(started(), completed())
+    await _is_sound(world)
+    assert (await owner.row()).deaths == 0
+
+
+@behaviour()
+async def a_rebuild_keeps_out_a_superseded_worker(world: World) -> None:
+    """The fence is in the log."""
+    old = await world.own()
+    world.advance("11s")
+    await world.worker("w2")
+    [claimed] = await world.claim("w2")
+    await world.store.rebuild("r1")
+    await expect(LeaseLost, old.send(old.extend(started())))
+    await Owner(world, claimed.row).append(started())
+
+
+@behaviour()
+async def a_conversation_is_what_its_log_says(world: World) -> None:
+    """Its head, session, user and labels; and one can go on speaking."""
+    first = b.ConversationCreated(session="s1", user="ann", labels={"topic": "x"})
+    await world.store.append(Create(run="c1", bodies=(first, _message("hello")), actor="test"))
+    await _is_sound(world, "c1")
+    head = (await world.store.get("c1")).head
+    assert isinstance(await world.store.append(_say(world, head, "again")), Appended)
+    await _is_sound(world, "c1")
+
+
+@behaviour()
+async def labels_are_found_after_a_rebuild(world: World) -> None:
+    """By each of them, and by text."""
+    await world.create(labels={"team": "north", "prio": "1"})
+    await world.store.rebuild("r1")
+    for where in (RunFilter(labels={"team": "north"}), RunFilter(labels={"team": "north", "prio": "1"})):
+        assert [row.id for row in (await world.store.runs(where)).rows] == ["r1"]
+    assert await world.store.count(RunFilter(labels={"team": "south"})) == 0
+    assert await world.store.count(RunFilter(text="nort")) == 1
+
+
+@behaviour()
+async def blobs_are_held_after_a_rebuild(world: World) -> None:
+    """Of inputs, results and commands: none is collected, and a loose one still is."""
+    inputs, one = world.store.pack("i" * 9_000)
+    outputs, two = world.store.pack("o" * 9_000)
+    values, three = world.store.pack("v" * 9_000)
+    await world.store.create("r1", created(input=inputs), actor="test", blobs=one)
+    await world.worker()
+    [claimed] = await world.claim()
+    owner = Owner(world, claimed.row)
+    await owner.append(gave(outputs), blobs=two)
+    signal = b.SignalReceived(command="c1", signal="go", value=values)
+    await world.store.tell("r1", signal, actor="ann", blobs=three)
+    await world.store.put_blob(b"loose")
+    await _is_sound(world)
+    world.advance("2h")
+    assert await world.store.collect_blobs() == 1
+    assert [(await world.store.unpack(each))[0] for each in (inputs, outputs, values)] == ["i", "o", "v"]
+
+
+@behaviour()
+async def commands_are_still_known_after_a_rebuild(world: World) -> None:
+    """One that is repeated is taken once."""
+    await world.own()
+    first = await world.store.tell("r1", signalled(), actor="ann")
+    await world.store.rebuild("r1")
+    assert await world.store.tell("r1", signalled(), actor="ann") == first
+    assert (await world.kinds()).count("signal.received") == 1
+
+
+@behaviour()
+async def counters_are_right_after_a_rebuild(world: World) -> None:
+    """Nothing is counted twice."""
+    for run in ("r1", "r2", "r3"):
+        await world.own(run)
+    await world.create("r4")
+    before = await world.store.counts()
+    for run in ("r1", "r2", "r3", "r4", "r1"):
+        await world.store.rebuild(run)
+    assert await world.store.counts() == before == {("a", "running"): 3, ("a", "pending"): 1}
+
+
+@behaviour()
+async def a_rebuild_keeps_places_and_what_lies_beside_the_log(world: World) -> None:
+    """Exclusive places, snapshots and late results are not made from the log, and stay."""
+    owner = await world.own(exclusive="session:s1")
+    await world.store.save_snapshot("r1", owner.head, b"state")
+    await world.store.keep_late(owner.seal(completed()))
+    await world.store.rebuild("r1")
+    assert [seq for seq, _ in await world.store.snapshots("r1")] == [owner.head.seq]
+    assert len(await world.store.late("r1")) == 1
+    await world.create("r2", exclusive="session:s1")
+    assert await world.claim() == ()
+    await owner.append(b.RunCompleted(output=inline(1)))
+    assert [claimed.row.id for claimed in await world.claim()] == ["r2"]
+
+
+@behaviour()
+async def a_run_that_is_not_there_cannot_be_rebuilt(world: World) -> None:
+    """Nor checked."""
+    for asked_for in (world.store.rebuild("nobody"), world.store.check_rows("nobody")):
+        assert (await expect(NotFound, asked_for)).what == "run"
+
+
+@behaviour()
+async def rebuilding_beside_writers_harms_nobody(world: World) -> None:
+    """Rebuilds, checks, appends and commands at once: all land, and the rows are what the log says."""
+    owner = await world.own()
+    other = await world.another()
+    finished = asyncio.Event()
+
+    async def write() -> None:
+        number = 1
+        while number <= 20:
+            done = await owner.send(owner.extend(started(number), asked(f"q{number}")))
+            if isinstance(done, Missed):
+                owner.head = done.events[-1].event.head
+            else:
+                number += 1
+        finished.set()
+
+    async def rebuild() -> None:
+        while not finished.is_set():
+            await other.rebuild("r1")
+
+    async def check() -> None:
+        while not finished.is_set():
+            assert await other.check_rows("r1") == []
+
+    tells = (world.store.tell("r1", signalled(command=f"c{n}"), actor="ann") for n in range(20))
+    await asyncio.gather(write(), rebuild(), check(), *tells)
+    verify(await world.log())
+    await _is_sound(world)
+    assert len(await world.store.requests()) == 20
+
+
+@behaviour()
+async def a_long_log_is_rebuilt_whole(world: World) -> None:
+    """More events and requests than fit into a page."""
+    owner = await world.own()
+    await owner.append(*(asked(f"q{number}") for number in range(1_100)))
+    await owner.append(*(started(number) for number in range(1, 1_101)))
+    await _is_sound(world)
+    assert (await owner.row()).step == 1_100
+
+
+async def _is_sound(world: World, run: str = "r1") -> None:
+    """The rows are what the log says, and making them anew changes nothing."""
+    assert await world.store.check_rows(run) == []
+    before = await _rows(world, run)
+    log = await world.log(run)
+    await world.store.rebuild(run)
+    assert await _rows(world, run) == before
+    assert await world.log(run) == log
+    assert await world.store.check_rows(run) == []
+
+
+async def _rows(world: World, run: str) -> tuple[RunRow, list[RequestRow]]:
+    requests = await world.store.requests(RequestFilter(status=None, run=run))
+    return await world.store.get(run), requests
+
+
+def _patched(**changes: Any) -> b.StatePatched:
+    return b.StatePatched(name="p#1", patch=StatePatch(**changes))
+
+
+def _message(text: str) -> b.MessageAdded:
+    return b.MessageAdded(message=f"m-{text}", role="user", content=inline(text))
+
+
+def _say(world: World, head: Head, text: str) -> Extend:
+    now, codec = world.clock.now(), world.store.codec
+    events = seal_all(head, "c1", (_message(text),), time=now, fence=0, actor="ann", codec=codec)
+    return Extend(run="c1", after=head, fence=None, events=events)

@@ -1,0 +1,518 @@
+"""Callers' own transactions: what a caller writes in its own tables and the events about it are committed together.
+
+The SQL here is such as every database understands. Caller's rows are looked at in a transaction like any other.
+"""
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+from limpet.errors import InvalidAppend, LeaseLost, LimpetError, NotFound, Tampered, WrongState
+from limpet.events import AnyBody, Head, Payload, Wait, inline, verify
+from limpet.events import bodies as b
+from limpet.stores import Missed
+from limpet.stores.blobs import CHUNK, Blob
+from limpet.stores.conformance.suite import Owner, World, behaviour, completed, expect, gave, signalled, started
+from limpet.stores.ops import Work
+
+MAKE = "CREATE TABLE IF NOT EXISTS mine (id INTEGER PRIMARY KEY, what TEXT)"
+Done = tuple[Sequence[AnyBody], Sequence[Blob]]
+
+
+# Both or neither
+
+
+@behaviour("transactions")
+async def a_callers_row_and_its_event_are_both_there(world: World) -> None:
+    """When it returns, both are committed, for every store on the same data."""
+    owner = await _prepared(world)
+    done = await owner.transact(_insert(1, completed(output="paid")))
+    assert [sealed.body for sealed in done.events] == [completed(output="paid")]
+    assert done.missed == ()
+    other = await world.another()
+    assert (await other.get("r1")).head == done.events[-1].event.head
+    assert await _rows(world) == [1]
+    assert await world.store.check_rows("r1") == []
+
+
+@behaviour("transactions")
+async def if_the_work_raises_nothing_is_written(world: World) -> None:
+    """Neither the row nor an event; what is raised is the caller's very own error."""
+    owner = await _prepared(world)
+    mine = ZeroDivisionError("mine")
+
+    def work(connection: Any) -> Done:
+        connection.execute("INSERT INTO mine VALUES (1, 'x')")
+        raise mine
+
+    assert await _raised(owner.transact(work)) is mine
+    assert (await owner.row()).head == owner.head
+    assert await _rows(world) == []
+
+
+@behaviour("transactions")
+async def what_stops_a_program_stops_no_store(world: World) -> None:
+    """An error that is no `Exception` undoes the work and reaches the caller, and the store goes on."""
+    owner = await _prepared(world)
+
+    class Stop(BaseException):
+        pass
+
+    def work(connection: Any) -> Done:
+        connection.execute("INSERT INTO mine VALUES (1, 'x')")
+        raise Stop
+
+    assert isinstance(await _raised(owner.transact(work)), Stop)
+    assert await _rows(world) == []
+    await owner.append(started())
+
+
+@behaviour("transactions")
+async def an_error_of_ours_that_the_work_raises_is_the_callers(world: World) -> None:
+    """It comes back as it was raised, and says nothing about the store."""
+    owner = await _prepared(world)
+    mine = NotFound(what="order", id="7")
+
+    def work(connection: Any) -> Done:
+        connection.execute("INSERT INTO mine VALUES (1, 'x')")
+        raise mine
+
+    assert await _raised(owner.transact(work)) is mine
+    assert await _rows(world) == []
+
+
+@behaviour("transactions")
+async def an_error_of_the_callers_statement_is_the_callers(world: World) -> None:
+    """A row that breaks the caller's own constraint undoes its transaction, and the store goes on."""
+    owner = await _prepared(world)
+    await owner.transact(_insert(1, started()))
+
+    def work(connection: Any) -> Done:
+        connection.execute("INSERT INTO mine VALUES (2, 'x')")
+        connection.execute("INSERT INTO mine VALUES (1, 'again')")
+        raise AssertionError("the database took a key twice")
+
+    error = await _raised(owner.transact(work))
+    assert not isinstance(error, LimpetError | AssertionError)
+    assert (await owner.row()).head == owner.head
+    await owner.transact(_insert(3, started(2)))
+    assert await _rows(world) == [1, 3]
+
+
+@behaviour("transactions")
+async def the_work_reads_what_it_wrote(world: World) -> None:
+    """Its own rows before they are committed, and those committed before."""
+    owner = await _prepared(world)
+    await owner.transact(_insert(1, started()))
+
+    def work(connection: Any) -> Done:
+        connection.execute("INSERT INTO mine VALUES (2, 'y')")
+        found = [list(row) for row in connection.execute("SELECT id, what FROM mine ORDER BY id").fetchall()]
+        return (completed(output=found),), ()
+
+    await owner.transact(work)
+    assert (await world.bodies())[-1] == completed(output=[[1, "x"], [2, "y"]])
+
+
+@behaviour("transactions")
+async def the_work_is_done_once(world: World) -> None:
+    """While nothing is lost on the way, it is called exactly once."""
+    owner = await _prepared(world)
+    calls: list[int] = []
+
+    def work(connection: Any) -> Done:
+        calls.append(1)
+        connection.execute("INSERT INTO mine VALUES (1, 'x')")
+        return (started(),), ()
+
+    await owner.transact(work)
+    assert calls == [1]
+
+
+@behaviour("transactions")
+async def a_step_begins_and_ends_in_one_transaction(world: World) -> None:
+    """Several events are appended in order, and rows follow them."""
+    owner = await _prepared(world)
+    await owner.transact(_insert(1, started(1), completed(1), started(2), completed(2)))
+    assert (await world.kinds())[-4:] == ["step.started", "step.completed"] * 2
+    assert (await owner.row()).step == 2
+    verify(await world.log())
+
+
+@behaviour("transactions")
+async def the_log_goes_on_after_a_transaction(world: World) -> None:
+    """The next append follows the transaction's last event."""
+    owner = await _prepared(world)
+    await owner.transact(_insert(1, started()))
+    await owner.append(completed())
+    await owner.transact(_insert(2, started(2)))
+    assert verify(await world.log()) == owner.head
+
+
+@behaviour("transactions")
+async def a_transaction_may_end_or_park_the_run(world: World) -> None:
+    """What its events mean for the run's row happens with them."""
+    one, two = await _prepared(world, "r1"), await world.own("r2")
+    await one.transact(_insert(1, completed(), b.RunCompleted(output=inline(1))))
+    await two.transact(_insert(2, b.RunWaiting(waits=(Wait(what="signal", key="go"),))))
+    rows = [await one.row(), await two.row()]
+    assert [(row.status, row.worker) for row in rows] == [("completed", None), ("waiting", None)]
+    await world.store.tell("r2", signalled(), actor="ann")
+    assert [claimed.row.id for claimed in await world.claim()] == ["r2"]
+    assert [await world.store.check_rows(run) for run in ("r1", "r2")] == [[], []]
+
+
+# Who may
+
+
+@behaviour("transactions")
+async def a_superseded_workers_work_is_not_done(world: World) -> None:
+    """Whoever has lost the run before is told so, and its code is not called."""
+    owner = await _prepared(world)
+    await _take_over(world)
+    error = await expect(LeaseLost, owner.transact(_never))
+    assert (error.fence, error.current) == (1, 2)
+    assert await _rows(world) == []
+
+
+@behaviour("transactions")
+async def a_run_that_is_not_driven_takes_no_transaction(world: World) -> None:
+    """One that was given back, parked, or has ended, or that is not there."""
+    released, parked, ended = await _prepared(world, "r1"), await world.own("r2"), await world.own("r3")
+    await world.store.release("r1", fence=1, worker="w1", reason="drain")
+    await parked.append(b.RunWaiting(waits=()))
+    await ended.append(b.RunCompleted(output=inline(1)))
+    await expect(LeaseLost, released.transact(_never))
+    await expect(LeaseLost, parked.transact(_never))
+    await expect(WrongState, ended.transact(_never))
+    nobody = world.store.transact("nobody", after=ended.head, fence=1, actor="w1", work=_never)
+    assert (await expect(NotFound, nobody)).what == "run"
+
+
+@behaviour("transactions")
+async def a_run_that_is_lost_meanwhile_undoes_the_work(world: World) -> None:
+    """If another worker takes the run while the work is done, nothing of it stays."""
+    owner = await _prepared(world)
+    loop = asyncio.get_running_loop()
+    world.advance("11s")
+
+    def work(connection: Any) -> Done:
+        connection.execute("INSERT INTO mine VALUES (1, 'x')")
+        if world.capabilities.transactions == "beside":
+            _wait_for(_take_over(world), loop)
+        return (completed(),), ()
+
+    if world.capabilities.transactions == "beside":
+        await expect(LeaseLost, owner.transact(work))
+        assert (await _rows(world), await world.kinds()) == ([], ["run.created", "run.claimed", "run.claimed"])
+    else:
+        await asyncio.gather(owner.transact(work), _take_over(world))  # it had to wait
+        assert (await _rows(world), (await world.kinds())[2:]) == ([1], ["step.completed", "run.claimed"])
+
+
+@behaviour("transactions")
+async def a_take_over_at_the_same_time_leaves_both_or_neither(world: World) -> None:
+    """Whoever comes first: the row is there if and only if the event is."""
+    for place in range(10):
+        run = f"r{place}"
+        owner = await _prepared(world, run)
+        world.advance("11s")
+        await asyncio.gather(owner.transact(_insert(place, completed())), _take_over(world), return_exceptions=True)
+        assert (place in await _rows(world)) == ("step.completed" in await world.kinds(run))
+        verify(await world.log(run))
+
+
+@behaviour("transactions")
+async def a_worker_that_knows_another_history_is_refused(world: World) -> None:
+    """A head that the log does not have, behind or beside its own, undoes everything."""
+    owner = await _prepared(world)
+    real = owner.head
+    for wrong in (Head(real.seq + 5, real.hash, real.time), Head(real.seq, bytes(32), real.time)):
+        owner.head = wrong
+        await expect(Tampered, owner.transact(_insert(1, completed())))
+    owner.head = real
+    await owner.transact(_insert(2, completed()))
+    assert await _rows(world) == [2]
+
+
+@behaviour("transactions")
+async def only_an_owners_events_are_written(world: World) -> None:
+    """Commands, claims, messages and creations are refused, and the work is undone; so is work without any event."""
+    owner = await _prepared(world)
+    bodies: list[AnyBody] = [
+        signalled(),
+        b.RunClaimed(worker="w9"),
+        b.ConversationCreated(),
+        b.MessageAdded(message="m", role="user", content=inline("x")),
+    ]
+    for body in bodies:
+        await expect(InvalidAppend, owner.transact(_insert(1, completed(), body)))
+    await expect(InvalidAppend, owner.transact(_insert(1)))
+    await expect(InvalidAppend, owner.transact(_insert(1, b.RunWaiting(waits=()), completed())))
+    assert (await owner.row()).head == owner.head
+    assert await _rows(world) == []
+
+
+@behaviour("transactions")
+async def the_work_cannot_end_the_transaction(world: World) -> None:
+    """Neither by a commit nor by a rollback: it is refused, and nothing is written."""
+    owner = await _prepared(world)
+    for statement in ("COMMIT", "ROLLBACK", "commit", "END"):
+
+        def work(connection: Any, statement: str = statement) -> Done:
+            connection.execute("INSERT INTO mine VALUES (1, 'x')")
+            connection.execute(statement)
+            return (completed(),), ()
+
+        await _raised(owner.transact(work))
+        assert (await owner.row()).head == owner.head
+    assert await _rows(world) == []
+    await owner.transact(_insert(2, completed()))
+    assert await _rows(world) == [2]
+
+
+# What others do meanwhile
+
+
+@behaviour("transactions")
+async def commands_told_before_come_first(world: World) -> None:
+    """The caller learns what it missed, and its events follow in the chain."""
+    owner = await _prepared(world)
+    for place in range(3):
+        await world.store.tell("r1", signalled(value=place, command=f"c{place}"), actor="ann")
+    done = await owner.transact(_insert(1, completed()))
+    assert [sealed.body for sealed in done.missed] == [signalled(value=n, command=f"c{n}") for n in range(3)]
+    assert done.events[0].event.seq == done.missed[-1].event.seq + 1
+    assert verify(await world.log()) == done.events[-1].event.head
+    assert await _rows(world) == [1]
+
+
+@behaviour("transactions")
+async def a_command_told_meanwhile_is_in_the_same_chain(world: World) -> None:
+    """While the work is done, a command comes: it is before the work's event or after it, and nothing is lost."""
+    owner = await _prepared(world)
+    loop = asyncio.get_running_loop()
+    telling: list[Any] = []
+
+    def work(connection: Any) -> Done:
+        connection.execute("INSERT INTO mine VALUES (1, 'x')")
+        tell = asyncio.run_coroutine_threadsafe(world.store.tell("r1", signalled(), actor="ann"), loop)
+        telling.append(asyncio.wrap_future(tell, loop=loop))
+        if world.capabilities.transactions == "beside":
+            tell.result()
+        return (completed(),), ()
+
+    done = await owner.transact(work)
+    await telling[0]
+    order = ["signal.received", "step.completed"]
+    beside = world.capabilities.transactions == "beside"
+    assert (await world.kinds())[2:] == (order if beside else order[::-1])
+    assert len(done.missed) == beside
+    verify(await world.log())
+    assert await world.store.check_rows("r1") == []
+
+
+@behaviour("transactions")
+async def twenty_transactions_at_once(world: World) -> None:
+    """Each in a run of its own: all rows, all events."""
+    await _prepared(world, "r0")
+    owners = [await world.own(f"r{place}") for place in range(1, 21)]
+    await asyncio.gather(*(owner.transact(_insert(n + 1, completed())) for n, owner in enumerate(owners)))
+    assert await _rows(world) == list(range(1, 21))
+    for owner in owners:
+        assert verify(await world.log(owner.run)) == owner.head
+
+
+@behaviour("transactions")
+async def transactions_of_several_stores_at_once(world: World) -> None:
+    """As of several processes: all rows, all events."""
+    await _prepared(world, "r0")
+    stores = [await world.another() for _ in range(3)]
+    owners = [await world.own(f"r{place}") for place in range(1, 13)]
+    tasks = [owner.transact(_insert(n + 1, completed()), store=stores[n % 3]) for n, owner in enumerate(owners)]
+    await asyncio.gather(*tasks)
+    assert await _rows(world) == list(range(1, 13))
+
+
+@behaviour("transactions")
+async def transactions_of_one_run_follow_each_other(world: World) -> None:
+    """Begun at once from the same head, they are one chain: the later one is told of the earlier."""
+    owner = await _prepared(world)
+    start = owner.head
+    done = await asyncio.gather(
+        *(
+            world.store.transact("r1", after=start, fence=1, actor="w1", work=_insert(n, completed(n)))
+            for n in range(1, 6)
+        )
+    )
+    assert sorted(len(each.missed) for each in done) == [0, 1, 2, 3, 4]
+    assert await _rows(world) == [1, 2, 3, 4, 5]
+    log = await world.log()
+    verify(log)
+    assert len(log) == 7
+
+
+@behaviour("transactions")
+async def other_runs_go_on_meanwhile(world: World) -> None:
+    """Appends, commands and claims beside transactions all succeed."""
+    owner = await _prepared(world, "r0")
+    others = [await world.own(f"r{place}") for place in range(1, 6)]
+    await world.create("new")
+
+    async def write(other: Owner) -> None:
+        for number in range(1, 6):
+            await other.append(started(number))
+
+    async def transact() -> None:
+        for number in range(1, 6):
+            await owner.transact(_insert(number, started(number)))
+
+    tells = (world.store.tell("new", signalled(command=f"c{n}"), actor="ann") for n in range(5))
+    await asyncio.gather(transact(), *(write(other) for other in others), *tells)
+    assert [claimed.row.id for claimed in await world.claim()] == ["new"]
+    assert await _rows(world) == [1, 2, 3, 4, 5]
+    for run in ("r0", "r1", "r2", "r3", "r4", "r5", "new"):
+        verify(await world.log(run))
+        assert await world.store.check_rows(run) == []
+
+
+@behaviour("transactions")
+async def an_append_behind_a_transaction_is_told_what_it_missed(world: World) -> None:
+    """The compare-and-set holds between the two ways of writing."""
+    owner = await _prepared(world)
+    stale = owner.extend(started())
+    await owner.transact(_insert(1, completed()))
+    missed = await world.store.append(stale)
+    assert isinstance(missed, Missed)
+    assert [sealed.body for sealed in missed.events] == [completed()]
+
+
+@behaviour("transactions")
+async def watchers_hear_of_a_transaction(world: World) -> None:
+    """What it wrote is news like any other."""
+    owner = await _prepared(world)
+    with world.store.watch() as watch:
+        waiting = asyncio.ensure_future(watch.changed())
+        await owner.transact(_insert(1, completed()))
+        await waiting
+
+
+@behaviour("transactions")
+async def a_refused_transaction_harms_no_neighbour(world: World) -> None:
+    """Of many at once those that raise are undone, and the others stand."""
+    await _prepared(world, "r0")
+    owners = [await world.own(f"r{place}") for place in range(1, 11)]
+
+    def fails(connection: Any) -> Done:
+        connection.execute("INSERT INTO mine VALUES (99, 'x')")
+        raise ZeroDivisionError
+
+    tasks = [owner.transact(fails if n % 2 else _insert(n, completed())) for n, owner in enumerate(owners)]
+    done = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [isinstance(each, ZeroDivisionError) for each in done] == [False, True] * 5
+    assert await _rows(world) == [0, 2, 4, 6, 8]
+
+
+# Blobs
+
+
+@behaviour("transactions")
+async def a_big_output_is_stored_with_the_transaction(world: World) -> None:
+    """It comes with the work's events, small or of several chunks, and is held."""
+    owner = await _prepared(world)
+    for place, value in enumerate(("x" * 20_000, ["y" * CHUNK, "z" * CHUNK])):
+        payload, blobs = world.store.pack(value)
+        await owner.transact(_insert(place, gave(payload), blobs=blobs))
+        world.advance("2h")
+        assert await world.store.collect_blobs() == 0
+        assert await world.store.unpack(payload) == value
+    assert await world.store.check_rows("r1") == []
+
+
+@behaviour("transactions")
+async def a_transaction_that_refers_to_nothing_is_undone(world: World) -> None:
+    """A blob that nobody stored is refused as in any append."""
+    owner = await _prepared(world)
+    error = await expect(NotFound, owner.transact(_insert(1, gave(Payload(blob="0" * 64)))))
+    assert error.what == "blob"
+    assert (await owner.row()).head == owner.head
+    assert await _rows(world) == []
+
+
+@behaviour("transactions")
+async def a_transaction_that_is_undone_leaves_no_blob(world: World) -> None:
+    """What it would have stored is not there."""
+    owner = await _prepared(world)
+    payload, blobs = world.store.pack("x" * 20_000)
+    await expect(InvalidAppend, owner.transact(_insert(1, gave(payload), signalled(), blobs=blobs)))
+    await expect(NotFound, world.store.unpack(payload))
+
+
+# Words of this topic
+
+
+def _insert(id: int, *bodies: AnyBody, blobs: Sequence[Blob] = ()) -> Work:
+    """Work that writes one row of the caller's and returns events."""
+
+    def work(connection: Any) -> Done:
+        connection.execute(f"INSERT INTO mine VALUES ({id}, 'x')")  # noqa: S608 - a number
+        return bodies, blobs
+
+    return work
+
+
+def _never(connection: Any) -> Done:  # noqa: ARG001
+    raise AssertionError("the work was done")
+
+
+async def _prepared(world: World, run: str = "r1") -> Owner:
+    """A run that a worker has, and the caller's own table."""
+    owner = await world.own(run)
+    keeper = await _bystander(world, f"make-{run}")
+
+    def make(connection: Any) -> Done:
+        connection.execute(MAKE)
+        return (b.RunCompleted(output=inline(None)),), ()
+
+    await keeper.transact(make)
+    return owner
+
+
+async def _rows(world: World) -> list[int]:
+    """The caller's rows, seen by another run's transaction."""
+    found: list[int] = []
+
+    def look(connection: Any) -> Done:
+        found.extend(id for (id,) in connection.execute("SELECT id FROM mine ORDER BY id").fetchall())
+        return (b.RunCompleted(output=inline(None)),), ()
+
+    number = await world.store.count()
+    await (await _bystander(world, f"look-{number}")).transact(look)
+    return found
+
+
+async def _bystander(world: World, run: str) -> Owner:
+    """A run of an agent that no other worker serves."""
+    await world.create(run, agent="bystander")
+    await world.worker("bystander", agents=("bystander",))
+    [claimed] = await world.claim("bystander")
+    return Owner(world, claimed.row)
+
+
+async def _raised(awaitable: Coroutine[Any, Any, object]) -> BaseException:
+    try:
+        await awaitable
+    except BaseException as error:  # noqa: BLE001 - whatever it is
+        return error
+    raise AssertionError("nothing was raised")
+
+
+async def _take_over(world: World) -> None:
+    """The lease of everybody else ends, and another worker takes what there is."""
+    world.advance("11s")
+    await world.worker("w2")
+    await world.claim("w2")
+
+
+def _wait_for(coroutine: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.run_coroutine_threadsafe(coroutine, loop).result()

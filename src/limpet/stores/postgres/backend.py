@@ -1,0 +1,409 @@
+"""A PostgreSQL database as a backend: a connection that writes, some that read, some for callers' own writes.
+
+A lost connection is made anew, and what was under way is done again: nothing is written twice, because whatever was
+committed is found there. Row locks of a transaction that is still dying on the server are waited for.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from threading import Event as Flag
+from typing import Any, TypeVar
+
+import psycopg
+
+from limpet.clock import Clock
+from limpet.errors import ConnectionLost, NotFound, StaleServer, StoreBusy, StoreUnavailable
+from limpet.events import Codec, Event, Packed
+from limpet.stores.appending import Theirs
+from limpet.stores.backend import Capabilities, Outcome, Tables
+from limpet.stores.blobs import BlobRow
+from limpet.stores.columns import as_text, late_of, request_of, row_of, worker_of
+from limpet.stores.handover import CLOSED
+from limpet.stores.ops import Op, Transact, Transacted
+from limpet.stores.postgres.connection import Address, Connection, Server, again, connect, is_lost, ours, query
+from limpet.stores.postgres.migrate import migrate
+from limpet.stores.postgres.tables import Living, PostgresTables
+from limpet.stores.postgres.text import plain, safe
+from limpet.stores.processes import CAN_SEE, this_process
+from limpet.stores.rows import (
+    Feed,
+    KeyRow,
+    Late,
+    Page,
+    RequestFilter,
+    RequestRow,
+    RunFilter,
+    RunRow,
+    Snapshot,
+    WorkerRow,
+)
+from limpet.stores.search import lowered
+from limpet.stores.spares import Spares
+from limpet.stores.sql import load
+from limpet.stores.transact import commit, transact
+
+__all__ = ["PostgresBackend"]
+
+T = TypeVar("T")
+
+PATIENCE = 20.0
+"""For how long, in seconds, a server that is gone is waited for."""
+PAUSE = 0.1
+COLLISIONS = 100
+SLICE = 0.05
+"""How often, in seconds, whoever listens looks whether it is to stop."""
+LOOK_EVERY = {True: 5, False: 1}
+"""After how many slices the sequence is looked at, with a listener and without."""
+_LAST = 2**63 - 1
+
+
+class PostgresBackend:
+    """One schema of a database, which other processes share."""
+
+    capabilities = Capabilities(processes=True, durable=True, sees_death=CAN_SEE, transactions="beside")
+
+    def __init__(self, url: str, clock: Clock | None = None, *, patience: float = PATIENCE) -> None:
+        self._address = Address.parse(url)
+        self._clock = clock
+        self._patience = patience
+        self._channel = f"limpet_{self._address.schema}"
+        words = {"schema": f'"{self._address.schema}"', "channel": self._channel}
+        self._sql = load(__package__, "queries.sql", **words)
+        self._server = Server(self._address, self._sql["hello"])
+        self._living = Living(f"{this_process()}#{os.urandom(8).hex()}")
+        self._stop = Flag()
+        self._writing: Connection | None = None
+        self._readers = Spares(self._server.connect)
+        self._theirs = Spares(lambda: self._connect(ours=False))
+
+    def open(self) -> None:
+        """Connect, and make or migrate the schema."""
+        try:
+            db = self._server.connect()
+        except (psycopg.Error, ConnectionLost) as error:
+            raise StoreUnavailable(reason=f"no connection: {_first_line(error)}") from error
+        try:
+            migrate(db, self._address.schema, self._sql)
+        except psycopg.Error as error:
+            db.close()
+            raise StoreUnavailable(reason=f"no schema: {_first_line(error)}") from error
+        except BaseException:
+            db.close()
+            raise
+        self._stop.clear()
+        self._readers, self._theirs = Spares(self._server.connect), Spares(lambda: self._connect(ours=False))
+        self._writing = db
+
+    def close(self) -> None:
+        """Give up every connection; workers that live here are seen as dead from now on."""
+        self._stop.set()
+        workers = self._living.all()
+        if workers and self._writing is not None:
+            with suppress(psycopg.Error):  # then their leases decide
+                query(self._writing, self._sql["end_leases"], (workers, self._living.host))
+        self._disconnect()
+
+    def reopen(self) -> None:
+        """Connect again, and verify that every row agrees with its log."""
+        self._disconnect()
+        self.open()
+        for run, seq in self._read("bad_head"):
+            raise StoreUnavailable(reason=f"the row of {run} does not agree with its log at event {seq}")
+
+    def now(self) -> int:
+        """The store's clock, which is the server's."""
+        if self._clock is not None:
+            return self._clock.now()
+        now: int = self._read("now")[0][0]
+        return now
+
+    # Writing
+
+    def commit(self, ops: Sequence[Op[Any]], codec: Codec) -> list[Outcome]:
+        """Do all of them in one durable transaction; again, if it collided with another or the connection was lost."""
+        return self._until_known(lambda: commit(self._begin, ops, codec))
+
+    def transact(self, op: Transact, codec: Codec) -> Outcome:
+        """A caller's own writes and an append, on a connection that nobody else uses meanwhile."""
+        sent: list[Transacted] = []
+
+        def attempt() -> Outcome:
+            with self._theirs.one() as db:
+                if sent and self._is_there(db, op.run, sent[-1]):
+                    return sent[-1]
+                sent.clear()
+                return transact(lambda: self._transaction(db), op, codec, sent.append)
+
+        return self._until_known(attempt)
+
+    def _is_there(self, db: Connection, run: str, sent: Transacted) -> bool:
+        """Whether a commit whose reply was lost took place; its row's lock outlives it if it is still under way."""
+        with self._transaction(db) as tables:
+            row = tables.row(run)
+            first = sent.events[0].event
+            found = tables.events(row, first.seq - 1, 1) if row is not None else []
+        return [event.hash for event in found] == [first.hash]
+
+    @contextmanager
+    def _begin(self) -> Iterator[Tables]:
+        if self._stop.is_set():
+            raise StoreUnavailable(reason=CLOSED)
+        if self._writing is None or self._writing.closed:
+            self._writing = self._connect()
+        with self._transaction(self._writing) as tables:
+            yield tables
+
+    @contextmanager
+    def _transaction(self, db: Connection) -> Iterator[PostgresTables]:
+        """A transaction, which begins when something in it needs one."""
+        tables = PostgresTables(db, self._sql, self._clock, self._living)
+        try:
+            yield tables
+            tables.commit(self._channel)
+        except BaseException as error:
+            met = error.error if isinstance(error, Theirs) else error
+            if isinstance(met, psycopg.Error) and is_lost(db, met):
+                db.close()
+                raise _Lost(met) from met
+            tables.rollback()
+            if isinstance(met, psycopg.Error) and again(met):
+                raise _Collided(met) from met
+            if isinstance(error, psycopg.Error):
+                raise ours(error) from error
+            raise
+
+    def _connect(self, *, ours: bool = True) -> Connection:
+        try:
+            return self._server.connect(ours=ours)
+        except (psycopg.Error, ConnectionLost, StaleServer) as error:
+            raise _Lost(error) from error
+
+    def _until_known(self, work: Callable[[], T]) -> T:
+        """Do it until it is known to be done or not: after a collision at once, after a loss while patience lasts."""
+        waited, collided = 0.0, 0
+        while True:
+            try:
+                return work()
+            except _Collided as collision:
+                collided += 1
+                if collided > COLLISIONS:
+                    raise StoreBusy(reason=_first_line(collision.error)) from collision.error
+            except _Lost as loss:
+                self._readers.clear()  # what one connection has met, the others have too
+                self._theirs.clear()
+                if waited >= self._patience or self._stop.is_set():
+                    raise _gone(loss.error) from loss.error
+                waited += PAUSE
+                self._stop.wait(PAUSE)
+
+    # Hearing
+
+    def changes(self, stop: Flag) -> Iterator[None]:
+        """Listen, and look now and then at what every write moves: a notification may be lost, or never come."""
+        listening = self._address.listen != "no"
+        with closing(self._listener()) as db:
+            try:
+                if listening:
+                    query(db, self._sql["listen"])
+                seen, until, slices = -1, 0, 0
+                while not stop.is_set():
+                    slices += 1
+                    heard = _heard(db, stop) if listening else stop.wait(SLICE)
+                    if slices % LOOK_EVERY[listening] and not heard and seen >= 0:
+                        continue
+                    [(last, oldest, newest)] = query(db, self._sql["looking"])
+                    if last != seen:  # given out, but seen by all only when every transaction of now has ended
+                        seen, until = last, newest
+                        yield
+                    elif heard or until:
+                        until = until if oldest < until else 0
+                        yield
+            except psycopg.Error as error:
+                raise ConnectionLost(reason=_first_line(error)) from error
+
+    def _listener(self) -> Connection:
+        try:
+            if self._address.listen in ("", "no"):
+                return self._server.connect()
+            return connect(self._address.listen)
+        except psycopg.Error as error:
+            raise ConnectionLost(reason=_first_line(error)) from error
+
+    # Reading
+
+    def get(self, run: str) -> RunRow | None:
+        """A stream's row."""
+        found = self._read("peek", run)
+        return row_of(plain(found[0])) if found else None
+
+    def read(self, run: str, after: int, before: int | None, limit: int, backwards: bool) -> list[Event]:
+        """Events with sequences strictly between `after` and `before`."""
+        name = "read_backwards" if backwards else "read"
+        found = self._read(name, run, after, _LAST if before is None else before, limit)
+        if not found:
+            self._number(run)
+        return [Event(run, *plain(each)) for each in found]
+
+    def runs(self, where: RunFilter, before: int | None, limit: int) -> Page:
+        """Rows that match, newest first, below a number."""
+        parts, values = self._where("runs", where)
+        if before is not None:
+            parts.append(self._sql["runs.before"])
+            values["before"] = before
+        values["limit"] = limit + 1
+        rows = [row_of(plain(found)) for found in self._search([*parts, self._sql["runs.order"]], values)]
+        return Page(tuple(rows[:limit]), rows[limit - 1].number if len(rows) > limit else None)
+
+    def count(self, where: RunFilter) -> int:
+        """How many rows match."""
+        found: int = self._search(*self._where("count", where))[0][0]
+        return found
+
+    def counts(self) -> Mapping[tuple[str, str], int]:
+        """How many runs there are by (agent, status)."""
+        return {(agent, status): n for agent, status, n in map(plain, self._read("counts"))}
+
+    def requests(self, where: RequestFilter, limit: int) -> list[RequestRow]:
+        """Requests that match, the oldest first."""
+        given = {name: value for name in ("status", "run", "risk") if (value := getattr(where, name)) is not None}
+        if where.to is not None:
+            given["to"] = as_text(where.to)
+        parts = [self._sql["requests"], *(self._sql[f"requests.{name}"] for name in given), self._sql["requests.order"]]
+        return [request_of(plain(found)) for found in self._search(parts, {**given, "limit": limit})]
+
+    def workers(self) -> list[WorkerRow]:
+        """All workers."""
+        return [worker_of(plain(found)) for found in self._read("workers")]
+
+    def snapshot(self, run: str, at_most: int | None) -> Snapshot | None:
+        """The newest snapshot, or the newest not after a sequence."""
+        found = self._read("snapshot", self._number(run), _LAST if at_most is None else at_most)
+        return Snapshot(*found[0]) if found else None
+
+    def snapshots(self, run: str) -> list[tuple[int, int]]:
+        """The (sequence, time) of every snapshot of a run."""
+        return [(seq, time) for seq, time in self._read("snapshots", self._number(run))]
+
+    def late(self, run: str) -> list[Late]:
+        """What came too late for a run."""
+        return [late_of(run, plain(found)) for found in self._read("late", self._number(run))]
+
+    def feed(self, after: str, limit: int) -> Feed:
+        """Events of all streams in the order of their transactions, up to the oldest that is still open."""
+        xid, _, position = (after or "0.0").partition(".")
+        found = self._read("feed", int(xid), int(position), limit)
+        if not found:
+            return Feed((), after or "0.0")
+        *_, xid, position = found[-1]
+        return Feed(tuple(Event(*plain(each[:-2])) for each in found), f"{xid}.{position}")
+
+    def feed_end(self) -> str:
+        """The place after everything that can be given now."""
+        [(xid, position)] = self._read("feed_end")
+        return f"{xid}.{position}"
+
+    def references(self, run: str) -> list[str]:
+        """The blobs that a stream refers to."""
+        return [blob for (blob,) in self._read("references", self._number(run))]
+
+    def blob(self, blob: str) -> BlobRow | None:
+        """A stored blob."""
+        found = self._read("blob", blob)
+        return BlobRow(*found[0]) if found else None
+
+    def chunk(self, blob: str, place: int) -> Packed | None:
+        """One chunk of a stored blob."""
+        found = self._read("chunk", blob, place)
+        return Packed(*found[0]) if found else None
+
+    def keys(self) -> list[KeyRow]:
+        """The wrapped keys, oldest first."""
+        return [KeyRow(*found) for found in self._read("keys")]
+
+    def _where(self, start: str, where: RunFilter) -> tuple[list[str], dict[str, Any]]:
+        given = {
+            "agent": where.agent,
+            "session": where.session,
+            "user": where.user,
+            "parent": where.parent,
+            "created_from": where.created_from,
+            "created_before": where.created_before,
+            "status": where.status[0] if len(where.status) == 1 else None,
+            "statuses": list(where.status) if len(where.status) > 1 else None,
+            "text": None if where.text is None else f"%{_escape(lowered(where.text))}%",
+        }
+        values: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        parts = [self._sql[start], *(self._sql[f"runs.{name}"] for name in values)]
+        for place, (name, value) in enumerate(where.labels.items()):
+            parts.append(self._sql["runs.label"] % (place, place))
+            values |= {f"label_name_{place}": name, f"label_value_{place}": value}
+        return parts, {**values, "type": where.type}
+
+    def _number(self, run: str) -> int:
+        found = self._read("number", run)
+        if not found:
+            raise NotFound(what="run", id=run)
+        number: int = found[0][0]
+        return number
+
+    def _read(self, name: str, *values: Any) -> list[tuple[Any, ...]]:
+        return self._ask(self._sql[name], safe(values) or None)
+
+    def _search(self, parts: list[str], values: dict[str, Any]) -> list[tuple[Any, ...]]:
+        return self._ask("\n".join(parts), dict(zip(values, safe(values.values()), strict=True)))
+
+    def _ask(self, statement: str, values: Any) -> list[tuple[Any, ...]]:
+        """Ask on a connection that was kept, and on a new one if that was lost meanwhile."""
+        try:
+            with self._readers.one() as db:
+                return query(db, statement, values)
+        except psycopg.OperationalError:
+            self._readers.clear()
+        try:
+            with self._readers.one() as db:
+                return query(db, statement, values)
+        except psycopg.OperationalError as error:
+            raise ConnectionLost(reason=_first_line(error)) from error
+
+    def _disconnect(self) -> None:
+        self._readers.close()
+        self._theirs.close()
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.close()
+
+
+class _Lost(Exception):
+    """Nobody knows what became of it."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+
+class _Collided(Exception):
+    """It was undone because it collided with another."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+
+def _heard(db: Connection, stop: Flag) -> bool:
+    """Whether a notification came within a slice of time; those that came together are heard once."""
+    heard = False
+    for _ in db.notifies(timeout=SLICE, stop_after=1):
+        heard = True
+    return heard and not stop.is_set()
+
+
+def _gone(error: Exception) -> ConnectionLost | StaleServer:
+    return error if isinstance(error, StaleServer) else ConnectionLost(reason=_first_line(error))
+
+
+def _first_line(error: Exception) -> str:
+    reason = error.reason if isinstance(error, ConnectionLost) else str(error)
+    return reason.splitlines()[0] if reason else type(error).__name__
+
+
+def _escape(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")

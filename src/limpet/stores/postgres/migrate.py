@@ -1,0 +1,38 @@
+"""Bringing a database to the newest schema: numbered .sql files, each in the transaction that records it."""
+
+from collections.abc import Mapping
+
+from limpet.errors import SchemaTooNew
+from limpet.stores.postgres.connection import Connection, query
+from limpet.stores.sql import scripts
+
+__all__ = ["migrate"]
+
+
+def migrate(db: Connection, schema: str, sql: Mapping[str, str]) -> None:
+    """Run what is missing, one process at a time; a store is never taken back to an older schema."""
+    migrations = scripts(__package__, "migrations")
+    while (found := schema_version(db, schema, sql)) < len(migrations):
+        with db.transaction():
+            query(db, sql["migration_lock"], (f"limpet.{schema}",))
+            if schema_version(db, schema, sql) == found:
+                _run(db, schema, sql, found + 1, migrations[found])
+    if found > len(migrations):
+        raise SchemaTooNew(found=found, known=len(migrations))
+
+
+def schema_version(db: Connection, schema: str, sql: Mapping[str, str]) -> int:
+    """The schema that the database has, 0 for none."""
+    [(_, made)] = query(db, sql["has_schema"], (f'"{schema}"', f'"{schema}".meta'))
+    if not made:
+        return 0
+    return int(query(db, sql["schema_version"])[0][0])
+
+
+def _run(db: Connection, schema: str, sql: Mapping[str, str], version: int, script: str) -> None:
+    [(there, _)] = query(db, sql["has_schema"], (f'"{schema}"', f'"{schema}".meta'))
+    if not there:
+        query(db, sql["create_schema"])
+    for statement in script.replace("{schema}", f'"{schema}"').split("\n\n"):
+        query(db, statement)
+    query(db, sql["set_schema_version"], (str(version),))

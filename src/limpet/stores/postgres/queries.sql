@@ -1,0 +1,449 @@
+-- Every statement that Limpet runs on PostgreSQL. {x} stands for the section named x, {schema} for the schema.
+-- Nothing depends on a session: every name is qualified, and a pooler may give each transaction another connection.
+
+-- name: hello
+-- Where this server stands, and whether its commits are durable.
+SELECT pg_is_in_recovery(),
+    CASE WHEN pg_is_in_recovery() THEN '' ELSE pg_walfile_name(pg_current_wal_lsn()) END,
+    CASE WHEN has_function_privilege('pg_control_system()', 'execute')
+        THEN (SELECT system_identifier::text FROM pg_control_system()) ELSE '' END,
+    current_setting('synchronous_commit'), current_setting('server_version_num')::bigint
+
+-- name: now
+SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
+
+-- name: begin
+BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE
+
+-- name: commit
+COMMIT
+
+-- name: rollback
+ROLLBACK
+
+-- name: savepoint
+SAVEPOINT limpet
+
+-- name: undo
+ROLLBACK TO SAVEPOINT limpet
+
+-- name: forget
+RELEASE SAVEPOINT limpet
+
+-- name: notify
+SELECT pg_notify(%b, '')
+
+-- name: listen
+LISTEN {channel}
+
+-- name: looking
+-- What changes when something was written, and when it can be seen.
+SELECT (SELECT last_value FROM {schema}.positions), pg_snapshot_xmin(pg_current_snapshot())::text::bigint,
+    pg_snapshot_xmax(pg_current_snapshot())::text::bigint
+
+-- name: migration_lock
+SELECT pg_advisory_xact_lock(hashtextextended(%b::text, 0))
+
+-- name: has_schema
+SELECT to_regnamespace(%b::text) IS NOT NULL, to_regclass(%b::text) IS NOT NULL
+
+-- name: create_schema
+CREATE SCHEMA {schema}
+
+-- name: schema_version
+SELECT value FROM {schema}.meta WHERE name = 'schema'
+
+-- name: set_schema_version
+INSERT INTO {schema}.meta VALUES ('schema', %b::text) ON CONFLICT (name) DO UPDATE SET value = excluded.value
+
+-- name: bad_head
+-- A stream whose row does not agree with the last event of its log.
+SELECT s.id, s.seq FROM {schema}.streams AS s LEFT JOIN {schema}.events AS e ON e.run = s.number AND e.seq = s.seq
+WHERE e.hash IS DISTINCT FROM s.hash
+    OR EXISTS (SELECT 1 FROM {schema}.events AS later WHERE later.run = s.number AND later.seq > s.seq)
+LIMIT 1
+
+-- name: columns
+s.number, s.id, s.type, s.agent, s.agent_version, s.status, s.waits, s.ready_at, s.seq, s.hash, s.time, s.fence,
+s.worker, s.deaths, s.created, s.start_at, s.ended, s."user", s.session, s.conversation, s.parent, s.exclusive, s.goal,
+s.step, s.steps, s.item, s.items, s.undoing, s.cancelling, s.labels
+
+-- name: peek
+SELECT {columns} FROM {schema}.streams AS s WHERE s.id = %b::text
+
+-- name: row
+SELECT {columns} FROM {schema}.streams AS s WHERE s.id = %b::text FOR NO KEY UPDATE
+
+-- name: row_if_free
+SELECT {columns} FROM {schema}.streams AS s WHERE s.id = %b::text FOR NO KEY UPDATE SKIP LOCKED
+
+-- name: lock_rows
+-- In one order for everybody.
+SELECT {columns} FROM {schema}.streams AS s WHERE s.id = ANY(%b::text[]) ORDER BY s.number FOR NO KEY UPDATE
+
+-- name: numbers
+SELECT nextval(pg_get_serial_sequence('{schema}.streams', 'number')) FROM generate_series(1, %b::bigint)
+
+-- name: add_all
+INSERT INTO {schema}.streams (
+    number, id, type, agent, agent_version, status, waits, ready_at, seq, hash, time, fence, worker, deaths, created,
+    start_at, ended, "user", session, conversation, parent, exclusive, goal, step, steps, item, items, undoing,
+    cancelling, labels
+) SELECT w.* FROM unnest(
+    %b::bigint[], %b::text[], %b::text[], %b::text[], %b::text[], %b::text[], %b::text[], %b::bigint[], %b::bigint[],
+    %b::bytea[], %b::bigint[], %b::bigint[], %b::text[], %b::bigint[], %b::bigint[], %b::bigint[], %b::bigint[],
+    %b::text[], %b::text[], %b::text[], %b::text[], %b::text[], %b::text[], %b::bigint[], %b::bigint[], %b::bigint[],
+    %b::bigint[], %b::boolean[], %b::boolean[], %b::text[]
+) AS w
+
+-- name: add_labels
+INSERT INTO {schema}.labels (name, value, run) SELECT l.* FROM unnest(%b::text[], %b::text[], %b::bigint[]) AS l
+
+-- name: extend
+-- One statement for a batch: rows are locked in one order; a head moves only if it is where its writer believes it is,
+-- under a fence that still holds; and events are inserted for the heads that moved. A stale one drops out alone.
+WITH wanted AS (
+    SELECT w.*, s.number FROM unnest(
+        %b::text[], %b::bigint[], %b::bytea[], %b::bigint[], %b::bigint[], %b::bytea[], %b::bigint[], %b::bigint[],
+        %b::boolean[]
+    ) WITH ORDINALITY AS w (id, after_seq, after_hash, fence, seq, hash, time, step, settled, place)
+    JOIN {schema}.streams AS s ON s.id = w.id ORDER BY s.number FOR NO KEY UPDATE OF s
+), moved AS (
+    UPDATE {schema}.streams AS s
+    SET seq = w.seq, hash = w.hash, time = w.time, step = greatest(s.step, w.step),
+        deaths = CASE WHEN w.settled THEN 0 ELSE s.deaths END
+    FROM wanted AS w
+    WHERE s.number = w.number AND s.seq = w.after_seq AND s.hash = w.after_hash
+        AND CASE WHEN w.fence < 0 THEN s.type = 'conversation' ELSE s.fence = w.fence AND s.worker IS NOT NULL END
+    RETURNING s.number, w.place
+), written AS (
+    INSERT INTO {schema}.events (run, seq, time, kind, version, fence, actor, codec, key_id, body, hash)
+    SELECT m.number, e.seq, e.time, e.kind, e.version, e.fence, e.actor, e.codec, e.key_id, e.body, e.hash
+    FROM unnest(
+        %b::bigint[], %b::bigint[], %b::bigint[], %b::text[], %b::bigint[], %b::bigint[], %b::text[], %b::text[],
+        %b::text[], %b::bytea[], %b::bytea[]
+    ) AS e (place, seq, time, kind, version, fence, actor, codec, key_id, body, hash)
+    JOIN moved AS m ON m.place = e.place
+    ORDER BY m.number, e.seq
+)
+SELECT m.place, m.number FROM moved AS m
+
+-- name: save_all
+UPDATE {schema}.streams AS s
+SET status = w.status, waits = w.waits, ready_at = w.ready_at, seq = w.seq, hash = w.hash, time = w.time,
+    fence = w.fence, worker = w.worker, deaths = w.deaths, ended = w.ended, goal = w.goal, step = w.step,
+    item = w.item, items = w.items, undoing = w.undoing, cancelling = w.cancelling
+FROM unnest(
+    %b::text[], %b::text[], %b::bigint[], %b::bigint[], %b::bytea[], %b::bigint[], %b::bigint[], %b::text[],
+    %b::bigint[], %b::bigint[], %b::text[], %b::bigint[], %b::bigint[], %b::bigint[], %b::boolean[], %b::boolean[],
+    %b::bigint[]
+) AS w (status, waits, ready_at, seq, hash, time, fence, worker, deaths, ended, goal, step, item, items, undoing,
+    cancelling, number)
+WHERE s.number = w.number
+
+-- name: rewrite
+UPDATE {schema}.streams
+SET type = %b::text, agent = %b::text, agent_version = %b::text, status = %b::text, waits = %b::text,
+    ready_at = %b::bigint, seq = %b::bigint, hash = %b::bytea, time = %b::bigint, fence = %b::bigint,
+    worker = %b::text, deaths = %b::bigint, created = %b::bigint, start_at = %b::bigint, ended = %b::bigint,
+    "user" = %b::text, session = %b::text, conversation = %b::text, parent = %b::text, exclusive = %b::text,
+    goal = %b::text, step = %b::bigint, steps = %b::bigint, item = %b::bigint, items = %b::bigint,
+    undoing = %b::boolean, cancelling = %b::boolean, labels = %b::text
+WHERE number = %b::bigint
+
+-- name: drop_labels
+DELETE FROM {schema}.labels WHERE run = %b::bigint
+
+-- name: drop_requests
+DELETE FROM {schema}.requests WHERE run = %b::bigint
+
+-- name: drop_refs
+DELETE FROM {schema}.blob_refs WHERE run = %b::bigint
+
+-- name: insert_all
+INSERT INTO {schema}.events (run, seq, time, kind, version, fence, actor, codec, key_id, body, hash, command)
+SELECT e.* FROM unnest(%b::bigint[], %b::bigint[], %b::bigint[], %b::text[], %b::int[], %b::bigint[], %b::text[],
+    %b::text[], %b::text[], %b::bytea[], %b::bytea[], %b::text[]) AS e
+
+-- name: event
+e.seq, e.time, e.kind, e.version, e.fence, e.actor, e.codec, e.key_id, e.body, e.hash
+
+-- name: events
+SELECT {event} FROM {schema}.events AS e WHERE e.run = %b::bigint AND e.seq > %b::bigint ORDER BY e.seq LIMIT %b::bigint
+
+-- name: number
+SELECT number FROM {schema}.streams WHERE id = %b::text
+
+-- name: read
+SELECT {event} FROM {schema}.events AS e
+WHERE e.run = (SELECT number FROM {schema}.streams WHERE id = %b::text) AND e.seq > %b::bigint AND e.seq < %b::bigint
+ORDER BY e.seq LIMIT %b::bigint
+
+-- name: read_backwards
+SELECT {event} FROM {schema}.events AS e
+WHERE e.run = (SELECT number FROM {schema}.streams WHERE id = %b::text) AND e.seq > %b::bigint AND e.seq < %b::bigint
+ORDER BY e.seq DESC LIMIT %b::bigint
+
+-- name: command
+SELECT {event} FROM {schema}.events AS e WHERE e.run = %b::bigint AND e.command = %b::text
+
+-- name: request_columns
+r.id, s.id, r.seq, r.kind, r.status, r."to", r.risk, r.tool, r.opened, r.expires, r.digest, r.by
+
+-- name: request
+SELECT {request_columns} FROM {schema}.requests AS r JOIN {schema}.streams AS s ON s.number = r.run
+WHERE r.id = %b::text
+
+-- name: open_requests
+SELECT {request_columns} FROM {schema}.requests AS r JOIN {schema}.streams AS s ON s.number = r.run
+WHERE r.run = %b::bigint AND r.status = 'open' ORDER BY r.opened, r.id
+
+-- name: save_request
+INSERT INTO {schema}.requests (id, run, seq, kind, status, "to", risk, tool, opened, expires, digest, by)
+VALUES (%b::text, %b::bigint, %b::bigint, %b::text, %b::text, %b::text, %b::text, %b::text, %b::bigint, %b::bigint,
+    %b::text, %b::text)
+ON CONFLICT (id) DO UPDATE SET seq = excluded.seq, status = excluded.status, "to" = excluded."to",
+    opened = excluded.opened, expires = excluded.expires, digest = excluded.digest, by = excluded.by
+
+-- name: requests
+SELECT {request_columns} FROM {schema}.requests AS r JOIN {schema}.streams AS s ON s.number = r.run WHERE true
+
+-- name: requests.status
+AND r.status = %(status)b::text
+
+-- name: requests.run
+AND s.id = %(run)b::text
+
+-- name: requests.to
+-- An element of a JSON array of strings: a quote inside one is escaped, so that this cannot begin in the middle.
+AND (starts_with(r."to", '[' || %(to)b::text) OR strpos(r."to", ',' || %(to)b::text) > 0)
+
+-- name: requests.risk
+AND r.risk = %(risk)b::text
+
+-- name: requests.order
+ORDER BY r.opened, r.id LIMIT %(limit)b::bigint
+
+-- name: end_leases
+UPDATE {schema}.workers SET lease_until = 0 WHERE id = ANY(%b::text[]) AND host = %b::text
+
+-- name: workers
+SELECT id, host, agents, started, lease_until FROM {schema}.workers ORDER BY started, id
+
+-- name: save_worker
+INSERT INTO {schema}.workers (id, host, agents, started, lease_until)
+VALUES (%b::text, %b::text, %b::text, %b::bigint, %b::bigint)
+ON CONFLICT (id) DO UPDATE SET host = excluded.host, agents = excluded.agents, started = excluded.started,
+    lease_until = excluded.lease_until
+
+-- name: drop_worker
+DELETE FROM {schema}.workers WHERE id = %b::text
+
+-- name: held_by
+SELECT {columns} FROM {schema}.streams AS s WHERE s.worker = %b::text ORDER BY s.number
+
+-- name: ready
+-- What somebody else is just taking is skipped: nobody waits for anybody.
+SELECT {columns} FROM {schema}.streams AS s
+WHERE s.agent = %b::text AND s.ready_at <= %b::bigint AND s.agent_version = ANY(%b::text[])
+AND (s.exclusive IS NULL OR s.cancelling OR NOT EXISTS (
+    SELECT 1 FROM {schema}.slots AS t WHERE t.name = 'exclusive:' || s.exclusive AND t.place = 0 AND t.run <> s.number
+))
+ORDER BY s.ready_at, s.number LIMIT %b::bigint FOR NO KEY UPDATE OF s SKIP LOCKED
+
+-- name: has_slot
+SELECT 1 FROM {schema}.slots WHERE name = %b::text AND run = %b::bigint
+
+-- name: take_slot
+-- The lowest free place; if somebody else takes it first, nothing.
+INSERT INTO {schema}.slots (name, place, run, driven)
+SELECT %(name)b::text, p.place, %(run)b::bigint, %(driven)b::boolean FROM generate_series(0, %(size)b::bigint - 1) AS p (place)
+WHERE NOT EXISTS (SELECT 1 FROM {schema}.slots AS t WHERE t.name = %(name)b::text AND t.place = p.place)
+    AND (SELECT count(*) FROM {schema}.slots AS t WHERE t.name = %(name)b::text) < %(size)b::bigint
+ORDER BY p.place LIMIT 1
+ON CONFLICT DO NOTHING
+RETURNING place
+
+-- name: count_slots
+SELECT count(*) FROM {schema}.slots WHERE name = %b::text
+
+-- name: free_slots
+DELETE FROM {schema}.slots WHERE run = ANY(%b::bigint[]) AND (driven OR NOT %b::boolean)
+
+-- name: lend
+INSERT INTO {schema}.lent DEFAULT VALUES RETURNING xid::text
+
+-- name: take_back
+-- Nothing, if this is not the transaction any more in which it was lent.
+DELETE FROM {schema}.lent WHERE xid = %b::text::xid8 AND xid = pg_current_xact_id()
+RETURNING set_config('limpet.sealed', xid::text, true)
+
+-- name: save_snapshot
+INSERT INTO {schema}.snapshots (run, seq, hash, time, data, codec, key_id)
+VALUES (%b::bigint, %b::bigint, %b::bytea, %b::bigint, %b::bytea, %b::text, %b::text)
+ON CONFLICT (run, seq) DO UPDATE SET hash = excluded.hash, time = excluded.time, data = excluded.data,
+    codec = excluded.codec, key_id = excluded.key_id
+
+-- name: drop_snapshots
+DELETE FROM {schema}.snapshots WHERE run = %b::bigint AND seq = ANY(%b::bigint[])
+
+-- name: snapshot
+SELECT seq, hash, time, data, codec, key_id FROM {schema}.snapshots
+WHERE run = %b::bigint AND seq <= %b::bigint ORDER BY seq DESC LIMIT 1
+
+-- name: snapshots
+SELECT seq, time FROM {schema}.snapshots WHERE run = %b::bigint ORDER BY seq
+
+-- name: save_late
+INSERT INTO {schema}.late (run, kept, seq, time, kind, version, fence, actor, codec, key_id, body, hash)
+VALUES (%b::bigint, %b::bigint, %b::bigint, %b::bigint, %b::text, %b::int, %b::bigint, %b::text, %b::text, %b::text,
+    %b::bytea, %b::bytea)
+ON CONFLICT (run, hash) DO NOTHING
+
+-- name: late
+SELECT {event}, e.kept FROM {schema}.late AS e WHERE e.run = %b::bigint ORDER BY e.position
+
+-- name: put_blobs
+-- A blob that is there and loose begins its time anew; one that is referred to is left alone.
+INSERT INTO {schema}.blobs (id, size, name, loose_since)
+SELECT b.id, b.size, b.id, %b::bigint FROM unnest(%b::text[], %b::bigint[]) AS b (id, size) ORDER BY b.id
+ON CONFLICT (id) DO UPDATE SET loose_since = excluded.loose_since WHERE blobs.loose_since IS NOT NULL
+RETURNING id, number, xmax = 0
+
+-- name: put_chunks
+INSERT INTO {schema}.chunks (blob, place, codec, key_id, data)
+SELECT c.* FROM unnest(%b::bigint[], %b::bigint[], %b::text[], %b::text[], %b::bytea[]) AS c
+ON CONFLICT (blob, place) DO UPDATE SET codec = excluded.codec, key_id = excluded.key_id, data = excluded.data
+
+-- name: find_blobs
+-- Held until the transaction ends: the collector passes by.
+SELECT id, number FROM {schema}.blobs WHERE id = ANY(%b::text[]) ORDER BY number FOR KEY SHARE
+
+-- name: begin_upload
+INSERT INTO {schema}.blobs (id, size, name, loose_since) VALUES (%b::text, 0, %b::text, %b::bigint)
+ON CONFLICT (id) DO UPDATE SET loose_since = excluded.loose_since
+RETURNING number
+
+-- name: touch_blob
+UPDATE {schema}.blobs SET loose_since = %b::bigint WHERE number = %b::bigint AND loose_since IS NOT NULL
+
+-- name: name_blob
+UPDATE {schema}.blobs SET id = %b::text, size = %b::bigint, loose_since = %b::bigint WHERE number = %b::bigint
+
+-- name: drop_blob
+DELETE FROM {schema}.blobs WHERE number = %b::bigint
+
+-- name: count_chunks
+SELECT count(*) FROM {schema}.chunks WHERE blob = %b::bigint
+
+-- name: refer
+INSERT INTO {schema}.blob_refs (run, blob) SELECT DISTINCT r.* FROM unnest(%b::bigint[], %b::bigint[]) AS r
+ORDER BY 1, 2 ON CONFLICT DO NOTHING
+
+-- name: hold_blobs
+UPDATE {schema}.blobs SET loose_since = NULL WHERE number IN (
+    SELECT b.number FROM {schema}.blobs AS b WHERE b.number = ANY(%b::bigint[]) AND b.loose_since IS NOT NULL
+    ORDER BY b.number FOR NO KEY UPDATE
+)
+
+-- name: loose_blobs
+SELECT number FROM {schema}.blobs WHERE loose_since < %b::bigint
+ORDER BY loose_since LIMIT %b::bigint FOR UPDATE SKIP LOCKED
+
+-- name: collect
+-- A statement of its own, so that it sees every reference that was committed before the rows were locked.
+DELETE FROM {schema}.blobs AS b WHERE b.number = ANY(%b::bigint[])
+AND NOT EXISTS (SELECT 1 FROM {schema}.blob_refs AS r WHERE r.blob = b.number) RETURNING b.number
+
+-- name: references
+SELECT b.id FROM {schema}.blob_refs AS r JOIN {schema}.blobs AS b ON b.number = r.blob WHERE r.run = %b::bigint
+ORDER BY b.id
+
+-- name: blob
+SELECT b.id, b.size, (SELECT count(*) FROM {schema}.chunks AS c WHERE c.blob = b.number), b.name
+FROM {schema}.blobs AS b WHERE b.id = %b::text
+
+-- name: chunk
+SELECT c.codec, c.key_id, c.data FROM {schema}.chunks AS c JOIN {schema}.blobs AS b ON b.number = c.blob
+WHERE b.id = %b::text AND c.place = %b::bigint
+
+-- name: lock_keys
+LOCK TABLE {schema}.keys IN EXCLUSIVE MODE
+
+-- name: keys
+SELECT id, purpose, master, wrapped, created FROM {schema}.keys ORDER BY created, id
+
+-- name: drop_keys
+DELETE FROM {schema}.keys
+
+-- name: add_key
+INSERT INTO {schema}.keys (id, purpose, master, wrapped, created)
+VALUES (%b::text, %b::text, %b::text, %b::bytea, %b::bigint)
+
+-- name: feed
+-- In an order in which nothing is ever added before what was given: a transaction that is still open, or began after
+-- one that is, waits for its turn.
+SELECT s.id, {event}, e.xid::text::bigint, e.position
+FROM {schema}.events AS e JOIN {schema}.streams AS s ON s.number = e.run
+WHERE (e.xid, e.position) > (%b::bigint::text::xid8, %b::bigint) AND e.xid < pg_snapshot_xmin(pg_current_snapshot())
+ORDER BY e.xid, e.position LIMIT %b::bigint
+
+-- name: feed_end
+SELECT (pg_snapshot_xmin(pg_current_snapshot())::text::bigint - 1), 9223372036854775807
+
+-- name: counts
+SELECT agent, status, sum(n)::bigint FROM {schema}.counters GROUP BY agent, status HAVING sum(n) > 0
+
+-- Lists are put together from the parts that a filter needs; users' words are bound, never put in.
+
+-- name: runs
+SELECT {columns} FROM {schema}.streams AS s WHERE s.type = %(type)b::text
+
+-- name: count
+SELECT count(*) FROM {schema}.streams AS s WHERE s.type = %(type)b::text
+
+-- name: runs.status
+AND s.status = %(status)b::text
+
+-- name: runs.statuses
+AND s.status = ANY(%(statuses)b::text[])
+
+-- name: runs.agent
+AND s.agent = %(agent)b::text
+
+-- name: runs.session
+AND s.session = %(session)b::text
+
+-- name: runs.user
+AND s."user" = %(user)b::text
+
+-- name: runs.parent
+AND s.parent = %(parent)b::text
+
+-- name: runs.label
+AND s.number IN (SELECT l.run FROM {schema}.labels AS l WHERE l.name = %%(label_name_%d)b::text AND l.value = %%(label_value_%d)b::text)
+
+-- name: runs.created_from
+AND s.created >= %(created_from)b::bigint
+
+-- name: runs.created_before
+AND s.created < %(created_before)b::bigint
+
+-- name: runs.text
+-- In any case of ASCII letters, as everywhere.
+AND (translate(s.id, {upper}, {lower}) LIKE %(text)b::text OR translate(s.agent, {upper}, {lower}) LIKE %(text)b::text
+    OR translate(s.goal, {upper}, {lower}) LIKE %(text)b::text
+    OR EXISTS (SELECT 1 FROM {schema}.labels AS l WHERE l.run = s.number
+        AND translate(l.value, {upper}, {lower}) LIKE %(text)b::text))
+
+-- name: upper
+'ABCDEFGHIJKLMNOPQRSTUVWXYZ'
+
+-- name: lower
+'abcdefghijklmnopqrstuvwxyz'
+
+-- name: runs.before
+AND s.number < %(before)b::bigint
+
+-- name: runs.order
+ORDER BY s.number DESC LIMIT %(limit)b::bigint

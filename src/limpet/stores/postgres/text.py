@@ -1,0 +1,29 @@
+"""Text that PostgreSQL cannot hold: it has no NUL. Two characters that nobody uses stand for it, and for themselves."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+__all__ = ["plain", "safe"]
+
+_ESCAPE = "\ue000"
+_NUL, _ITSELF = f"{_ESCAPE}0", f"{_ESCAPE}1"
+
+
+def safe(values: Iterable[Any]) -> Sequence[Any]:
+    """Values as they can be stored."""
+    return [_safe(value) if isinstance(value, str) else value for value in values]
+
+
+def plain(values: Iterable[Any]) -> Sequence[Any]:
+    """Values as they were."""
+    return [_plain(value) if isinstance(value, str) and _ESCAPE in value else value for value in values]
+
+
+def _safe(text: str) -> str:
+    if "\0" in text or _ESCAPE in text:
+        return text.replace(_ESCAPE, _ITSELF).replace("\0", _NUL)
+    return text
+
+
+def _plain(text: str) -> str:
+    return text.replace(_NUL, "\0").replace(_ITSELF, _ESCAPE)

@@ -1,0 +1,44 @@
+"""Which process this is, so that others on the same machine can see that it has ended.
+
+A process is known by the machine's boot, its pid namespace, its pid and the moment it started; only a process in the
+same namespace may judge. Where there is no /proc, nobody can tell, and leases alone decide.
+"""
+
+import os
+from pathlib import Path
+
+__all__ = ["CAN_SEE", "has_ended", "this_process"]
+
+_PROC = Path("/proc")
+CAN_SEE = (_PROC / "self/stat").exists()
+
+
+def this_process() -> str:
+    """What identifies this process; nothing where it cannot be known."""
+    if not CAN_SEE:
+        return ""
+    pid = os.getpid()
+    return f"{_here()}/{pid}/{_started(pid)}"
+
+
+def has_ended(process: str) -> bool:
+    """Whether a process of this machine and namespace is known to have ended; false where nobody can tell."""
+    here, _, rest = process.rpartition("/")[0].rpartition("/")
+    if not CAN_SEE or not here or here != _here():
+        return False
+    return _started(int(rest)) != process.rpartition("/")[2]
+
+
+def _here() -> str:
+    boot = (_PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    return f"{boot}/{(_PROC / 'self/ns/pid').stat().st_ino}"
+
+
+def _started(pid: int) -> str:
+    """When a process started, in ticks since boot; nothing for one that is gone, or is but a name of the dead."""
+    try:
+        _, _, after_name = (_PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")
+    except OSError:
+        return ""
+    state, *fields = after_name.split()
+    return "" if state in "ZX" else fields[18]
