@@ -1,6 +1,6 @@
 """The suite can fail: a memory store that is broken on purpose is found out, each way by at least one behaviour."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from functools import cache
@@ -11,14 +11,15 @@ from msgspec.structs import replace
 
 from limpet.clock import Clock
 from limpet.errors import LimpetError
-from limpet.events import Codec, Event
+from limpet.events import Codec, Event, Packed
 from limpet.events.bodies import RequestAnswered
 from limpet.stores import Appended
 from limpet.stores.backend import Extension, Outcome
+from limpet.stores.blobs import Blob
 from limpet.stores.conformance import Behaviour, Harness, behaviours
 from limpet.stores.memory import MemoryBackend, MemoryTables
 from limpet.stores.ops import Append, Op, Tell
-from limpet.stores.rows import RequestRow, RunRow, WorkerRow
+from limpet.stores.rows import Feed, RequestRow, RunRow, WorkerRow
 
 
 class NoFence(MemoryTables):
@@ -177,6 +178,175 @@ class LosesAnAnswer(MemoryBackend):
         return outcomes
 
 
+class DropsReferences(MemoryTables):
+    """Nobody remembers who refers to a blob."""
+
+    def refer(self, references: Sequence[tuple[int, int]]) -> None:
+        pass
+
+
+class DropsReferencesButOne(MemoryTables):
+    """Of several blobs of an append the first is remembered."""
+
+    def refer(self, references: Sequence[tuple[int, int]]) -> None:
+        super().refer(references[:1])
+
+
+class CollectsWhatIsHeld(MemoryTables):
+    """Old is taken for loose."""
+
+    def collect(self, before: int, limit: int) -> int:
+        for id, blob in self.blob_rows.items():
+            self.blob_rows[id] = blob._replace(loose_since=blob.loose_since or 0)
+        return super().collect(before, limit)
+
+
+class CollectsAtOnce(MemoryTables):
+    """There is no hour of grace."""
+
+    def collect(self, before: int, limit: int) -> int:  # noqa: ARG002
+        return super().collect(self.now() + 1, limit)
+
+
+class CollectsNothing(MemoryTables):
+    """What is loose stays for ever."""
+
+    def collect(self, before: int, limit: int) -> int:  # noqa: ARG002
+        return 0
+
+
+class CollectsOneBatch(MemoryTables):
+    """It says that it found fewer than there were."""
+
+    def collect(self, before: int, limit: int) -> int:
+        return min(super().collect(before, limit), limit - 1)
+
+
+class NeverTouches(MemoryTables):
+    """Content that comes again is as old as when it came first."""
+
+    def _touch(self, blob: str) -> bool:
+        return blob in self.blob_rows
+
+
+class StoresAgain(MemoryTables):
+    """Content is stored as often as it comes."""
+
+    def put_blobs(self, blobs: Sequence[Blob]) -> None:
+        for blob in blobs:
+            if blob.id in self.blob_rows:
+                self._add_blob(f"{blob.id}/{len(self.blob_rows)}", blob.id, blob.size, dict(enumerate(blob.chunks)))
+        super().put_blobs(blobs)
+
+    def end_upload(self, upload: str, blob: str, size: int, chunks: int) -> bool:
+        if blob in self.blob_rows:
+            found = self.blob_rows.pop(f"upload:{upload}")
+            self._add_blob(f"{blob}/{len(self.blob_rows)}", found.name, size, found.chunks)
+            return True
+        return super().end_upload(upload, blob, size, chunks)
+
+
+class FindsEverything(MemoryTables):
+    """An event may refer to a blob that nobody stored."""
+
+    def find_blobs(self, blobs: Collection[str]) -> dict[str, int]:
+        return dict.fromkeys(blobs, 0) | super().find_blobs(blobs)
+
+    def refer(self, references: Sequence[tuple[int, int]]) -> None:
+        super().refer([each for each in references if each[1]])
+
+
+class NamesHalfAnUpload(MemoryTables):
+    """A blob has its name before its last chunk is there."""
+
+    def put_chunk(self, upload: str, place: int, chunk: Packed) -> None:
+        super().put_chunk(upload, place, chunk)
+        whole = self.blob_rows[f"upload:{upload}"]
+        self._put(self.blob_rows, f"upload:{upload}", whole._replace(chunks={0: whole.chunks[0]}))
+
+    def end_upload(self, upload: str, blob: str, size: int, chunks: int) -> bool:  # noqa: ARG002
+        return super().end_upload(upload, blob, size, 1)
+
+
+class SwapsChunks(MemoryBackend):
+    """The order of chunks is left to chance."""
+
+    def chunk(self, blob: str, place: int) -> Packed | None:
+        row = self.blob(blob)
+        return super().chunk(blob, place if row is None else row.chunks - 1 - place)
+
+
+class SkippingFeed(MemoryBackend):
+    """A cursor by numbers that were given before they were committed: it passes what is still on its way."""
+
+    def feed(self, after: str, limit: int) -> Feed:
+        page = super().feed(after, limit)
+        if len(page.events) < limit:
+            return page
+        return Feed(page.events, str(int(page.next) + 1))
+
+
+class RepeatingFeed(MemoryBackend):
+    """The last event of a page is the first of the next."""
+
+    def feed(self, after: str, limit: int) -> Feed:
+        page = super().feed(after, limit)
+        return Feed(page.events, str(int(page.next) - 1)) if len(page.events) > 1 else page
+
+
+class ForgetfulFeed(MemoryBackend):
+    """A page without events begins anew."""
+
+    def feed(self, after: str, limit: int) -> Feed:
+        page = super().feed(after, limit)
+        return page if page.events else Feed((), "")
+
+
+class FeedWithoutConversations(MemoryBackend):
+    """Only runs are followed."""
+
+    def feed(self, after: str, limit: int) -> Feed:
+        page = super().feed(after, limit)
+        rows = {event.run: self.get(event.run) for event in page.events}
+        return Feed(tuple(each for each in page.events if getattr(rows[each.run], "type", "") == "run"), page.next)
+
+
+class EarlyEnd(MemoryBackend):
+    """The end lies before the last event."""
+
+    def feed_end(self) -> str:
+        return str(max(0, int(super().feed_end()) - 1))
+
+
+class RebuildsWithoutRequests(MemoryTables):
+    """The inbox is empty after a rebuild."""
+
+    def rewrite(self, row: RunRow, requests: Sequence[RequestRow], blobs: Sequence[int]) -> None:  # noqa: ARG002
+        super().rewrite(row, (), blobs)
+
+
+class RebuildsWithoutReferences(MemoryTables):
+    """Blobs are nobody's after a rebuild."""
+
+    def rewrite(self, row: RunRow, requests: Sequence[RequestRow], blobs: Sequence[int]) -> None:  # noqa: ARG002
+        super().rewrite(row, requests, ())
+
+
+class RebuildsAsNew(MemoryTables):
+    """A rebuilt run belongs to nobody."""
+
+    def rewrite(self, row: RunRow, requests: Sequence[RequestRow], blobs: Sequence[int]) -> None:
+        freed = row if row.worker is None else replace(row, status="pending", worker=None, ready_at=row.time)
+        super().rewrite(freed, requests, blobs)
+
+
+class ForgetsSteps(MemoryTables):
+    """A row does not follow its log."""
+
+    def _extended(self, wanted: Extension) -> int | None:
+        return super()._extended(wanted._replace(step=0))
+
+
 def _appended(row: RunRow | None) -> Outcome:
     assert row is not None
     return Appended((row.head,))
@@ -209,6 +379,29 @@ CAUGHT_BY: list[tuple[Callable[[Clock], MemoryBackend], str]] = [
     (Shuffled, "reading:a-log-is-read-in-order"),
     (AcksBeforeCommit, "unknown:what-was-acknowledged-is-there-for-everybody"),
     (LosesAnAnswer, "requests:several-requests-are-answered-in-any-order"),
+    (_with(DropsReferences), "blobs:what-is-referred-to-is-never-collected"),
+    (_with(DropsReferencesButOne), "blobs:every-payload-of-an-event-is-held"),
+    (_with(CollectsWhatIsHeld), "blobs:many-runs-share-a-blob"),
+    (_with(CollectsAtOnce), "blobs:a-loose-blob-lives-for-an-hour"),
+    (_with(CollectsNothing), "blobs:a-blob-that-is-not-referred-to-is-loose"),
+    (_with(CollectsOneBatch), "blobs:many-loose-blobs-are-all-collected"),
+    (_with(NeverTouches), "blobs:putting-a-blob-again-starts-its-hour-anew"),
+    (_with(StoresAgain), "blobs:content-is-stored-once"),
+    (_with(FindsEverything), "blobs:an-append-that-refers-to-nothing-is-refused"),
+    (_with(FindsEverything), "blobs:if-one-leg-refers-to-nothing-no-leg-is-written"),
+    (_with(NoTransaction), "blobs:if-one-leg-refers-to-nothing-no-leg-is-written"),
+    (_with(NamesHalfAnUpload), "blobs:a-blob-of-several-chunks-is-read-chunk-by-chunk"),
+    (SwapsChunks, "blobs:blobs-around-the-size-of-a-chunk-come-back"),
+    (SkippingFeed, "feeding:everything-comes-once-in-the-order-of-each-log"),
+    (SkippingFeed, "feeding:a-reader-misses-nothing-while-several-stores-write"),
+    (RepeatingFeed, "feeding:a-place-can-be-used-again"),
+    (ForgetfulFeed, "feeding:a-reader-at-the-end-gets-what-comes-next"),
+    (FeedWithoutConversations, "feeding:conversations-are-in-the-feed"),
+    (EarlyEnd, "feeding:the-end-of-the-feed-gives-only-what-is-written-later"),
+    (_with(RebuildsWithoutRequests), "rebuilding:an-open-request-is-what-its-log-says"),
+    (_with(RebuildsWithoutReferences), "rebuilding:blobs-are-held-after-a-rebuild"),
+    (_with(RebuildsAsNew), "rebuilding:a-run-that-is-driven-is-what-its-log-says"),
+    (_with(ForgetsSteps), "rebuilding:a-run-that-is-driven-is-what-its-log-says"),
 ]
 ALL = {str(behaviour): behaviour for behaviour in behaviours(MemoryBackend.capabilities)}
 

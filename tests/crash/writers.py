@@ -5,13 +5,17 @@ import os
 import sys
 from pathlib import Path
 
+import msgspec
+
 from limpet import open_store
 from limpet.clock import SystemClock
 from limpet.events import Head, inline, seal_all
 from limpet.events import bodies as b
 from limpet.stores import Appended, Extend, Store, WorkerRow
+from tests.crash.load import Common, Load
 
 LEASE = 3_600_000_000
+WRITING = ("append", "append", "two_runs", "two_runs", "tell", "append_and_tell")
 
 
 def say(text: str) -> None:
@@ -65,6 +69,18 @@ async def until_killed(path: str, run: str) -> None:
             say(f"{head.seq} {head.hash.hex()}")
 
 
+async def shuffle(url: str, name: str, common: str, count: str) -> None:
+    """A load on runs that others write too; say what it left."""
+    async with open_store(url) as store:
+        load = Load(store, name, msgspec.json.decode(common, type=Common), kinds=WRITING)
+        say("ready")
+        sys.stdin.readline()
+        places = iter(range(int(count)))
+        await load.run(lambda: next(places, None) is not None)
+    assert load.lost == 0
+    say(" ".join(sorted(load.marks)))
+
+
 async def open_only(path: str) -> None:
     """Open, which makes the schema, and close."""
     async with open_store(f"sqlite:///{path}") as store:
@@ -72,5 +88,5 @@ async def open_only(path: str) -> None:
 
 
 if __name__ == "__main__":
-    jobs = {job.__name__: job for job in (share, until_killed, open_only)}
+    jobs = {job.__name__: job for job in (share, until_killed, shuffle, open_only)}
     asyncio.run(jobs[sys.argv[1]](*sys.argv[2:]))

@@ -1,10 +1,10 @@
 """Which blobs an event refers to: found by the types of its fields, so that a new kind cannot be forgotten."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from functools import cache
 from typing import Any, get_args, get_type_hints
 
-from msgspec import Struct, UnsetType
+from msgspec import UNSET, Struct
 
 from limpet.events.values import Payload
 from limpet.events.vocabulary import AnyBody
@@ -14,19 +14,29 @@ __all__ = ["blobs_of"]
 
 def blobs_of(body: AnyBody) -> list[str]:
     """The ids of the blobs that a body refers to, in order, each once."""
-    return list(dict.fromkeys(_blobs(body)))
+    found: list[str] = []
+    _gather(body, found)
+    return list(dict.fromkeys(found)) if len(found) > 1 else found
 
 
-def _blobs(value: Any) -> Iterator[str]:
-    if type(value) is Payload:
-        if not isinstance(value.blob, UnsetType):
-            yield value.blob
-    elif isinstance(value, Struct):
-        for name in _carriers(type(value)):
-            yield from _blobs(getattr(value, name))
-    elif isinstance(value, dict | tuple):
-        for each in value.values() if isinstance(value, dict) else value:
-            yield from _blobs(each)
+def _gather(struct: Struct, found: list[str]) -> None:
+    for name in _carriers(type(struct)):
+        value = getattr(struct, name)
+        if type(value) is Payload:
+            if value.blob is not UNSET:
+                found.append(value.blob)
+        elif isinstance(value, Struct):
+            _gather(value, found)
+        elif value:
+            _gather_all(value.values() if isinstance(value, dict) else value, found)
+
+
+def _gather_all(values: Iterable[Any], found: list[str]) -> None:
+    for value in values:
+        if type(value) is Payload and value.blob is not UNSET:
+            found.append(value.blob)
+        elif isinstance(value, Struct):
+            _gather(value, found)
 
 
 @cache

@@ -5,6 +5,7 @@ from msgspec.structs import replace
 from limpet.errors import NotFound
 from limpet.events import bodies as b
 from limpet.stores import ops
+from limpet.stores.privacy import is_readable
 from limpet.stores.project import claimed_row
 from limpet.stores.rows import RunRow, WorkerRow
 from limpet.stores.transaction import Transaction
@@ -44,7 +45,7 @@ def claim(tx: Transaction, op: ops.Claim) -> tuple[ops.Claimed, ...]:
     )
     claimed: list[ops.Claimed] = []
     for row in waiting:
-        if len(claimed) < op.limit and _take_slots(tx, row, op.concurrency):
+        if len(claimed) < op.limit and is_readable(tx.codec, row) and _take_slots(tx, row, op.concurrency):
             claimed.append(_give(tx, row, op.worker))
     for worker in dead:
         if not tx.tables.held_by(worker.id):

@@ -5,11 +5,11 @@ Ids and enums stay readable: claiming, lists and filters go by them.
 
 from msgspec.structs import replace
 
-from limpet.errors import Tampered
+from limpet.errors import KeyMissing, Tampered
 from limpet.events import Codec
 from limpet.stores.rows import RequestRow, RunFilter, RunRow
 
-__all__ = ["hide_filter", "hide_goal", "hide_request", "hide_row", "reveal_request", "reveal_row"]
+__all__ = ["hide_filter", "hide_goal", "hide_request", "hide_row", "is_readable", "reveal_request", "reveal_row"]
 
 
 def hide_row(codec: Codec, row: RunRow) -> RunRow:
@@ -36,6 +36,15 @@ def reveal_row(codec: Codec, row: RunRow) -> RunRow:
         return replace(row, goal=codec.reveal(row.goal, f"goal:{row.id}"), labels=labels)
     except ValueError as error:
         raise Tampered(run=row.id, seq=row.seq, reason=f"its row cannot be read ({error})") from error
+
+
+def is_readable(codec: Codec, row: RunRow) -> bool:
+    """Whether a stored row can be revealed: one that cannot is not driven, and stops nobody."""
+    try:
+        reveal_row(codec, row)
+    except (Tampered, KeyMissing):
+        return False
+    return True
 
 
 def hide_request(codec: Codec, row: RequestRow) -> RequestRow:

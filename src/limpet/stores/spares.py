@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from threading import Event as Flag
 from threading import Lock
 from typing import Generic, Protocol, TypeVar
 
@@ -28,13 +29,13 @@ class Spares(Generic[C]):
         self._connect = connect
         self._lock = Lock()
         self._spare: list[C] = []
-        self._closed = False
+        self._closed = Flag()
 
     @contextmanager
     def one(self) -> Iterator[C]:
         """A connection for oneself."""
         with self._lock:
-            if self._closed:
+            if self._closed.is_set():
                 raise StoreUnavailable(reason=CLOSED)
             kept = self._spare.pop() if self._spare else None
         db = self._connect() if kept is None else kept
@@ -45,7 +46,7 @@ class Spares(Generic[C]):
             raise
         with self._lock:
             self._spare.append(db)
-            closed = self._closed
+            closed = self._closed.is_set()
         if closed:
             self.clear()
 
@@ -59,5 +60,5 @@ class Spares(Generic[C]):
     def close(self) -> None:
         """Give up everything; whoever still uses one gives it up by itself."""
         with self._lock:
-            self._closed = True
+            self._closed.set()
         self.clear()

@@ -45,15 +45,17 @@ def with_payload(hint: Any, payload: Payload) -> Iterator[tuple[str, Any]]:
         for name, each in get_type_hints(hint).items():
             for path, value in with_payload(each, payload):
                 yield f".{name}{path}", make(hint, **{name: value})
-    elif get_origin(hint) in (Union, UnionType):
+    else:
         for each in get_args(hint):
-            yield from with_payload(each, payload)
-    elif get_origin(hint) is dict:
-        for path, value in with_payload(get_args(hint)[1], payload):
-            yield f"[]{path}", {"k": value}
-    elif get_origin(hint) is tuple:
-        for path, value in with_payload(get_args(hint)[0], payload):
-            yield f"[]{path}", (value,)
+            for path, value in with_payload(each, payload):
+                yield contained(get_origin(hint), path, value)
+
+
+def contained(origin: Any, path: str, value: Any) -> tuple[str, Any]:
+    """A value inside a mapping or tuple, or as it is."""
+    if origin is dict:
+        return f"[]{path}", {"k": value}
+    return (f"[]{path}", (value,)) if origin is tuple else (path, value)
 
 
 SLOTS = [(f"{kind.name}{path}", body) for kind in KINDS for path, body in with_payload(kind.body, BLOB)]

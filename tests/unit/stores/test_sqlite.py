@@ -5,14 +5,19 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
 
 from limpet import open_store
 from limpet.errors import SchemaTooNew, StoreUnavailable, Tampered
+from limpet.events import AnyBody
 from limpet.stores import Store, WorkerRow
-from limpet.stores.conformance.suite import created
+from limpet.stores.blobs import Blob
+from limpet.stores.conformance import Harness, World
+from limpet.stores.conformance.suite import completed, created, started
+from limpet.stores.ops import Work
 from limpet.stores.sql import load
 from limpet.stores.sqlite import SqliteBackend, backend
 from limpet.stores.sqlite.locks import WorkerLocks
@@ -258,6 +263,156 @@ async def _plan(tmp_path: Path, statement: str, bindings: tuple[None, ...] | dic
         found = " ".join(str(row[3]) for row in db.execute(f"EXPLAIN QUERY PLAN {statement}", bindings))
         db.close()
     return found
+
+
+OURS = [
+    "INSERT INTO limpet_meta VALUES ('x', 'y')",
+    "UPDATE limpet_streams SET status = 'completed'",
+    "DELETE FROM limpet_events",
+    "DELETE FROM LIMPET_EVENTS",
+    "DROP TABLE limpet_late",
+    "ALTER TABLE limpet_late RENAME TO mine",
+    "ALTER TABLE limpet_late ADD COLUMN mine",
+    "DROP INDEX limpet_streams_ready",
+    "CREATE INDEX mine ON limpet_events (kind)",
+    "DROP TRIGGER limpet_count_new",
+    "CREATE TRIGGER mine AFTER INSERT ON limpet_events BEGIN SELECT 1; END",
+    "CREATE TEMP TRIGGER mine AFTER INSERT ON limpet_events BEGIN SELECT 1; END",
+    "CREATE TRIGGER mine2 AFTER INSERT ON orders BEGIN DELETE FROM limpet_events; END; INSERT INTO orders VALUES ('x')",
+    "WITH x AS (SELECT 1) DELETE FROM limpet_events",
+    "REPLACE INTO limpet_meta VALUES ('schema', '9')",
+    "CREATE TABLE limpet_mine (id TEXT)",
+    "PRAGMA writable_schema = ON",
+    "PRAGMA foreign_keys = OFF",
+    "PRAGMA synchronous = OFF",
+    "PRAGMA journal_mode = DELETE",
+    "COMMIT",
+    "ROLLBACK",
+    "END",
+    "SAVEPOINT limpet",
+    "RELEASE limpet",
+    "ROLLBACK TO limpet",
+    "ATTACH ':memory:' AS other",
+]
+
+
+@pytest.mark.parametrize("statement", OURS)
+async def test_a_callers_work_cannot_touch_what_is_ours(tmp_path: Path, statement: str) -> None:
+    """Neither our tables, indexes and triggers nor the transaction: all is undone, and the store goes on."""
+    path = tmp_path / "limpet.db"
+    async with World(Harness(backend=lambda clock: SqliteBackend(path, clock))) as world:
+        owner = await world.own()
+        await owner.transact(_executing("CREATE TABLE orders (id TEXT)"))
+        before = _schema(path)
+
+        with pytest.raises(apsw.AuthError):
+            await owner.transact(_executing("INSERT INTO orders VALUES ('mine')", statement))
+        await owner.append(completed())
+        assert (await world.kinds())[2:] == ["step.started", "step.completed"]
+        assert await world.store.check_rows("r1") == []
+        assert _schema(path) == before
+
+
+async def test_a_callers_work_may_do_with_its_own_tables_what_it_likes(tmp_path: Path) -> None:
+    """Make, change, fill, index and drop them, and read ours."""
+    path = tmp_path / "limpet.db"
+    async with World(Harness(backend=lambda clock: SqliteBackend(path, clock))) as world:
+        owner = await world.own()
+
+        def work(db: apsw.Connection) -> tuple[list[AnyBody], list[Blob]]:
+            db.execute("CREATE TABLE orders (id TEXT); CREATE TABLE log (id TEXT); CREATE INDEX i ON orders (id)")
+            db.execute("CREATE TRIGGER t AFTER INSERT ON orders BEGIN INSERT INTO log VALUES (new.id); END")
+            db.execute("ALTER TABLE orders ADD COLUMN what TEXT; INSERT INTO orders VALUES (?, ?)", ("1", "x"))
+            db.execute("CREATE VIEW v AS SELECT * FROM orders; DROP INDEX i; PRAGMA table_info(orders)").fetchall()
+            [(status,)] = db.execute("SELECT status FROM limpet_streams").fetchall()
+            return [completed(output=[status, *map(list, db.execute("SELECT * FROM log").fetchall())])], []
+
+        await owner.transact(work)
+        assert (await world.bodies())[-1] == completed(output=["running", ["1"]])
+        await owner.transact(_executing("DROP VIEW v", "DROP TABLE orders"))
+
+
+async def test_statements_of_ours_are_not_the_callers_because_they_were_prepared(tmp_path: Path) -> None:
+    """What the connection has in its cache is judged anew for the caller."""
+    sql = load("limpet.stores.sqlite", "queries.sql")
+    async with World(Harness(backend=lambda clock: SqliteBackend(tmp_path / "limpet.db", clock))) as world:
+        owner = await world.own()
+        for name in ("commit", "rollback", "drop_keys", "savepoint"):
+            with pytest.raises(apsw.AuthError):
+                await owner.transact(_executing(sql[name]))
+        await owner.append(completed())
+        assert len(await world.log()) == 3
+
+
+async def test_our_own_statements_work_after_a_callers(tmp_path: Path) -> None:
+    """What is denied to the caller is not denied to us, whether its work was done or not."""
+    async with World(Harness(backend=lambda clock: SqliteBackend(tmp_path / "limpet.db", clock))) as world:
+        owner = await world.own()
+        with pytest.raises(ZeroDivisionError):
+            await owner.transact(_raising(ZeroDivisionError()))
+        await owner.transact(_executing("SELECT 1"))
+        await world.create("r2")
+        await world.store.reopen()
+        await owner.append(completed())
+
+
+async def test_an_error_of_sqlite_in_the_work_does_not_stop_the_store(tmp_path: Path) -> None:
+    """It is the caller's statement that failed, not our disk."""
+    async with World(Harness(backend=lambda clock: SqliteBackend(tmp_path / "limpet.db", clock))) as world:
+        owner = await world.own()
+        for error in (apsw.BusyError("mine"), apsw.IOError("mine"), apsw.FullError("mine"), OSError("mine")):
+            with pytest.raises(type(error)) as raised:
+                await owner.transact(_raising(error))
+            assert raised.value is error
+            await owner.append(started())
+
+
+async def test_a_statement_left_open_by_the_work_harms_nobody(tmp_path: Path) -> None:
+    """A cursor that was not read to its end is the caller's, and the commit is ours."""
+    async with World(Harness(backend=lambda clock: SqliteBackend(tmp_path / "limpet.db", clock))) as world:
+        owner = await world.own()
+        kept: list[apsw.Cursor] = []
+
+        def work(db: apsw.Connection) -> tuple[list[AnyBody], list[Blob]]:
+            kept.append(db.execute("SELECT * FROM limpet_events"))
+            next(kept[0])
+            return [completed()], []
+
+        await owner.transact(work)
+        await owner.append(started())
+        other = await world.another()
+        await other.create("r2", created(), actor="test")
+        await owner.append(started(2))
+        assert len(await world.log()) == 5
+        del kept[:]
+
+
+def _executing(*statements: str) -> Work:
+    """A caller's work that executes these."""
+
+    def work(db: apsw.Connection) -> tuple[list[AnyBody], list[Blob]]:
+        for statement in statements:
+            db.execute(statement)
+        return [started()], []
+
+    return work
+
+
+def _raising(error: Exception) -> Work:
+    """A caller's work that raises this."""
+
+    def work(db: apsw.Connection) -> tuple[list[AnyBody], list[Blob]]:
+        raise error
+
+    return work
+
+
+def _schema(path: Path) -> list[Any]:
+    db = apsw.Connection(str(path))
+    found = db.execute("SELECT name, sql FROM sqlite_schema ORDER BY name").fetchall()
+    settings = [db.pragma(name) for name in ("journal_mode", "writable_schema")]
+    db.close()
+    return [*found, *settings]
 
 
 def test_importing_limpet_does_not_import_what_it_may_not_need() -> None:

@@ -21,10 +21,11 @@ from limpet.stores.blobs import BlobRow
 from limpet.stores.columns import as_text, late_of, request_of, row_of, worker_of
 from limpet.stores.handover import CLOSED
 from limpet.stores.ops import Op, Transact, Transacted
-from limpet.stores.postgres.connection import Address, Connection, Server, again, connect, is_lost, ours, query
+from limpet.stores.postgres.connection import Address, Connection, Server, again, connect, is_lost, query, translated
 from limpet.stores.postgres.migrate import migrate
-from limpet.stores.postgres.tables import Living, PostgresTables
+from limpet.stores.postgres.tables import Living, Means, PostgresTables
 from limpet.stores.postgres.text import plain, safe
+from limpet.stores.postgres.wire import Wire
 from limpet.stores.processes import CAN_SEE, this_process
 from limpet.stores.rows import (
     Feed,
@@ -67,11 +68,12 @@ class PostgresBackend:
         self._address = Address.parse(url)
         self._clock = clock
         self._patience = patience
-        self._channel = f"limpet_{self._address.schema}"
-        words = {"schema": f'"{self._address.schema}"', "channel": self._channel}
-        self._sql = load(__package__, "queries.sql", **words)
+        schema = self._address.schema
+        self._sql = load(__package__, "queries.sql", schema=f'"{schema}"', channel=f"limpet_{schema}")
         self._server = Server(self._address, self._sql["hello"])
         self._living = Living(f"{this_process()}#{os.urandom(8).hex()}")
+        wire = Wire(self._sql, prepare=self._address.prepare)
+        self._means = Means(self._sql, wire, clock, self._living)
         self._stop = Flag()
         self._writing: Connection | None = None
         self._readers = Spares(self._server.connect)
@@ -133,13 +135,13 @@ class PostgresBackend:
                 if sent and self._is_there(db, op.run, sent[-1]):
                     return sent[-1]
                 sent.clear()
-                return transact(lambda: self._transaction(db), op, codec, sent.append)
+                return transact(lambda: self._transaction(db, ours=False), op, codec, sent.append)
 
         return self._until_known(attempt)
 
     def _is_there(self, db: Connection, run: str, sent: Transacted) -> bool:
         """Whether a commit whose reply was lost took place; its row's lock outlives it if it is still under way."""
-        with self._transaction(db) as tables:
+        with self._transaction(db, ours=False) as tables:
             row = tables.row(run)
             first = sent.events[0].event
             found = tables.events(row, first.seq - 1, 1) if row is not None else []
@@ -151,16 +153,16 @@ class PostgresBackend:
             raise StoreUnavailable(reason=CLOSED)
         if self._writing is None or self._writing.closed:
             self._writing = self._connect()
-        with self._transaction(self._writing) as tables:
+        with self._transaction(self._writing, ours=True) as tables:
             yield tables
 
     @contextmanager
-    def _transaction(self, db: Connection) -> Iterator[PostgresTables]:
+    def _transaction(self, db: Connection, *, ours: bool) -> Iterator[PostgresTables]:
         """A transaction, which begins when something in it needs one."""
-        tables = PostgresTables(db, self._sql, self._clock, self._living)
+        tables = PostgresTables(db, self._means, ours=ours)
         try:
             yield tables
-            tables.commit(self._channel)
+            tables.commit()
         except BaseException as error:
             met = error.error if isinstance(error, Theirs) else error
             if isinstance(met, psycopg.Error) and is_lost(db, met):
@@ -170,7 +172,7 @@ class PostgresBackend:
             if isinstance(met, psycopg.Error) and again(met):
                 raise _Collided(met) from met
             if isinstance(error, psycopg.Error):
-                raise ours(error) from error
+                raise translated(error) from error
             raise
 
     def _connect(self, *, ours: bool = True) -> Connection:

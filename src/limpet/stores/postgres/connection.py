@@ -9,7 +9,7 @@ from psycopg.types.numeric import Int8BinaryDumper
 
 from limpet.errors import ConnectionLost, InvalidUrl, LimpetError, StaleServer, StoreBusy, StoreUnavailable
 
-__all__ = ["Address", "Connection", "Server", "Standing", "again", "connect", "is_lost", "ours", "query"]
+__all__ = ["Address", "Connection", "Server", "Standing", "again", "connect", "is_lost", "query", "translated"]
 
 OLDEST_SERVER = 140000
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -126,7 +126,7 @@ def again(error: psycopg.Error) -> bool:
 _SAME_TIME = ("streams_id_key", "pg_namespace_nspname_index")
 
 
-def ours(error: BaseException) -> LimpetError:
+def translated(error: BaseException) -> LimpetError:
     """PostgreSQL's errors as ours, where the connection is still there: nothing was written."""
     if isinstance(error, psycopg.OperationalError):
         return StoreBusy(reason=_words(error))

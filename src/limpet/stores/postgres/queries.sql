@@ -31,7 +31,7 @@ ROLLBACK TO SAVEPOINT limpet
 RELEASE SAVEPOINT limpet
 
 -- name: notify
-SELECT pg_notify(%b, '')
+SELECT pg_notify('{channel}', '')
 
 -- name: listen
 LISTEN {channel}
@@ -104,8 +104,8 @@ INSERT INTO {schema}.labels (name, value, run) SELECT l.* FROM unnest(%b::text[]
 -- under a fence that still holds; and events are inserted for the heads that moved. A stale one drops out alone.
 WITH wanted AS (
     SELECT w.*, s.number FROM unnest(
-        %b::text[], %b::bigint[], %b::bytea[], %b::bigint[], %b::bigint[], %b::bytea[], %b::bigint[], %b::bigint[],
-        %b::boolean[]
+        $1::text[], $2::bigint[], $3::bytea[], $4::bigint[], $5::bigint[], $6::bytea[], $7::bigint[], $8::bigint[],
+        $9::boolean[]
     ) WITH ORDINALITY AS w (id, after_seq, after_hash, fence, seq, hash, time, step, settled, place)
     JOIN {schema}.streams AS s ON s.id = w.id ORDER BY s.number FOR NO KEY UPDATE OF s
 ), moved AS (
@@ -115,18 +115,34 @@ WITH wanted AS (
     FROM wanted AS w
     WHERE s.number = w.number AND s.seq = w.after_seq AND s.hash = w.after_hash
         AND CASE WHEN w.fence < 0 THEN s.type = 'conversation' ELSE s.fence = w.fence AND s.worker IS NOT NULL END
-    RETURNING s.number, w.place
+    RETURNING s.number, w.place, greatest(w.fence, 0) AS fence
 ), written AS (
     INSERT INTO {schema}.events (run, seq, time, kind, version, fence, actor, codec, key_id, body, hash)
-    SELECT m.number, e.seq, e.time, e.kind, e.version, e.fence, e.actor, e.codec, e.key_id, e.body, e.hash
+    SELECT m.number, e.seq, e.time, e.kind, e.version, m.fence, e.actor, e.codec, e.key_id, e.body, e.hash
     FROM unnest(
-        %b::bigint[], %b::bigint[], %b::bigint[], %b::text[], %b::bigint[], %b::bigint[], %b::text[], %b::text[],
-        %b::text[], %b::bytea[], %b::bytea[]
-    ) AS e (place, seq, time, kind, version, fence, actor, codec, key_id, body, hash)
+        $10::bigint[], $11::bigint[], $12::bigint[], $13::text[], $14::bigint[], $15::text[], $16::text[], $17::text[],
+        $18::bytea[], $19::bytea[]
+    ) AS e (place, seq, time, kind, version, actor, codec, key_id, body, hash)
     JOIN moved AS m ON m.place = e.place
-    ORDER BY m.number, e.seq
 )
 SELECT m.place, m.number FROM moved AS m
+
+-- name: extend_one
+-- The same for one event of one stream: what a single caller waits for.
+WITH moved AS (
+    UPDATE {schema}.streams AS s
+    SET seq = $5::bigint, hash = $6::bytea, time = $7::bigint, step = greatest(s.step, $8::bigint),
+        deaths = CASE WHEN $9::boolean THEN 0 ELSE s.deaths END
+    WHERE s.id = $1::text AND s.seq = $2::bigint AND s.hash = $3::bytea
+        AND CASE WHEN $4::bigint < 0 THEN s.type = 'conversation'
+            ELSE s.fence = $4::bigint AND s.worker IS NOT NULL END
+    RETURNING s.number
+)
+INSERT INTO {schema}.events (run, seq, time, kind, version, fence, actor, codec, key_id, body, hash)
+SELECT m.number, $5::bigint, $7::bigint, $10::text, $11::bigint, greatest($4::bigint, 0), $12::text, $13::text,
+    $14::text, $15::bytea, $6::bytea
+FROM moved AS m
+RETURNING 1::bigint, run
 
 -- name: save_all
 UPDATE {schema}.streams AS s

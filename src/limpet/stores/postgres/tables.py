@@ -6,7 +6,7 @@ written gathers, and goes to the server in few statements, however many operatio
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import psycopg
 from msgspec.structs import astuple, replace
@@ -19,17 +19,19 @@ from limpet.stores.blobs import Blob
 from limpet.stores.columns import as_text, columns, readable, request_of, row_of, saved_columns, worker_of
 from limpet.stores.postgres.connection import Connection, again, query
 from limpet.stores.postgres.text import plain, safe
+from limpet.stores.postgres.wire import Wire
 from limpet.stores.processes import has_ended
 from limpet.stores.rows import KeyRow, Late, RequestRow, RunRow, Snapshot, WorkerRow
 
-__all__ = ["PostgresTables"]
+__all__ = ["Living", "Means", "PostgresTables"]
 
 
 class PostgresTables:
     """What `transact` needs, as named statements on one connection; one for each transaction."""
 
-    def __init__(self, db: Connection, sql: Mapping[str, str], clock: Clock | None, living: "Living") -> None:
-        self._db, self._sql, self._clock, self._living = db, sql, clock, living
+    def __init__(self, db: Connection, means: "Means", *, ours: bool) -> None:
+        self._db, self._ours = db, ours
+        self._sql, self._wire, self._clock, self._living = means
         self._begun = False
         self._now: int | None = None
         self._rows: dict[str, RunRow | None] = {}
@@ -38,8 +40,7 @@ class PostgresTables:
         self._new: list[tuple[int, RunRow]] = []
         self._events: list[tuple[Any, ...]] = []
         self._freed: dict[bool, list[int]] = {}
-        self.wrote_events = False
-        """Whether others may want to look."""
+        self._wrote_events = False  # then others may want to look
 
     # The transaction
 
@@ -48,26 +49,21 @@ class PostgresTables:
         if self._begun:
             return
         self._begun = True
-        if self._clock is not None:
-            self._now = self._clock.now()
-            self._query("begin")
-            return
-        cursor = self._db.execute(f"{self._sql['begin']};{self._sql['now']}".encode())
-        cursor.nextset()
-        [(self._now,)] = cursor.fetchall()
+        self._wire.run(self._db, self._sql["begin"])
+        self._now = self._query("now")[0][0] if self._clock is None else self._clock.now()
 
-    def commit(self, notify: str | None) -> None:
+    def commit(self) -> None:
         """Send what has gathered, tell others if they must know, and commit."""
         if not self._begun:
             return
         self._flush()
-        telling = f"SELECT pg_notify('{notify}', '');" if notify is not None and self.wrote_events else ""
-        self._db.execute(f"{telling}{self._sql['commit']}".encode())
+        notify = f"{self._sql['notify']};" if self._wrote_events else ""
+        self._wire.run(self._db, f"{notify}{self._sql['commit']}")
 
     def rollback(self) -> None:
         """Undo everything."""
         if self._begun and not self._db.closed:
-            self._db.execute(self._sql["rollback"].encode())
+            self._wire.run(self._db, self._sql["rollback"])
 
     def now(self) -> int:
         """The store's clock: the server's, as it was when the transaction began."""
@@ -165,7 +161,7 @@ class PostgresTables:
         if not final:
             self.begin()
             self._flush()
-        moved = dict(self._query("extend", *_heads(extensions), *_bodies(extensions)))
+        moved = self._extended(extensions)
         numbers = [moved.get(place) for place in range(1, len(extensions) + 1)]
         for each, number in zip(extensions, numbers, strict=True):
             row = self._rows.get(each.run)
@@ -175,6 +171,12 @@ class PostgresTables:
                 self._rows[each.run] = replace(ahead, deaths=0) if each.settled else ahead
         return numbers
 
+    def _extended(self, extensions: Sequence[Extension]) -> dict[int, int]:
+        try:
+            return self._wire.extend(self._db, extensions, ours=self._ours)
+        except _MISFITS as error:
+            raise Misfit(f"extend: {str(error).splitlines()[0]}") from error
+
     def save(self, row: RunRow) -> None:
         """Write back what may change of a row."""
         self._rows[row.id] = row
@@ -182,7 +184,7 @@ class PostgresTables:
 
     def insert(self, number: int, events: Sequence[Event], commands: Sequence[str | None] | None = None) -> None:
         """Add events; commands come each with the id that it is known by."""
-        self.wrote_events = True
+        self._wrote_events = True
         ids = commands or (None,) * len(events)
         self._events += [(number, *astuple(event)[1:], command) for event, command in zip(events, ids, strict=True)]
 
@@ -384,13 +386,24 @@ class PostgresTables:
     def _run(self, name: str, values: Any) -> list[tuple[Any, ...]]:
         try:
             return query(self._db, self._sql[name], values)
-        except (psycopg.IntegrityError, psycopg.DataError, OverflowError) as error:
+        except _MISFITS as error:
             if isinstance(error, psycopg.Error) and again(error):
                 raise
             raise Misfit(f"{name}: {str(error).splitlines()[0]}") from error
 
 
+_MISFITS = (psycopg.IntegrityError, psycopg.DataError, OverflowError)
 _TO = RequestRow.__struct_fields__.index("to") - 2
+
+
+class Means(NamedTuple):
+    """What the transactions of a backend have in common."""
+
+    sql: Mapping[str, str]
+    wire: Wire
+    clock: Clock | None
+    """Whose time counts, if it is not the server's."""
+    living: "Living"
 
 
 class Living:
@@ -411,23 +424,3 @@ class Living:
     def all(self) -> list[str]:
         """Who lives here."""
         return sorted(self._workers)
-
-
-def _heads(extensions: Sequence[Extension]) -> tuple[list[Any], ...]:
-    heads = [each.events[-1] for each in extensions]
-    return (
-        [each.run for each in extensions],
-        [each.after.seq for each in extensions],
-        [each.after.hash for each in extensions],
-        [-1 if each.fence is None else each.fence for each in extensions],
-        [head.seq for head in heads],
-        [head.hash for head in heads],
-        [head.time for head in heads],
-        [each.step for each in extensions],
-        [each.settled for each in extensions],
-    )
-
-
-def _bodies(extensions: Sequence[Extension]) -> tuple[list[Any], ...]:
-    rows = [(place, *astuple(event)[1:]) for place, each in enumerate(extensions, start=1) for event in each.events]
-    return tuple(list(safe(column)) for column in zip(*rows, strict=True))

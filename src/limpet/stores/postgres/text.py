@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-__all__ = ["plain", "safe"]
+__all__ = ["plain", "safe", "safe_text"]
 
 _ESCAPE = "\ue000"
 _NUL, _ITSELF = f"{_ESCAPE}0", f"{_ESCAPE}1"
@@ -11,7 +11,7 @@ _NUL, _ITSELF = f"{_ESCAPE}0", f"{_ESCAPE}1"
 
 def safe(values: Iterable[Any]) -> Sequence[Any]:
     """Values as they can be stored."""
-    return [_safe(value) if isinstance(value, str) else value for value in values]
+    return [safe_text(value) if isinstance(value, str) else value for value in values]
 
 
 def plain(values: Iterable[Any]) -> Sequence[Any]:
@@ -19,8 +19,9 @@ def plain(values: Iterable[Any]) -> Sequence[Any]:
     return [_plain(value) if isinstance(value, str) and _ESCAPE in value else value for value in values]
 
 
-def _safe(text: str) -> str:
-    if "\0" in text or _ESCAPE in text:
+def safe_text(text: str) -> str:
+    """A text as it can be stored."""
+    if not text.isascii() or "\0" in text:
         return text.replace(_ESCAPE, _ITSELF).replace("\0", _NUL)
     return text
 

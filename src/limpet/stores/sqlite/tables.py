@@ -279,12 +279,20 @@ class SqliteTables:
 
     @contextmanager
     def lend(self) -> Iterator[apsw.Connection]:
-        """The connection, for a caller's own writes."""
-        self._db.authorizer = _only_their_own
+        """The connection, for a caller's own writes; a cursor left half-way would keep its snapshot, and is closed."""
+        cursors: list[apsw.Cursor] = []
+
+        def cursor(db: apsw.Connection) -> apsw.Cursor:
+            cursors.append(apsw.Cursor(db))
+            return cursors[-1]
+
+        self._db.authorizer, self._db.cursor_factory = _only_their_own, cursor
         try:
             yield self._db
         finally:
-            self._db.authorizer = None
+            self._db.authorizer, self._db.cursor_factory = None, apsw.Cursor
+            for each in cursors:
+                each.close(True)
 
     def _remember(self, run: str, number: int) -> None:
         """Keep a run's number, which never changes and never belongs to another run."""

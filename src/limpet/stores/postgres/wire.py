@@ -1,0 +1,162 @@
+"""The statement that every step waits for, sent without detours: prepared once, with arrays in PostgreSQL's own form.
+
+Everything else goes through psycopg's cursors, which take longer over a list than the server takes to store it.
+"""
+
+import struct
+from collections.abc import Mapping, Sequence
+from weakref import WeakSet
+
+import psycopg
+from psycopg import pq
+from psycopg.errors import error_from_result
+
+from limpet.stores.backend import Extension, Misfit
+from limpet.stores.postgres.connection import Connection
+from limpet.stores.postgres.text import safe_text
+
+__all__ = ["Wire"]
+
+_HEADER = struct.Struct(">iiIii")
+_LENGTH = struct.Struct(">i")
+_PLACE_AND_NUMBER = struct.Struct(">qq")
+_BOOLEAN, _BYTES, _INTEGER, _TEXT = 16, 17, 20, 25
+_INT8 = struct.Struct(">q").pack
+_BINARY = pq.Format.BINARY
+_DONE = (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK)
+
+
+class Wire:
+    """Runs statements on a connection, beneath psycopg's cursors."""
+
+    def __init__(self, statements: Mapping[str, str], *, prepare: bool) -> None:
+        self._statements = {name: statements[name].encode() for name in ("extend", "extend_one")}
+        self._prepare = prepare
+        self._prepared: WeakSet[Connection] = WeakSet()
+
+    def run(self, db: Connection, command: str) -> None:
+        """A command that returns nothing, such as COMMIT."""
+        _checked(db, db.pgconn.exec_(command.encode()))
+
+    def extend(self, db: Connection, extensions: Sequence[Extension], *, ours: bool) -> dict[int, int]:
+        """The places of the heads that moved, from 1 on, with the numbers of their streams."""
+        alone = len(extensions) == 1 and len(extensions[0].events) == 1
+        name, values = ("extend_one", _one(extensions[0])) if alone else ("extend", _all(extensions))
+        formats = [_BINARY] * len(values)
+        if self._prepare and ours:
+            self._make_ready(db)
+            result = db.pgconn.exec_prepared(name.encode(), values, formats, _BINARY)
+        else:
+            result = db.pgconn.exec_params(self._statements[name], values, None, formats, _BINARY)
+        _checked(db, result)
+        found = {}
+        for row in range(result.ntuples):
+            place, number = result.get_value(row, 0), result.get_value(row, 1)
+            assert place is not None
+            assert number is not None
+            at, stream = _PLACE_AND_NUMBER.unpack(place + number)
+            found[at] = stream
+        return found
+
+    def _make_ready(self, db: Connection) -> None:
+        """Prepare the statements, once for a connection; their plans do not depend on how much there is to write."""
+        if db in self._prepared:
+            return
+        self.run(db, "SET plan_cache_mode = force_generic_plan")
+        for name, statement in self._statements.items():
+            _checked(db, db.pgconn.prepare(name.encode(), statement))
+        self._prepared.add(db)
+
+
+def _one(extension: Extension) -> list[bytes]:
+    """The values of the statement for one event."""
+    [event], after, fence = extension.events, extension.after, extension.fence
+    try:
+        return [
+            extension.run.encode(),
+            _INT8(after.seq),
+            after.hash,
+            _INT8(-1 if fence is None else fence),
+            _INT8(event.seq),
+            event.hash,
+            _INT8(event.time),
+            _INT8(extension.step),
+            b"\1" if extension.settled else b"\0",
+            event.kind.encode(),
+            _INT8(event.version),
+            safe_text(event.actor).encode(),
+            event.codec.encode(),
+            event.key_id.encode(),
+            event.body,
+        ]
+    except struct.error as error:
+        raise Misfit(f"an integer that no column holds: {error}") from error
+
+
+def _all(extensions: Sequence[Extension]) -> list[bytes]:
+    """The values of the statement for many: an array for each column."""
+    heads = [each.events[-1] for each in extensions]
+    places = [place for place, each in enumerate(extensions, start=1) for _ in each.events]
+    events = [event for each in extensions for event in each.events]
+    return [
+        texts([each.run for each in extensions]),
+        integers([each.after.seq for each in extensions]),
+        byte_strings([each.after.hash for each in extensions]),
+        integers([-1 if each.fence is None else each.fence for each in extensions]),
+        integers([head.seq for head in heads]),
+        byte_strings([head.hash for head in heads]),
+        integers([head.time for head in heads]),
+        integers([each.step for each in extensions]),
+        booleans([each.settled for each in extensions]),
+        integers(places),
+        integers([event.seq for event in events]),
+        integers([event.time for event in events]),
+        texts([event.kind for event in events]),
+        integers([event.version for event in events]),
+        texts([safe_text(event.actor) for event in events]),
+        texts([event.codec for event in events]),
+        texts([event.key_id for event in events]),
+        byte_strings([event.body for event in events]),
+        byte_strings([event.hash for event in events]),
+    ]
+
+
+def integers(values: Sequence[int]) -> bytes:
+    """A bigint[]."""
+    count = len(values)
+    flat = [8] * (2 * count)
+    flat[1::2] = values
+    try:
+        return struct.pack(f">iiIii{'iq' * count}", 1, 0, _INTEGER, count, 1, *flat)
+    except struct.error as error:
+        raise Misfit(f"an integer that no column holds: {error}") from error
+
+
+def booleans(values: Sequence[bool]) -> bytes:
+    """A boolean[]."""
+    return _array(_BOOLEAN, [b"\1" if value else b"\0" for value in values])
+
+
+def byte_strings(values: Sequence[bytes]) -> bytes:
+    """A bytea[]."""
+    return _array(_BYTES, values)
+
+
+def texts(values: Sequence[str]) -> bytes:
+    """A text[]."""
+    return _array(_TEXT, [value.encode() for value in values])
+
+
+def _array(kind: int, values: Sequence[bytes]) -> bytes:
+    parts = [_HEADER.pack(1, 0, kind, len(values), 1)] * (2 * len(values) + 1)
+    parts[1::2] = [_LENGTH.pack(len(value)) for value in values]
+    parts[2::2] = values
+    return b"".join(parts)
+
+
+def _checked(db: Connection, result: pq.abc.PGresult) -> None:
+    if result.status in _DONE:
+        return
+    if db.pgconn.status != pq.ConnStatus.OK:
+        raise psycopg.OperationalError(db.pgconn.get_error_message())
+    raise error_from_result(result)

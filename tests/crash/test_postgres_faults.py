@@ -1,0 +1,109 @@
+"""PostgreSQL under a load of everything: colliding writers, cut connections, a server that dies and comes back.
+
+Every caller repeats what it was told is unknown; then everything is in the log exactly once, and nothing else is.
+"""
+
+import asyncio
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+
+from limpet import open_store
+from limpet.errors import ConnectionLost
+from limpet.stores import Store
+from limpet.stores.postgres import PostgresBackend
+from tests.crash.load import Load, check, common, created, make_rows, rows, signalled
+from tests.crash.test_many_writers import start
+from tests.real.postgres import PostgresServer
+from tests.real.proxy import Proxy
+
+PROCESSES = 4
+RUNS = 12
+
+
+@pytest.fixture
+def server() -> Iterator[PostgresServer]:
+    """A server of one's own, to be stopped and crashed."""
+    with PostgresServer(fsync="off") as server:
+        yield server
+
+
+async def test_four_processes_write_the_same_runs_in_any_order(postgres_schema: str, full: bool) -> None:
+    """20,000 appends with --full, else 400, to one and to two runs at once: none refused, lost or doubled."""
+    count = (20_000 if full else 400) // PROCESSES
+    async with open_store(postgres_schema) as store:
+        shared = msgspec.json.encode(await common(store, RUNS)).decode()
+        writers = [start("shuffle", postgres_schema, f"w{place}", shared, str(count)) for place in range(PROCESSES)]
+        for writer in writers:
+            assert writer.stdout is not None
+            assert await asyncio.to_thread(writer.stdout.readline) == "ready\n"
+        said = await asyncio.gather(*(asyncio.to_thread(writer.communicate, "go\n") for writer in writers))
+        assert [writer.returncode for writer in writers] == [0] * PROCESSES
+        marks = {mark for out, _ in said for mark in out.split()}
+        assert len(marks) >= count * PROCESSES
+        await check(store, marks)
+
+
+async def test_cut_connections_lose_and_double_nothing(postgres_schema: str, full: bool) -> None:
+    """1,000 cuts with --full, else 20: after a commit and before its reply, before a statement, in the middle."""
+    times = 1000 if full else 20
+    with Proxy(port_of(postgres_schema)) as proxy:
+        through = postgres_schema.replace(f":{proxy.target}/", f":{proxy.port}/")
+        patient, hasty = PostgresBackend(through), PostgresBackend(through, patience=0.0)
+        async with open_store(postgres_schema) as direct, Store(patient) as first, Store(hasty) as second:
+            make_rows(postgres_schema)
+            shared = await common(direct, RUNS)
+            loads = [Load(first, "patient", shared), Load(second, "hasty", shared)]
+            proxy.cut(times)
+            async with asyncio.TaskGroup() as group:
+                for load in loads:
+                    group.create_task(load.run(lambda: proxy.total < times))
+            print(f"cut {dict(proxy.cuts)}; done {[dict(load.done) for load in loads]}")
+            assert [load.lost > 0 for load in loads] == [False, True]
+            await check(direct, loads[0].marks | loads[1].marks)
+    assert sorted(rows(postgres_schema)) == sorted(loads[0].rows | loads[1].rows)
+
+
+async def test_a_server_that_crashes_loses_and_doubles_nothing(server: PostgresServer, full: bool) -> None:
+    """10 immediate restarts with --full, else 1, in the middle of the load; no caller hears of them."""
+    make_rows(server.url)
+    async with open_store(server.url) as store:
+        load = Load(store, "w", await common(store, RUNS))
+        over = False
+        async with asyncio.TaskGroup() as group:
+            group.create_task(load.run(lambda: not over))
+            for _ in range(10 if full else 1):
+                await load.more(100)
+                await asyncio.to_thread(server.restart)
+            await load.more(100)
+            over = True
+        print(f"done {dict(load.done)}, told {load.lost} times that it is unknown")
+        await check(store, load.marks)
+    assert sorted(rows(server.url)) == sorted(load.rows)
+
+
+async def test_a_server_that_is_away_for_too_long_is_said_to_be_and_gone_on_with(server: PostgresServer) -> None:
+    """Every call ends, with ConnectionLost; the same store goes on when the server is back."""
+    async with Store(PostgresBackend(server.url, patience=0.5)) as store:
+        shared = await common(store, RUNS)
+        row = await store.get(shared.runs[0])
+        await asyncio.to_thread(server.stop, "immediate")
+        said = await asyncio.gather(
+            store.tell(row.id, signalled("told"), actor="w"),
+            store.create("created", created("created"), actor="w"),
+            store.claim("common", limit=1),
+            store.get(row.id),
+            store.transact(row.id, after=row.head, fence=row.fence, actor="w", work=lambda _: pytest.fail("called")),
+            return_exceptions=True,
+        )
+        assert [type(each) for each in said] == [ConnectionLost] * 5
+        await asyncio.to_thread(server.start)
+        load, places = Load(store, "w", shared, kinds=("append", "two_runs", "tell", "create")), iter(range(50))
+        await load.run(lambda: next(places, None) is not None)
+        await check(store, load.marks)
+
+
+def port_of(url: str) -> int:
+    """The port in an address."""
+    return int(url.partition("@")[2].partition("/")[0].rpartition(":")[2])

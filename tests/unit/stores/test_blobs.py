@@ -1,0 +1,121 @@
+"""Blobs in a file that was damaged, and uploads that never ended."""
+
+from collections.abc import AsyncIterator
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from limpet.errors import BlobDamaged, NotFound
+from limpet.events import PLAIN, Payload, inline
+from limpet.stores import Store
+from limpet.stores.blobs import CHUNK, INLINE, is_name, pack_blob, pack_value
+from limpet.stores.conformance import Harness, World
+from limpet.stores.conformance.suite import gave
+from limpet.stores.sqlite import SqliteBackend
+
+
+def test_a_blob_is_named_by_its_content() -> None:
+    """SHA-256 in hex, whatever way it is cut or compressed."""
+    data = bytes(3 * CHUNK)
+    blob = pack_blob(PLAIN, data)
+    assert (blob.id, blob.size, len(blob.chunks)) == (sha256(data).hexdigest(), len(data), 3)
+
+
+@pytest.mark.parametrize(("length", "inlined"), [(INLINE - 2, True), (INLINE - 1, False)])
+def test_the_edge_between_inline_and_blob(length: int, inlined: bool) -> None:
+    """8,192 bytes of JSON, with its quotes."""
+    payload, blobs = pack_value(PLAIN, "x" * length)
+    assert (payload == inline("x" * length), len(blobs)) == (inlined, int(not inlined))
+
+
+def test_the_edge_can_be_chosen() -> None:
+    """Down to nothing."""
+    payload, [blob] = pack_value(PLAIN, 1, inline=0)
+    assert payload == Payload(blob=blob.id, bytes=1)
+
+
+def test_names_and_uploads_are_told_apart() -> None:
+    """What is on its way has a name that no content has."""
+    assert is_name(pack_blob(PLAIN, b"x").id)
+    assert not is_name(f"upload:{pack_blob(PLAIN, b'x').id}")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE limpet_chunks SET data = x'00' WHERE place = 1",
+        "UPDATE limpet_chunks SET codec = 'zstd' WHERE place = 1",
+        "UPDATE limpet_chunks SET codec = '' WHERE place = 1",
+        "DELETE FROM limpet_chunks WHERE place = 2",
+        "UPDATE limpet_chunks SET place = place + 10 WHERE place = 0; UPDATE limpet_chunks SET place = place - 1",
+    ],
+)
+async def test_a_damaged_blob_is_not_taken_for_whole(tmp_path: Path, damage: str) -> None:
+    """Changed, cut short or shuffled: reading it raises, at the latest at its end."""
+    path = tmp_path / "limpet.db"
+    async with Store(SqliteBackend(path)) as store:
+        payload = await store.put_blob(b"a" * CHUNK + b"b" * CHUNK + b"c")
+        assert isinstance(payload.blob, str)
+        execute(path, damage)
+        with pytest.raises((BlobDamaged, NotFound)) as error:
+            [part async for part in store.read_blob(payload.blob)]
+        assert payload.blob in str(error.value)
+
+
+async def test_half_an_upload_can_be_neither_read_nor_referred_to(tmp_path: Path) -> None:
+    """Even by whoever knows what it is called on its way."""
+    path = tmp_path / "limpet.db"
+    async with World(Harness(backend=lambda clock: SqliteBackend(path, clock))) as world:
+        with pytest.raises(ConnectionResetError):
+            await world.store.put_blob(breaks())
+        [(name,)] = execute(path, "SELECT id FROM limpet_blobs")
+        assert isinstance(name, str)
+        assert name.startswith("upload:")
+        owner = await world.own()
+        with pytest.raises(NotFound):
+            await owner.append(gave(Payload(blob=name)))
+        with pytest.raises(NotFound):
+            [part async for part in world.store.read_blob(name)]
+        world.advance("2h")
+        assert await world.store.collect_blobs() == 1
+        assert execute(path, "SELECT * FROM limpet_chunks") == []
+
+
+async def test_a_collected_blob_leaves_no_chunk(tmp_path: Path) -> None:
+    """Its bytes go with it."""
+    path = tmp_path / "limpet.db"
+    async with World(Harness(backend=lambda clock: SqliteBackend(path, clock))) as world:
+        await world.store.put_blob(bytes(3 * CHUNK))
+        assert len(execute(path, "SELECT place FROM limpet_chunks")) == 3
+        world.advance("2h")
+        await world.store.collect_blobs()
+        assert execute(path, "SELECT place FROM limpet_chunks") == []
+
+
+async def test_content_takes_its_place_once(tmp_path: Path) -> None:
+    """However many runs refer to it, and however often it came."""
+    path = tmp_path / "limpet.db"
+    async with World(Harness(backend=lambda clock: SqliteBackend(path, clock))) as world:
+        payload, blobs = world.store.pack("x" * 20_000)
+        for place in range(10):
+            owner = await world.own(f"r{place}")
+            await owner.append(gave(payload), gave(payload, 2), blobs=blobs)
+        for table, count in (("limpet_blobs", 1), ("limpet_chunks", 1), ("limpet_blob_refs", 10)):
+            assert execute(path, f"SELECT count(*) FROM {table}") == [(count,)]
+
+
+async def breaks() -> AsyncIterator[bytes]:
+    """A stream that is interrupted after its first chunk."""
+    yield bytes(CHUNK + 1)
+    raise ConnectionResetError
+
+
+def execute(path: Path, statement: str) -> list[Any]:
+    """Look at the file, or do something to it that no store would do."""
+    db = apsw.Connection(str(path))
+    found = db.execute(statement).fetchall()
+    db.close()
+    return found
