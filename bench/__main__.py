@@ -1,4 +1,4 @@
-"""`make bench`: how fast the store is beside bare loops on the same disk, in one run.
+"""`make bench`: how fast the stores are beside bare loops on the same database, in one run.
 
 Figures of different runs or machines say little; the ratios of one run do. Each figure is the median of some rounds,
 taken in turn, so that a slow moment of the machine hits all of them alike.
@@ -10,105 +10,85 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import apsw
+import psycopg
 
 from limpet import open_store
 from limpet.clock import SystemClock
 from limpet.events import Head, inline, seal
 from limpet.events import bodies as b
 from limpet.stores import Appended, Claimed, Extend, Store, WorkerRow
+from tests.real.postgres import PostgresServer, drop_schema
 
 ROUNDS = 5
 BODY = "x" * 950
-LAYOUT = """
-PRAGMA journal_mode = WAL;
-PRAGMA synchronous = FULL;
-CREATE TABLE events (
-    position INTEGER PRIMARY KEY AUTOINCREMENT,
-    run INTEGER NOT NULL, seq INTEGER NOT NULL, time INTEGER NOT NULL, kind TEXT NOT NULL,
-    body BLOB NOT NULL, hash BLOB NOT NULL, UNIQUE (run, seq)
-);
-"""
-INSERT = "INSERT INTO events (run, seq, time, kind, body, hash) VALUES (?, ?, ?, ?, ?, ?)"
+DATA, DIGEST = BODY.encode(), bytes(32)
+
+
+class Ground(NamedTuple):
+    """A database to measure on: bare loops, and the address of a store."""
+
+    bare_commit: Callable[[int], float]
+    bare_batch: Callable[[int], float]
+    url: str
 
 
 def main() -> None:
     """Measure in turn, and print medians with their ratios."""
-    found: dict[str, list[float]] = {}
-    for number in range(ROUNDS):
-        print(f"round {number + 1} of {ROUNDS}", file=sys.stderr)
-        for name, measure in MEASURES.items():
-            with tempfile.TemporaryDirectory(prefix=".bench-", dir=Path.cwd()) as folder:
-                found.setdefault(name, []).append(measure(Path(folder) / "bench.db"))
-    report({name: statistics.median(values) for name, values in found.items()})
+    found: dict[tuple[str, str], list[float]] = {}
+    with postgres_server() as server:
+        grounds = {f"SQLite {apsw.sqlite_lib_version()}": sqlite, server.version: server.ground}
+        for number in range(ROUNDS):
+            print(f"round {number + 1} of {ROUNDS}", file=sys.stderr)
+            for name, ground in grounds.items():
+                for title, measure in MEASURES.items():
+                    with ground() as fresh:
+                        found.setdefault((name, title), []).append(measure(fresh))
+    print(f"\n{os.cpu_count()} cores, medians of {ROUNDS} rounds, 1 KB an event, durable commits")
+    for name in grounds:
+        report(name, {measure: statistics.median(found[name, measure]) for measure in MEASURES})
 
 
-def report(median: dict[str, float]) -> None:
+def report(name: str, median: dict[str, float]) -> None:
     """The table, and the aims."""
     bare, batch = median["bare commit"], median["bare batch"]
     one, many = median["store, 1 caller"], median["store, 200 callers"]
     rows = [
-        ("bare single durable commits, 1 KB", f"{bare:.0f} µs each", ""),
-        ("our store, 1 caller, 1 KB", f"{one:.0f} µs each", f"{one / bare:.2f}× a bare commit (aim: at most 2.5×)"),
-        ("bare batches of 200 rows, 1 KB", f"{batch:,.0f} rows/s", ""),
+        ("bare single commits", f"{bare:.0f} µs each", ""),
+        ("our store, 1 caller", f"{one:.0f} µs each", f"{one / bare:.2f}× a bare commit (aim: at most 2.5×)"),
+        ("bare batches of 200 rows", f"{batch:,.0f} rows/s", ""),
         (
-            "our store, 200 callers at once, 1 KB",
+            "our store, 200 callers at once",
             f"{many:,.0f} events/s",
             f"1/{batch / many:.1f} of bare batches (aim: at least 20,000 events/s)",
         ),
     ]
-    print(f"\nSQLite {apsw.sqlite_lib_version()}, {os.cpu_count()} cores, medians of {ROUNDS} rounds, durable commits")
-    for name, figure, ratio in rows:
-        print(f"  {name:40} {figure:>20}   {ratio}")
+    print(f"\n{name}")
+    for title, figure, ratio in rows:
+        print(f"  {title:32} {figure:>20}   {ratio}")
 
 
-def bare_commit(path: Path, count: int = 2000) -> float:
-    """Microseconds for one durable commit of one row."""
-    db = _bare(path)
-    cursor = db.cursor()
-    data, digest = BODY.encode(), bytes(32)
-    took = []
-    for seq in range(count):
-        begun = time.perf_counter()
-        cursor.execute("BEGIN IMMEDIATE")
-        cursor.execute(INSERT, (1, seq, seq, "step.completed", data, digest))
-        cursor.execute("COMMIT")
-        took.append(time.perf_counter() - begun)
-    db.close()
-    return statistics.mean(took) * 1e6
+# Our store
 
 
-def bare_batch(path: Path, batches: int = 100) -> float:
-    """Rows a second in durable commits of 200 rows, one for each of 200 runs."""
-    db = _bare(path)
-    cursor = db.cursor()
-    data, digest = BODY.encode(), bytes(32)
-    begun = time.perf_counter()
-    for seq in range(batches):
-        cursor.execute("BEGIN IMMEDIATE")
-        cursor.executemany(INSERT, [(run, seq, seq, "step.completed", data, digest) for run in range(200)])
-        cursor.execute("COMMIT")
-    took = time.perf_counter() - begun
-    db.close()
-    return batches * 200 / took
-
-
-def one_caller(path: Path) -> float:
+def one_caller(ground: Ground) -> float:
     """Microseconds for one durable append of one event, sealed, fenced and projected."""
-    return asyncio.run(_store(path, callers=1, events=2000)) * 1e6
+    return asyncio.run(_store(ground.url, callers=1, events=2000)) * 1e6
 
 
-def many_callers(path: Path) -> float:
+def many_callers(ground: Ground) -> float:
     """Events a second, of 200 callers that each wait for their own."""
-    return 200 / asyncio.run(_store(path, callers=200, events=150))
+    return 200 / asyncio.run(_store(ground.url, callers=200, events=150))
 
 
-async def _store(path: Path, *, callers: int, events: int) -> float:
+async def _store(url: str, *, callers: int, events: int) -> float:
     """Seconds for one event of each caller."""
-    async with open_store(f"sqlite:///{path}") as store:
+    async with open_store(url) as store:
         claimed = await _claimed(store, callers)
         begun = time.perf_counter()
         await asyncio.gather(*(_append(store, each, events) for each in claimed))
@@ -133,18 +113,128 @@ async def _append(store: Store, claimed: Claimed, events: int) -> None:
         head = sealed.event.head
 
 
-def _bare(path: Path) -> apsw.Connection:
-    db = apsw.Connection(str(path))
-    db.execute(LAYOUT).fetchall()
-    return db
-
-
-MEASURES: dict[str, Callable[[Path], float]] = {
-    "bare commit": bare_commit,
+MEASURES: dict[str, Callable[[Ground], float]] = {
+    "bare commit": lambda ground: ground.bare_commit(2000),
     "store, 1 caller": one_caller,
-    "bare batch": bare_batch,
+    "bare batch": lambda ground: ground.bare_batch(100),
     "store, 200 callers": many_callers,
 }
+
+
+# Bare loops
+
+
+def _per_commit(commit: Callable[[int], object], count: int) -> float:
+    """Microseconds for one durable commit of one row."""
+    begun = time.perf_counter()
+    for seq in range(count):
+        commit(seq)
+    return (time.perf_counter() - begun) / count * 1e6
+
+
+def _rows_per_second(commit: Callable[[int], object], batches: int) -> float:
+    """Rows a second in durable commits of 200 rows, one for each of 200 runs."""
+    begun = time.perf_counter()
+    for seq in range(batches):
+        commit(seq)
+    return batches * 200 / (time.perf_counter() - begun)
+
+
+SQLITE_LAYOUT = """
+PRAGMA journal_mode = WAL;
+PRAGMA synchronous = FULL;
+CREATE TABLE events (
+    position INTEGER PRIMARY KEY AUTOINCREMENT,
+    run INTEGER NOT NULL, seq INTEGER NOT NULL, time INTEGER NOT NULL, kind TEXT NOT NULL,
+    body BLOB NOT NULL, hash BLOB NOT NULL, UNIQUE (run, seq)
+);
+"""
+SQLITE_INSERT = "INSERT INTO events (run, seq, time, kind, body, hash) VALUES (?, ?, ?, ?, ?, ?)"
+
+
+@contextmanager
+def sqlite() -> Iterator[Ground]:
+    """A fresh file on the disk that this is run from."""
+    with tempfile.TemporaryDirectory(prefix=".bench-", dir=Path.cwd()) as folder:
+        db = apsw.Connection(f"{folder}/bare.db")
+        db.execute(SQLITE_LAYOUT).fetchall()
+        cursor = db.cursor()
+
+        def single(seq: int) -> None:
+            cursor.execute("BEGIN IMMEDIATE")
+            cursor.execute(SQLITE_INSERT, (1, seq, seq, "step.completed", DATA, DIGEST))
+            cursor.execute("COMMIT")
+
+        def batch(seq: int) -> None:
+            cursor.execute("BEGIN IMMEDIATE")
+            cursor.executemany(SQLITE_INSERT, [(run, seq, seq, "step.completed", DATA, DIGEST) for run in range(200)])
+            cursor.execute("COMMIT")
+
+        yield Ground(
+            lambda count: _per_commit(single, count),
+            lambda batches: _rows_per_second(batch, batches),
+            f"sqlite:///{folder}/store.db",
+        )
+        db.close()
+
+
+POSTGRES_LAYOUT = """
+DROP TABLE IF EXISTS bare_events;
+CREATE TABLE bare_events (
+    position BIGSERIAL PRIMARY KEY,
+    run BIGINT NOT NULL, seq BIGINT NOT NULL, time BIGINT NOT NULL, kind TEXT NOT NULL,
+    body BYTEA NOT NULL, hash BYTEA NOT NULL, UNIQUE (run, seq)
+);
+"""
+POSTGRES_INSERT = "INSERT INTO bare_events (run, seq, time, kind, body, hash) VALUES (%b, %b, %b, %b, %b, %b)"
+POSTGRES_COPY = "COPY bare_events (run, seq, time, kind, body, hash) FROM STDIN (FORMAT BINARY)"
+POSTGRES_TYPES = ["int8", "int8", "int8", "text", "bytea", "bytea"]
+
+
+class Server(NamedTuple):
+    """A server that lasts for all rounds."""
+
+    url: str
+    version: str
+
+    @contextmanager
+    def ground(self) -> Iterator[Ground]:
+        """A fresh table and a fresh schema."""
+        with psycopg.connect(self.url, autocommit=True) as db:
+            db.execute(POSTGRES_LAYOUT)
+
+            def single(seq: int) -> None:
+                db.execute(POSTGRES_INSERT, (1, seq, seq, "step.completed", DATA, DIGEST))
+
+            def batch(seq: int) -> None:
+                with db.cursor().copy(POSTGRES_COPY) as copy:
+                    copy.set_types(POSTGRES_TYPES)
+                    for run in range(200):
+                        copy.write_row((run, seq, seq, "step.completed", DATA, DIGEST))
+
+            yield Ground(
+                lambda count: _per_commit(single, count),
+                lambda batches: _rows_per_second(batch, batches),
+                f"{self.url}?schema=limpet_bench",
+            )
+        drop_schema(self.url, "limpet_bench")
+
+
+@contextmanager
+def postgres_server() -> Iterator[Server]:
+    """The server that LIMPET_TEST_POSTGRES names, or one that is started here."""
+    named = os.environ.get("LIMPET_TEST_POSTGRES")
+    if named:
+        yield Server(named, _version(named))
+        return
+    with PostgresServer(folder=Path.cwd()) as server:
+        yield Server(server.url, _version(server.url))
+
+
+def _version(url: str) -> str:
+    with psycopg.connect(url) as db:
+        return f"PostgreSQL {db.info.server_version // 10000}.{db.info.server_version % 10000}"
+
 
 if __name__ == "__main__":
     main()

@@ -166,9 +166,10 @@ class Load:
     async def claim(self, mark: str) -> set[str]:
         """A run is made, and this worker gets it: it is told so by the claim or, if its reply was lost, by a renewal."""
         await self.sure(lambda: self._store.create(mark, created(f"of-{self._name}"), actor=self._name))
-        await self.sure(lambda: self._store.claim(self._name, limit=1))
-        renewal = await self.sure(lambda: self._store.renew(self._name, lease=LEASE))
-        assert mark in renewal.held
+        held: dict[str, int] = {}
+        while mark not in held:  # another task's claim may get this one, and mine another's
+            await self.sure(lambda: self._store.claim(self._name, limit=1))
+            held = (await self.sure(lambda: self._store.renew(self._name, lease=LEASE))).held
         return {mark, f"{mark}@claimed"}
 
     async def transact(self, mark: str) -> set[str]:

@@ -6,15 +6,15 @@ Every caller repeats what it was told is unknown; then everything is in the log 
 import asyncio
 from collections.abc import Iterator
 
-import msgspec
 import pytest
 
 from limpet import open_store
 from limpet.errors import ConnectionLost
 from limpet.stores import Store
 from limpet.stores.postgres import PostgresBackend
+from tests.crash.jobs import shuffle
 from tests.crash.load import Load, check, common, created, make_rows, rows, signalled
-from tests.crash.test_many_writers import start
+from tests.crash.processes import begin_all
 from tests.real.postgres import PostgresServer
 from tests.real.proxy import Proxy
 
@@ -33,14 +33,12 @@ async def test_four_processes_write_the_same_runs_in_any_order(postgres_schema: 
     """20,000 appends with --full, else 400, to one and to two runs at once: none refused, lost or doubled."""
     count = (20_000 if full else 400) // PROCESSES
     async with open_store(postgres_schema) as store:
-        shared = msgspec.json.encode(await common(store, RUNS)).decode()
-        writers = [start("shuffle", postgres_schema, f"w{place}", shared, str(count)) for place in range(PROCESSES)]
+        shared = await common(store, RUNS * PROCESSES)
+        writers = begin_all([(shuffle, postgres_schema, f"w{n}", shared, count) for n in range(PROCESSES)])
         for writer in writers:
-            assert writer.stdout is not None
-            assert await asyncio.to_thread(writer.stdout.readline) == "ready\n"
-        said = await asyncio.gather(*(asyncio.to_thread(writer.communicate, "go\n") for writer in writers))
-        assert [writer.returncode for writer in writers] == [0] * PROCESSES
-        marks = {mark for out, _ in said for mark in out.split()}
+            writer.tell("go")
+        marks = set().union(*(writer.hear() for writer in writers))
+        assert [writer.end() for writer in writers] == [0] * PROCESSES
         assert len(marks) >= count * PROCESSES
         await check(store, marks)
 

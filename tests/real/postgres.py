@@ -33,8 +33,8 @@ SETTINGS = {
 class PostgresServer:
     """A cluster of its own in a temporary folder; use as `with`."""
 
-    def __init__(self, **settings: str) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="limpet-postgres-"))
+    def __init__(self, folder: Path | None = None, **settings: str) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix=".limpet-postgres-", dir=folder))
         self.data = self.folder / "data"
         self.port = free_port()
         self._user = "nobody" if hasattr(os, "geteuid") and os.geteuid() == 0 else None

@@ -62,7 +62,7 @@ class Proxy:
         """How many connections were cut."""
         return sum(self.cuts.values())
 
-    def cut(self, times: int, *, furthest: int = 20) -> None:
+    def cut(self, times: int, *, furthest: int = 120) -> None:
         """Cut this many connections (a few more may be cut by then), each after 1 to `furthest` messages of clients."""
         self._wanted, self._furthest = self.total + times, furthest
         self._countdown = self._chance.randint(1, furthest)

@@ -8,7 +8,7 @@ goes through `append_if_current`, with what its writer had heard when it decided
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from limpet.events import AnyBody, Sealed, seal_all
 from limpet.events import bodies as b
@@ -17,7 +17,8 @@ from limpet.policy.checkpoint import snapshot_due
 from limpet.state import Fold, RunState
 from limpet.state.patch import Working
 from limpet.stores import Appended, Extend, Missed, Store
-from limpet.stores.ops import Claimed
+from limpet.stores.blobs import Blob
+from limpet.stores.ops import Claimed, Work
 
 __all__ = ["Journal"]
 
@@ -28,6 +29,7 @@ class _Flight(NamedTuple):
     events: tuple[Sealed, ...]
     always: tuple[AnyBody, ...]
     if_current: tuple[AnyBody, ...]
+    blobs: tuple[Blob, ...]
 
 
 class Journal:
@@ -44,6 +46,7 @@ class Journal:
         self._fold = Fold(loaded.state)
         self._ahead = Working(loaded.state.working)
         self._buffer: list[AnyBody] = []
+        self._blobs: list[Blob] = []
         self._flight: _Flight | None = None
         self._turn = asyncio.Lock()
         self._snapshot_bytes = loaded.snapshot_bytes
@@ -59,26 +62,52 @@ class Journal:
         """What the log folds to, as far as it is known to be stored."""
         return self._fold.freeze()
 
-    def add(self, *bodies: AnyBody) -> None:
-        """Put events into the log with the next flush; raises InvalidPatch, with nothing added, for a wrong patch."""
+    def add(self, *bodies: AnyBody, blobs: Sequence[Blob] = ()) -> None:
+        """Put events into the log with the next flush, and the blobs that they refer to into the store.
+
+        Raises InvalidPatch, with nothing added, for a wrong patch.
+        """
         ahead = self._ahead if len(bodies) == 1 else Working(self._ahead.freeze())
         for body in bodies:
             _look_ahead(ahead, body)
         self._ahead = ahead
         self._buffer.extend(bodies)
+        self._blobs.extend(blobs)
 
     async def flush(self) -> None:
         """Return when everything added so far is durable; raises LeaseLost if the run is somebody else's now."""
         async with self._turn:
-            while self._flight or self._buffer:
-                await self._send(self._flight or self._take())
+            await self._flush()
 
-    async def append(self, *bodies: AnyBody) -> None:
+    async def append(self, *bodies: AnyBody, blobs: Sequence[Blob] = ()) -> None:
         """Add events and wait until they are durable."""
-        self.add(*bodies)
+        self.add(*bodies, blobs=blobs)
         await self.flush()
 
-    async def append_if_current(self, *bodies: AnyBody, heard: int) -> bool:
+    async def transact(self, work: Work) -> None:
+        """Commit what `work` writes on the store's connection together with the events that it returns, or neither.
+
+        See `Store.transact`. If it raises ConnectionLost nobody knows; `refresh` shows whether it took place.
+        """
+
+        def checked(connection: Any) -> tuple[Sequence[AnyBody], Sequence[Blob]]:
+            bodies, blobs = work(connection)
+            ahead = Working(self._ahead.freeze())
+            for body in bodies:
+                _look_ahead(ahead, body)
+            return bodies, blobs
+
+        async with self._turn:
+            await self._flush()
+            done = await self._store.transact(
+                self.run, after=self.head, fence=self.fence, actor=self._actor, work=checked
+            )
+            self._hear(done.missed)
+            self._take_in(done.events)
+            for sealed in done.events:
+                _look_ahead(self._ahead, sealed.body)
+
+    async def append_if_current(self, *bodies: AnyBody, heard: int, blobs: Sequence[Blob] = ()) -> bool:
         """Append, after what has gathered, unless something came from elsewhere since `heard`; then say false.
 
         Whoever gets false looks at the state, which knows more by then, and decides anew.
@@ -89,7 +118,10 @@ class Journal:
                 landed = await self._send(self._flight)
                 if repeated:
                     return landed
-            return heard >= self.heard and await self._send(self._take(bodies))
+            if heard < self.heard:
+                return False
+            self._blobs.extend(blobs)
+            return await self._send(self._take(bodies))
 
     async def refresh(self) -> None:
         """Fold what came from elsewhere, without writing anything."""
@@ -97,8 +129,7 @@ class Journal:
             if self._flight is not None:
                 await self._send(self._flight)
             while page := await self._store.read(self.run, after=self.head.seq):
-                self._take_in([Sealed(event, self._store.decode(event)) for event in page])
-                self.heard = self.head.seq
+                self._hear([Sealed(event, self._store.decode(event)) for event in page])
 
     async def keep_late(self) -> None:
         """After LeaseLost: keep what could not be written, beside the log."""
@@ -107,7 +138,8 @@ class Journal:
             rest = self._seal(self._buffer)
             self._buffer.clear()
             if flight.events or rest:
-                await self._store.keep_late(flight.events + rest)
+                await self._store.keep_late(flight.events + rest, blobs=(*flight.blobs, *self._blobs))
+            self._blobs.clear()
 
     async def snapshot_if_due(self) -> bool:
         """Cache the state if the tail has outgrown the last snapshot; whether it did."""
@@ -121,27 +153,39 @@ class Journal:
 
     def _take(self, if_current: tuple[AnyBody, ...] = ()) -> _Flight:
         """Seal what has gathered, and what must be current after it."""
-        always = tuple(self._buffer)
+        always, blobs = tuple(self._buffer), tuple(self._blobs)
         self._buffer.clear()
-        return _Flight(self._seal((*always, *if_current)), always, if_current)
+        self._blobs.clear()
+        return _Flight(self._seal((*always, *if_current)), always, if_current, blobs)
 
     def _seal(self, bodies: Sequence[AnyBody]) -> tuple[Sealed, ...]:
         now, codec = self._now(), self._store.codec
         return seal_all(self.head, self.run, bodies, time=now, fence=self.fence, actor=self._actor, codec=codec)
 
+    async def _flush(self) -> None:
+        while self._flight or self._buffer:
+            await self._send(self._flight or self._take())
+
     async def _send(self, flight: _Flight) -> bool:
         """Send once. If others wrote first, fold what they wrote; what need not be current gathers again."""
         self._flight = flight
-        done = await self._store.append(Extend(run=self.run, after=self.head, fence=self.fence, events=flight.events))
+        leg = Extend(run=self.run, after=self.head, fence=self.fence, events=flight.events)
+        done = await self._store.append(leg, blobs=flight.blobs)
         self._flight = None
         if isinstance(done, Missed):
-            self._take_in(done.events)
-            self.heard = self.head.seq
+            self._hear(done.events)
             self._buffer[:0] = flight.always
+            self._blobs[:0] = flight.blobs
             return False
         assert isinstance(done, Appended)
         self._take_in(flight.events)
         return True
+
+    def _hear(self, events: Sequence[Sealed]) -> None:
+        """Fold what came from elsewhere."""
+        if events:
+            self._take_in(events)
+            self.heard = self.head.seq
 
     def _take_in(self, events: Sequence[Sealed]) -> None:
         for sealed in events:

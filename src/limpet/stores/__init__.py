@@ -1,6 +1,8 @@
 """Where logs live: one store, over memory or a database, and the suite that proves a new one."""
 
 from limpet.stores.backend import Backend, Capabilities, Tables
+from limpet.stores.blobs import Blob
+from limpet.stores.cipher import MasterKeys
 from limpet.stores.handover import Handover, Inline, Threads
 from limpet.stores.ops import (
     Appended,
@@ -13,22 +15,27 @@ from limpet.stores.ops import (
     Renewal,
     Taken,
     Tell,
+    Transacted,
+    Work,
 )
-from limpet.stores.rows import Late, Page, RequestFilter, RequestRow, RunFilter, RunRow, Snapshot, WorkerRow
+from limpet.stores.rows import Feed, Late, Page, RequestFilter, RequestRow, RunFilter, RunRow, Snapshot, WorkerRow
 from limpet.stores.store import Store
 from limpet.stores.watch import Watch
 
 __all__ = [
     "Appended",
     "Backend",
+    "Blob",
     "Capabilities",
     "Claimed",
     "Create",
     "Extend",
+    "Feed",
     "Handover",
     "Inline",
     "Late",
     "Leg",
+    "MasterKeys",
     "Missed",
     "Page",
     "Release",
@@ -43,6 +50,8 @@ __all__ = [
     "Taken",
     "Tell",
     "Threads",
+    "Transacted",
     "Watch",
+    "Work",
     "WorkerRow",
 ]

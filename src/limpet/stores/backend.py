@@ -117,7 +117,7 @@ class Tables(Protocol):
         """The event that a command id belongs to."""
 
     def rewrite(self, row: RunRow, requests: Sequence[RequestRow], blobs: Sequence[int]) -> None:
-        """Replace everything that was made from a stream's log: its row, labels, requests, references to blobs."""
+        """Replace what was made from a stream's log: its row, labels, requests; add references to blobs."""
 
     # Blobs
 

@@ -307,8 +307,6 @@ class MemoryTables:
             self._drop(self.request_rows, mine)
         for request in requests:
             self._put(self.request_rows, request.id, request)
-        for reference in [each for each in self.references if each[0] == row.number]:
-            self._drop(self.references, reference)
         self.refer([(row.number, blob) for blob in blobs])
 
     def put_blobs(self, blobs: Sequence[Blob]) -> None:

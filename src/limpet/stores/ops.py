@@ -225,9 +225,10 @@ class DropSnapshots(Op[None], frozen=True, kw_only=True):
 
 
 class KeepLate(Op[None], frozen=True, kw_only=True):
-    """What a superseded worker still has."""
+    """What a superseded worker still has, with the blobs that it refers to."""
 
     events: tuple[Sealed, ...]
+    blobs: tuple[Blob, ...] = ()
 
 
 class PutChunk(Op[None], frozen=True, kw_only=True):

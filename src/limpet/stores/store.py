@@ -109,11 +109,7 @@ class Store:
             ops.check_leg(leg)
             if isinstance(leg, ops.Extend):
                 self._check_codec(leg.events)
-        small = tuple(blob for blob in blobs if len(blob.chunks) == 1)
-        for blob in blobs:
-            if len(blob.chunks) > 1:
-                await self._send_ahead(blob)
-        done = await self._writer.submit(ops.Append(legs, small))
+        done = await self._writer.submit(ops.Append(legs, await self._small(blobs)))
         return ops.Taken(reveal_row(self.codec, done.row), done.first) if isinstance(done, ops.Taken) else done
 
     async def create(
@@ -196,10 +192,10 @@ class Store:
         """Delete snapshots; no answer changes."""
         await self._writer.submit(ops.DropSnapshots(run=run, seqs=tuple(seqs)))
 
-    async def keep_late(self, events: Sequence[Sealed]) -> None:
+    async def keep_late(self, events: Sequence[Sealed], *, blobs: Sequence[Blob] = ()) -> None:
         """Keep what a superseded worker still has, beside the log."""
         self._check_codec(events)
-        await self._writer.submit(ops.KeepLate(events=tuple(events)))
+        await self._writer.submit(ops.KeepLate(events=tuple(events), blobs=await self._small(blobs)))
 
     async def rebuild(self, run: str) -> None:
         """Make everything anew that was made from a log: its row, labels, requests and references to blobs."""
@@ -396,6 +392,13 @@ class Store:
         self._watching.changed()
         transacted: ops.Transacted | ops.Raised = done
         return transacted
+
+    async def _small(self, blobs: Sequence[Blob]) -> tuple[Blob, ...]:
+        """Send big blobs ahead; the small ones travel with what refers to them."""
+        for blob in blobs:
+            if len(blob.chunks) > 1:
+                await self._send_ahead(blob)
+        return tuple(blob for blob in blobs if len(blob.chunks) == 1)
 
     async def _send_ahead(self, blob: Blob) -> None:
         for place, chunk in enumerate(blob.chunks):

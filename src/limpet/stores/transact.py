@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import MsgspecError
 
 from limpet.errors import InvalidAppend, LimpetError, NotFound, StoreBusy
-from limpet.events import AnyBody, Codec, Event
+from limpet.events import AnyBody, Codec, Event, blobs_of
 from limpet.stores import appending, claiming, ops
 from limpet.stores.backend import Misfit, Outcome, Tables
 from limpet.stores.blobs import Blob
@@ -177,8 +177,10 @@ def _drop_snapshots(tx: Transaction, op: ops.DropSnapshots) -> None:
 
 def _keep_late(tx: Transaction, op: ops.KeepLate) -> None:
     rows = [tx.row(sealed.event.run) for sealed in op.events]
+    tx.bring(op.blobs, [sealed.body for sealed in op.events])
     for row, sealed in zip(rows, op.events, strict=True):
         tx.tables.save_late(row.number, Late(sealed.event, tx.tables.now()))
+        tx.refer(row.number, [tx.blobs[blob] for blob in blobs_of(sealed.body) if blob in tx.blobs])
 
 
 def _put_chunk(tx: Transaction, op: ops.PutChunk) -> None:

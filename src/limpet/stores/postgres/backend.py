@@ -4,7 +4,6 @@ A lost connection is made anew, and what was under way is done again: nothing is
 committed is found there. Row locks of a transaction that is still dying on the server are waited for.
 """
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from threading import Event as Flag
@@ -12,9 +11,10 @@ from typing import Any, TypeVar
 
 import psycopg
 
-from limpet.clock import Clock
-from limpet.errors import ConnectionLost, NotFound, StaleServer, StoreBusy, StoreUnavailable
+from limpet.clock import Clock, SystemClock
+from limpet.errors import ConnectionLost, InvalidValue, NotFound, StaleServer, StoreBusy, StoreUnavailable
 from limpet.events import Codec, Event, Packed
+from limpet.ids import RandomIds
 from limpet.stores.appending import Theirs
 from limpet.stores.backend import Capabilities, Outcome, Tables
 from limpet.stores.blobs import BlobRow
@@ -71,7 +71,7 @@ class PostgresBackend:
         schema = self._address.schema
         self._sql = load(__package__, "queries.sql", schema=f'"{schema}"', channel=f"limpet_{schema}")
         self._server = Server(self._address, self._sql["hello"])
-        self._living = Living(f"{this_process()}#{os.urandom(8).hex()}")
+        self._living = Living(f"{this_process()}#{RandomIds(SystemClock()).new()}")
         wire = Wire(self._sql, prepare=self._address.prepare)
         self._means = Means(self._sql, wire, clock, self._living)
         self._stop = Flag()
@@ -293,9 +293,11 @@ class PostgresBackend:
 
     def feed(self, after: str, limit: int) -> Feed:
         """Events of all streams in the order of their transactions, up to the oldest that is still open."""
-        xid, _, position = (after or "0.0").partition(".")
-        found = self._read("feed", int(xid), int(position), limit)
+        xid, position = _place(after or "0.0")
+        found = self._read("feed", xid, position, limit)
         if not found:
+            if xid > self._read("feed_end")[0][0]:
+                raise InvalidValue(path="after", reason="the store was restored since; begin anew, or from feed_end")
             return Feed((), after or "0.0")
         *_, xid, position = found[-1]
         return Feed(tuple(Event(*plain(each[:-2])) for each in found), f"{xid}.{position}")
@@ -388,6 +390,11 @@ class _Collided(Exception):
 
     def __init__(self, error: Exception) -> None:
         self.error = error
+
+
+def _place(text: str) -> tuple[int, int]:
+    xid, _, position = text.partition(".")
+    return int(xid), int(position)
 
 
 def _heard(db: Connection, stop: Flag) -> bool:

@@ -97,6 +97,7 @@ def connect(server: str, *, prepare: bool = True, ours: bool = True) -> Connecti
         keepalives_idle=30,
         keepalives_interval=10,
         keepalives_count=3,
+        tcp_user_timeout=20_000,
     )
     if ours:
         db.adapters.register_dumper(int, Int8BinaryDumper)  # one type for all integers: one plan for each statement
@@ -112,7 +113,9 @@ def query(db: Connection, statement: str, values: Any = None) -> list[tuple[Any,
 
 def is_lost(db: Connection, error: psycopg.Error) -> bool:
     """Whether nobody knows what became of the last statement, or the server takes no writes any more."""
-    return db.closed or isinstance(error, psycopg.errors.ReadOnlySqlTransaction | psycopg.errors.CannotConnectNow)
+    if db.closed or isinstance(error, psycopg.errors.ReadOnlySqlTransaction):
+        return True
+    return error.diag.severity_nonlocalized in ("FATAL", "PANIC")  # its last words; the connection ends with them
 
 
 def again(error: psycopg.Error) -> bool:
@@ -122,8 +125,8 @@ def again(error: psycopg.Error) -> bool:
     return isinstance(error, psycopg.errors.DeadlockDetected | psycopg.errors.SerializationFailure)
 
 
-# Somebody else made a stream or a schema of the same name a moment ago: looking again finds it.
-_SAME_TIME = ("streams_id_key", "pg_namespace_nspname_index")
+# Somebody else made a stream, a blob or a schema of the same name a moment ago: looking again finds it.
+_SAME_TIME = ("streams_id_key", "blobs_id_key", "pg_namespace_nspname_index")
 
 
 def translated(error: BaseException) -> LimpetError:

@@ -19,6 +19,10 @@ def migrate(db: Connection, schema: str, sql: Mapping[str, str]) -> None:
                 _run(db, schema, sql, found + 1, migrations[found])
     if found > len(migrations):
         raise SchemaTooNew(found=found, known=len(migrations))
+    if query(db, sql["restored"]):
+        with db.transaction():
+            query(db, sql["migration_lock"], (f"limpet.{schema}",))
+            query(db, sql["stamp_anew"])
 
 
 def schema_version(db: Connection, schema: str, sql: Mapping[str, str]) -> int:

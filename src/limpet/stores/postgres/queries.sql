@@ -12,6 +12,10 @@ SELECT pg_is_in_recovery(),
 -- name: now
 SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
 
+-- name: generic_plans
+-- A plan for each batch would cost more than the batch: how much there is to write does not change how.
+SET plan_cache_mode = force_generic_plan
+
 -- name: begin
 BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE
 
@@ -172,9 +176,6 @@ DELETE FROM {schema}.labels WHERE run = %b::bigint
 
 -- name: drop_requests
 DELETE FROM {schema}.requests WHERE run = %b::bigint
-
--- name: drop_refs
-DELETE FROM {schema}.blob_refs WHERE run = %b::bigint
 
 -- name: insert_all
 INSERT INTO {schema}.events (run, seq, time, kind, version, fence, actor, codec, key_id, body, hash, command)
@@ -403,6 +404,13 @@ SELECT s.id, {event}, e.xid::text::bigint, e.position
 FROM {schema}.events AS e JOIN {schema}.streams AS s ON s.number = e.run
 WHERE (e.xid, e.position) > (%b::bigint::text::xid8, %b::bigint) AND e.xid < pg_snapshot_xmin(pg_current_snapshot())
 ORDER BY e.xid, e.position LIMIT %b::bigint
+
+-- name: restored
+-- Events from another life of the database, ahead of its transactions now: a dump was restored into a new server.
+SELECT 1 FROM {schema}.events WHERE xid > pg_snapshot_xmax(pg_current_snapshot()) ORDER BY xid DESC LIMIT 1
+
+-- name: stamp_anew
+UPDATE {schema}.events SET xid = pg_current_xact_id() WHERE xid > pg_current_xact_id()
 
 -- name: feed_end
 SELECT (pg_snapshot_xmin(pg_current_snapshot())::text::bigint - 1), 9223372036854775807

@@ -75,7 +75,7 @@ class PostgresTables:
     def undoable(self) -> Iterator[None]:
         """What is done inside is undone if it raises."""
         self._flush()
-        self._query("savepoint")
+        self._wire.run(self._db, self._sql["savepoint"])
         kept = self._rows.copy(), self._numbers.copy()
         try:
             yield
@@ -84,11 +84,11 @@ class PostgresTables:
             self._forget()
             self._rows, self._numbers = kept
             if not self._db.closed:
-                self._query("undo")
+                self._wire.run(self._db, self._sql["undo"])
             raise
         finally:
             if not self._db.closed:
-                self._query("forget")
+                self._wire.run(self._db, self._sql["forget"])
 
     def _forget(self) -> None:
         self._dirty, self._new, self._events, self._freed = {}, [], [], {}
@@ -202,7 +202,7 @@ class PostgresTables:
         self._flush()
         _, *values = safe(columns(row))
         self._query("rewrite", *values, row.number)
-        for name in ("drop_labels", "drop_requests", "drop_refs"):
+        for name in ("drop_labels", "drop_requests"):
             self._query(name, row.number)
         self._label([(row.number, row)])
         for request in requests:
@@ -229,6 +229,7 @@ class PostgresTables:
 
     def find_blobs(self, blobs: Collection[str]) -> dict[str, int]:
         """The numbers of those that are there, which the collector leaves alone until the transaction ends."""
+        self.begin()  # or they would be held for this statement alone
         return dict(self._query("find_blobs", list(blobs)))
 
     def refer(self, references: Sequence[tuple[int, int]]) -> None:

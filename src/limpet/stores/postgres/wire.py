@@ -31,11 +31,12 @@ class Wire:
 
     def __init__(self, statements: Mapping[str, str], *, prepare: bool) -> None:
         self._statements = {name: statements[name].encode() for name in ("extend", "extend_one")}
+        self._settings = statements["generic_plans"]
         self._prepare = prepare
         self._prepared: WeakSet[Connection] = WeakSet()
 
     def run(self, db: Connection, command: str) -> None:
-        """A command that returns nothing, such as COMMIT."""
+        """A command that returns nothing; psycopg would forget every prepared statement after a ROLLBACK."""
         _checked(db, db.pgconn.exec_(command.encode()))
 
     def extend(self, db: Connection, extensions: Sequence[Extension], *, ours: bool) -> dict[int, int]:
@@ -62,7 +63,7 @@ class Wire:
         """Prepare the statements, once for a connection; their plans do not depend on how much there is to write."""
         if db in self._prepared:
             return
-        self.run(db, "SET plan_cache_mode = force_generic_plan")
+        self.run(db, self._settings)
         for name, statement in self._statements.items():
             _checked(db, db.pgconn.prepare(name.encode(), statement))
         self._prepared.add(db)

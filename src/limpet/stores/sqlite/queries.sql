@@ -213,9 +213,6 @@ DELETE FROM limpet_labels WHERE run = ?1
 -- name: drop_requests
 DELETE FROM limpet_requests WHERE run = ?1
 
--- name: drop_refs
-DELETE FROM limpet_blob_refs WHERE run = ?1
-
 -- name: blob
 SELECT b.id, b.size, (SELECT count(*) FROM limpet_chunks AS c WHERE c.blob = b.number), b.name
 FROM limpet_blobs AS b WHERE b.id = ?1

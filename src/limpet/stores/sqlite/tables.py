@@ -122,7 +122,7 @@ class SqliteTables:
     def rewrite(self, row: RunRow, requests: Sequence[RequestRow], blobs: Sequence[int]) -> None:
         """Replace everything that was made from a stream's log."""
         self._run("rewrite", *columns(row))
-        for name in ("drop_labels", "drop_requests", "drop_refs"):
+        for name in ("drop_labels", "drop_requests"):
             self._run(name, row.number)
         self._many("add_label", [(name, value, row.number) for name, value in row.labels.items()])
         for request in requests:
