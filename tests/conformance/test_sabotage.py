@@ -329,6 +329,8 @@ class RebuildsWithoutReferences(MemoryTables):
     """Blobs are nobody's after a rebuild."""
 
     def rewrite(self, row: RunRow, requests: Sequence[RequestRow], blobs: Sequence[int]) -> None:  # noqa: ARG002
+        for reference in [each for each in self.references if each[0] == row.number]:
+            self._drop(self.references, reference)
         super().rewrite(row, requests, ())
 
 

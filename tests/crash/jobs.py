@@ -1,9 +1,15 @@
 """What the crash tests do in processes of their own: functions that get a pipe, and say what a test must know."""
 
 import asyncio
+import os
 import random  # noqa: TID251 - what is done where
-from collections.abc import Sequence
+import signal
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
+from typing import Any
+
+import apsw
+import psycopg
 
 from limpet import open_store
 from limpet.clock import SystemClock
@@ -12,9 +18,12 @@ from limpet.events import AnyBody, Head, canonical, seal_all
 from limpet.events import bodies as b
 from limpet.stores import Appended, Extend, Store, WorkerRow
 from limpet.stores.blobs import Blob
-from tests.crash.load import LEASE, Common, Load, created
+from limpet.stores.cipher import MasterKeys
+from limpet.stores.postgres import migrate, tables
+from limpet.stores.postgres.wire import Wire
+from tests.crash.load import LEASE, Common, Load, created, recorded
 
-__all__ = ["collect", "content", "reuse", "shuffle"]
+__all__ = ["collect", "content", "open_and_die", "open_only", "own", "reuse", "rotate_and_die", "shuffle", "transact_and_die", "write_and_die"]
 
 WRITING = ("append", "append", "two_runs", "two_runs", "tell", "append_and_tell")
 CONTENTS = 20
@@ -86,3 +95,149 @@ async def collect(pipe: Connection, url: str) -> None:
         while not stop.done():
             collected += await store.collect_blobs(grace=0)
     pipe.send(collected)
+
+
+async def open_only(pipe: Connection, url: str) -> None:
+    """Open, which makes the schema, and close."""
+    pipe.send("ready")
+    pipe.recv()
+    async with open_store(url):
+        pass
+
+
+# Dying
+
+
+class Fuse:
+    """Counts places where a process can die, and kills it at one of them."""
+
+    def __init__(self, place: int) -> None:
+        self._left = place
+        self.lit = True
+
+    def burn(self) -> None:
+        """Here is a place."""
+        self._left -= self.lit
+        if self.lit and self._left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def after(self, holder: Any, name: str) -> None:
+        """After each call of a function there is a place."""
+        real: Callable[..., Any] = getattr(holder, name)
+
+        def call(*arguments: Any, **more: Any) -> Any:
+            done = real(*arguments, **more)
+            self.burn()
+            return done
+
+        setattr(holder, name, call)
+
+    def before_statements(self) -> None:
+        """Before each statement that SQLite runs there is a place."""
+
+        def trace(cursor: apsw.Cursor, sql: str, bindings: object) -> bool:
+            self.burn()
+            return True
+
+        def hook(db: apsw.Connection) -> None:
+            db.exec_trace = trace
+
+        apsw.connection_hooks.append(hook)
+
+    def after_queries(self) -> None:
+        """After each statement that PostgreSQL has answered there is a place."""
+        for holder, name in ((tables, "query"), (psycopg.Connection, "execute"), (Wire, "run"), (Wire, "extend")):
+            self.after(holder, name)
+
+    def in_files(self) -> None:
+        """Before each write and sync of SQLite's files there is a place, and one in the middle of each write."""
+        self.vfs = _DyingFiles(self)
+
+
+class _DyingFiles(apsw.VFS):
+    def __init__(self, fuse: Fuse) -> None:
+        self._fuse = fuse
+        self._base = apsw.vfs_names()[0]
+        super().__init__("dying", self._base, makedefault=True)
+
+    def xOpen(self, name: Any, flags: list[int]) -> "_DyingFile":  # noqa: N802 - SQLite's name
+        return _DyingFile(self._base, name, flags, self._fuse)
+
+
+class _DyingFile(apsw.VFSFile):
+    def __init__(self, base: str, name: Any, flags: list[int], fuse: Fuse) -> None:
+        self._fuse = fuse
+        super().__init__(base, name, flags)
+
+    def xWrite(self, data: bytes, offset: int) -> None:  # noqa: N802 - SQLite's name
+        self._fuse.burn()
+        half = len(data) // 2
+        super().xWrite(data[:half], offset)
+        self._fuse.burn()
+        super().xWrite(data[half:], offset + half)
+
+    def xSync(self, flags: int) -> None:  # noqa: N802 - SQLite's name
+        self._fuse.burn()
+        super().xSync(flags)
+
+
+async def open_and_die(pipe: Connection, url: str, how: str, place: int) -> None:
+    """Open a store that is not there yet, and die at this place; or say that there is no such place."""
+    fuse = Fuse(place)
+    match how:
+        case "statements":
+            fuse.before_statements()
+        case "files":
+            fuse.in_files()
+        case "queries":
+            fuse.after(migrate, "query")
+    async with open_store(url):
+        fuse.lit = False
+    pipe.send("alive")
+
+
+async def transact_and_die(pipe: Connection, url: str, how: str, place: int) -> None:
+    """Write a row of the caller's own and an event about it, and die at this place; or say that there is no such."""
+    fuse = Fuse(place)
+    fuse.lit = False
+    match how:
+        case "statements":
+            fuse.before_statements()
+        case "files":
+            fuse.in_files()
+        case "queries":
+            fuse.after_queries()
+
+    def work(connection: Any) -> tuple[Sequence[AnyBody], Sequence[Blob]]:
+        connection.execute(f"INSERT INTO mine VALUES ('{place}')")
+        return (recorded(str(place)),), ()
+
+    async with open_store(url) as store:
+        row = await store.get("r1")
+        fuse.lit = True
+        await store.transact("r1", after=row.head, fence=row.fence, actor="w", work=work)
+        fuse.lit = False
+    pipe.send("alive")
+
+
+async def write_and_die(pipe: Connection, url: str, keys: str, run: str, place: int) -> None:
+    """Write to a run of an encrypted store, and say what was acknowledged, until this place comes."""
+    fuse = Fuse(place)
+    (fuse.before_statements if url.startswith("sqlite") else fuse.after_queries)()
+    async with open_store(url, keys=MasterKeys.from_file(keys)) as store:
+        head, fence = await own(store, run)
+        while True:
+            number = head.seq
+            payload, blobs = store.pack(f"{run} {number} " + "x" * 300, inline=0 if number % 3 == 0 else 1000)
+            body = b.StepCompleted(name=f"t#{number}", number=number, attempt=1, output=payload)
+            head = await extend(store, run, head, fence, body, blobs=blobs)
+            pipe.send((head.seq, head.hash))
+
+
+async def rotate_and_die(pipe: Connection, url: str, keys: str, place: int) -> None:
+    """Rotate the keys of an encrypted store until this place comes."""
+    fuse = Fuse(place)
+    (fuse.before_statements if url.startswith("sqlite") else fuse.after_queries)()
+    async with open_store(url, keys=MasterKeys.from_file(keys)) as store:
+        while True:
+            await store.rotate_keys()

@@ -290,7 +290,7 @@ def transact(tx: Transaction, op: ops.Transact) -> ops.Transacted:
     row = tx.row(op.run)
     _check_owner(row, op.fence)
     _check_not_behind(row, op.after)
-    missed = tx.tables.events(row, op.after.seq, READ_BACK)
+    missed = list(tx.log(row, op.after.seq))
     if verify(missed, op.after).hash != row.hash:
         raise Tampered(run=row.id, seq=row.seq, reason="its head is not the one that its writer knows")
     sealed = tx.seal(row.head, op.run, bodies, fence=op.fence, actor=op.actor)

@@ -6,7 +6,7 @@ Writes go through one writer, which groups them; reads go beside it. The event l
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Self, TypeVar
 
-from msgspec import Raw, UnsetType
+from msgspec import DecodeError, Raw, UnsetType
 
 from limpet.clock import Duration, SystemClock, microseconds
 from limpet.errors import (
@@ -225,7 +225,11 @@ class Store:
         """The value of a payload, wherever it is."""
         if isinstance(payload.blob, UnsetType):
             return payload.value()
-        return Payload(json=Raw(b"".join([part async for part in self.read_blob(payload.blob)]))).value()
+        data = b"".join([part async for part in self.read_blob(payload.blob)])
+        try:
+            return Payload(json=Raw(data)).value()
+        except DecodeError as error:
+            raise InvalidValue(path="$", reason=f"blob {payload.blob} is not JSON") from error
 
     async def put_blob(self, data: bytes | AsyncIterable[bytes]) -> Payload:
         """Store content ahead of the event that will refer to it; without one it is collected after an hour."""

@@ -4,14 +4,14 @@ A refused operation fails alone: it either decides before its first write, or wh
 change nothing but their rows come first and go to the database together; the others follow one by one.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
 from msgspec import MsgspecError
 
 from limpet.errors import InvalidAppend, LimpetError, NotFound, StoreBusy
-from limpet.events import AnyBody, Codec, Event, blobs_of
+from limpet.events import AnyBody, Codec, blobs_of
 from limpet.stores import appending, claiming, ops
 from limpet.stores.backend import Misfit, Outcome, Tables
 from limpet.stores.blobs import Blob
@@ -198,17 +198,10 @@ def _collect(tx: Transaction, op: ops.Collect) -> int:
 
 def _rebuild(tx: Transaction, op: ops.Rebuild) -> None:
     row = tx.row(op.run)
-    log = ((event, tx.decode(event)) for event in _whole_log(tx, op.run))
+    log = ((event, tx.decode(event)) for event in tx.log(row))
     derived = derive(row.number, log, tx.codec)
     known = tx.tables.find_blobs(derived.blobs) if derived.blobs else {}
     tx.tables.rewrite(derived.row, derived.requests, [known[blob] for blob in derived.blobs if blob in known])
-
-
-def _whole_log(tx: Transaction, run: str) -> Iterator[Event]:
-    row, after = tx.row(run), 0
-    while page := tx.tables.events(row, after, 1_000):
-        yield from page
-        after = page[-1].seq
 
 
 def _save_keys(tx: Transaction, op: ops.SaveKeys) -> bool:

@@ -1,6 +1,6 @@
 """One transaction in progress: the rows, how bytes are packed, and what every operation does with them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
@@ -16,6 +16,8 @@ from limpet.stores.project import Closed, Delta, Described, Opened, RequestChang
 from limpet.stores.rows import RequestRow, RunRow
 
 __all__ = ["Transaction", "request_of"]
+
+PAGE = 1_000
 
 
 @dataclass
@@ -33,6 +35,12 @@ class Transaction:
         if row is None:
             raise NotFound(what="run", id=run)
         return row
+
+    def log(self, row: RunRow, after: int = 0) -> Iterator[Event]:
+        """The events of a stream after a sequence, page by page."""
+        while page := self.tables.events(row, after, PAGE):
+            yield from page
+            after = page[-1].seq
 
     def decode(self, event: Event) -> AnyBody:
         """What an event says."""

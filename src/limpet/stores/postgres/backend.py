@@ -4,7 +4,7 @@ A lost connection is made anew, and what was under way is done again: nothing is
 committed is found there. Row locks of a transaction that is still dying on the server are waited for.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from threading import Event as Flag
 from typing import Any, TypeVar
@@ -12,32 +12,33 @@ from typing import Any, TypeVar
 import psycopg
 
 from limpet.clock import Clock, SystemClock
-from limpet.errors import ConnectionLost, InvalidValue, NotFound, StaleServer, StoreBusy, StoreUnavailable
-from limpet.events import Codec, Event, Packed
+from limpet.errors import ConnectionLost, InvalidValue, StaleServer, StoreBusy, StoreUnavailable
+from limpet.events import Codec, Event
 from limpet.ids import RandomIds
 from limpet.stores.appending import Theirs
 from limpet.stores.backend import Capabilities, Outcome, Tables
-from limpet.stores.blobs import BlobRow
-from limpet.stores.columns import as_text, late_of, request_of, row_of, worker_of
+from limpet.stores.columns import as_text
 from limpet.stores.handover import CLOSED
 from limpet.stores.ops import Op, Transact, Transacted
-from limpet.stores.postgres.connection import Address, Connection, Server, again, connect, is_lost, query, translated
+from limpet.stores.postgres.connection import (
+    Address,
+    Connection,
+    Server,
+    again,
+    connect,
+    is_lost,
+    leave_as_new,
+    query,
+    translated,
+)
 from limpet.stores.postgres.migrate import migrate
 from limpet.stores.postgres.tables import Living, Means, PostgresTables
 from limpet.stores.postgres.text import plain, safe
 from limpet.stores.postgres.wire import Wire
 from limpet.stores.processes import CAN_SEE, this_process
+from limpet.stores.reads import SqlReads
 from limpet.stores.rows import (
     Feed,
-    KeyRow,
-    Late,
-    Page,
-    RequestFilter,
-    RequestRow,
-    RunFilter,
-    RunRow,
-    Snapshot,
-    WorkerRow,
 )
 from limpet.stores.search import lowered
 from limpet.stores.spares import Spares
@@ -56,10 +57,9 @@ SLICE = 0.05
 """How often, in seconds, whoever listens looks whether it is to stop."""
 LOOK_EVERY = {True: 5, False: 1}
 """After how many slices the sequence is looked at, with a listener and without."""
-_LAST = 2**63 - 1
 
 
-class PostgresBackend:
+class PostgresBackend(SqlReads):
     """One schema of a database, which other processes share."""
 
     capabilities = Capabilities(processes=True, durable=True, sees_death=CAN_SEE, transactions="beside")
@@ -110,14 +110,14 @@ class PostgresBackend:
         """Connect again, and verify that every row agrees with its log."""
         self._disconnect()
         self.open()
-        for run, seq in self._read("bad_head"):
+        for run, seq in self._all("bad_head"):
             raise StoreUnavailable(reason=f"the row of {run} does not agree with its log at event {seq}")
 
     def now(self) -> int:
         """The store's clock, which is the server's."""
         if self._clock is not None:
             return self._clock.now()
-        now: int = self._read("now")[0][0]
+        now: int = self._all("now")[0][0]
         return now
 
     # Writing
@@ -135,7 +135,9 @@ class PostgresBackend:
                 if sent and self._is_there(db, op.run, sent[-1]):
                     return sent[-1]
                 sent.clear()
-                return transact(lambda: self._transaction(db, ours=False), op, codec, sent.append)
+                done = transact(lambda: self._transaction(db, ours=False), op, codec, sent.append)
+                leave_as_new(db)
+                return done
 
         return self._until_known(attempt)
 
@@ -234,141 +236,49 @@ class PostgresBackend:
 
     # Reading
 
-    def get(self, run: str) -> RunRow | None:
-        """A stream's row."""
-        found = self._read("peek", run)
-        return row_of(plain(found[0])) if found else None
-
-    def read(self, run: str, after: int, before: int | None, limit: int, backwards: bool) -> list[Event]:
-        """Events with sequences strictly between `after` and `before`."""
-        name = "read_backwards" if backwards else "read"
-        found = self._read(name, run, after, _LAST if before is None else before, limit)
-        if not found:
-            self._number(run)
-        return [Event(run, *plain(each)) for each in found]
-
-    def runs(self, where: RunFilter, before: int | None, limit: int) -> Page:
-        """Rows that match, newest first, below a number."""
-        parts, values = self._where("runs", where)
-        if before is not None:
-            parts.append(self._sql["runs.before"])
-            values["before"] = before
-        values["limit"] = limit + 1
-        rows = [row_of(plain(found)) for found in self._search([*parts, self._sql["runs.order"]], values)]
-        return Page(tuple(rows[:limit]), rows[limit - 1].number if len(rows) > limit else None)
-
-    def count(self, where: RunFilter) -> int:
-        """How many rows match."""
-        found: int = self._search(*self._where("count", where))[0][0]
-        return found
-
-    def counts(self) -> Mapping[tuple[str, str], int]:
-        """How many runs there are by (agent, status)."""
-        return {(agent, status): n for agent, status, n in map(plain, self._read("counts"))}
-
-    def requests(self, where: RequestFilter, limit: int) -> list[RequestRow]:
-        """Requests that match, the oldest first."""
-        given = {name: value for name in ("status", "run", "risk") if (value := getattr(where, name)) is not None}
-        if where.to is not None:
-            given["to"] = as_text(where.to)
-        parts = [self._sql["requests"], *(self._sql[f"requests.{name}"] for name in given), self._sql["requests.order"]]
-        return [request_of(plain(found)) for found in self._search(parts, {**given, "limit": limit})]
-
-    def workers(self) -> list[WorkerRow]:
-        """All workers."""
-        return [worker_of(plain(found)) for found in self._read("workers")]
-
-    def snapshot(self, run: str, at_most: int | None) -> Snapshot | None:
-        """The newest snapshot, or the newest not after a sequence."""
-        found = self._read("snapshot", self._number(run), _LAST if at_most is None else at_most)
-        return Snapshot(*found[0]) if found else None
-
-    def snapshots(self, run: str) -> list[tuple[int, int]]:
-        """The (sequence, time) of every snapshot of a run."""
-        return [(seq, time) for seq, time in self._read("snapshots", self._number(run))]
-
-    def late(self, run: str) -> list[Late]:
-        """What came too late for a run."""
-        return [late_of(run, plain(found)) for found in self._read("late", self._number(run))]
-
     def feed(self, after: str, limit: int) -> Feed:
         """Events of all streams in the order of their transactions, up to the oldest that is still open."""
         xid, position = _place(after or "0.0")
-        found = self._read("feed", xid, position, limit)
+        found = self._all("feed", xid, position, limit)
         if not found:
-            if xid > self._read("feed_end")[0][0]:
+            if xid > self._all("feed_end")[0][0]:
                 raise InvalidValue(path="after", reason="the store was restored since; begin anew, or from feed_end")
             return Feed((), after or "0.0")
         *_, xid, position = found[-1]
-        return Feed(tuple(Event(*plain(each[:-2])) for each in found), f"{xid}.{position}")
+        return Feed(tuple(Event(*each[:-2]) for each in found), f"{xid}.{position}")
 
     def feed_end(self) -> str:
         """The place after everything that can be given now."""
-        [(xid, position)] = self._read("feed_end")
+        [(xid, position)] = self._all("feed_end")
         return f"{xid}.{position}"
 
-    def references(self, run: str) -> list[str]:
-        """The blobs that a stream refers to."""
-        return [blob for (blob,) in self._read("references", self._number(run))]
-
-    def blob(self, blob: str) -> BlobRow | None:
-        """A stored blob."""
-        found = self._read("blob", blob)
-        return BlobRow(*found[0]) if found else None
-
-    def chunk(self, blob: str, place: int) -> Packed | None:
-        """One chunk of a stored blob."""
-        found = self._read("chunk", blob, place)
-        return Packed(*found[0]) if found else None
-
-    def keys(self) -> list[KeyRow]:
-        """The wrapped keys, oldest first."""
-        return [KeyRow(*found) for found in self._read("keys")]
-
-    def _where(self, start: str, where: RunFilter) -> tuple[list[str], dict[str, Any]]:
-        given = {
-            "agent": where.agent,
-            "session": where.session,
-            "user": where.user,
-            "parent": where.parent,
-            "created_from": where.created_from,
-            "created_before": where.created_before,
-            "status": where.status[0] if len(where.status) == 1 else None,
-            "statuses": list(where.status) if len(where.status) > 1 else None,
-            "text": None if where.text is None else f"%{_escape(lowered(where.text))}%",
-        }
-        values: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-        parts = [self._sql[start], *(self._sql[f"runs.{name}"] for name in values)]
-        for place, (name, value) in enumerate(where.labels.items()):
-            parts.append(self._sql["runs.label"] % (place, place))
-            values |= {f"label_name_{place}": name, f"label_value_{place}": value}
-        return parts, {**values, "type": where.type}
-
-    def _number(self, run: str) -> int:
-        found = self._read("number", run)
-        if not found:
-            raise NotFound(what="run", id=run)
-        number: int = found[0][0]
-        return number
-
-    def _read(self, name: str, *values: Any) -> list[tuple[Any, ...]]:
-        return self._ask(self._sql[name], safe(values) or None)
-
-    def _search(self, parts: list[str], values: dict[str, Any]) -> list[tuple[Any, ...]]:
-        return self._ask("\n".join(parts), dict(zip(values, safe(values.values()), strict=True)))
-
-    def _ask(self, statement: str, values: Any) -> list[tuple[Any, ...]]:
+    def _ask(self, statement: str, values: Any) -> list[Sequence[Any]]:
         """Ask on a connection that was kept, and on a new one if that was lost meanwhile."""
         try:
-            with self._readers.one() as db:
-                return query(db, statement, values)
+            return self._asked(statement, values)
         except psycopg.OperationalError:
             self._readers.clear()
         try:
-            with self._readers.one() as db:
-                return query(db, statement, values)
+            return self._asked(statement, values)
         except psycopg.OperationalError as error:
             raise ConnectionLost(reason=_first_line(error)) from error
+
+    def _asked(self, statement: str, values: Any) -> list[Sequence[Any]]:
+        by_name = isinstance(values, dict)
+        bound = dict(zip(values, safe(values.values()), strict=True)) if by_name else safe(values)
+        with self._readers.one() as db:
+            return [plain(found) for found in query(db, statement, bound or None)]
+
+    def _bound(self, name: str, value: Any) -> Any:
+        match name:
+            case "statuses":
+                return list(value)
+            case "to":
+                return as_text(value)
+            case "text":
+                return lowered(value)
+            case _:
+                return value
 
     def _disconnect(self) -> None:
         self._readers.close()
@@ -412,7 +322,3 @@ def _gone(error: Exception) -> ConnectionLost | StaleServer:
 def _first_line(error: Exception) -> str:
     reason = error.reason if isinstance(error, ConnectionLost) else str(error)
     return reason.splitlines()[0] if reason else type(error).__name__
-
-
-def _escape(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")

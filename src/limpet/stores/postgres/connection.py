@@ -5,11 +5,23 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import psycopg
+from psycopg.rows import tuple_row
 from psycopg.types.numeric import Int8BinaryDumper
 
 from limpet.errors import ConnectionLost, InvalidUrl, LimpetError, StaleServer, StoreBusy, StoreUnavailable
 
-__all__ = ["Address", "Connection", "Server", "Standing", "again", "connect", "is_lost", "query", "translated"]
+__all__ = [
+    "Address",
+    "Connection",
+    "Server",
+    "Standing",
+    "again",
+    "connect",
+    "is_lost",
+    "leave_as_new",
+    "query",
+    "translated",
+]
 
 OLDEST_SERVER = 140000
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -91,7 +103,7 @@ def connect(server: str, *, prepare: bool = True, ours: bool = True) -> Connecti
     db = psycopg.connect(
         server,
         autocommit=True,
-        prepare_threshold=5 if prepare else None,
+        prepare_threshold=5 if prepare and ours else None,
         connect_timeout=10,
         application_name="limpet",
         keepalives_idle=30,
@@ -102,6 +114,15 @@ def connect(server: str, *, prepare: bool = True, ours: bool = True) -> Connecti
     if ours:
         db.adapters.register_dumper(int, Int8BinaryDumper)  # one type for all integers: one plan for each statement
     return db
+
+
+def leave_as_new(db: Connection) -> None:
+    """After a caller has used a connection: nothing of what it set, made or listened to is there for the next one."""
+    db.row_factory, db.cursor_factory = tuple_row, psycopg.Cursor
+    try:
+        db.execute("DISCARD ALL")
+    except psycopg.Error:
+        db.close()  # what was committed is committed; the next one gets a new connection
 
 
 def query(db: Connection, statement: str, values: Any = None) -> list[tuple[Any, ...]]:

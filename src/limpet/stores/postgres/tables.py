@@ -61,9 +61,12 @@ class PostgresTables:
         self._wire.run(self._db, f"{notify}{self._sql['commit']}")
 
     def rollback(self) -> None:
-        """Undo everything."""
+        """Undo everything; if the connection is lost over it, the server does."""
         if self._begun and not self._db.closed:
-            self._wire.run(self._db, self._sql["rollback"])
+            try:
+                self._wire.run(self._db, self._sql["rollback"])
+            except psycopg.OperationalError:
+                self._db.close()
 
     def now(self) -> int:
         """The store's clock: the server's, as it was when the transaction began."""

@@ -9,23 +9,14 @@ from typing import Any
 import apsw
 
 from limpet.clock import Clock, SystemClock
-from limpet.errors import NotFound, StoreBusy, StoreUnavailable
-from limpet.events import Codec, Event, Packed
+from limpet.errors import StoreBusy, StoreUnavailable
+from limpet.events import Codec, Event
 from limpet.stores.backend import Capabilities, Outcome, Tables
-from limpet.stores.blobs import BlobRow
-from limpet.stores.columns import as_text, late_of, request_of, row_of, worker_of
+from limpet.stores.columns import as_text
 from limpet.stores.ops import Op, Transact
+from limpet.stores.reads import SqlReads
 from limpet.stores.rows import (
     Feed,
-    KeyRow,
-    Late,
-    Page,
-    RequestFilter,
-    RequestRow,
-    RunFilter,
-    RunRow,
-    Snapshot,
-    WorkerRow,
 )
 from limpet.stores.spares import Spares
 from limpet.stores.sql import load
@@ -39,10 +30,9 @@ __all__ = ["SqliteBackend"]
 # Older ones can lose committed pages when a write-ahead log is reset under several connections.
 OLDEST_SQLITE = (3, 51, 3)
 LOOK_EVERY = 0.012
-_LAST = 2**63 - 1
 
 
-class SqliteBackend:
+class SqliteBackend(SqlReads):
     """One database file, which other processes may share."""
 
     capabilities = Capabilities(processes=True, durable=True, sees_death=HAVE_FLOCK, transactions="between")
@@ -103,119 +93,21 @@ class SqliteBackend:
 
     # Reading
 
-    def get(self, run: str) -> RunRow | None:
-        """A stream's row."""
-        found = self._all("row", (run,))
-        return row_of(found[0]) if found else None
-
-    def read(self, run: str, after: int, before: int | None, limit: int, backwards: bool) -> list[Event]:
-        """Events with sequences strictly between `after` and `before`."""
-        name = "read_backwards" if backwards else "read"
-        found = self._all(name, (self._number(run), after, _LAST if before is None else before, limit))
-        return [Event(run, *each) for each in found]
-
-    def runs(self, where: RunFilter, before: int | None, limit: int) -> Page:
-        """Rows that match, newest first, below a number."""
-        parts, bindings = self._where("runs", where)
-        if before is not None:
-            parts.append(self._sql["runs.before"])
-            bindings["before"] = before
-        bindings["limit"] = limit + 1
-        rows = [row_of(found) for found in self._query([*parts, self._sql["runs.order"]], bindings)]
-        return Page(tuple(rows[:limit]), rows[limit - 1].number if len(rows) > limit else None)
-
-    def count(self, where: RunFilter) -> int:
-        """How many rows match."""
-        found: int = self._query(*self._where("count", where))[0][0]
-        return found
-
-    def counts(self) -> Mapping[tuple[str, str], int]:
-        """How many runs there are by (agent, status)."""
-        return {(agent, status): n for agent, status, n in self._all("counts", ())}
-
-    def requests(self, where: RequestFilter, limit: int) -> list[RequestRow]:
-        """Requests that match, the oldest first."""
-        given = {name: value for name in ("status", "run", "to", "risk") if (value := getattr(where, name)) is not None}
-        parts = [self._sql["requests"], *(self._sql[f"requests.{name}"] for name in given), self._sql["requests.order"]]
-        return [request_of(found) for found in self._query(parts, {**given, "limit": limit})]
-
-    def workers(self) -> list[WorkerRow]:
-        """All workers."""
-        return [worker_of(found) for found in self._all("workers", ())]
-
-    def snapshot(self, run: str, at_most: int | None) -> Snapshot | None:
-        """The newest snapshot, or the newest not after a sequence."""
-        found = self._all("snapshot", (self._number(run), _LAST if at_most is None else at_most))
-        return Snapshot(*found[0]) if found else None
-
-    def snapshots(self, run: str) -> list[tuple[int, int]]:
-        """The (sequence, time) of every snapshot of a run."""
-        return [(seq, time) for seq, time in self._all("snapshots", (self._number(run),))]
-
-    def late(self, run: str) -> list[Late]:
-        """What came too late for a run."""
-        return [late_of(run, found) for found in self._all("late", (self._number(run),))]
-
     def feed(self, after: str, limit: int) -> Feed:
         """Events of all streams, in the order in which they were committed."""
-        found = self._all("feed", (int(after or 0), limit))
+        found = self._all("feed", int(after or 0), limit)
         return Feed(tuple(Event(*each[:-1]) for each in found), str(found[-1][-1]) if found else after or "0")
 
     def feed_end(self) -> str:
         """The place after everything."""
-        return str(self._all("feed_end", ())[0][0])
+        return str(self._all("feed_end")[0][0])
 
-    def references(self, run: str) -> list[str]:
-        """The blobs that a stream refers to."""
-        return [blob for (blob,) in self._all("references", (self._number(run),))]
-
-    def blob(self, blob: str) -> BlobRow | None:
-        """A stored blob."""
-        found = self._all("blob", (blob,))
-        return BlobRow(*found[0]) if found else None
-
-    def chunk(self, blob: str, place: int) -> Packed | None:
-        """One chunk of a stored blob."""
-        found = self._all("chunk", (blob, place))
-        return Packed(*found[0]) if found else None
-
-    def keys(self) -> list[KeyRow]:
-        """The wrapped keys, oldest first."""
-        return [KeyRow(*found) for found in self._all("keys", ())]
-
-    def _where(self, start: str, where: RunFilter) -> tuple[list[str], dict[str, Any]]:
-        given = {
-            "agent": where.agent,
-            "session": where.session,
-            "user": where.user,
-            "parent": where.parent,
-            "created_from": where.created_from,
-            "created_before": where.created_before,
-            "status": where.status[0] if len(where.status) == 1 else None,
-            "statuses": as_text(where.status) if len(where.status) > 1 else None,
-            "text": None if where.text is None else f"%{_escape(where.text)}%",
-        }
-        bindings: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-        parts = [self._sql[start], *(self._sql[f"runs.{name}"] for name in bindings)]
-        for place, (name, value) in enumerate(where.labels.items()):
-            parts.append(self._sql["runs.label"] % (place, place))
-            bindings |= {f"label_name_{place}": name, f"label_value_{place}": value}
-        return parts, {**bindings, "type": where.type}
-
-    def _number(self, run: str) -> int:
-        found = self._all("number", (run,))
-        if not found:
-            raise NotFound(what="run", id=run)
-        number: int = found[0][0]
-        return number
-
-    def _all(self, name: str, bindings: tuple[Any, ...]) -> list[Any]:
+    def _ask(self, statement: str, values: Any) -> list[Any]:
         with self._reader() as db:
-            return db.execute(self._sql[name], bindings).fetchall()
+            return db.execute(statement, values).fetchall()
 
-    def _query(self, parts: list[str], bindings: dict[str, Any]) -> list[Any]:
-        with self._reader() as db:
-            return db.execute("\n".join(parts), bindings).fetchall()
+    def _bound(self, name: str, value: Any) -> Any:
+        return as_text(value) if name == "statuses" else value
 
     @contextmanager
     def _reader(self) -> Iterator[apsw.Connection]:
@@ -323,7 +215,3 @@ def _check_version(found: str) -> None:
     if tuple(int(part) for part in found.split(".")[:3]) < OLDEST_SQLITE:
         oldest = ".".join(str(part) for part in OLDEST_SQLITE)
         raise StoreUnavailable(reason=f"SQLite {found} can lose committed data; {oldest} or newer is needed (apsw)")
-
-
-def _escape(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")

@@ -104,11 +104,16 @@ SELECT {event} FROM limpet_events AS e WHERE e.run = ?1 AND e.seq > ?2 ORDER BY 
 -- name: number
 SELECT number FROM limpet_streams WHERE id = ?1
 
+-- name: peek
+{row}
+
 -- name: read
-SELECT {event} FROM limpet_events AS e WHERE e.run = ?1 AND e.seq > ?2 AND e.seq < ?3 ORDER BY e.seq LIMIT ?4
+SELECT {event} FROM limpet_events AS e WHERE e.run = (SELECT number FROM limpet_streams WHERE id = ?1)
+AND e.seq > ?2 AND e.seq < ?3 ORDER BY e.seq LIMIT ?4
 
 -- name: read_backwards
-SELECT {event} FROM limpet_events AS e WHERE e.run = ?1 AND e.seq > ?2 AND e.seq < ?3 ORDER BY e.seq DESC LIMIT ?4
+SELECT {event} FROM limpet_events AS e WHERE e.run = (SELECT number FROM limpet_streams WHERE id = ?1)
+AND e.seq > ?2 AND e.seq < ?3 ORDER BY e.seq DESC LIMIT ?4
 
 -- name: command
 SELECT {event} FROM limpet_events AS e WHERE e.run = ?1 AND e.command = ?2

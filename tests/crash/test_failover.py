@@ -1,0 +1,98 @@
+"""A standby becomes the primary: a store goes on there, never again at the old one, and sees if it was behind."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from limpet.errors import StaleServer, Tampered
+from limpet.stores import Store
+from limpet.stores.postgres import PostgresBackend
+from tests.crash.jobs import extend, own
+from tests.crash.load import Common, Load, check, common, created, recorded, signalled
+from tests.real.postgres import PostgresServer
+from tests.real.proxy import Proxy
+
+Pair = tuple[PostgresServer, PostgresServer]
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    """A primary and a standby that follows it."""
+    with ExitStack() as stack:
+        primary = stack.enter_context(PostgresServer(fsync="off"))
+        standby = primary.standby()
+        stack.push(standby)
+        yield primary, standby
+
+
+async def test_a_store_goes_on_at_the_new_primary_and_refuses_the_old_one(pair: Pair) -> None:
+    """Nothing is written at the old primary, which still lives, and nothing that was acknowledged is lost."""
+    primary, standby = pair
+    with Proxy(primary.port) as proxy:
+        async with Store(PostgresBackend(PostgresServer.url_at(proxy.port), patience=0.5)) as store:
+            shared = await common(store, 12)
+            first = await load(store, "first", shared)
+            caught_up(primary, standby)
+            standby.promote()
+            proxy.lead_to(standby.port)
+            second = await load(store, "second", shared)
+
+            before = events_at(primary)
+            proxy.lead_to(primary.port)
+            row = shared.runs[0]
+            said = await asyncio.gather(
+                store.tell(row, signalled("stale"), actor="w"),
+                store.create("stale", created("stale"), actor="w"),
+                store.claim("common", limit=1),
+                store.get(row),
+                return_exceptions=True,
+            )
+            assert [type(each) for each in said] == [StaleServer] * 4
+            assert events_at(primary) == before
+
+            proxy.lead_to(standby.port)
+            third = await load(store, "third", shared)
+            await check(store, first | second | third)
+
+
+async def test_a_standby_that_was_behind_is_found_out(pair: Pair) -> None:
+    """Events that were acknowledged are lost with the primary: their writer is told so, and nothing is written."""
+    primary, standby = pair
+    with Proxy(primary.port) as proxy:
+        async with Store(PostgresBackend(PostgresServer.url_at(proxy.port), patience=0.5)) as store:
+            head, fence = await own(store, "r1")
+            head = await extend(store, "r1", head, fence, recorded("kept"))
+            caught_up(primary, standby)
+            standby.stop()
+            for number in range(3):
+                head = await extend(store, "r1", head, fence, recorded(f"lost-{number}"))
+            primary.stop("immediate")
+            standby.start()
+            standby.promote()
+            proxy.lead_to(standby.port)
+
+            before = events_at(standby)
+            with pytest.raises(Tampered, match=r"event 6 was acknowledged: the store has lost"):
+                await extend(store, "r1", head, fence, recorded("next"))
+            assert events_at(standby) == before == [(3,)]
+
+
+async def load(store: Store, name: str, shared: Common) -> set[str]:
+    """Some of what can be repeated after a loss; what must be found of it."""
+    load, places = Load(store, name, shared, kinds=("append", "two_runs", "tell", "create")), iter(range(50))
+    await load.run(lambda: next(places, None) is not None)
+    return load.marks
+
+
+def caught_up(primary: PostgresServer, standby: PostgresServer) -> None:
+    """Wait until the standby has everything that the primary has written."""
+    [(written,)] = primary.sql("SELECT pg_current_wal_flush_lsn()")
+    while standby.sql(f"SELECT pg_last_wal_replay_lsn() >= '{written}'") != [(True,)]:
+        pass
+
+
+def events_at(server: PostgresServer) -> list[tuple[object, ...]]:
+    """How many events there are at a server."""
+    return server.sql("SELECT count(*) FROM limpet.events")

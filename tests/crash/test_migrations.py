@@ -1,0 +1,131 @@
+"""A schema is made whole, whoever dies on the way and however many make it at once; a newer one is left alone."""
+
+import os
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+
+import apsw
+import psycopg
+import pytest
+
+from limpet import open_store
+from limpet.errors import SchemaTooNew
+from tests.crash.jobs import open_and_die, open_only
+from tests.crash.processes import Child, begin_all
+from tests.real.postgres import drop_schema
+
+PROCESSES = 10
+LOOK = {
+    "columns": """SELECT table_name, column_name, ordinal_position, data_type, collation_name, is_nullable,
+        column_default, is_identity, identity_generation FROM information_schema.columns WHERE table_schema = %s""",
+    "constraints": """SELECT conrelid::regclass::text, conname, pg_get_constraintdef(oid) FROM pg_constraint
+        WHERE connamespace = %s::regnamespace""",
+    "indexes": "SELECT tablename, indexname, indexdef FROM pg_indexes WHERE schemaname = %s",
+    "triggers": """SELECT t.tgname, pg_get_triggerdef(t.oid) FROM pg_trigger AS t JOIN pg_class AS c ON c.oid = t.tgrelid
+        WHERE c.relnamespace = %s::regnamespace AND NOT t.tgisinternal""",
+    "functions": "SELECT proname, pg_get_functiondef(oid) FROM pg_proc WHERE pronamespace = %s::regnamespace",
+    "relations": """SELECT relname, relkind::text, reloptions::text, pg_get_expr(relpartbound, oid) FROM pg_class
+        WHERE relnamespace = %s::regnamespace""",
+    "storage": """SELECT c.relname, a.attname, a.attstorage::text FROM pg_attribute AS a
+        JOIN pg_class AS c ON c.oid = a.attrelid WHERE c.relnamespace = %s::regnamespace AND c.relkind IN ('r', 'p')""",
+}
+Fresh = Callable[[], str]
+
+
+@pytest.fixture
+def fresh_schema(postgres: str) -> Iterator[Fresh]:
+    """Addresses of schemas that do not exist yet."""
+    made = []
+
+    def fresh() -> str:
+        made.append(f"limpet_{os.urandom(6).hex()}")
+        return f"{postgres}?schema={made[-1]}"
+
+    yield fresh
+    for schema in made:
+        drop_schema(postgres, schema)
+
+
+@pytest.fixture
+def fresh_file(tmp_path: Path) -> Fresh:
+    """Addresses of files that do not exist yet."""
+    numbers = count()
+    return lambda: f"sqlite:///{tmp_path / str(next(numbers))}.db"
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def fresh(request: pytest.FixtureRequest) -> Fresh:
+    """Addresses of stores that do not exist yet."""
+    found: Fresh = request.getfixturevalue("fresh_file" if request.param == "sqlite" else "fresh_schema")
+    return found
+
+
+@pytest.mark.parametrize(
+    ("kind", "how", "step"), [("file", "statements", 12), ("file", "files", 45), ("schema", "queries", 12)]
+)
+async def test_a_migration_that_dies_anywhere_is_finished_by_the_next(
+    kind: str, how: str, step: int, request: pytest.FixtureRequest, full: bool
+) -> None:
+    """The process dies after its n-th statement, write or sync, for every n with --full; the schema is a fresh one's."""
+    fresh: Fresh = request.getfixturevalue(f"fresh_{kind}")
+    wanted, died = await whole(fresh()), 0
+    for place in count(1, 1 if full else step):
+        url = fresh()
+        child = Child(open_and_die, url, how, place)
+        if child.end() == 0:
+            break
+        assert child.end() == -9
+        died += 1
+        assert await whole(url) == wanted
+    print(f"{how}: died at {died} places")
+    assert died > 2
+
+
+async def test_ten_processes_make_one_schema(fresh: Fresh) -> None:
+    """All open a store that is not there yet; each finds a schema, and it is the same as a fresh one."""
+    url = fresh()
+    opening = begin_all([(open_only, url)] * PROCESSES)
+    for each in opening:
+        each.tell("go")
+    assert [each.end() for each in opening] == [0] * PROCESSES
+    assert await whole(url) == await whole(fresh())
+
+
+async def test_a_newer_schema_is_refused_and_left_alone(fresh: Fresh) -> None:
+    """A store that a newer version has migrated takes nothing from an older one."""
+    url = fresh()
+    before = await whole(url)
+    execute(url, "UPDATE {meta} SET value = '99' WHERE name = 'schema'")
+    with pytest.raises(SchemaTooNew) as error:
+        await open_store(url).open()
+    assert error.value.found == 99
+    assert schema_of(url) == before
+
+
+async def whole(url: str) -> object:
+    """Everything that the schema of a store says, once it was opened."""
+    async with open_store(url) as store:
+        assert await store.count() == 0
+    return schema_of(url)
+
+
+def schema_of(url: str) -> object:
+    """Everything that the schema of a store says."""
+    if url.startswith("sqlite"):
+        file = apsw.Connection(url.removeprefix("sqlite:///"))
+        return list(file.execute("SELECT type, name, sql FROM sqlite_schema ORDER BY name"))
+    server, _, schema = url.partition("?schema=")
+    with psycopg.connect(server) as db:
+        found = {name: db.execute(query.encode(), (schema,)).fetchall() for name, query in LOOK.items()}
+    return {name: sorted(str(row).replace(schema, "{schema}") for row in rows) for name, rows in found.items()}
+
+
+def execute(url: str, statement: str) -> None:
+    """A statement of a test's own."""
+    if url.startswith("sqlite"):
+        apsw.Connection(url.removeprefix("sqlite:///")).execute(statement.format(meta="limpet_meta"))
+        return
+    server, _, schema = url.partition("?schema=")
+    with psycopg.connect(server, autocommit=True) as db:
+        db.execute(statement.format(meta=f"{schema}.meta").encode())
