@@ -126,8 +126,9 @@ def leave_as_new(db: Connection) -> None:
 
 
 def query(db: Connection, statement: str, values: Any = None) -> list[tuple[Any, ...]]:
-    """Run a statement, and give what it returned."""
-    cursor = db.cursor(binary=True)
+    """Run a statement, and give what it returned; whatever a caller has made of the connection's own cursors."""
+    cursor = psycopg.Cursor(db, row_factory=tuple_row)
+    cursor.format = psycopg.pq.Format.BINARY
     cursor.execute(statement.encode(), values)
     return cursor.fetchall() if cursor.description is not None else []
 

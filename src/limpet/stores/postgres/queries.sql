@@ -336,6 +336,10 @@ ON CONFLICT (blob, place) DO UPDATE SET codec = excluded.codec, key_id = exclude
 -- Held until the transaction ends: the collector passes by.
 SELECT id, number FROM {schema}.blobs WHERE id = ANY(%b::text[]) ORDER BY number FOR KEY SHARE
 
+-- name: lock_upload
+-- For oneself alone: two who share it and then want to name it would wait for each other, again and again.
+SELECT id, number FROM {schema}.blobs WHERE id = %b::text FOR UPDATE
+
 -- name: begin_upload
 INSERT INTO {schema}.blobs (id, size, name, loose_since) VALUES (%b::text, 0, %b::text, %b::bigint)
 ON CONFLICT (id) DO UPDATE SET loose_since = excluded.loose_since

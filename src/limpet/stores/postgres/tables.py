@@ -249,7 +249,7 @@ class PostgresTables:
     def end_upload(self, upload: str, blob: str, size: int, chunks: int) -> bool:
         """Give a blob its name, or drop it if one of that name is there; false if a chunk is missing."""
         id = f"upload:{upload}"
-        known = self.find_blobs([id, blob])
+        known = dict(self._query("lock_upload", id)) | self.find_blobs([blob])
         if blob in known:
             self._query("touch_blob", self.now(), known[blob])
             if id in known:
