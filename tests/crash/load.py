@@ -164,7 +164,7 @@ class Load:
         return {mark, f"{mark}-called"}
 
     async def claim(self, mark: str) -> set[str]:
-        """A run is made, and this worker gets it: it is told so by the claim or, if its reply was lost, by a renewal."""
+        """A run is made, and this worker gets it: the claim says so or, if its reply was lost, a renewal."""
         await self.sure(lambda: self._store.create(mark, created(f"of-{self._name}"), actor=self._name))
         held: dict[str, int] = {}
         while mark not in held:  # another task's claim may get this one, and mine another's
@@ -245,6 +245,8 @@ async def _marks(store: Store, run: str) -> list[str]:
                 marks.append(f"{run}@claimed")
             case b.ValueRecorded(name=mark) | b.SignalReceived(command=mark):
                 marks.append(mark)
+            case _:
+                pass
     return marks
 
 

@@ -1,16 +1,14 @@
 """Processes for the crash tests, forked from one that has imported everything: a hundred of them cost little."""
 
 import asyncio
-import os
-import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from typing import Any
 
-__all__ = ["Child", "Job", "begin", "begin_all"]
+__all__ = ["Child", "Job", "begin_all"]
 
-Job = Callable[..., Awaitable[None]]
+Job = Callable[..., Coroutine[Any, Any, None]]
 """What a process does: it gets its end of a pipe, and arguments."""
 _CONTEXT = get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["tests.crash.jobs"])
@@ -33,21 +31,10 @@ class Child:
         """Say something to it."""
         self.pipe.send(what)
 
-    def kill(self) -> None:
-        """End it at once, and wait until it is gone."""
-        self._process.kill()
-        self.end()
-
     def end(self) -> int | None:
         """Wait for its end; how it ended: 0 if all was well, a negative number if it was killed."""
         self._process.join()
         return self._process.exitcode
-
-
-def begin(job: Job, *arguments: Any) -> Child:
-    """Begin a job, and wait until it says that it is ready."""
-    [child] = begin_all([(job, *arguments)])
-    return child
 
 
 def begin_all(jobs: list[tuple[Any, ...]]) -> list[Child]:
@@ -58,14 +45,5 @@ def begin_all(jobs: list[tuple[Any, ...]]) -> list[Child]:
     return children
 
 
-def die() -> None:
-    """What a process does to itself where a crash is wanted."""
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
 def _main(job: Job, pipe: Connection, arguments: tuple[Any, ...]) -> None:
-    asyncio.run(_run(job, pipe, arguments))
-
-
-async def _run(job: Job, pipe: Connection, arguments: tuple[Any, ...]) -> None:
-    await job(pipe, *arguments)
+    asyncio.run(job(pipe, *arguments))

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from limpet import open_store
+from limpet.events import Payload
 from limpet.events import bodies as b
 from limpet.journal import verify_run
 from limpet.stores import Store
@@ -31,22 +32,15 @@ async def test_what_is_referred_to_is_never_collected(
     assert [each.end() for each in (collector, *writers)] == [0] * (WRITERS + 1)
     print(f"collected {collected} blobs meanwhile")
     async with open_store(url) as store:
-        for place in range(WRITERS):
-            assert await outputs(store, f"run-{place}") == count
+        found = [await outputs(store, f"run-{place}") for place in range(WRITERS)]
+        assert [len(each) for each in found] == [count] * WRITERS
+        for payload in {payload.blob: payload for each in found for payload in each}.values():
+            await store.unpack(payload)  # it raises unless the content is the one that the name says
 
 
-async def outputs(store: Store, run: str) -> int:
-    """How many outputs a run has; all are there and are what they were."""
+async def outputs(store: Store, run: str) -> list[Payload]:
+    """The outputs of a run, whose log and rows are intact."""
     await verify_run(store, run)
     assert await store.check_rows(run) == []
-    found, seen = 0, {}
-    async for event in store.log(run):
-        body = store.decode(event)
-        if isinstance(body, b.StepCompleted):
-            assert body.output is not None
-            assert isinstance(body.output.blob, str)
-            seen[body.output.blob] = body.output
-            found += 1
-    for payload in seen.values():
-        await store.unpack(payload)  # it raises unless the content is the one that the name says
-    return found
+    bodies = [store.decode(event) async for event in store.log(run)]
+    return [body.output for body in bodies if isinstance(body, b.StepCompleted) and body.output is not None]

@@ -22,8 +22,8 @@ LOOK = {
     "constraints": """SELECT conrelid::regclass::text, conname, pg_get_constraintdef(oid) FROM pg_constraint
         WHERE connamespace = %s::regnamespace""",
     "indexes": "SELECT tablename, indexname, indexdef FROM pg_indexes WHERE schemaname = %s",
-    "triggers": """SELECT t.tgname, pg_get_triggerdef(t.oid) FROM pg_trigger AS t JOIN pg_class AS c ON c.oid = t.tgrelid
-        WHERE c.relnamespace = %s::regnamespace AND NOT t.tgisinternal""",
+    "triggers": """SELECT t.tgname, pg_get_triggerdef(t.oid) FROM pg_trigger AS t
+        JOIN pg_class AS c ON c.oid = t.tgrelid WHERE c.relnamespace = %s::regnamespace AND NOT t.tgisinternal""",
     "functions": "SELECT proname, pg_get_functiondef(oid) FROM pg_proc WHERE pronamespace = %s::regnamespace",
     "relations": """SELECT relname, relkind::text, reloptions::text, pg_get_expr(relpartbound, oid) FROM pg_class
         WHERE relnamespace = %s::regnamespace""",
@@ -62,12 +62,12 @@ def fresh(request: pytest.FixtureRequest) -> Fresh:
 
 
 @pytest.mark.parametrize(
-    ("kind", "how", "step"), [("file", "statements", 12), ("file", "files", 45), ("schema", "queries", 12)]
+    ("kind", "how", "step"), [("file", "statements", 12), ("file", "files", 45), ("schema", "queries", 25)]
 )
 async def test_a_migration_that_dies_anywhere_is_finished_by_the_next(
     kind: str, how: str, step: int, request: pytest.FixtureRequest, full: bool
 ) -> None:
-    """The process dies after its n-th statement, write or sync, for every n with --full; the schema is a fresh one's."""
+    """The process dies after its n-th statement, write or sync, every n with --full; the schema is a fresh one's."""
     fresh: Fresh = request.getfixturevalue(f"fresh_{kind}")
     wanted, died = await whole(fresh()), 0
     for place in count(1, 1 if full else step):

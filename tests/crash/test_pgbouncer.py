@@ -1,0 +1,55 @@
+"""A store behind PgBouncer, which gives every transaction another connection: it behaves like any other."""
+
+import os
+from collections.abc import Iterator
+from functools import partial
+from urllib.parse import quote
+
+import pytest
+
+from limpet.stores.conformance import Harness, behaviours
+from limpet.stores.postgres import PostgresBackend
+from tests.real.pgbouncer import PgBouncer
+from tests.real.postgres import PostgresServer, drop_schema
+
+TOPICS = ("watching", "appending", "claiming", "commands", "transactions", "concurrency")
+ALL = [each for each in behaviours(PostgresBackend.capabilities) if each.topic in TOPICS]
+A_FEW = [
+    each
+    for each in ALL
+    if each.name
+    in (
+        "a-watch-hears-of-another-store",
+        "if-one-leg-misses-no-leg-is-written",
+        "a-claim-gives-the-run-to-the-worker",
+        "a-callers-row-and-its-event-are-both-there",
+    )
+]
+
+
+@pytest.fixture
+def pooler(server: PostgresServer) -> Iterator[PgBouncer]:
+    """A pooler before a server of the tests' own."""
+    with PgBouncer(server.port) as pooler:
+        yield pooler
+
+
+@pytest.mark.parametrize("listening", [True, False], ids=["listening-beside-it", "polling-alone"])
+def test_a_store_behind_a_pooler_behaves(
+    server: PostgresServer, pooler: PgBouncer, listening: bool, full: bool
+) -> None:
+    """All about watching, appending, claiming and transactions with --full, else a little."""
+    assert len(A_FEW) == 4
+    direct = quote(server.url, safe="") if listening else "no"
+    for behaviour in ALL if full else A_FEW:
+        schema = f"limpet_{os.urandom(6).hex()}"
+        url = f"{PostgresServer.url_at(pooler.port)}?schema={schema}&prepare=no&listen={direct}"
+        child = ("limpet.stores.postgres:PostgresBackend", url)
+        try:
+            behaviour.run(Harness(backend=partial(PostgresBackend, url), child=child))
+        except BaseException as error:
+            error.add_note(f"behind a pooler: {behaviour}")
+            raise
+        finally:
+            drop_schema(server.url, schema)
+            server.sql("DROP TABLE IF EXISTS mine")  # the caller's own: a pooler knows no search path
