@@ -29,6 +29,7 @@ from limpet.errors import (
     SchemaTooNew,
     StaleServer,
     StoreBusy,
+    StoreRefused,
     StoreUnavailable,
     Tampered,
     UnknownEvent,
@@ -65,6 +66,7 @@ __all__ = [
     "StaleServer",
     "Store",
     "StoreBusy",
+    "StoreRefused",
     "StoreUnavailable",
     "Tampered",
     "UnknownEvent",
@@ -100,10 +102,11 @@ def __getattr__(name: str) -> str:
 
 
 def _keys() -> MasterKeys | None:
-    if os.environ.get("LIMPET_KEYS"):
+    if "LIMPET_KEYS" in os.environ:
         return MasterKeys.from_env("LIMPET_KEYS")
-    file = os.environ.get("LIMPET_KEYS_FILE")
-    return MasterKeys.from_file(file) if file else None
+    if "LIMPET_KEYS_FILE" in os.environ:
+        return MasterKeys.from_file(os.environ["LIMPET_KEYS_FILE"])
+    return None
 
 
 def _backend(url: str, clock: Clock | None) -> Backend:

@@ -25,6 +25,7 @@
     ├── ExtraMissing          a part of Limpet that is not installed
     ├── StaleServer           a database server that lies behind what was seen before
     ├── ConnectionLost        nobody knows whether it was written; repeating it is safe
+    ├── StoreRefused          the database refused it; nothing was written
     ├── StoreBusy             somebody else held the store for too long; nothing was written
     └── StoreUnavailable      the store refuses work until it is reopened
 
@@ -56,6 +57,7 @@ __all__ = [
     "SchemaTooNew",
     "StaleServer",
     "StoreBusy",
+    "StoreRefused",
     "StoreUnavailable",
     "Tampered",
     "UnknownEvent",
@@ -352,6 +354,16 @@ class ConnectionLost(LimpetError):
     code = "connection_lost"
     _says = "The connection to the store was lost: {reason}."
     _cure = "Repeat it: what was written before is not written again. The store reconnects by itself."
+
+
+@dataclass(eq=False, repr=False)
+class StoreRefused(LimpetError):
+    """The database refused a statement; nothing was written, and the store goes on."""
+
+    reason: str
+    code = "store_refused"
+    _says = "The database refused this, and nothing was written: {reason}."
+    _cure = "Mend the cause (privileges, settings, space), then repeat it; nothing has to be reopened."
 
 
 @dataclass(eq=False, repr=False)

@@ -9,7 +9,9 @@ import pytest
 
 from limpet import open_store
 from limpet.errors import ConnectionLost
-from limpet.stores import Store
+from limpet.events import bodies as b
+from limpet.events import inline
+from limpet.stores import Store, WorkerRow
 from limpet.stores.postgres import PostgresBackend
 from tests.crash.jobs import shuffle
 from tests.crash.load import Load, check, common, created, make_rows, rows, signalled
@@ -53,6 +55,32 @@ async def test_cut_connections_lose_and_double_nothing(postgres_schema: str, ful
             assert [load.lost > 0 for load in loads] == [False, True]
             await check(direct, loads[0].marks | loads[1].marks)
     assert sorted(rows(postgres_schema)) == sorted(loads[0].rows | loads[1].rows)
+
+
+async def test_what_is_told_after_a_lost_reply_is_true(postgres_schema: str, full: bool) -> None:
+    """A patient store tells its callers what was done, not what it found when it looked again.
+
+    A run is new, a claim gives the run that it took, a release released; 300 cuts with --full, else 12.
+    """
+    times, rounds = (300 if full else 12), 0
+    with Proxy(port_of(postgres_schema), seed=2) as proxy:
+        through = postgres_schema.replace(f":{proxy.target}/", f":{proxy.port}/")
+        async with Store(PostgresBackend(through)) as store:
+            proxy.cut(times, furthest=60)
+            while proxy.total < times:
+                rounds += 1
+                worker, run = f"w{rounds}", f"r{rounds}"
+                await store.register(WorkerRow(id=worker, agents={"mine": ("1",)}), lease=600_000_000)
+                body = b.RunCreated(agent="mine", agent_version="1", input=inline(rounds))
+                row, fresh = await store.create(run, body, actor=worker)
+                assert (row.id, fresh) == (run, True)
+                [claimed] = await store.claim(worker, limit=10)
+                assert (claimed.row.id, claimed.row.fence) == (run, 1)
+                await store.release(run, fence=1, worker=worker, reason="for a while")
+                [again] = await store.claim(worker, limit=10)
+                assert (again.row.id, again.row.fence, again.died) == (run, 2, False)
+                assert (await store.renew(worker, lease=600_000_000)).held == {run: 2}
+    print(f"cut {dict(proxy.cuts)} in {rounds} rounds")
 
 
 async def test_a_server_that_crashes_loses_and_doubles_nothing(server: PostgresServer, full: bool) -> None:

@@ -182,10 +182,15 @@ class Journal:
         return True
 
     def _hear(self, events: Sequence[Sealed]) -> None:
-        """Fold what came from elsewhere."""
-        if events:
-            self._take_in(events)
-            self.heard = self.head.seq
+        """Fold what came from elsewhere, or from here with a reply that was lost."""
+        if not events:
+            return
+        self._take_in(events)
+        self.heard = self.head.seq
+        if any(isinstance(sealed.body, _CHANGING) for sealed in events):
+            self._ahead = Working(self.state.working)
+            for body in (*(self._flight.always if self._flight else ()), *self._buffer):
+                _look_ahead(self._ahead, body)
 
     def _take_in(self, events: Sequence[Sealed]) -> None:
         for sealed in events:
@@ -193,6 +198,9 @@ class Journal:
             self._tail_bytes += len(sealed.event.body)
         self._tail_events += len(events)
         self.head = events[-1].event.head
+
+
+_CHANGING = (b.StatePatched, b.ArtifactStored, b.RiskFlagged)
 
 
 def _look_ahead(working: Working, body: AnyBody) -> None:

@@ -296,6 +296,8 @@ def transact(tx: Transaction, op: ops.Transact) -> ops.Transacted:
     sealed = tx.seal(row.head, op.run, bodies, fence=op.fence, actor=op.actor)
     leg = ops.Extend(run=op.run, after=row.head, fence=op.fence, events=sealed)
     ops.check_leg(leg)
+    if isinstance(sealed[-1].body, ops.LEAVING):  # it might leave behind a command that its writer has not seen
+        raise InvalidAppend(run=op.run, reason=f"{sealed[-1].event.kind} is not written in a caller's transaction")
     tx.bring(blobs, bodies)
     _extend(tx, plan(leg))
     return ops.Transacted(_decoded(tx, missed), sealed)

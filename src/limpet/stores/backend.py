@@ -27,7 +27,7 @@ from limpet.stores.rows import (
     WorkerRow,
 )
 
-__all__ = ["Backend", "Capabilities", "Extension", "Misfit", "Outcome", "Tables"]
+__all__ = ["Backend", "Blocked", "Capabilities", "Extension", "Misfit", "Outcome", "Tables"]
 
 Outcome = Any | LimpetError
 """What an operation came to: its result, or why it was refused."""
@@ -54,6 +54,10 @@ class Capabilities:
 
 class Misfit(Exception):
     """The schema refused a row: something that should have been refused before it got there."""
+
+
+class Blocked(Exception):
+    """A transaction waited too long for a row that somebody else holds; nothing was written."""
 
 
 class Extension(NamedTuple):
@@ -119,6 +123,9 @@ class Tables(Protocol):
     def rewrite(self, row: RunRow, requests: Sequence[RequestRow], blobs: Sequence[int]) -> None:
         """Replace what was made from a stream's log: its row, labels, requests; add references to blobs."""
 
+    def recount(self) -> None:
+        """Make the counters anew from the rows."""
+
     # Blobs
 
     def put_blobs(self, blobs: Sequence[Blob]) -> None:
@@ -141,6 +148,12 @@ class Tables(Protocol):
 
     # Keys
 
+    def settle(self, name: str, value: str) -> str:
+        """What a setting of the store is: as it was settled before, or else by this."""
+
+    def is_new(self) -> bool:
+        """Whether no stream was ever created."""
+
     def keys(self) -> list[KeyRow]:
         """The wrapped keys, oldest first, locked until the transaction ends."""
 
@@ -162,6 +175,12 @@ class Tables(Protocol):
 
     def workers(self) -> list[WorkerRow]:
         """All workers."""
+
+    def worker(self, worker: str) -> WorkerRow | None:
+        """A worker's row, which is not dropped before the transaction ends."""
+
+    def lock_worker(self, worker: WorkerRow) -> bool:
+        """Whether a worker's row is still this one, and nobody uses it just now; then nobody does until the end."""
 
     def save_worker(self, worker: WorkerRow) -> None:
         """Insert or replace a worker's row."""
@@ -207,6 +226,9 @@ class Backend(Protocol):
     def open(self) -> None:
         """Connect, and make or migrate the schema."""
 
+    def interrupt(self) -> None:
+        """Wait no longer for what may never come: it is about to be closed."""
+
     def close(self) -> None:
         """Give up everything that is held."""
 
@@ -248,6 +270,12 @@ class Backend(Protocol):
 
     def counts(self) -> Mapping[tuple[str, str], int]:
         """How many runs there are by (agent, status)."""
+
+    def counted(self) -> Mapping[tuple[str, str], int]:
+        """The same, counted one by one."""
+
+    def labels(self, run: str) -> dict[str, str]:
+        """The labels that a stream is found by."""
 
     def requests(self, where: RequestFilter, limit: int) -> list[RequestRow]:
         """Requests that match, the oldest first."""

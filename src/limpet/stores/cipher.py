@@ -14,7 +14,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from limpet.errors import ExtraMissing, KeyMissing, WrongKeys
+from limpet.errors import ExtraMissing, KeyMissing, LimpetError, WrongKeys
 from limpet.events.codec import Hasher, Packed, deflated, inflated
 from limpet.stores.rows import KeyRow
 
@@ -61,7 +61,12 @@ class MasterKeys:
         return {_master_id(key): key for key in self._keys()}.get(id)
 
     def _keys(self) -> Sequence[bytes]:
-        given = self._source()
+        try:
+            given = self._source()
+        except LimpetError:
+            raise
+        except Exception as error:
+            raise WrongKeys(reason=f"the master keys cannot be had ({type(error).__name__}: {error})") from error
         keys = [given] if isinstance(given, bytes) else list(given)
         if not keys:
             raise WrongKeys(reason="no master key was given")

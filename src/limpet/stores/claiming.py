@@ -1,5 +1,7 @@
 """What claiming means: workers come, stay alive by their leases and go; runs are given to them, each under a fence."""
 
+from collections.abc import Sequence
+
 from msgspec.structs import replace
 
 from limpet.errors import NotFound
@@ -16,8 +18,8 @@ __all__ = ["claim", "register", "renew", "retire"]
 def register(tx: Transaction, op: ops.Register) -> ops.Renewal:
     """A new life: what an earlier one of the same name had is given back, as after a death."""
     now = tx.tables.now()
-    _give_back(tx, op.worker.id, b.RunReleased(reason="the worker begins anew", died=True))
     tx.tables.save_worker(replace(op.worker, started=now, lease_until=now + op.lease))
+    _give_back(tx, op.worker.id, b.RunReleased(reason="the worker begins anew", died=True))
     return _renewal(tx, op.worker.id, now)
 
 
@@ -39,18 +41,29 @@ def claim(tx: Transaction, op: ops.Claim) -> tuple[ops.Claimed, ...]:
     me = _worker(tx, op.worker)
     dead = _dead_workers(tx, me)
     orphans = [row for worker in dead for row in _orphans(tx, worker, me)]
-    ready = [row for agent, versions in me.agents.items() for row in tx.tables.ready(agent, versions, op.limit)]
+    ready = [row for agent, versions in me.agents.items() for row in _ready(tx, agent, versions, op.limit)]
     waiting = sorted(
         (*orphans, *ready), key=lambda row: (row.time if row.ready_at is None else row.ready_at, row.number)
     )
     claimed: list[ops.Claimed] = []
     for row in waiting:
-        if len(claimed) < op.limit and is_readable(tx.codec, row) and _take_slots(tx, row, op.concurrency):
+        if len(claimed) < op.limit and _take_slots(tx, row, op.concurrency):
             claimed.append(_give(tx, row, op.worker))
     for worker in dead:
-        if not tx.tables.held_by(worker.id):
+        if tx.tables.lock_worker(worker) and not tx.tables.held_by(worker.id):
             tx.tables.drop_worker(worker.id)
     return tuple(claimed)
+
+
+def _ready(tx: Transaction, agent: str, versions: Sequence[str], limit: int) -> list[RunRow]:
+    """Runs that may be claimed; those that cannot be decrypted here stand in nobody's way."""
+    wanted = limit
+    while True:
+        found = tx.tables.ready(agent, versions, wanted)
+        readable = [row for row in found if is_readable(tx.codec, row)]
+        if len(readable) >= limit or len(found) < wanted:
+            return readable[:limit]
+        wanted *= 4
 
 
 def _renewal(tx: Transaction, worker: str, now: int) -> ops.Renewal:
@@ -77,7 +90,7 @@ def _orphans(tx: Transaction, dead: WorkerRow, me: WorkerRow) -> list[RunRow]:
         row = tx.tables.row_if_free(found)
         if row is None or row.worker != dead.id:
             continue  # somebody else is just taking it
-        if row.agent_version in me.agents.get(row.agent, ()):
+        if row.agent_version in me.agents.get(row.agent, ()) and is_readable(tx.codec, row):
             orphans.append(row)
         else:
             tx.tables.free_slots(row.number, driven_only=True)
@@ -108,7 +121,7 @@ def _give(tx: Transaction, row: RunRow, worker: str) -> ops.Claimed:
 
 
 def _worker(tx: Transaction, worker: str) -> WorkerRow:
-    for row in tx.tables.workers():
-        if row.id == worker:
-            return row
-    raise NotFound(what="worker", id=worker)
+    row = tx.tables.worker(worker)
+    if row is None:
+        raise NotFound(what="worker", id=worker)
+    return row

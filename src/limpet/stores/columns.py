@@ -1,6 +1,6 @@
 """Rows as columns, the same in every database: lists and mappings are JSON text."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -12,7 +12,17 @@ from limpet.events import Event
 from limpet.events.values import encode
 from limpet.stores.rows import Late, RequestRow, RunRow, WorkerRow
 
-__all__ = ["as_text", "columns", "late_of", "readable", "request_of", "row_of", "saved_columns", "worker_of"]
+__all__ = [
+    "as_text",
+    "columns",
+    "first_readable",
+    "late_of",
+    "readable",
+    "request_of",
+    "row_of",
+    "saved_columns",
+    "worker_of",
+]
 
 _tuple = msgspec.json.Decoder(tuple[str, ...])
 _labels = msgspec.json.Decoder(dict[str, str])
@@ -71,6 +81,17 @@ def readable(found: Iterable[Sequence[Any]]) -> list[RunRow]:
         with suppress(Tampered):
             rows.append(row_of(each))
     return rows
+
+
+def first_readable(fetch: Callable[[int], Sequence[Sequence[Any]]], limit: int) -> list[RunRow]:
+    """So many rows that can be read, or all there are: those that cannot do not stand in the way."""
+    wanted = limit
+    while True:
+        found = fetch(wanted)
+        rows = readable(found)
+        if len(rows) >= limit or len(found) < wanted:
+            return rows[:limit]
+        wanted *= 4
 
 
 def request_of(found: Sequence[Any]) -> RequestRow:

@@ -30,7 +30,7 @@ class Lane(Protocol):
     def submit(self, work: Callable[[], None]) -> None:
         """Do this after everything submitted before."""
 
-    def close(self) -> None:
+    def close(self, *, wait: bool = True) -> None:
         """Finish what was submitted, and end."""
 
 
@@ -81,8 +81,8 @@ class Threads:
     def close(self) -> None:
         """End the pools."""
         self._closed = True
-        self._pool.shutdown()
-        self._long.shutdown()
+        self._pool.shutdown(wait=False)  # the event loop waits for nobody
+        self._long.shutdown(wait=False)
 
 
 class _ThreadLane:
@@ -108,11 +108,11 @@ class _ThreadLane:
             if self._thread.ident is None:
                 self._thread.start()
 
-    def close(self) -> None:
+    def close(self, *, wait: bool = True) -> None:
         with self._lock:
             self._closed = True
             self._queue.put(None)
-        if self._thread.ident is not None:
+        if wait and self._thread.ident is not None:
             self._thread.join()
 
     def _run(self) -> None:
@@ -136,7 +136,7 @@ class Inline:
         """The same."""
         return await self.call(work)
 
-    def close(self) -> None:
+    def close(self, *, wait: bool = True) -> None:
         """Nothing to end."""
 
 
@@ -150,5 +150,5 @@ class _LoopLane:
     def submit(self, work: Callable[[], None]) -> None:
         asyncio.get_running_loop().call_soon(work)
 
-    def close(self) -> None:
+    def close(self, *, wait: bool = True) -> None:
         """Nothing to end."""

@@ -56,6 +56,9 @@ class MemoryBackend:
     def open(self) -> None:
         """Nothing to connect to."""
 
+    def interrupt(self) -> None:
+        """Nothing is waited for."""
+
     def close(self) -> None:
         """What is in memory stays until the backend is gone, so that a test can open it again."""
 
@@ -112,6 +115,14 @@ class MemoryBackend:
         """How many runs there are by (agent, status)."""
         return Counter((row.agent, row.status) for row in self._matching(RunFilter()))
 
+    counted = counts
+
+    def labels(self, run: str) -> dict[str, str]:
+        """The labels that a stream is found by."""
+        with self._lock:
+            self._number(run)
+            return dict(self._tables.streams[run].labels)
+
     def requests(self, where: RequestFilter, limit: int) -> list[RequestRow]:
         """Requests that match, the oldest first."""
         with self._lock:
@@ -144,6 +155,8 @@ class MemoryBackend:
     def feed(self, after: str, limit: int) -> Feed:
         """Events of all streams, in the order in which they were written."""
         begin = int(after or 0)
+        if not 0 <= begin <= int(self.feed_end()):
+            raise ValueError("ahead of the store")
         with self._lock:
             found = tuple(self._tables.everything[begin : begin + limit])
         return Feed(found, str(begin + len(found)))
@@ -215,6 +228,7 @@ class MemoryTables:
         self.blob_names: dict[int, str] = {}
         self.references: dict[tuple[int, int], None] = {}
         self.key_rows: dict[str, KeyRow] = {}
+        self.settings: dict[str, str] = {}
         self.streams: dict[str, RunRow] = {}
         self.log: dict[int, list[Event]] = {}
         self.commands: dict[tuple[int, str], Event] = {}
@@ -309,6 +323,9 @@ class MemoryTables:
             self._put(self.request_rows, request.id, request)
         self.refer([(row.number, blob) for blob in blobs])
 
+    def recount(self) -> None:
+        """They are counted whenever somebody asks."""
+
     def put_blobs(self, blobs: Sequence[Blob]) -> None:
         """Store blobs that are not there."""
         for blob in blobs:
@@ -370,6 +387,16 @@ class MemoryTables:
         self._put(self.blob_names, self._last_blob, id)
         self._put(self.blob_rows, id, StoredBlob(self._last_blob, size, name, chunks, self.now()))
 
+    def settle(self, name: str, value: str) -> str:
+        """What a setting is."""
+        if name not in self.settings:
+            self._put(self.settings, name, value)
+        return self.settings[name]
+
+    def is_new(self) -> bool:
+        """Whether no stream was ever created."""
+        return self._last_number == 0
+
     def keys(self) -> list[KeyRow]:
         """The wrapped keys."""
         return list(self.key_rows.values())
@@ -402,6 +429,14 @@ class MemoryTables:
     def workers(self) -> list[WorkerRow]:
         """All workers."""
         return list(self.worker_rows.values())
+
+    def worker(self, worker: str) -> WorkerRow | None:
+        """A worker's row."""
+        return self.worker_rows.get(worker)
+
+    def lock_worker(self, worker: WorkerRow) -> bool:
+        """Whether a worker's row is still this one."""
+        return self.worker_rows.get(worker.id) == worker
 
     def save_worker(self, worker: WorkerRow) -> None:
         """Insert or replace a worker's row."""

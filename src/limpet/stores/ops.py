@@ -13,6 +13,7 @@ from limpet.errors import InvalidAppend
 from limpet.events import VOCABULARY, AnyBody, Head, Packed, Sealed, Writer
 from limpet.events.bodies import (
     Command,
+    ConversationCreated,
     ConversationForked,
     RequestAnswered,
     RunCancelled,
@@ -44,6 +45,7 @@ __all__ = [
     "PutChunk",
     "Raised",
     "Rebuild",
+    "Recount",
     "Register",
     "Release",
     "Renew",
@@ -51,6 +53,7 @@ __all__ = [
     "Retire",
     "SaveKeys",
     "SaveSnapshot",
+    "Settle",
     "Taken",
     "Tell",
     "Transact",
@@ -261,6 +264,16 @@ class Rebuild(Op[None], frozen=True, kw_only=True):
     run: str
 
 
+class Recount(Op[None], frozen=True):
+    """Make the counters anew."""
+
+
+class Settle(Op[bool], frozen=True, kw_only=True):
+    """Whether the store is encrypted, which is settled once, when it is made."""
+
+    encrypted: bool
+
+
 class SaveKeys(Op[bool], frozen=True, kw_only=True):
     """Replace the wrapped keys, if they are still as they were; whether they were."""
 
@@ -287,6 +300,8 @@ def _check_creation(leg: Create) -> None:
     _check_bodies(leg.run, leg.bodies[:1], Writer.CREATOR)
     if isinstance(leg.bodies[0], RunForked | ConversationForked):
         raise InvalidAppend(run=leg.run, reason="a fork is not created from its first event alone")
+    if isinstance(leg.bodies[0], RunCreated | ConversationCreated):
+        _check_words(leg.run, leg.bodies[0])
     if VOCABULARY.kind_of(leg.bodies[0]).name.startswith("conversation."):
         _check_bodies(leg.run, leg.bodies[1:], Writer.SPEAKER, at_least=0)
     elif len(leg.bodies) > 1:
@@ -327,6 +342,19 @@ def _check_bodies(run: str, bodies: tuple[AnyBody, ...], writer: Writer, at_leas
         raise InvalidAppend(run=run, reason="there is nothing to append")
     for body in bodies:
         _check_writer(run, body, writer)
+
+
+# What is looked up is short: a database's index holds no more.
+LONGEST_WORD = 500
+
+
+def _check_words(run: str, body: RunCreated | ConversationCreated) -> None:
+    words = [body.user, body.session, *body.labels, *body.labels.values()]
+    if isinstance(body, RunCreated):
+        words += [body.agent, body.agent_version, body.exclusive]
+    for word in words:
+        if word is not None and len(word.encode(errors="replace")) > LONGEST_WORD:
+            raise InvalidAppend(run=run, reason=f"{word[:20]!r}… has more than {LONGEST_WORD} bytes, to be looked up")
 
 
 def _check_writer(run: str, body: AnyBody, writer: Writer) -> None:

@@ -5,7 +5,7 @@ Ids and enums stay readable: claiming, lists and filters go by them.
 
 from msgspec.structs import replace
 
-from limpet.errors import KeyMissing, Tampered
+from limpet.errors import LimpetError, Tampered
 from limpet.events import Codec
 from limpet.stores.rows import RequestRow, RunFilter, RunRow
 
@@ -42,7 +42,7 @@ def is_readable(codec: Codec, row: RunRow) -> bool:
     """Whether a stored row can be revealed: one that cannot is not driven, and stops nobody."""
     try:
         reveal_row(codec, row)
-    except (Tampered, KeyMissing):
+    except LimpetError:
         return False
     return True
 

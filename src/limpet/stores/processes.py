@@ -26,7 +26,8 @@ def has_ended(process: str) -> bool:
     here, _, rest = process.rpartition("/")[0].rpartition("/")
     if not CAN_SEE or not here or here != _here():
         return False
-    return _started(int(rest)) != process.rpartition("/")[2]
+    pid = int(rest)
+    return not _exists(pid) or _started(pid) not in ("", process.rpartition("/")[2])
 
 
 def _here() -> str:
@@ -34,11 +35,22 @@ def _here() -> str:
     return f"{boot}/{(_PROC / 'self/ns/pid').stat().st_ino}"
 
 
+def _exists(pid: int) -> bool:
+    """Whether a process has this number: /proc may hide those of other users."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
 def _started(pid: int) -> str:
-    """When a process started, in ticks since boot; nothing for one that is gone, or is but a name of the dead."""
+    """When a process started, in ticks since boot; `gone` if it is but a name of the dead, nothing if it is hidden."""
     try:
         _, _, after_name = (_PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")
     except OSError:
         return ""
     state, *fields = after_name.split()
-    return "" if state in "ZX" else fields[18]
+    return "gone" if state in "ZX" else fields[18]

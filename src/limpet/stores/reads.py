@@ -60,6 +60,14 @@ class SqlReads(ABC):
         """How many runs there are by (agent, status)."""
         return {(agent, status): n for agent, status, n in self._all("counts")}
 
+    def counted(self) -> Mapping[tuple[str, str], int]:
+        """The same, counted one by one."""
+        return {(agent, status): n for agent, status, n in self._all("counted")}
+
+    def labels(self, run: str) -> dict[str, str]:
+        """The labels that a stream is found by."""
+        return {str(name): str(value) for name, value in self._all("labels", self._number(run))}
+
     def requests(self, where: RequestFilter, limit: int) -> list[RequestRow]:
         """Requests that match, the oldest first."""
         given = {name: getattr(where, name) for name in ("status", "run", "to", "risk")}

@@ -27,7 +27,7 @@ from limpet.stores.backend import Backend, Capabilities, Outcome
 from limpet.stores.blobs import CHUNK, INLINE, Blob, is_name, pack_blob, pack_chunk, pack_value, unpack_chunk
 from limpet.stores.cipher import Cipher, MasterKeys, rotated
 from limpet.stores.handover import Handover, Threads
-from limpet.stores.privacy import hide_filter, reveal_request, reveal_row
+from limpet.stores.privacy import hide_filter, hide_row, reveal_request, reveal_row
 from limpet.stores.rebuild import Derived, derive, differences
 from limpet.stores.rows import Feed, Late, Page, RequestFilter, RequestRow, RunFilter, RunRow, Snapshot, WorkerRow
 from limpet.stores.search import says
@@ -81,6 +81,7 @@ class Store:
 
     async def close(self) -> None:
         """Finish what was asked for, and give up everything that is held."""
+        self._backend.interrupt()
         await self._handover.call(self._close)
         self._handover.close()
 
@@ -376,11 +377,26 @@ class Store:
                 lambda: self._backend.requests(RequestFilter(status=None, run=run), row.seq + 1)  # noqa: B023
             )
             blobs = await self._handover.call(lambda: self._backend.references(run))
+            labels = await self._handover.call(lambda: self._backend.labels(run))
             log = [(event, self.decode(event)) async for event in self.log(run) if event.seq <= row.seq]
             if (await self.get(run)).seq == row.seq:
                 break
         stored = Derived(row, tuple(reveal_request(self.codec, each) for each in requests), tuple(blobs))
-        return differences(stored, derive(row.number, log, PLAIN))
+        derived = derive(row.number, log, PLAIN)
+        found = differences(stored, derived)
+        if labels != hide_row(self.codec, derived.row).labels:
+            found.append(f"labels: it is found by {len(labels)}, and the log says {len(derived.row.labels)}")
+        return found
+
+    async def check_counts(self) -> list[str]:
+        """What the counters say otherwise than counting, in words; a change meanwhile may look like a difference."""
+        kept, there = await self.counts(), await self._handover.call(self._backend.counted)
+        pairs = [(key, kept.get(key, 0), there.get(key, 0)) for key in sorted(kept.keys() | there.keys())]
+        return [f"{agent} {status}: {n} are kept, and there are {m}" for (agent, status), n, m in pairs if n != m]
+
+    async def recount(self) -> None:
+        """Make the counters anew from the rows."""
+        await self._writer.submit(ops.Recount())
 
     def watch(self) -> Watch:
         """Hear of changes, of other processes too. Use as `with`."""
@@ -436,20 +452,17 @@ class Store:
 
     async def _take_out_keys(self) -> None:
         """Unwrap the store's keys, or make the first ones; whether a store is encrypted is settled when it is made."""
-        found = await self._handover.call(self._backend.keys)
+        encrypted = await self._writer.submit(ops.Settle(encrypted=self._keys is not None))
         if self._keys is None:
-            if found:
+            if encrypted:
                 raise WrongKeys(reason="it is encrypted, and no keys were given")
             return
-        if not found:
-            if await self._handover.call(self._has_events):
-                raise WrongKeys(reason="it was made without encryption")
+        if not encrypted:
+            raise WrongKeys(reason="it was made without encryption")
+        if not await self._handover.call(self._backend.keys):
             first = rotated((), self._keys, await self.now())
             await self._writer.submit(ops.SaveKeys(before=(), after=first))
         self.codec = await self._handover.call(self._cipher)
-
-    def _has_events(self) -> bool:
-        return bool(self._backend.feed("", 1).events)
 
     def _cipher(self) -> Codec:
         assert self._keys is not None

@@ -13,7 +13,7 @@ from msgspec import MsgspecError
 from limpet.errors import InvalidAppend, LimpetError, NotFound, StoreBusy
 from limpet.events import AnyBody, Codec, blobs_of
 from limpet.stores import appending, claiming, ops
-from limpet.stores.backend import Misfit, Outcome, Tables
+from limpet.stores.backend import Blocked, Misfit, Outcome, Tables
 from limpet.stores.blobs import Blob
 from limpet.stores.rebuild import derive
 from limpet.stores.rows import Late, Snapshot
@@ -28,12 +28,20 @@ Begin = Callable[[], AbstractContextManager[Tables]]
 UNFORESEEN = (Misfit, ArithmeticError, AssertionError, LookupError, TypeError, ValueError, MsgspecError)
 
 
-def commit(begin: Begin, batch: Sequence[ops.Op[Any]], codec: Codec) -> list[Outcome]:
-    """Do a batch in one transaction; callers' own writes come after it, each in a transaction of its own."""
+def commit(
+    begin: Begin,
+    batch: Sequence[ops.Op[Any]],
+    codec: Codec,
+    committing: Callable[[list[Outcome]], object] = lambda _: None,
+) -> list[Outcome]:
+    """Do a batch in one transaction; callers' own writes come after it, each in a transaction of its own.
+
+    `committing` is told what is about to be committed, for whoever may have to ask afterwards whether it was.
+    """
     outcomes: dict[int, Outcome] = {}
     theirs = {place: op for place, op in enumerate(batch) if isinstance(op, ops.Transact)}
     ours = [op for op in batch if not isinstance(op, ops.Transact)] if theirs else batch
-    done = iter(_commit(begin, ours, codec) if ours else ())
+    done = iter(_commit(begin, ours, codec, committing) if ours else ())
     for place, op in theirs.items():
         try:
             outcomes[place] = transact(begin, op, codec)
@@ -67,20 +75,27 @@ def transact(
         return _unforeseen(misfit)
 
 
-def _commit(begin: Begin, batch: Sequence[ops.Op[Any]], codec: Codec) -> list[Outcome]:
-    """Do a batch in one transaction; if one operation breaks it, do each in a transaction of its own."""
+def _commit(
+    begin: Begin, batch: Sequence[ops.Op[Any]], codec: Codec, committing: Callable[[list[Outcome]], object]
+) -> list[Outcome]:
+    """Do a batch in one transaction; if one operation breaks or blocks it, do each in a transaction of its own."""
     try:
         with begin() as tables:
-            return _perform(Transaction(tables, codec), batch)
+            outcomes = _perform(Transaction(tables, codec), batch)
+            committing(outcomes)
+            return outcomes
     except (_Undone, Misfit) as broken:
         if len(batch) == 1:
             return [broken.error if isinstance(broken, _Undone) else _unforeseen(broken)]
+    except Blocked as blocked:
+        if len(batch) == 1:
+            return [StoreBusy(reason=str(blocked))]
     return [_alone(begin, op, codec) for op in batch]
 
 
 def _alone(begin: Begin, op: ops.Op[Any], codec: Codec) -> Outcome:
     try:
-        [outcome] = _commit(begin, [op], codec)
+        [outcome] = _commit(begin, [op], codec, lambda _: None)
     except StoreBusy as busy:  # others of its batch may have been written
         return busy
     return outcome
@@ -204,6 +219,12 @@ def _rebuild(tx: Transaction, op: ops.Rebuild) -> None:
     tx.tables.rewrite(derived.row, derived.requests, [known[blob] for blob in derived.blobs if blob in known])
 
 
+def _settle(tx: Transaction, op: ops.Settle) -> bool:
+    """A store that has streams and was never asked was made without encryption."""
+    encrypted = op.encrypted and tx.tables.is_new()
+    return tx.tables.settle("encrypted", "yes" if encrypted else "no") == "yes"
+
+
 def _save_keys(tx: Transaction, op: ops.SaveKeys) -> bool:
     if tuple(tx.tables.keys()) != op.before:
         return False
@@ -224,5 +245,7 @@ _PERFORM: dict[type[ops.Op[Any]], Callable[[Transaction, Any], object]] = {
     ops.EndUpload: _end_upload,
     ops.Collect: _collect,
     ops.Rebuild: _rebuild,
+    ops.Recount: lambda tx, _: tx.tables.recount(),
+    ops.Settle: _settle,
     ops.SaveKeys: _save_keys,
 }

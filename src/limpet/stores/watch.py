@@ -60,7 +60,7 @@ class Watching:
                 self._lane = None
                 self._stop.set()
         if lane is not None:
-            lane.close()
+            lane.close(wait=False)  # it may be connecting, and whoever stops listening is on an event loop
 
     def close(self) -> None:
         """Stop telling anybody; whoever listens looks once more, and finds the store closed."""

@@ -11,7 +11,7 @@ from copy import copy
 from threading import Lock
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from limpet.errors import ConnectionLost, LimpetError, StaleServer, StoreBusy, StoreUnavailable
+from limpet.errors import ConnectionLost, LimpetError, StaleServer, StoreBusy, StoreRefused, StoreUnavailable
 from limpet.stores.backend import Outcome
 from limpet.stores.handover import CLOSED, Lane
 from limpet.stores.ops import Missed, Op, Renew, Taken
@@ -115,7 +115,7 @@ class Writer:
             return [StoreUnavailable(reason=self._broken) for _ in batch]
         try:
             return self._commit(batch)
-        except (StoreBusy, ConnectionLost, StaleServer) as passing:
+        except (StoreBusy, StoreRefused, ConnectionLost, StaleServer) as passing:
             return [copy(passing) for _ in batch]
         except Exception as error:  # noqa: BLE001 - whoever waits must hear, and nobody knows what was written
             self._broken = _unavailable(error).reason

@@ -13,6 +13,7 @@ import pytest
 from msgspec import Raw
 from msgspec.structs import replace
 
+from limpet import open_store
 from limpet.errors import BlobDamaged, InvalidAppend, KeyMissing, Tampered, Unsupported, WrongKeys
 from limpet.events import Fact, Failure, Packed, Payload, StatePatch, canonical, inline
 from limpet.events import bodies as b
@@ -252,18 +253,43 @@ async def test_an_encrypted_store_does_not_open_without_keys(tmp_path: Path) -> 
 
 
 async def test_a_plain_store_does_not_open_with_keys(tmp_path: Path) -> None:
-    """Whether a store is encrypted is settled when it is made; one without any event can still choose."""
+    """Whether a store is encrypted is settled when it is made, even if nothing was written: others may be about to."""
     path = tmp_path / "limpet.db"
-    async with sqlite(path):
-        pass
-    async with sqlite(tmp_path / "other.db") as store:
+    async with sqlite(path) as store:
+        with pytest.raises(WrongKeys, match="without encryption"):
+            await sqlite(path, masters(ONE)).open()
         await store.create("r1", created(), actor="test")
-    async with sqlite(path, masters(ONE)) as store:
-        assert store.codec.is_private
     with pytest.raises(WrongKeys, match="without encryption"):
-        await sqlite(tmp_path / "other.db", masters(ONE)).open()
-    async with sqlite(tmp_path / "other.db") as store:
+        await sqlite(path, masters(ONE)).open()
+    async with sqlite(path) as store:
         assert await store.count() == 1
+
+
+async def test_a_store_that_was_made_before_it_was_settled_is_plain(tmp_path: Path) -> None:
+    """An older file says nothing about encryption, but it has runs."""
+    path = tmp_path / "limpet.db"
+    async with sqlite(path) as store:
+        await store.create("r1", created(), actor="test")
+    apsw.Connection(str(path)).execute("DELETE FROM limpet_meta WHERE name = 'encrypted'")
+    with pytest.raises(WrongKeys, match="without encryption"):
+        await sqlite(path, masters(ONE)).open()
+
+
+def test_keys_that_are_named_but_not_there_are_not_forgotten(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """An empty variable does not make a store that anybody can read."""
+    monkeypatch.setenv("LIMPET_KEYS", "")
+    with pytest.raises(WrongKeys, match="no master key"):
+        asyncio.run(open_store(f"sqlite:///{tmp_path / 'limpet.db'}").open())
+
+
+async def test_a_key_source_that_fails_is_said_to(tmp_path: Path) -> None:
+    """In our words, and the store that has its keys goes on."""
+
+    def fails() -> bytes:
+        raise ConnectionError("no vault today")
+
+    with pytest.raises(WrongKeys, match="no vault today"):
+        await sqlite(tmp_path / "limpet.db", MasterKeys(fails)).open()
 
 
 async def test_a_damaged_key_is_told(tmp_path: Path) -> None:

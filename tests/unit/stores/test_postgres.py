@@ -4,8 +4,9 @@ import asyncio
 import os
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import NoReturn
 from urllib.parse import quote
 
 import psycopg
@@ -15,10 +16,13 @@ import limpet
 from limpet.clock import FrozenClock
 from limpet.errors import (
     ExtraMissing,
+    InvalidAppend,
     InvalidUrl,
     InvalidValue,
     SchemaTooNew,
     StaleServer,
+    StoreBusy,
+    StoreRefused,
     StoreUnavailable,
     WorkerAlive,
 )
@@ -60,6 +64,8 @@ def test_an_address_is_taken_apart() -> None:
     assert address == Address(
         "postgresql://ann@pool:6432/agents?sslmode=require", "s1", "postgresql://db:5432/agents", prepare=False
     )
+    socket = Address.parse("postgresql:///agents?host=/run/postgresql&options=-c%20work_mem%3D8MB")
+    assert socket.server == "postgresql:///agents?host=%2Frun%2Fpostgresql&options=-c%20work_mem%3D8MB"
     assert Address.parse("postgresql://db/agents") == Address("postgresql://db/agents", "limpet", "", prepare=True)
 
 
@@ -70,6 +76,7 @@ def test_an_address_is_taken_apart() -> None:
         "postgresql://db/agents?schema=Robert'); DROP",
         "postgresql://db/agents?schema=",
         "postgresql://db/agents?prepare=perhaps",
+        "postgresql://db/agents?listen=yes",
     ],
 )
 def test_an_address_that_cannot_be_is_refused(url: str) -> None:
@@ -105,17 +112,21 @@ def test_an_old_primary_and_another_database_are_refused() -> None:
     """A process that has seen a timeline takes no earlier one, and no other system."""
     server = Server(Address("postgresql://db/x"), "")
     check = server._check
-    check((False, "000000020000000000000001", "7", "on", 180000))
-    check((False, "000000030000000000000001", "7", "on", 180000))
+    check((False, "000000020000000000000001", "7", "on", 180000, "UTF8"))
+    check((False, "000000030000000000000001", "7", "on", 180000, "UTF8"))
     for wal_file, system in (("000000020000000000000009", "7"), ("000000030000000000000009", "8")):
         with pytest.raises(StaleServer):
-            check((False, wal_file, system, "on", 180000))
+            check((False, wal_file, system, "on", 180000, "UTF8"))
     assert str(Standing("7", 3)) == "timeline 3 of system 7"
 
 
 def test_a_server_that_forgets_or_is_too_old_is_refused() -> None:
     """Acknowledged means durable."""
-    for found in ((False, "0" * 24, "7", "off", 180000), (False, "0" * 24, "7", "on", 130000)):
+    for found in (
+        (False, "0" * 24, "7", "off", 180000, "UTF8"),
+        (False, "0" * 24, "7", "on", 130000, "UTF8"),
+        (False, "0" * 24, "7", "on", 180000, "LATIN1"),
+    ):
         with pytest.raises(StoreUnavailable):
             Server(Address("postgresql://db/x"), "")._check(found)
 
@@ -157,12 +168,33 @@ async def test_a_restored_dump_is_fed_again(postgres_schema: str) -> None:
     """Transaction numbers of another server's life do not silence the feed; a place from that life is refused."""
     async with world_at(postgres_schema) as world:
         await world.create("r1")
+        place = await world.store.feed_end()
         sql(postgres_schema, "UPDATE events SET xid = '1000000000'")
         assert (await world.store.feed()).events == ()
     async with world_at(postgres_schema) as world:
         assert [event.run for event in (await world.store.feed()).events] == ["r1"]
         with pytest.raises(InvalidValue, match="restored"):
-            await world.store.feed("1000000000.1")
+            await world.store.feed(place)
+
+
+async def test_a_place_outlives_its_event(postgres_schema: str) -> None:
+    """What was pruned is not missed; the feed goes on behind it."""
+    async with world_at(postgres_schema) as world:
+        await world.create("r1")
+        place = await world.store.feed_end()
+        await world.create("r2")
+        sql(postgres_schema, "DELETE FROM events WHERE run = (SELECT number FROM streams WHERE id = 'r1')")
+        assert [event.run for event in (await world.store.feed(place)).events] == ["r2"]
+
+
+async def test_a_place_is_of_an_event_that_is_there(postgres_schema: str) -> None:
+    """Not of a transaction that a crash of the server may take back."""
+    async with world_at(postgres_schema) as world:
+        await world.create("r1")
+        for _ in range(5):
+            sql(postgres_schema, "BEGIN; SELECT pg_current_xact_id(); ROLLBACK")
+        [(xid, position)] = sql(postgres_schema, "SELECT xid::text, position::text FROM events")
+        assert (await world.store.feed_end()).endswith(f".{xid}.{position}")
 
 
 # Text and numbers
@@ -209,7 +241,7 @@ async def test_damaged_rows_are_found_and_made_anew(postgres_schema: str) -> Non
         await owner.append(asked("q1"), completed(1))
         sql(postgres_schema, "UPDATE streams SET step = 7, goal = 'none'")
         sql(postgres_schema, "DELETE FROM labels; DELETE FROM requests")
-        assert len(await world.store.check_rows("r1")) == 3
+        assert len(await world.store.check_rows("r1")) == 4
         await world.store.rebuild("r1")
         assert await world.store.check_rows("r1") == []
         assert (await world.store.runs(RunFilter(labels={"team": "blue"}))).rows[0].id == "r1"
@@ -226,6 +258,11 @@ async def test_counters_do_not_drift(postgres_schema: str) -> None:
         await world.store.release(claimed[0].row.id, fence=1, worker="w1", reason="test")
         counted = sql(postgres_schema, "SELECT agent, status, count(*) FROM streams GROUP BY agent, status")
         assert {(agent, status): n for agent, status, n in counted} == await world.store.counts()
+        assert await world.store.check_counts() == []
+        sql(postgres_schema, "UPDATE counters SET n = n + 5")
+        assert len(await world.store.check_counts()) > 0
+        await world.store.recount()
+        assert await world.store.check_counts() == []
 
 
 # A caller's own writes
@@ -269,7 +306,114 @@ async def test_a_command_does_not_wait_for_a_callers_code(postgres_schema: str) 
         assert [sealed.event.kind for sealed in done.missed] == ["signal.received"]
 
 
+async def test_a_row_that_somebody_holds_stops_nobody_else(postgres_schema: str) -> None:
+    """A batch that waits too long for it is done one by one, and only the one that needs it is refused."""
+    async with world_at(postgres_schema) as world:
+        await world.create("r1")
+        await world.create("r2")
+        with psycopg.connect(Address.parse(postgres_schema).server) as holding:
+            holding.execute("SELECT 1 FROM streams WHERE id = 'r1' FOR UPDATE")
+            told = [world.store.tell(run, signalled(), actor="ann") for run in ("r1", "r2")]
+            blocked, done = await asyncio.gather(*told, return_exceptions=True)
+        assert isinstance(blocked, StoreBusy)
+        assert not isinstance(done, BaseException)
+        await world.store.tell("r1", signalled(), actor="ann")
+
+
+async def test_a_missing_privilege_is_said_and_forgotten(postgres_schema: str) -> None:
+    """Nothing was written, and nothing has to be reopened when it is mended."""
+    async with world_at(postgres_schema) as world:
+        await world.create("r1")
+        sql(postgres_schema, "ALTER TABLE events RENAME TO elsewhere")
+        with pytest.raises(StoreRefused):
+            await world.create("r2")
+        with pytest.raises(StoreRefused):
+            await world.log("r1")
+        sql(postgres_schema, "ALTER TABLE elsewhere RENAME TO events")
+        await world.create("r2")
+
+
+@pytest.mark.parametrize("setting", ["row_factory", "adapters", "synchronous_commit"])
+async def test_what_a_caller_sets_is_not_ours(postgres_schema: str, setting: str) -> None:
+    """Neither while its transaction is appended to, nor for the next one."""
+
+    class Shouting(psycopg.adapt.Loader):
+        def load(self, data: object) -> str:
+            return f"#{data!r}"
+
+    def work(connection: psycopg.Connection) -> tuple[list[b.StepCompleted], list[object]]:
+        if setting == "row_factory":
+            connection.row_factory = psycopg.rows.dict_row  # type: ignore[assignment]
+        elif setting == "adapters":
+            connection.adapters.register_loader("int8", Shouting)
+        else:
+            connection.execute("SET synchronous_commit = off")
+        return [completed(1)], []
+
+    async with world_at(postgres_schema) as world:
+        owner = await world.own()
+        for _ in range(3):
+            await owner.transact(work)  # type: ignore[arg-type]
+        assert await world.store.check_rows("r1") == []
+
+
+@pytest.mark.parametrize(
+    "error",
+    [psycopg.errors.ReadOnlySqlTransaction("x"), psycopg.errors.DeadlockDetected("x"), psycopg.OperationalError("x")],
+)
+async def test_an_error_of_another_database_is_the_callers(postgres_schema: str, error: psycopg.Error) -> None:
+    """What a caller's other connections raise says nothing about ours: it is raised, after one call."""
+    calls = []
+
+    def work(connection: psycopg.Connection) -> NoReturn:
+        calls.append(1)
+        raise error
+
+    async with world_at(postgres_schema) as world:
+        owner = await world.own()
+        with pytest.raises(type(error)):
+            await owner.transact(work)
+        assert calls == [1]
+
+
+async def test_a_swallowed_error_is_named(postgres_schema: str) -> None:
+    """A failed statement has undone the caller's writes, whatever its code makes of it."""
+
+    def work(connection: psycopg.Connection) -> tuple[list[b.StepCompleted], list[object]]:
+        with suppress(psycopg.Error):
+            connection.execute("SELECT nonsense")
+        return [completed(1)], []
+
+    async with world_at(postgres_schema) as world:
+        owner = await world.own()
+        with pytest.raises(InvalidAppend, match="swallowed"):
+            await owner.transact(work)  # type: ignore[arg-type]
+
+
 # Workers
+
+
+async def test_a_worker_that_is_just_claiming_is_not_dropped(postgres_schema: str) -> None:
+    """Its lease may be over: while it takes a run, nobody forgets its name."""
+    async with world_at(postgres_schema) as world:
+        await world.worker("w1")
+        world.advance("11s")
+        await world.worker("w2")
+        with psycopg.connect(Address.parse(postgres_schema).server) as claiming:
+            claiming.execute("SELECT 1 FROM workers WHERE id = 'w1' FOR KEY SHARE")
+            await world.claim("w2")
+            assert {row.id for row in await world.store.workers()} == {"w1", "w2"}
+        await world.claim("w2")
+        assert {row.id for row in await world.store.workers()} == {"w2"}
+
+
+async def test_a_name_is_given_to_one_of_many(postgres_schema: str) -> None:
+    """All of them ask at once, each from a store of its own."""
+    async with world_at(postgres_schema) as world:
+        stores = [await world.another() for _ in range(6)]
+        row = WorkerRow(id="w1", agents={"a": ("1",)})
+        done = await asyncio.gather(*(each.register(row, lease=LEASE) for each in stores), return_exceptions=True)
+        assert sum(isinstance(each, WorkerAlive) for each in done) == 5
 
 
 def test_a_process_is_known_by_more_than_its_number() -> None:

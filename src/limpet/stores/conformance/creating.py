@@ -1,6 +1,7 @@
 """Creating runs: once, whatever happens to the reply."""
 
 import asyncio
+from typing import Any
 
 from limpet.errors import InputConflict, InvalidAppend, InvalidId, InvalidPatch, NotFound
 from limpet.events import Lineage, PlanItem, StatePatch, inline, verify
@@ -197,3 +198,16 @@ async def a_number_that_no_store_can_hold_harms_nobody(world: World) -> None:
     """The operation is refused alone, and the next one is taken."""
     await expect(InvalidAppend, world.create(start_at=2**70))
     await world.create()
+
+
+@behaviour()
+async def what_is_looked_up_is_short(world: World) -> None:
+    """A label, agent, user, session or slot of more than 500 bytes is refused on every store alike, before anything."""
+    long = "ä" * 251
+    wrong: list[dict[str, Any]] = [{name: long} for name in ("user", "session", "exclusive")]
+    wrong += [{"labels": {"x": long}}, {"labels": {long: "x"}}]
+    for more in wrong:
+        await expect(InvalidAppend, world.create("r1", **more))
+    await expect(InvalidAppend, world.create(agent=long))
+    assert await world.store.count() == 0
+    await world.create(labels={"x": "ä" * 250}, user="u" * 500, session="s" * 500, exclusive="e" * 500)

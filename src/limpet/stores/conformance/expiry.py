@@ -308,3 +308,13 @@ async def a_living_workers_name_is_not_given_twice(world: World) -> None:
     error = await expect(WorkerAlive, world.worker("w1", store=other))
     assert error.worker == "w1"
     await world.worker("w2", store=other)
+
+
+@behaviour("sees_death")
+async def a_refused_registration_takes_nothing_away(world: World) -> None:
+    """The living worker of that name keeps its runs."""
+    other = await world.another()
+    await world.own()
+    await expect(WorkerAlive, other.register(WorkerRow(id="w1", agents={"a": ("1",)}), lease=LEASE))
+    row = await world.store.get("r1")
+    assert (row.status, row.worker, row.deaths) == ("running", "w1", 0)

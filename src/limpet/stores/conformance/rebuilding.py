@@ -392,3 +392,22 @@ def _say(world: World, head: Head, text: str) -> Extend:
     now, codec = world.clock.now(), world.store.codec
     events = seal_all(head, "c1", (_message(text),), time=now, fence=0, actor="ann", codec=codec)
     return Extend(run="c1", after=head, fence=None, events=events)
+
+
+# Counters
+
+
+@behaviour()
+async def counters_are_what_counting_would_find(world: World) -> None:
+    """After runs were created, claimed, parked, ended and resumed; and counting anew changes nothing."""
+    await world.create("r0", agent="other")
+    for run in ("r1", "r2", "r3"):
+        await world.own(run)
+    one, two = [Owner(world, await world.store.get(run)) for run in ("r1", "r2")]
+    await one.append(b.RunCompleted(output=inline(1)))
+    await two.append(b.RunFailed(failure=Failure(type="builtins.ValueError")))
+    await world.store.tell("r2", b.ResumeRequested(command="c1"), actor="ann")
+    before = dict(await world.store.counts())
+    assert await world.store.check_counts() == []
+    await world.store.recount()
+    assert dict(await world.store.counts()) == before

@@ -12,7 +12,7 @@ from limpet.events import AnyBody, Head, Payload, Wait, inline, verify
 from limpet.events import bodies as b
 from limpet.stores import Missed
 from limpet.stores.blobs import CHUNK, Blob
-from limpet.stores.conformance.suite import Owner, World, behaviour, completed, expect, gave, signalled, started
+from limpet.stores.conformance.suite import Owner, World, asked, behaviour, completed, expect, gave, signalled, started
 from limpet.stores.ops import Work
 
 MAKE = "CREATE TABLE IF NOT EXISTS mine (id INTEGER PRIMARY KEY, what TEXT)"
@@ -150,16 +150,22 @@ async def the_log_goes_on_after_a_transaction(world: World) -> None:
 
 
 @behaviour("transactions")
-async def a_transaction_may_end_or_park_the_run(world: World) -> None:
-    """What its events mean for the run's row happens with them."""
-    one, two = await _prepared(world, "r1"), await world.own("r2")
-    await one.transact(_insert(1, completed(), b.RunCompleted(output=inline(1))))
-    await two.transact(_insert(2, b.RunWaiting(waits=(Wait(what="signal", key="go"),))))
-    rows = [await one.row(), await two.row()]
-    assert [(row.status, row.worker) for row in rows] == [("completed", None), ("waiting", None)]
-    await world.store.tell("r2", signalled(), actor="ann")
-    assert [claimed.row.id for claimed in await world.claim()] == ["r2"]
-    assert [await world.store.check_rows(run) for run in ("r1", "r2")] == [[], []]
+async def a_transaction_neither_ends_nor_parks_the_run(world: World) -> None:
+    """It could not know of a command that came meanwhile, and would leave it behind."""
+    owner = await _prepared(world)
+    for body in (b.RunCompleted(output=inline(1)), b.RunWaiting(waits=(Wait(what="signal", key="go"),))):
+        await expect(InvalidAppend, owner.transact(_insert(1, completed(), body)))
+    assert (await owner.row()).status == "running"
+    assert await _rows(world) == []
+
+
+@behaviour("transactions")
+async def what_a_transactions_events_mean_happens_with_them(world: World) -> None:
+    """A request that it opens is in the inbox."""
+    owner = await _prepared(world)
+    await owner.transact(_insert(1, completed(), asked("q1")))
+    assert [row.id for row in await world.store.requests()] == ["q1"]
+    assert await world.store.check_rows("r1") == []
 
 
 # Who may
@@ -472,7 +478,7 @@ async def _prepared(world: World, run: str = "r1") -> Owner:
 
     def make(connection: Any) -> Done:
         connection.execute(MAKE)
-        return (b.RunCompleted(output=inline(None)),), ()
+        return (started(),), ()
 
     await keeper.transact(make)
     return owner
@@ -484,7 +490,7 @@ async def _rows(world: World) -> list[int]:
 
     def look(connection: Any) -> Done:
         found.extend(id for (id,) in connection.execute("SELECT id FROM mine ORDER BY id").fetchall())
-        return (b.RunCompleted(output=inline(None)),), ()
+        return (started(),), ()
 
     number = await world.store.count()
     await (await _bystander(world, f"look-{number}")).transact(look)

@@ -7,6 +7,8 @@ committed is found there. Row locks of a transaction that is still dying on the 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from threading import Event as Flag
+from threading import RLock
+from time import monotonic
 from typing import Any, TypeVar
 
 import psycopg
@@ -16,7 +18,7 @@ from limpet.errors import ConnectionLost, InvalidValue, StaleServer, StoreBusy, 
 from limpet.events import Codec, Event
 from limpet.ids import RandomIds
 from limpet.stores.appending import Theirs
-from limpet.stores.backend import Capabilities, Outcome, Tables
+from limpet.stores.backend import Blocked, Capabilities, Outcome, Tables
 from limpet.stores.columns import as_text
 from limpet.stores.handover import CLOSED
 from limpet.stores.ops import Op, Transact, Transacted
@@ -25,6 +27,7 @@ from limpet.stores.postgres.connection import (
     Connection,
     Server,
     again,
+    collided,
     connect,
     is_lost,
     leave_as_new,
@@ -71,10 +74,14 @@ class PostgresBackend(SqlReads):
         schema = self._address.schema
         self._sql = load(__package__, "queries.sql", schema=f'"{schema}"', channel=f"limpet_{schema}")
         self._server = Server(self._address, self._sql["hello"])
-        self._living = Living(f"{this_process()}#{RandomIds(SystemClock()).new()}")
+        self._name = RandomIds(SystemClock()).new()
+        self._batch = 0
+        self._restored = 1
+        self._living = Living(f"{this_process()}#{self._name}")
         wire = Wire(self._sql, prepare=self._address.prepare)
         self._means = Means(self._sql, wire, clock, self._living)
-        self._stop = Flag()
+        self._stop, self._interrupted = Flag(), Flag()
+        self._lock = RLock()
         self._writing: Connection | None = None
         self._readers = Spares(self._server.connect)
         self._theirs = Spares(lambda: self._connect(ours=False))
@@ -87,6 +94,10 @@ class PostgresBackend(SqlReads):
             raise StoreUnavailable(reason=f"no connection: {_first_line(error)}") from error
         try:
             migrate(db, self._address.schema, self._sql)
+            self._restored = int(query(db, self._sql["life"])[0][0])
+            query(db, self._sql["drop_receipts"], (self._name,))
+            query(db, self._sql["receipt"] % (self._name, self._batch))
+            self._means.wire.make_ready(db)
         except psycopg.Error as error:
             db.close()
             raise StoreUnavailable(reason=f"no schema: {_first_line(error)}") from error
@@ -94,22 +105,28 @@ class PostgresBackend(SqlReads):
             db.close()
             raise
         self._stop.clear()
+        self._interrupted.clear()
         self._readers, self._theirs = Spares(self._server.connect), Spares(lambda: self._connect(ours=False))
         self._writing = db
+
+    def interrupt(self) -> None:
+        """Wait for no server any more."""
+        self._interrupted.set()
 
     def close(self) -> None:
         """Give up every connection; workers that live here are seen as dead from now on."""
         self._stop.set()
-        workers = self._living.all()
-        if workers and self._writing is not None:
+        if self._writing is not None:
             with suppress(psycopg.Error):  # then their leases decide
-                query(self._writing, self._sql["end_leases"], (workers, self._living.host))
+                query(self._writing, self._sql["end_leases"], (self._living.all(), self._living.host))
+                query(self._writing, self._sql["drop_receipts"], (self._name,))
         self._disconnect()
 
     def reopen(self) -> None:
-        """Connect again, and verify that every row agrees with its log."""
-        self._disconnect()
-        self.open()
+        """Connect again, and verify that every row agrees with its log; readers wait meanwhile."""
+        with self._lock:
+            self._disconnect()
+            self.open()
         for run, seq in self._all("bad_head"):
             raise StoreUnavailable(reason=f"the row of {run} does not agree with its log at event {seq}")
 
@@ -124,7 +141,15 @@ class PostgresBackend(SqlReads):
 
     def commit(self, ops: Sequence[Op[Any]], codec: Codec) -> list[Outcome]:
         """Do all of them in one durable transaction; again, if it collided with another or the connection was lost."""
-        return self._until_known(lambda: commit(self._begin, ops, codec))
+        sent: list[list[Outcome]] = []
+
+        def attempt() -> list[Outcome]:
+            if sent and self._was_committed():
+                return sent[-1]
+            sent.clear()
+            return commit(self._begin, ops, codec, sent.append)
+
+        return self._until_known(attempt)
 
     def transact(self, op: Transact, codec: Codec) -> Outcome:
         """A caller's own writes and an append, on a connection that nobody else uses meanwhile."""
@@ -135,15 +160,25 @@ class PostgresBackend(SqlReads):
                 if sent and self._is_there(db, op.run, sent[-1]):
                     return sent[-1]
                 sent.clear()
-                done = transact(lambda: self._transaction(db, ours=False), op, codec, sent.append)
+                done = transact(lambda: self._transaction(db, None), op, codec, sent.append)
                 leave_as_new(db)
                 return done
 
         return self._until_known(attempt)
 
+    def _was_committed(self) -> bool:
+        """Whether the last batch was, though its reply was lost; one that is still under way is waited for."""
+        db = self._writer()
+        try:
+            found = query(db, self._sql["last_receipt"], (self._name,))
+        except psycopg.Error as error:
+            db.close()
+            raise _Lost(error) from error
+        return found == [(self._batch,)]
+
     def _is_there(self, db: Connection, run: str, sent: Transacted) -> bool:
         """Whether a commit whose reply was lost took place; its row's lock outlives it if it is still under way."""
-        with self._transaction(db, ours=False) as tables:
+        with self._transaction(db, None) as tables:
             row = tables.row(run)
             first = sent.events[0].event
             found = tables.events(row, first.seq - 1, 1) if row is not None else []
@@ -151,31 +186,51 @@ class PostgresBackend(SqlReads):
 
     @contextmanager
     def _begin(self) -> Iterator[Tables]:
+        db = self._writer()
+        self._batch += 1
+        with self._transaction(db, self._sql["receipt"] % (self._name, self._batch)) as tables:
+            yield tables
+
+    @contextmanager
+    def _transaction(self, db: Connection, receipt: str | None) -> Iterator[PostgresTables]:
+        """A transaction, which begins when something in it needs one; with a receipt, if it is the writer's."""
+        tables = PostgresTables(db, self._means, receipt)
+        try:
+            yield tables
+            tables.commit()
+        except Theirs as theirs:  # judged by what it did to our connection alone: it may have others
+            broken = db.info.transaction_status == psycopg.pq.TransactionStatus.INERROR
+            if db.closed:
+                raise _Lost(theirs.error) from theirs.error
+            tables.rollback()
+            if broken and collided(theirs.error):
+                raise _Collided(theirs.error) from theirs.error
+            raise
+        except psycopg.Error as error:
+            if is_lost(db, error):
+                db.close()
+                raise _Lost(error) from error
+            tables.rollback()
+            raise _meaning(error) from error
+        except BaseException:
+            tables.rollback()
+            raise
+
+    def _writer(self) -> Connection:
+        """The writer's connection, made anew if it was lost."""
         if self._stop.is_set():
             raise StoreUnavailable(reason=CLOSED)
         if self._writing is None or self._writing.closed:
             self._writing = self._connect()
-        with self._transaction(self._writing, ours=True) as tables:
-            yield tables
+            self._make_ready(self._writing)
+        return self._writing
 
-    @contextmanager
-    def _transaction(self, db: Connection, *, ours: bool) -> Iterator[PostgresTables]:
-        """A transaction, which begins when something in it needs one."""
-        tables = PostgresTables(db, self._means, ours=ours)
+    def _make_ready(self, db: Connection) -> None:
         try:
-            yield tables
-            tables.commit()
-        except BaseException as error:
-            met = error.error if isinstance(error, Theirs) else error
-            if isinstance(met, psycopg.Error) and is_lost(db, met):
-                db.close()
-                raise _Lost(met) from met
-            tables.rollback()
-            if isinstance(met, psycopg.Error) and again(met):
-                raise _Collided(met) from met
-            if isinstance(error, psycopg.Error):
-                raise translated(error) from error
-            raise
+            self._means.wire.make_ready(db)
+        except psycopg.Error as error:
+            db.close()
+            raise _Lost(error) from error
 
     def _connect(self, *, ours: bool = True) -> Connection:
         try:
@@ -185,21 +240,19 @@ class PostgresBackend(SqlReads):
 
     def _until_known(self, work: Callable[[], T]) -> T:
         """Do it until it is known to be done or not: after a collision at once, after a loss while patience lasts."""
-        waited, collided = 0.0, 0
+        deadline, collisions = monotonic() + self._patience, 0
         while True:
             try:
                 return work()
             except _Collided as collision:
-                collided += 1
-                if collided > COLLISIONS:
+                collisions += 1
+                if collisions > COLLISIONS:
                     raise StoreBusy(reason=_first_line(collision.error)) from collision.error
             except _Lost as loss:
                 self._readers.clear()  # what one connection has met, the others have too
                 self._theirs.clear()
-                if waited >= self._patience or self._stop.is_set():
+                if self._interrupted.wait(PAUSE) or monotonic() > deadline:
                     raise _gone(loss.error) from loss.error
-                waited += PAUSE
-                self._stop.wait(PAUSE)
 
     # Hearing
 
@@ -238,19 +291,28 @@ class PostgresBackend(SqlReads):
 
     def feed(self, after: str, limit: int) -> Feed:
         """Events of all streams in the order of their transactions, up to the oldest that is still open."""
-        xid, position = _place(after or "0.0")
-        found = self._all("feed", xid, position, limit)
+        life, xid, position = _place(after)
+        found = self._all("feed", xid, position, limit + 1)
+        if found and tuple(found[0][-2:]) == (xid, position):
+            found = found[1:]
+        elif xid and life != self._life():  # its event is not there: lost or restored, and not only pruned
+            raise InvalidValue(path="after", reason="the store was restored or has lost events since; begin anew")
         if not found:
-            if xid > self._all("feed_end")[0][0]:
-                raise InvalidValue(path="after", reason="the store was restored since; begin anew, or from feed_end")
-            return Feed((), after or "0.0")
-        *_, xid, position = found[-1]
-        return Feed(tuple(Event(*each[:-2]) for each in found), f"{xid}.{position}")
+            return Feed((), after or self._place_of(0, 0))
+        page = found[:limit]
+        return Feed(tuple(Event(*each[:-2]) for each in page), self._place_of(*page[-1][-2:]))
 
     def feed_end(self) -> str:
         """The place after everything that can be given now."""
-        [(xid, position)] = self._all("feed_end")
-        return f"{xid}.{position}"
+        found = self._all("feed_end")
+        return self._place_of(*found[0]) if found else self._place_of(0, 0)
+
+    def _place_of(self, xid: int, position: int) -> str:
+        return f"{self._life()}.{xid}.{position}"
+
+    def _life(self) -> str:
+        """What a place was given in: a dump that was restored and a new timeline begin another."""
+        return f"{self._restored}-{self._server.timeline}"
 
     def _ask(self, statement: str, values: Any) -> list[Sequence[Any]]:
         """Ask on a connection that was kept, and on a new one if that was lost meanwhile."""
@@ -258,15 +320,21 @@ class PostgresBackend(SqlReads):
             return self._asked(statement, values)
         except psycopg.OperationalError:
             self._readers.clear()
+        except (psycopg.DataError, OverflowError) as error:
+            raise InvalidValue(path="$", reason="a number or a word that no column holds") from error
+        except psycopg.Error as error:
+            raise translated(error) from error
         try:
             return self._asked(statement, values)
-        except psycopg.OperationalError as error:
+        except psycopg.Error as error:
             raise ConnectionLost(reason=_first_line(error)) from error
 
     def _asked(self, statement: str, values: Any) -> list[Sequence[Any]]:
         by_name = isinstance(values, dict)
         bound = dict(zip(values, safe(values.values()), strict=True)) if by_name else safe(values)
-        with self._readers.one() as db:
+        with self._lock:
+            readers = self._readers
+        with readers.one() as db:
             return [plain(found) for found in query(db, statement, bound or None)]
 
     def _bound(self, name: str, value: Any) -> Any:
@@ -291,20 +359,33 @@ class PostgresBackend(SqlReads):
 class _Lost(Exception):
     """Nobody knows what became of it."""
 
-    def __init__(self, error: Exception) -> None:
+    def __init__(self, error: BaseException) -> None:
         self.error = error
 
 
 class _Collided(Exception):
     """It was undone because it collided with another."""
 
-    def __init__(self, error: Exception) -> None:
+    def __init__(self, error: BaseException) -> None:
         self.error = error
 
 
-def _place(text: str) -> tuple[int, int]:
-    xid, _, position = text.partition(".")
-    return int(xid), int(position)
+def _place(text: str) -> tuple[str, int, int]:
+    if not text:
+        return "", 0, 0
+    life, xid, position = text.split(".")
+    if int(xid) < 0 or int(position) < 0:
+        raise ValueError(text)
+    return life, int(xid), int(position)
+
+
+def _meaning(error: psycopg.Error) -> Exception:
+    """What an error of ours means, where the connection is still there and everything was undone."""
+    if again(error):
+        return _Collided(error)
+    if isinstance(error, psycopg.errors.LockNotAvailable):
+        return Blocked(_first_line(error))
+    return translated(error)
 
 
 def _heard(db: Connection, stop: Flag) -> bool:
@@ -315,10 +396,10 @@ def _heard(db: Connection, stop: Flag) -> bool:
     return heard and not stop.is_set()
 
 
-def _gone(error: Exception) -> ConnectionLost | StaleServer:
+def _gone(error: BaseException) -> ConnectionLost | StaleServer:
     return error if isinstance(error, StaleServer) else ConnectionLost(reason=_first_line(error))
 
 
-def _first_line(error: Exception) -> str:
+def _first_line(error: BaseException) -> str:
     reason = error.reason if isinstance(error, ConnectionLost) else str(error)
     return reason.splitlines()[0] if reason else type(error).__name__

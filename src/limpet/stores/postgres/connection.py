@@ -1,21 +1,31 @@
 """Reaching a server: its address, what must be true of it, and what its errors mean."""
 
 import re
+from threading import Lock
 from typing import Any, NamedTuple
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 import psycopg
-from psycopg.rows import tuple_row
 from psycopg.types.numeric import Int8BinaryDumper
 
-from limpet.errors import ConnectionLost, InvalidUrl, LimpetError, StaleServer, StoreBusy, StoreUnavailable
+from limpet.errors import (
+    ConnectionLost,
+    InvalidUrl,
+    LimpetError,
+    StaleServer,
+    StoreBusy,
+    StoreRefused,
+    StoreUnavailable,
+)
 
 __all__ = [
     "Address",
     "Connection",
+    "Lent",
     "Server",
     "Standing",
     "again",
+    "collided",
     "connect",
     "is_lost",
     "leave_as_new",
@@ -42,17 +52,22 @@ class Address(NamedTuple):
     def parse(cls, url: str) -> "Address":
         """The address that a URL gives."""
         parts = urlsplit(url)
-        theirs, ours = [], {}
+        theirs, ours = [], dict[str, str]()
         for name, value in parse_qsl(parts.query, keep_blank_values=True):
             if name in ("schema", "listen", "prepare"):
                 ours[name] = value
             else:
                 theirs.append((name, value))
-        schema, prepare = ours.get("schema", "limpet"), ours.get("prepare", "yes")
-        if not parts.netloc or _SCHEMA.fullmatch(schema) is None or prepare not in ("yes", "no"):
-            raise InvalidUrl(url=f"{parts.scheme}:…" if parts.password else url)
-        server = urlunsplit(parts._replace(scheme="postgresql", query=urlencode(theirs)))
-        return cls(server, schema, ours.get("listen", ""), prepare == "yes")
+        schema, prepare, listen = ours.get("schema", "limpet"), ours.get("prepare", "yes"), ours.get("listen", "")
+        somewhere = parts.netloc or "host" in dict(theirs)
+        heard = listen in ("", "no") or listen.startswith(("postgresql://", "postgres://"))
+        if not somewhere or not heard or _SCHEMA.fullmatch(schema) is None or prepare not in ("yes", "no"):
+            raise InvalidUrl(url=f"{parts.scheme}:…" if "password" in url or "@" in url else url)
+        rest = urlencode(theirs, quote_via=quote)
+        server = urlunsplit(("postgresql", parts.netloc, parts.path, rest, ""))
+        if not parts.netloc:  # urlunsplit leaves the slashes out
+            server = server.replace("postgresql:/", "postgresql:///", 1)
+        return cls(server, schema, listen, prepare == "yes")
 
 
 class Standing(NamedTuple):
@@ -72,6 +87,12 @@ class Server:
         self._address = address
         self._hello = hello
         self._seen: Standing | None = None
+        self._lock = Lock()
+
+    @property
+    def timeline(self) -> int:
+        """The furthest that was seen."""
+        return self._seen.timeline if self._seen else 0
 
     def connect(self, *, ours: bool = True) -> Connection:
         """A new connection to a server that takes durable writes and is not behind what was seen."""
@@ -84,18 +105,21 @@ class Server:
         return db
 
     def _check(self, found: tuple[Any, ...]) -> None:
-        standby, wal_file, system, durability, version = found
+        standby, wal_file, system, durability, version, encoding = found
         if version < OLDEST_SERVER:
             raise StoreUnavailable(reason=f"PostgreSQL {version // 10000} is too old: 14 or newer is needed")
         if standby:
             raise ConnectionLost(reason="the server is a standby, and takes no writes")
         if durability == "off":
             raise StoreUnavailable(reason="synchronous_commit is off: set it to on for this role or database")
+        if encoding != "UTF8":
+            raise StoreUnavailable(reason=f"the database's encoding is {encoding}: make one with UTF8")
         standing = Standing(system, int(wal_file[:8], 16))
-        seen = self._seen or standing
-        if standing.system != seen.system or standing.timeline < seen.timeline:
-            raise StaleServer(found=str(standing), seen=str(seen))
-        self._seen = standing
+        with self._lock:
+            seen = self._seen or standing
+            if standing.system != seen.system or standing.timeline < seen.timeline:
+                raise StaleServer(found=str(standing), seen=str(seen))
+            self._seen = standing
 
 
 def connect(server: str, *, prepare: bool = True, ours: bool = True) -> Connection:
@@ -106,19 +130,30 @@ def connect(server: str, *, prepare: bool = True, ours: bool = True) -> Connecti
         prepare_threshold=5 if prepare and ours else None,
         connect_timeout=10,
         application_name="limpet",
+        client_encoding="UTF8",
         keepalives_idle=30,
         keepalives_interval=10,
         keepalives_count=3,
         tcp_user_timeout=20_000,
     )
+    db.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
     if ours:
         db.adapters.register_dumper(int, Int8BinaryDumper)  # one type for all integers: one plan for each statement
     return db
 
 
+class Lent(psycopg.Connection[tuple[Any, ...]]):
+    """A connection for a caller's own writes, over one of ours: what is set on this object stays on this object."""
+
+    def close(self) -> None:
+        """It is not the caller's to close."""
+
+    def __del__(self, *_: object) -> None:
+        """Nor is it closed when the caller lets it go."""
+
+
 def leave_as_new(db: Connection) -> None:
     """After a caller has used a connection: nothing of what it set, made or listened to is there for the next one."""
-    db.row_factory, db.cursor_factory = tuple_row, psycopg.Cursor
     try:
         db.execute("DISCARD ALL")
     except psycopg.Error:
@@ -126,9 +161,8 @@ def leave_as_new(db: Connection) -> None:
 
 
 def query(db: Connection, statement: str, values: Any = None) -> list[tuple[Any, ...]]:
-    """Run a statement, and give what it returned; whatever a caller has made of the connection's own cursors."""
-    cursor = psycopg.Cursor(db, row_factory=tuple_row)
-    cursor.format = psycopg.pq.Format.BINARY
+    """Run a statement, and give what it returned."""
+    cursor = db.cursor(binary=True)
     cursor.execute(statement.encode(), values)
     return cursor.fetchall() if cursor.description is not None else []
 
@@ -141,21 +175,26 @@ def is_lost(db: Connection, error: psycopg.Error) -> bool:
 
 
 def again(error: psycopg.Error) -> bool:
-    """Whether the transaction was undone only because it collided with another."""
+    """Whether a transaction of ours was undone only because it collided with another."""
     if isinstance(error, psycopg.errors.UniqueViolation):
         return error.diag.constraint_name in _SAME_TIME
+    return collided(error)
+
+
+def collided(error: BaseException) -> bool:
+    """Whether the server broke a knot of transactions by undoing this one."""
     return isinstance(error, psycopg.errors.DeadlockDetected | psycopg.errors.SerializationFailure)
 
 
-# Somebody else made a stream, a blob or a schema of the same name a moment ago: looking again finds it.
-_SAME_TIME = ("streams_id_key", "blobs_id_key", "pg_namespace_nspname_index")
+# Somebody else made a stream or a blob of the same name a moment ago: looking again finds it.
+_SAME_TIME = ("streams_id_key", "blobs_id_key")
 
 
 def translated(error: BaseException) -> LimpetError:
     """PostgreSQL's errors as ours, where the connection is still there: nothing was written."""
     if isinstance(error, psycopg.OperationalError):
         return StoreBusy(reason=_words(error))
-    return StoreUnavailable(reason=_words(error))
+    return StoreRefused(reason=_words(error))
 
 
 def _words(error: BaseException) -> str:

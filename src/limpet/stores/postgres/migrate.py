@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from limpet.errors import SchemaTooNew
+from limpet.errors import SchemaTooNew, StoreUnavailable
 from limpet.stores.postgres.connection import Connection, query
 from limpet.stores.sql import scripts
 
@@ -23,6 +23,7 @@ def migrate(db: Connection, schema: str, sql: Mapping[str, str]) -> None:
         with db.transaction():
             query(db, sql["migration_lock"], (f"limpet.{schema}",))
             query(db, sql["stamp_anew"])
+            query(db, sql["new_life"])
 
 
 def schema_version(db: Connection, schema: str, sql: Mapping[str, str]) -> int:
@@ -30,7 +31,10 @@ def schema_version(db: Connection, schema: str, sql: Mapping[str, str]) -> int:
     [(_, made)] = query(db, sql["has_schema"], (f'"{schema}"', f'"{schema}".meta'))
     if not made:
         return 0
-    return int(query(db, sql["schema_version"])[0][0])
+    found = query(db, sql["schema_version"])
+    if not found:
+        raise StoreUnavailable(reason=f"the schema {schema} belongs to something else: name another (?schema=...)")
+    return int(found[0][0])
 
 
 def _run(db: Connection, schema: str, sql: Mapping[str, str], version: int, script: str) -> None:

@@ -7,14 +7,30 @@ SELECT pg_is_in_recovery(),
     CASE WHEN pg_is_in_recovery() THEN '' ELSE pg_walfile_name(pg_current_wal_lsn()) END,
     CASE WHEN has_function_privilege('pg_control_system()', 'execute')
         THEN (SELECT system_identifier::text FROM pg_control_system()) ELSE '' END,
-    current_setting('synchronous_commit'), current_setting('server_version_num')::bigint
+    current_setting('synchronous_commit'), current_setting('server_version_num')::bigint,
+    current_setting('server_encoding')
 
 -- name: now
 SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
 
--- name: generic_plans
+-- name: settings
 -- A plan for each batch would cost more than the batch: how much there is to write does not change how.
-SET plan_cache_mode = force_generic_plan
+SET plan_cache_mode = force_generic_plan; SET lock_timeout = '5s'
+
+-- name: impatient
+-- A row that somebody holds for long must not stop what has nothing to do with it.
+SET LOCAL lock_timeout = '5s'
+
+-- name: receipt
+-- First of all in every batch: whoever has lost a reply waits for this row, and then knows which batch was the last.
+INSERT INTO {schema}.receipts (writer, batch) VALUES ('%s', %d)
+ON CONFLICT (writer) DO UPDATE SET batch = excluded.batch, time = now()
+
+-- name: last_receipt
+SELECT batch FROM {schema}.receipts WHERE writer = %b::text FOR UPDATE
+
+-- name: drop_receipts
+DELETE FROM {schema}.receipts WHERE writer = %b::text OR time < now() - interval '1 day'
 
 -- name: begin
 BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE
@@ -247,11 +263,25 @@ UPDATE {schema}.workers SET lease_until = 0 WHERE id = ANY(%b::text[]) AND host 
 -- name: workers
 SELECT id, host, agents, started, lease_until FROM {schema}.workers ORDER BY started, id
 
+-- name: worker
+SELECT id, host, agents, started, lease_until FROM {schema}.workers WHERE id = %b::text FOR KEY SHARE
+
+-- name: lock_worker
+-- Whoever claims or renews under this name just now is using it.
+SELECT 1 FROM {schema}.workers WHERE id = %b::text AND host = %b::text AND lease_until = %b::bigint
+FOR UPDATE SKIP LOCKED
+
+-- name: host
+SELECT host FROM {schema}.workers WHERE id = %b::text
+
 -- name: save_worker
+-- A name belongs to one process: to the one that has it, or to another when its lease or its life has ended.
 INSERT INTO {schema}.workers (id, host, agents, started, lease_until)
 VALUES (%b::text, %b::text, %b::text, %b::bigint, %b::bigint)
 ON CONFLICT (id) DO UPDATE SET host = excluded.host, agents = excluded.agents, started = excluded.started,
     lease_until = excluded.lease_until
+    WHERE workers.host = excluded.host OR workers.lease_until <= %b::bigint OR workers.host = %b::text
+RETURNING id
 
 -- name: drop_worker
 DELETE FROM {schema}.workers WHERE id = %b::text
@@ -293,7 +323,8 @@ INSERT INTO {schema}.lent DEFAULT VALUES RETURNING xid::text
 -- name: take_back
 -- Nothing, if this is not the transaction any more in which it was lent.
 DELETE FROM {schema}.lent WHERE xid = %b::text::xid8 AND xid = pg_current_xact_id()
-RETURNING set_config('limpet.sealed', xid::text, true)
+RETURNING set_config('limpet.sealed', xid::text, true), set_config('synchronous_commit',
+    CASE current_setting('synchronous_commit') WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, true)
 
 -- name: save_snapshot
 INSERT INTO {schema}.snapshots (run, seq, hash, time, data, codec, key_id)
@@ -388,6 +419,13 @@ FROM {schema}.blobs AS b WHERE b.id = %b::text
 SELECT c.codec, c.key_id, c.data FROM {schema}.chunks AS c JOIN {schema}.blobs AS b ON b.number = c.blob
 WHERE b.id = %b::text AND c.place = %b::bigint
 
+-- name: settle
+INSERT INTO {schema}.meta VALUES (%b::text, %b::text) ON CONFLICT (name) DO UPDATE SET value = meta.value
+RETURNING value
+
+-- name: is_new
+SELECT NOT EXISTS (SELECT 1 FROM {schema}.streams)
+
 -- name: lock_keys
 LOCK TABLE {schema}.keys IN EXCLUSIVE MODE
 
@@ -406,7 +444,7 @@ VALUES (%b::text, %b::text, %b::text, %b::bytea, %b::bigint)
 -- one that is, waits for its turn.
 SELECT s.id, {event}, e.xid::text::bigint, e.position
 FROM {schema}.events AS e JOIN {schema}.streams AS s ON s.number = e.run
-WHERE (e.xid, e.position) > (%b::bigint::text::xid8, %b::bigint) AND e.xid < pg_snapshot_xmin(pg_current_snapshot())
+WHERE (e.xid, e.position) >= (%b::bigint::text::xid8, %b::bigint) AND e.xid < pg_snapshot_xmin(pg_current_snapshot())
 ORDER BY e.xid, e.position LIMIT %b::bigint
 
 -- name: restored
@@ -416,11 +454,34 @@ SELECT 1 FROM {schema}.events WHERE xid > pg_snapshot_xmax(pg_current_snapshot()
 -- name: stamp_anew
 UPDATE {schema}.events SET xid = pg_current_xact_id() WHERE xid > pg_current_xact_id()
 
+-- name: new_life
+INSERT INTO {schema}.meta VALUES ('life', '2') ON CONFLICT (name) DO UPDATE SET value = (meta.value::bigint + 1)::text
+
+-- name: life
+SELECT coalesce((SELECT value FROM {schema}.meta WHERE name = 'life'), '1')
+
 -- name: feed_end
-SELECT (pg_snapshot_xmin(pg_current_snapshot())::text::bigint - 1), 9223372036854775807
+SELECT e.xid::text::bigint, e.position FROM {schema}.events AS e
+WHERE e.xid < pg_snapshot_xmin(pg_current_snapshot()) ORDER BY e.xid DESC, e.position DESC LIMIT 1
 
 -- name: counts
 SELECT agent, status, sum(n)::bigint FROM {schema}.counters GROUP BY agent, status HAVING sum(n) > 0
+
+-- name: counted
+SELECT agent, status, count(*) FROM {schema}.streams WHERE type = 'run' GROUP BY agent, status
+
+-- name: lock_counters
+LOCK TABLE {schema}.counters IN EXCLUSIVE MODE
+
+-- name: drop_counters
+DELETE FROM {schema}.counters
+
+-- name: count_anew
+INSERT INTO {schema}.counters
+SELECT agent, status, 0, count(*) FROM {schema}.streams WHERE type = 'run' GROUP BY agent, status
+
+-- name: labels
+SELECT name, value FROM {schema}.labels WHERE run = %b::bigint
 
 -- Lists are put together from the parts that a filter needs; users' words are bound, never put in.
 

@@ -16,8 +16,17 @@ from limpet.errors import InvalidAppend, WorkerAlive
 from limpet.events import Event, Packed
 from limpet.stores.backend import Extension, Misfit
 from limpet.stores.blobs import Blob
-from limpet.stores.columns import as_text, columns, readable, request_of, row_of, saved_columns, worker_of
-from limpet.stores.postgres.connection import Connection, again, query
+from limpet.stores.columns import (
+    as_text,
+    columns,
+    first_readable,
+    readable,
+    request_of,
+    row_of,
+    saved_columns,
+    worker_of,
+)
+from limpet.stores.postgres.connection import Connection, Lent, again, query
 from limpet.stores.postgres.text import plain, safe
 from limpet.stores.postgres.wire import Wire
 from limpet.stores.processes import has_ended
@@ -29,8 +38,8 @@ __all__ = ["Living", "Means", "PostgresTables"]
 class PostgresTables:
     """What `transact` needs, as named statements on one connection; one for each transaction."""
 
-    def __init__(self, db: Connection, means: "Means", *, ours: bool) -> None:
-        self._db, self._ours = db, ours
+    def __init__(self, db: Connection, means: "Means", receipt: str | None) -> None:
+        self._db, self._receipt = db, receipt
         self._sql, self._wire, self._clock, self._living = means
         self._begun = False
         self._now: int | None = None
@@ -40,7 +49,7 @@ class PostgresTables:
         self._new: list[tuple[int, RunRow]] = []
         self._events: list[tuple[Any, ...]] = []
         self._freed: dict[bool, list[int]] = {}
-        self._wrote_events = False  # then others may want to look
+        self._news = False
 
     # The transaction
 
@@ -49,7 +58,8 @@ class PostgresTables:
         if self._begun:
             return
         self._begun = True
-        self._wire.run(self._db, self._sql["begin"])
+        ours = [self._sql["impatient"], self._receipt] if self._receipt is not None else []
+        self._wire.run(self._db, ";".join([self._sql["begin"], *ours]))
         self._now = self._query("now")[0][0] if self._clock is None else self._clock.now()
 
     def commit(self) -> None:
@@ -57,7 +67,7 @@ class PostgresTables:
         if not self._begun:
             return
         self._flush()
-        notify = f"{self._sql['notify']};" if self._wrote_events else ""
+        notify = f"{self._sql['notify']};" if self._news else ""
         self._wire.run(self._db, f"{notify}{self._sql['commit']}")
 
     def rollback(self) -> None:
@@ -176,18 +186,19 @@ class PostgresTables:
 
     def _extended(self, extensions: Sequence[Extension]) -> dict[int, int]:
         try:
-            return self._wire.extend(self._db, extensions, ours=self._ours)
+            return self._wire.extend(self._db, extensions, ours=self._receipt is not None)
         except _MISFITS as error:
             raise Misfit(f"extend: {str(error).splitlines()[0]}") from error
 
     def save(self, row: RunRow) -> None:
         """Write back what may change of a row."""
+        self._news = True
         self._rows[row.id] = row
         self._dirty[row.number] = row
 
     def insert(self, number: int, events: Sequence[Event], commands: Sequence[str | None] | None = None) -> None:
         """Add events; commands come each with the id that it is known by."""
-        self._wrote_events = True
+        self._news = True
         ids = commands or (None,) * len(events)
         self._events += [(number, *astuple(event)[1:], command) for event, command in zip(events, ids, strict=True)]
 
@@ -213,6 +224,12 @@ class PostgresTables:
         if blobs:
             self.refer([(row.number, blob) for blob in blobs])
         self._rows[row.id] = row
+
+    def recount(self) -> None:
+        """Make the counters anew from the rows; whoever changes a status waits meanwhile."""
+        self.begin()
+        for name in ("lock_counters", "drop_counters", "count_anew"):
+            self._look(name)
 
     # Blobs
 
@@ -267,6 +284,15 @@ class PostgresTables:
 
     # Keys
 
+    def settle(self, name: str, value: str) -> str:
+        """What a setting is: as it was settled before, or else by this."""
+        self.begin()
+        return str(self._query("settle", name, value)[0][0])
+
+    def is_new(self) -> bool:
+        """Whether no stream was ever created."""
+        return bool(self._query("is_new")[0][0])
+
     def keys(self) -> list[KeyRow]:
         """The wrapped keys, oldest first, locked."""
         self.begin()
@@ -305,14 +331,23 @@ class PostgresTables:
 
     def save_worker(self, worker: WorkerRow) -> None:
         """Insert or replace a worker's row, which names the process that it lives in; one name, one process."""
-        host = self._living.host
-        for other in self.workers():
-            lives = other.host != host and other.lease_until > self.now() and not self.is_dead(other)
-            if other.id == worker.id and lives:
-                raise WorkerAlive(worker=worker.id)
+        now, agents = self.now(), as_text(worker.agents)
+        before = [host for (host,) in self._query("host", worker.id)]
+        dead = before[0] if before and _has_ended(before[0]) else ""
+        row = (worker.id, self._living.host, agents, worker.started, worker.lease_until)
+        if not self._query("save_worker", *safe(row), now, dead):
+            raise WorkerAlive(worker=worker.id)
         self._living.add(worker.id)
-        agents = as_text(worker.agents)
-        self._query("save_worker", *safe((worker.id, host, agents, worker.started, worker.lease_until)))
+
+    def worker(self, worker: str) -> WorkerRow | None:
+        """A worker's row, which nobody drops before the transaction ends."""
+        self.begin()
+        found = self._query("worker", worker)
+        return worker_of(plain(found[0])) if found else None
+
+    def lock_worker(self, worker: WorkerRow) -> bool:
+        """Whether a worker's row is still this one, and nobody uses it just now."""
+        return bool(self._query("lock_worker", *safe((worker.id, worker.host)), worker.lease_until))
 
     def drop_worker(self, worker: str) -> None:
         """Delete a worker's row."""
@@ -321,7 +356,7 @@ class PostgresTables:
 
     def is_dead(self, worker: WorkerRow) -> bool:
         """Whether its process is known to have ended, though its lease lasts."""
-        return has_ended(worker.host.rpartition("#")[0])
+        return _has_ended(worker.host)
 
     def held_by(self, worker: str) -> list[RunRow]:
         """The runs that a worker has."""
@@ -329,8 +364,10 @@ class PostgresTables:
 
     def ready(self, agent: str, versions: Sequence[str], limit: int) -> list[RunRow]:
         """Runs of an agent that may be claimed now and that nobody else is claiming, longest ready first."""
-        found = self._look("ready", *safe([agent]), self.now(), list(safe(versions)), limit)
-        rows = readable(plain(each) for each in found)
+        [agent], now, wanted = safe([agent]), self.now(), list(safe(versions))
+        rows = first_readable(
+            lambda count: [plain(found) for found in self._look("ready", agent, now, wanted, count)], limit
+        )
         self._rows |= {row.id: row for row in rows}
         return rows
 
@@ -369,11 +406,15 @@ class PostgresTables:
         self.begin()
         self._flush()
         [(lent,)] = self._query("lend")
-        yield self._db
-        if self._db.info.transaction_status != psycopg.pq.TransactionStatus.INTRANS or not self._query(
-            "take_back", lent
-        ):
+        theirs = Lent(self._db.pgconn)
+        theirs.prepare_threshold = None
+        yield theirs
+        status = self._db.info.transaction_status
+        if status == psycopg.pq.TransactionStatus.INERROR:
+            raise InvalidAppend(run="", reason="a statement of the caller's failed, and its error was swallowed")
+        if status != psycopg.pq.TransactionStatus.INTRANS or not self._query("take_back", lent):
             raise InvalidAppend(run="", reason="the caller's code has ended the transaction that it was lent")
+        self._wire.run(self._db, self._sql["impatient"])
 
     def _look(self, name: str, *values: Any) -> list[tuple[Any, ...]]:
         """Read what this transaction may have changed."""
@@ -396,8 +437,12 @@ class PostgresTables:
             raise Misfit(f"{name}: {str(error).splitlines()[0]}") from error
 
 
-_MISFITS = (psycopg.IntegrityError, psycopg.DataError, OverflowError)
+_MISFITS = (psycopg.IntegrityError, psycopg.DataError, psycopg.errors.ProgramLimitExceeded, OverflowError)
 _TO = RequestRow.__struct_fields__.index("to") - 2
+
+
+def _has_ended(host: str) -> bool:
+    return has_ended(host.rpartition("#")[0])
 
 
 class Means(NamedTuple):

@@ -31,7 +31,7 @@ class Wire:
 
     def __init__(self, statements: Mapping[str, str], *, prepare: bool) -> None:
         self._statements = {name: statements[name].encode() for name in ("extend", "extend_one")}
-        self._settings = statements["generic_plans"]
+        self._settings = statements["settings"]
         self._prepare = prepare
         self._prepared: WeakSet[Connection] = WeakSet()
 
@@ -44,8 +44,7 @@ class Wire:
         alone = len(extensions) == 1 and len(extensions[0].events) == 1
         name, values = ("extend_one", _one(extensions[0])) if alone else ("extend", _all(extensions))
         formats = [_BINARY] * len(values)
-        if self._prepare and ours:
-            self._make_ready(db)
+        if db in self._prepared and ours:
             result = db.pgconn.exec_prepared(name.encode(), values, formats, _BINARY)
         else:
             result = db.pgconn.exec_params(self._statements[name], values, None, formats, _BINARY)
@@ -59,9 +58,9 @@ class Wire:
             found[at] = stream
         return found
 
-    def _make_ready(self, db: Connection) -> None:
-        """Prepare the statements, once for a connection; their plans do not depend on how much there is to write."""
-        if db in self._prepared:
+    def make_ready(self, db: Connection) -> None:
+        """Prepare the statements on a new connection, unless it is a pooler's, which gives us another every time."""
+        if not self._prepare:
             return
         self.run(db, self._settings)
         for name, statement in self._statements.items():

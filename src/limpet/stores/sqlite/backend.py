@@ -4,12 +4,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from threading import Event as Flag
+from threading import RLock
 from typing import Any
 
 import apsw
 
 from limpet.clock import Clock, SystemClock
-from limpet.errors import StoreBusy, StoreUnavailable
+from limpet.errors import InvalidValue, StoreBusy, StoreUnavailable
 from limpet.events import Codec, Event
 from limpet.stores.backend import Capabilities, Outcome, Tables
 from limpet.stores.columns import as_text
@@ -42,6 +43,7 @@ class SqliteBackend(SqlReads):
         self._clock = clock or SystemClock()
         self._locks = WorkerLocks(self._path)
         self._sql = load(__package__, "queries.sql")
+        self._lock = RLock()
         self._opened: _Opened | None = None
 
     def open(self) -> None:
@@ -50,15 +52,19 @@ class SqliteBackend(SqlReads):
         with _translated():
             self._opened = _Opened(self._path, self._sql, self._clock, self._locks)
 
+    def interrupt(self) -> None:
+        """Nothing is waited for that does not come by itself."""
+
     def close(self) -> None:
         """Give up every connection and lock."""
         self._disconnect()
         self._locks.close()
 
     def reopen(self) -> None:
-        """Connect again, and verify pages, indexes, and that every row agrees with its log."""
-        self._disconnect()
-        self.open()
+        """Connect again, and verify pages, indexes, and that every row agrees with its log; readers wait meanwhile."""
+        with self._lock:
+            self._disconnect()
+            self.open()
         with self._reader() as db:
             [(found,)] = db.execute(self._sql["quick_check"]).fetchall()
             if found != "ok":
@@ -95,7 +101,10 @@ class SqliteBackend(SqlReads):
 
     def feed(self, after: str, limit: int) -> Feed:
         """Events of all streams, in the order in which they were committed."""
-        found = self._all("feed", int(after or 0), limit)
+        begin = int(after or 0)
+        if not 0 <= begin <= self._all("last_position")[0][0]:
+            raise ValueError("ahead of the store: an older copy of the file was put in its place")
+        found = self._all("feed", begin, limit)
         return Feed(tuple(Event(*each[:-1]) for each in found), str(found[-1][-1]) if found else after or "0")
 
     def feed_end(self) -> str:
@@ -103,15 +112,20 @@ class SqliteBackend(SqlReads):
         return str(self._all("feed_end")[0][0])
 
     def _ask(self, statement: str, values: Any) -> list[Any]:
-        with self._reader() as db:
-            return db.execute(statement, values).fetchall()
+        try:
+            with self._reader() as db:
+                return db.execute(statement, values).fetchall()
+        except OverflowError as error:
+            raise InvalidValue(path="$", reason="a number that no column holds") from error
 
     def _bound(self, name: str, value: Any) -> Any:
         return as_text(value) if name == "statuses" else value
 
     @contextmanager
     def _reader(self) -> Iterator[apsw.Connection]:
-        with _translated(), self._alive().readers.one() as db:
+        with self._lock:
+            readers = self._alive().readers
+        with _translated(), readers.one() as db:
             yield db
 
     def _disconnect(self) -> None:
@@ -153,6 +167,9 @@ class _Opened:
         if reading:
             db.execute(self._sql["read_only"])
         return db
+
+    def interrupt(self) -> None:
+        """Nothing is waited for that does not come by itself."""
 
     def close(self) -> None:
         """Give up everything."""

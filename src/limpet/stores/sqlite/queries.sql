@@ -155,6 +155,9 @@ ORDER BY r.opened, r.id LIMIT :limit
 -- name: workers
 SELECT id, host, agents, started, lease_until FROM limpet_workers ORDER BY started, id
 
+-- name: worker
+SELECT id, host, agents, started, lease_until FROM limpet_workers WHERE id = ?1
+
 -- name: save_worker
 INSERT INTO limpet_workers (id, host, agents, started, lease_until) VALUES (?1, ?2, ?3, ?4, ?5)
 ON CONFLICT (id) DO UPDATE SET host = excluded.host, agents = excluded.agents, started = excluded.started,
@@ -264,6 +267,12 @@ DELETE FROM limpet_blobs WHERE number IN (
     ORDER BY b.loose_since LIMIT ?2
 )
 
+-- name: settle
+INSERT INTO limpet_meta VALUES (?1, ?2) ON CONFLICT DO UPDATE SET value = value RETURNING value
+
+-- name: is_new
+SELECT NOT EXISTS (SELECT 1 FROM limpet_streams)
+
 -- name: keys
 SELECT id, purpose, master, wrapped, created FROM limpet_keys ORDER BY created, id
 
@@ -278,11 +287,26 @@ INSERT INTO limpet_keys (id, purpose, master, wrapped, created) VALUES (?1, ?2, 
 SELECT s.id, {event}, e.position FROM limpet_events AS e JOIN limpet_streams AS s ON s.number = e.run
 WHERE e.position > ?1 ORDER BY e.position LIMIT ?2
 
+-- name: last_position
+SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'limpet_events'), 0)
+
 -- name: feed_end
 SELECT coalesce(max(position), 0) FROM limpet_events
 
 -- name: counts
 SELECT agent, status, n FROM limpet_counters WHERE n > 0
+
+-- name: counted
+SELECT agent, status, count(*) FROM limpet_streams WHERE type = 'run' GROUP BY agent, status
+
+-- name: drop_counters
+DELETE FROM limpet_counters
+
+-- name: count_anew
+INSERT INTO limpet_counters SELECT agent, status, count(*) FROM limpet_streams WHERE type = 'run' GROUP BY agent, status
+
+-- name: labels
+SELECT name, value FROM limpet_labels WHERE run = ?1
 
 -- Lists are put together from the parts that a filter needs; users' words are bound, never put in.
 

@@ -11,7 +11,16 @@ from limpet.clock import Clock
 from limpet.events import Event, Packed
 from limpet.stores.backend import Extension, Misfit
 from limpet.stores.blobs import Blob
-from limpet.stores.columns import as_text, columns, readable, request_of, row_of, saved_columns, worker_of
+from limpet.stores.columns import (
+    as_text,
+    columns,
+    first_readable,
+    readable,
+    request_of,
+    row_of,
+    saved_columns,
+    worker_of,
+)
 from limpet.stores.rows import KeyRow, Late, RequestRow, RunRow, Snapshot, WorkerRow
 from limpet.stores.sqlite.locks import WorkerLocks
 
@@ -129,6 +138,11 @@ class SqliteTables:
             self.save_request(request, row.number)
         self.refer([(row.number, blob) for blob in blobs])
 
+    def recount(self) -> None:
+        """Make the counters anew from the rows."""
+        self._run("drop_counters")
+        self._run("count_anew")
+
     # Blobs
 
     def put_blobs(self, blobs: Sequence[Blob]) -> None:
@@ -182,6 +196,14 @@ class SqliteTables:
 
     # Keys
 
+    def settle(self, name: str, value: str) -> str:
+        """What a setting is: as it was settled before, or else by this."""
+        return str(self._one("settle", name, value)[0])
+
+    def is_new(self) -> bool:
+        """Whether no stream was ever created."""
+        return bool(self._one("is_new")[0])
+
     def keys(self) -> list[KeyRow]:
         """The wrapped keys, oldest first."""
         return [KeyRow(*found) for found in self._all("keys")]
@@ -226,6 +248,15 @@ class SqliteTables:
         """All workers."""
         return [worker_of(found) for found in self._all("workers")]
 
+    def worker(self, worker: str) -> WorkerRow | None:
+        """A worker's row."""
+        found = self._one("worker", worker)
+        return None if found is None else worker_of(found)
+
+    def lock_worker(self, worker: WorkerRow) -> bool:
+        """Whether a worker's row is still this one; the whole file is locked anyway."""
+        return self.worker(worker.id) == worker
+
     def save_worker(self, worker: WorkerRow) -> None:
         """Insert or replace a worker's row; its lock is taken before anybody can see the row."""
         self._locks.hold(worker.id)
@@ -246,7 +277,8 @@ class SqliteTables:
 
     def ready(self, agent: str, versions: Sequence[str], limit: int) -> list[RunRow]:
         """Runs of an agent that may be claimed now, longest ready first."""
-        return readable(self._all("ready", agent, self.now(), as_text(list(versions)), limit))
+        now, wanted = self.now(), as_text(list(versions))
+        return first_readable(lambda count: self._all("ready", agent, now, wanted, count), limit)
 
     def take_slot(self, name: str, size: int, number: int, *, driven: bool) -> bool:
         """Take one of `size` slots for a run, or keep the one it has."""
@@ -281,6 +313,7 @@ class SqliteTables:
     def lend(self) -> Iterator[apsw.Connection]:
         """The connection, for a caller's own writes; a cursor left half-way would keep its snapshot, and is closed."""
         cursors: list[apsw.Cursor] = []
+        traces = self._db.row_trace, self._db.exec_trace
 
         def cursor(db: apsw.Connection) -> apsw.Cursor:
             cursors.append(apsw.Cursor(db))
@@ -291,6 +324,7 @@ class SqliteTables:
             yield self._db
         finally:
             self._db.authorizer, self._db.cursor_factory = None, apsw.Cursor
+            self._db.row_trace, self._db.exec_trace = traces
             for each in cursors:
                 each.close(True)
 
@@ -329,9 +363,14 @@ _WRITES = {
     apsw.SQLITE_UPDATE: 0,
     apsw.SQLITE_DELETE: 0,
     apsw.SQLITE_CREATE_TABLE: 0,
+    apsw.SQLITE_CREATE_TEMP_TABLE: 0,
+    apsw.SQLITE_CREATE_VIEW: 0,
+    apsw.SQLITE_CREATE_TEMP_VIEW: 0,
+    apsw.SQLITE_CREATE_VTABLE: 0,
     apsw.SQLITE_DROP_TABLE: 0,
     apsw.SQLITE_ALTER_TABLE: 1,
     apsw.SQLITE_CREATE_INDEX: 1,
+    apsw.SQLITE_CREATE_TEMP_INDEX: 1,
     apsw.SQLITE_DROP_INDEX: 1,
     apsw.SQLITE_CREATE_TRIGGER: 1,
     apsw.SQLITE_CREATE_TEMP_TRIGGER: 1,

@@ -282,3 +282,10 @@ END $$;
 
 CREATE CONSTRAINT TRIGGER check_lent AFTER INSERT ON {schema}.lent DEFERRABLE INITIALLY DEFERRED
 FOR EACH ROW EXECUTE FUNCTION {schema}.check_lent();
+
+-- The last batch of each writer, for whoever has lost the reply to a commit.
+CREATE TABLE {schema}.receipts (
+    writer TEXT        COLLATE "C" PRIMARY KEY,
+    batch  BIGINT      NOT NULL,
+    time   TIMESTAMPTZ NOT NULL DEFAULT now()
+) WITH (fillfactor = 50);
