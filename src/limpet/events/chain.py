@@ -81,12 +81,14 @@ def seal(  # noqa: PLR0913 - the parts of an envelope
     """Number, pack and hash a body as the event after `head`."""
     kind, seq = VOCABULARY.kind_of(body), head.seq + 1
     try:
-        packed = codec.pack(encode(body), _about(run, seq))
+        data, how, key_id = encode(body), _BASE, ""
     except UnicodeEncodeError as error:
         raise InvalidValue(path=f"$ of {kind.name}", reason="a lone surrogate is not a character") from error
-    how = f"{_BASE}+{packed.codec}" if packed.codec else _BASE
-    envelope = (run, seq, max(time, head.time), kind.name, kind.version, fence, actor, how, packed.key_id)
-    return Sealed(Event(*envelope, packed.data, _hash(head.hash, envelope, packed.data)), body)
+    if codec is not PLAIN:
+        packing, key_id, data = codec.pack(data, _about(run, seq))
+        how = f"{_BASE}+{packing}" if packing else _BASE
+    envelope = (run, seq, max(time, head.time), kind.name, kind.version, fence, actor, how, key_id)
+    return Sealed(Event(*envelope, data, _hash(head.hash, envelope, data)), body)
 
 
 def seal_all(  # noqa: PLR0913

@@ -6,7 +6,7 @@ from typing import NamedTuple, NoReturn
 from msgspec.structs import replace
 
 from limpet.errors import CommandConflict, InvalidAppend, LeaseLost, LimpetError, NotFound, Tampered, WrongState
-from limpet.events import START, AnyBody, Event, Head, Sealed, verify
+from limpet.events import START, AnyBody, Event, Head, Sealed, blobs_of, verify
 from limpet.events import bodies as b
 from limpet.state import ENDED
 from limpet.stores import ops
@@ -15,11 +15,12 @@ from limpet.stores.privacy import hide_row, reveal_request
 from limpet.stores.project import Delta, Used, new_row, project
 from limpet.stores.rows import RunRow
 from limpet.stores.rules import refusal
-from limpet.stores.transaction import Transaction, request_of
+from limpet.stores.transaction import Transaction, references, request_of
 
 __all__ = ["Plan", "Theirs", "append", "extend_all", "plan", "transact"]
 
 READ_BACK = 10_000
+NO_BLOBS: Sequence[int] = ()
 
 
 class Plan(NamedTuple):
@@ -27,18 +28,15 @@ class Plan(NamedTuple):
 
     leg: ops.Extend
     extension: Extension
-    deltas: tuple[Delta, ...]
+    deltas: Sequence[Delta]
     """What its events change in rows; nothing if they change only what every step changes."""
+    blobs: Sequence[str]
+    """What its events refer to."""
 
     @property
     def asks(self) -> bool:
         """Whether requests are touched, which must be looked at first."""
         return any(delta.request is not None for delta in self.deltas)
-
-    @property
-    def bodies(self) -> list[AnyBody]:
-        """What its events say."""
-        return [sealed.body for sealed in self.leg.events]
 
 
 class Theirs(Exception):
@@ -61,36 +59,45 @@ class _Landed(Exception):
 
 def plan(leg: ops.Extend) -> Plan:
     """What an extension changes, found without looking at any row."""
-    deltas = tuple(project(sealed.event, sealed.body) for sealed in leg.events)
-    step, settled, rows = 0, False, False
-    for delta in deltas:
-        step, settled = max(step, delta.step), settled or delta.settled
-        rows = rows or delta.row is not None or delta.request is not None
+    if len(leg.events) == 1:  # as most are
+        event, body = leg.events[0].event, leg.events[0].body
+        delta = project(event, body)
+        extension = Extension(leg.run, leg.after, leg.fence, (event,), delta.step, delta.settled)
+        return Plan(leg, extension, (delta,) if _changes_rows(delta) else (), blobs_of(body))
+    deltas = [project(sealed.event, sealed.body) for sealed in leg.events]
+    step, settled = max(delta.step for delta in deltas), any(delta.settled for delta in deltas)
     events = [sealed.event for sealed in leg.events]
     extension = Extension(leg.run, leg.after, leg.fence, events, step, settled)
-    return Plan(leg, extension, deltas if rows else ())
+    rows = any(map(_changes_rows, deltas))
+    return Plan(leg, extension, deltas if rows else (), references(sealed.body for sealed in leg.events))
+
+
+def _changes_rows(delta: Delta) -> bool:
+    return delta.row is not None or delta.request is not None
 
 
 def extend_all(tx: Transaction, plans: Sequence[Plan], *, final: bool) -> list[Outcome]:
     """Extensions of different streams, each an append of its own, that change no rows but their streams'."""
     outcomes: list[Outcome] = [None] * len(plans)
-    ready: list[tuple[int, Plan, list[int]]] = []
+    ready: list[tuple[int, Plan, Sequence[int]]] = []
     for place, each in enumerate(plans):
         try:
-            ready.append((place, each, tx.need(each.bodies)))
+            ready.append((place, each, tx.need(each.blobs) if each.blobs else NO_BLOBS))
         except NotFound as missing:
             outcomes[place] = missing
     numbers = tx.tables.extend([each.extension for _, each, _ in ready], final=final) if ready else []
-    references = []
+    referring: list[tuple[int, int]] = []
     for (place, each, blobs), number in zip(ready, numbers, strict=True):
         if number is None:
             outcomes[place] = _why_stale(tx, each.leg)
         else:
             outcomes[place] = ops.Appended((each.extension.events[-1].head,))
-            references += [(number, blob) for blob in blobs]
-            _apply(tx, each)
-    if references:
-        tx.tables.refer(references)
+            if blobs:
+                referring += [(number, blob) for blob in blobs]
+            if each.deltas:
+                _apply(tx, each)
+    if referring:
+        tx.tables.refer(referring)
     return outcomes
 
 
@@ -144,22 +151,22 @@ def _leg(tx: Transaction, leg: ops.Leg) -> Head:
 
 
 def _extend(tx: Transaction, planned: Plan) -> Head:
-    leg, extension, deltas = planned
-    blobs = tx.need(planned.bodies)
+    leg, extension, deltas, wanted = planned
+    blobs = tx.need(wanted)
     _check_requests(tx, leg.run, deltas)
     [number] = tx.tables.extend([extension])
     if number is None:
         _explain(tx, leg)
     else:
         tx.refer(number, blobs)
-    _apply(tx, planned)
+    if deltas:
+        _apply(tx, planned)
     return extension.events[-1].head
 
 
 def _apply(tx: Transaction, planned: Plan) -> None:
-    if planned.deltas:
-        row = tx.row(planned.leg.run)
-        tx.apply(row, row, planned.deltas)
+    row = tx.row(planned.leg.run)
+    tx.apply(row, row, planned.deltas)
 
 
 def _check_requests(tx: Transaction, run: str, deltas: Sequence[Delta]) -> None:
@@ -239,7 +246,7 @@ def _create(tx: Transaction, leg: ops.Create) -> Head:
         if not first:
             raise Tampered(run=leg.run, seq=1, reason="it has a row and no event")
         raise _Stop(ops.Taken(existing, tx.decode(first[0])))
-    blobs = tx.need(leg.bodies)
+    blobs = tx.need(references(leg.bodies))
     sealed = tx.seal(START, leg.run, leg.bodies, fence=0, actor=leg.actor)
     head = sealed[-1].event.head
     row = replace(new_row(sealed[0].event, sealed[0].body), seq=head.seq, hash=head.hash, time=head.time)
@@ -298,6 +305,7 @@ def transact(tx: Transaction, op: ops.Transact) -> ops.Transacted:
     ops.check_leg(leg)
     if isinstance(sealed[-1].body, ops.LEAVING):  # it might leave behind a command that its writer has not seen
         raise InvalidAppend(run=op.run, reason=f"{sealed[-1].event.kind} is not written in a caller's transaction")
-    tx.bring(blobs, bodies)
-    _extend(tx, plan(leg))
+    planned = plan(leg)
+    tx.bring(blobs, planned.blobs)
+    _extend(tx, planned)
     return ops.Transacted(_decoded(tx, missed), sealed)

@@ -58,7 +58,7 @@ class Store:
         self._handover = handover or Threads()
         self._keys = keys
         self._ids = ids or RandomIds(SystemClock())
-        self.codec: Codec = Plain(compress=compress)
+        self.codec: Codec = Plain(compress=True) if compress else PLAIN
         """How what is written here is packed."""
         self._compress = compress
         self._watching = Watching(backend, self._handover)
@@ -110,7 +110,8 @@ class Store:
             ops.check_leg(leg)
             if isinstance(leg, ops.Extend):
                 self._check_codec(leg.events)
-        done = await self._writer.submit(ops.Append(legs, await self._small(blobs)))
+        small = await self._small(blobs) if blobs else ()
+        done = await self._writer.submit(ops.Append(legs, small))
         return ops.Taken(reveal_row(self.codec, done.row), done.first) if isinstance(done, ops.Taken) else done
 
     async def create(

@@ -17,7 +17,7 @@ from limpet.stores.backend import Blocked, Misfit, Outcome, Tables
 from limpet.stores.blobs import Blob
 from limpet.stores.rebuild import derive
 from limpet.stores.rows import Late, Snapshot
-from limpet.stores.transaction import Transaction
+from limpet.stores.transaction import Transaction, references
 
 __all__ = ["Begin", "commit", "transact"]
 
@@ -38,16 +38,22 @@ def commit(
 
     `committing` is told what is about to be committed, for whoever may have to ask afterwards whether it was.
     """
-    outcomes: dict[int, Outcome] = {}
-    theirs = {place: op for place, op in enumerate(batch) if isinstance(op, ops.Transact)}
-    ours = [op for op in batch if not isinstance(op, ops.Transact)] if theirs else batch
-    done = iter(_commit(begin, ours, codec, committing) if ours else ())
-    for place, op in theirs.items():
-        try:
-            outcomes[place] = transact(begin, op, codec)
-        except StoreBusy as busy:  # others of its batch have been written
-            outcomes[place] = busy
-    return [outcomes[place] if place in theirs else next(done) for place in range(len(batch))]
+    if any(isinstance(op, ops.Transact) for op in batch):
+        return _commit_with_theirs(begin, batch, codec)
+    return _commit(begin, batch, codec, committing)
+
+
+def _commit_with_theirs(begin: Begin, batch: Sequence[ops.Op[Any]], codec: Codec) -> list[Outcome]:
+    ours = [op for op in batch if not isinstance(op, ops.Transact)]
+    done = iter(_commit(begin, ours, codec, lambda _: None) if ours else ())
+    return [_transact(begin, op, codec) if isinstance(op, ops.Transact) else next(done) for op in batch]
+
+
+def _transact(begin: Begin, op: ops.Transact, codec: Codec) -> Outcome:
+    try:
+        return transact(begin, op, codec)
+    except StoreBusy as busy:  # others of its batch have been written
+        return busy
 
 
 def transact(
@@ -110,16 +116,23 @@ class _Undone(Exception):
 
 def _perform(tx: Transaction, batch: Sequence[ops.Op[Any]]) -> list[Outcome]:
     plans = _plans(batch)
-    bodies, blobs = _content(batch)
-    others = [op for place, op in enumerate(batch) if place not in plans]
-    more = bool(others or blobs or any(each.deltas for each in plans.values()))
-    if more:
+    others = [op for place, op in enumerate(batch) if place not in plans] if len(plans) < len(batch) else []
+    blobs, wanted, more = _brought(batch), _wanted(others), bool(others)
+    for planned in plans.values():
+        if planned.blobs:
+            wanted += planned.blobs
+        more = more or bool(planned.deltas)
+    if more or blobs:
         tx.tables.expect(*_touched(batch))
     try:
-        tx.bring(blobs, bodies)
-        together = appending.extend_all(tx, list(plans.values()), final=not (more or tx.blobs)) if plans else []
+        if blobs or wanted:
+            tx.bring(blobs, wanted)
+        final = not (more or blobs or wanted)
+        together = appending.extend_all(tx, list(plans.values()), final=final) if plans else []
     except UNFORESEEN as error:
         raise _Undone(_unforeseen(error)) from error
+    if not others:
+        return together
     done = iter(together)
     return [next(done) if place in plans else _attempt(tx, op) for place, op in enumerate(batch)]
 
@@ -131,21 +144,27 @@ def _plans(batch: Sequence[ops.Op[Any]]) -> dict[int, appending.Plan]:
     for place, op in enumerate(batch):
         if isinstance(op, ops.Append) and len(op.legs) == 1 and isinstance(op.legs[0], ops.Extend):
             planned = appending.plan(op.legs[0])
-            if not planned.asks and op.legs[0].run not in streams:
-                streams.add(op.legs[0].run)
+            if planned.extension.run not in streams and not (planned.deltas and planned.asks):
+                streams.add(planned.extension.run)
                 plans[place] = planned
     return plans
 
 
-def _content(batch: Sequence[ops.Op[Any]]) -> tuple[list[AnyBody], list[Blob]]:
-    bodies: list[AnyBody] = []
-    blobs: list[Blob] = []
-    for op in batch:
-        if isinstance(op, ops.Append):
-            blobs += op.blobs
-            for leg in op.legs:
-                bodies += _bodies(leg)
-    return bodies, blobs
+def _brought(batch: Sequence[ops.Op[Any]]) -> list[Blob]:
+    """The blobs that come with appends."""
+    return [blob for op in batch if isinstance(op, ops.Append) and op.blobs for blob in op.blobs]
+
+
+def _wanted(batch: Sequence[ops.Op[Any]]) -> list[str]:
+    """The blobs that appends refer to."""
+    return [
+        blob
+        for op in batch
+        if isinstance(op, ops.Append)
+        for leg in op.legs
+        for body in _bodies(leg)
+        for blob in blobs_of(body)
+    ]
 
 
 def _bodies(leg: ops.Leg) -> Iterable[AnyBody]:
@@ -192,7 +211,7 @@ def _drop_snapshots(tx: Transaction, op: ops.DropSnapshots) -> None:
 
 def _keep_late(tx: Transaction, op: ops.KeepLate) -> None:
     rows = [tx.row(sealed.event.run) for sealed in op.events]
-    tx.bring(op.blobs, [sealed.body for sealed in op.events])
+    tx.bring(op.blobs, references(sealed.body for sealed in op.events))
     for row, sealed in zip(rows, op.events, strict=True):
         tx.tables.save_late(row.number, Late(sealed.event, tx.tables.now()))
         tx.refer(row.number, [tx.blobs[blob] for blob in blobs_of(sealed.body) if blob in tx.blobs])

@@ -1,6 +1,6 @@
 """One transaction in progress: the rows, how bytes are packed, and what every operation does with them."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
@@ -15,7 +15,7 @@ from limpet.stores.privacy import hide_goal, hide_request
 from limpet.stores.project import Closed, Delta, Described, Opened, RequestChange, apply, apply_request, project
 from limpet.stores.rows import RequestRow, RunRow
 
-__all__ = ["Transaction", "request_of"]
+__all__ = ["Transaction", "references", "request_of"]
 
 PAGE = 1_000
 
@@ -52,7 +52,7 @@ class Transaction:
 
     def write(self, row: RunRow, bodies: Sequence[AnyBody], actor: str) -> Head:
         """Seal bodies onto a locked row, and write both."""
-        blobs = self.need(bodies)
+        blobs = self.need(references(bodies))
         sealed = self.seal(row.head, row.id, bodies, fence=row.fence, actor=actor)
         self.tables.insert(row.number, [each.event for each in sealed], [_command(each.body) for each in sealed])
         head = sealed[-1].event.head
@@ -91,28 +91,32 @@ class Transaction:
 
     # Blobs
 
-    def bring(self, blobs: Sequence[Blob], bodies: Iterable[AnyBody]) -> None:
-        """Store blobs that come with an append, and make sure that those which bodies refer to stay."""
+    def bring(self, blobs: Sequence[Blob], wanted: Collection[str]) -> None:
+        """Store blobs that come with an append, and make sure that those which are referred to stay."""
         if blobs:
             self.tables.put_blobs(blobs)
-        wanted = {blob for body in bodies for blob in blobs_of(body) if is_name(blob)}
-        if wanted:
-            self.blobs |= self.tables.find_blobs(wanted)
+        names = {blob for blob in wanted if is_name(blob)}
+        if names:
+            self.blobs |= self.tables.find_blobs(names)
 
-    def need(self, bodies: Iterable[AnyBody]) -> list[int]:
-        """The numbers of the blobs that bodies refer to; raises NotFound if one was never stored, or was collected."""
+    def need(self, wanted: Iterable[str]) -> list[int]:
+        """The numbers of blobs that are referred to; raises NotFound if one was never stored, or was collected."""
         numbers = []
-        for body in bodies:
-            for blob in blobs_of(body):
-                if blob not in self.blobs:
-                    raise NotFound(what="blob", id=blob)
-                numbers.append(self.blobs[blob])
+        for blob in wanted:
+            if blob not in self.blobs:
+                raise NotFound(what="blob", id=blob)
+            numbers.append(self.blobs[blob])
         return numbers
 
     def refer(self, number: int, blobs: Sequence[int]) -> None:
         """A stream refers to blobs from now on."""
         if blobs:
             self.tables.refer([(number, blob) for blob in blobs])
+
+
+def references(bodies: Iterable[AnyBody]) -> list[str]:
+    """The blobs that bodies refer to."""
+    return [blob for body in bodies for blob in blobs_of(body)]
 
 
 def request_of(change: RequestChange) -> str:

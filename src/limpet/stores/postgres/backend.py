@@ -38,7 +38,7 @@ from limpet.stores.postgres.migrate import migrate
 from limpet.stores.postgres.tables import Living, Means, PostgresTables
 from limpet.stores.postgres.text import plain, safe
 from limpet.stores.postgres.wire import Wire
-from limpet.stores.processes import CAN_SEE, this_process
+from limpet.stores.processes import CAN_SEE
 from limpet.stores.reads import SqlReads
 from limpet.stores.rows import (
     Feed,
@@ -77,7 +77,7 @@ class PostgresBackend(SqlReads):
         self._name = RandomIds(SystemClock()).new()
         self._batch = 0
         self._restored = 1
-        self._living = Living(f"{this_process()}#{self._name}")
+        self._living = Living(self._name)
         wire = Wire(self._sql, prepare=self._address.prepare)
         self._means = Means(self._sql, wire, clock, self._living)
         self._stop, self._interrupted = Flag(), Flag()
@@ -188,13 +188,13 @@ class PostgresBackend(SqlReads):
     def _begin(self) -> Iterator[Tables]:
         db = self._writer()
         self._batch += 1
-        with self._transaction(db, self._sql["receipt"] % (self._name, self._batch)) as tables:
+        with self._transaction(db, self._batch) as tables:
             yield tables
 
     @contextmanager
-    def _transaction(self, db: Connection, receipt: str | None) -> Iterator[PostgresTables]:
-        """A transaction, which begins when something in it needs one; with a receipt, if it is the writer's."""
-        tables = PostgresTables(db, self._means, receipt)
+    def _transaction(self, db: Connection, batch: int | None) -> Iterator[PostgresTables]:
+        """A transaction, which begins when something in it needs one; with a receipt, if it is a batch of the writer's."""
+        tables = PostgresTables(db, self._means, batch)
         try:
             yield tables
             tables.commit()

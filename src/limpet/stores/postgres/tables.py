@@ -29,7 +29,7 @@ from limpet.stores.columns import (
 from limpet.stores.postgres.connection import Connection, Lent, again, query
 from limpet.stores.postgres.text import plain, safe
 from limpet.stores.postgres.wire import Wire
-from limpet.stores.processes import has_ended
+from limpet.stores.processes import has_ended, this_process
 from limpet.stores.rows import KeyRow, Late, RequestRow, RunRow, Snapshot, WorkerRow
 
 __all__ = ["Living", "Means", "PostgresTables"]
@@ -38,8 +38,8 @@ __all__ = ["Living", "Means", "PostgresTables"]
 class PostgresTables:
     """What `transact` needs, as named statements on one connection; one for each transaction."""
 
-    def __init__(self, db: Connection, means: "Means", receipt: str | None) -> None:
-        self._db, self._receipt = db, receipt
+    def __init__(self, db: Connection, means: "Means", batch: int | None) -> None:
+        self._db, self._batch = db, batch
         self._sql, self._wire, self._clock, self._living = means
         self._begun = False
         self._now: int | None = None
@@ -58,7 +58,9 @@ class PostgresTables:
         if self._begun:
             return
         self._begun = True
-        ours = [self._sql["impatient"], self._receipt] if self._receipt is not None else []
+        ours = []
+        if self._batch is not None:
+            ours = [self._sql["impatient"], self._sql["receipt"] % (self._living.name, self._batch)]
         self._wire.run(self._db, ";".join([self._sql["begin"], *ours]))
         self._now = self._query("now")[0][0] if self._clock is None else self._clock.now()
 
@@ -186,7 +188,7 @@ class PostgresTables:
 
     def _extended(self, extensions: Sequence[Extension]) -> dict[int, int]:
         try:
-            return self._wire.extend(self._db, extensions, ours=self._receipt is not None)
+            return self._wire.extend(self._db, extensions, ours=self._batch is not None)
         except _MISFITS as error:
             raise Misfit(f"extend: {str(error).splitlines()[0]}") from error
 
@@ -458,8 +460,9 @@ class Means(NamedTuple):
 class Living:
     """The workers of one store in this process."""
 
-    def __init__(self, host: str) -> None:
-        self.host = host
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.host = f"{this_process()}#{name}"
         self._workers: set[str] = set()
 
     def add(self, worker: str) -> None:

@@ -114,6 +114,9 @@ class SqliteTables:
 
     def insert(self, number: int, events: Sequence[Event], commands: Sequence[str | None] | None = None) -> None:
         """Add events; commands come each with the id that it is known by."""
+        if commands is None and len(events) == 1:
+            self._run("insert", number, *astuple(events[0])[1:], None)
+            return
         ids = commands or (None,) * len(events)
         self._many(
             "insert", [(number, *astuple(event)[1:], command) for event, command in zip(events, ids, strict=True)]
