@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fix bench crash golden pin clean
+.PHONY: help demo test tools check fix bench crash golden pin clean
 
 help:  ## show this help
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -19,8 +19,14 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)  ## a run is written by one process, killed, and continued by another
 	@$(BIN)/python -m limpet.demo
 
-test: check  ## everything that must hold, in a few minutes
+test: check tools  ## everything that must hold, in a few minutes
 	@$(BIN)/python -m pytest
+
+tools:  ## install what tests use and pip cannot: PgBouncer, where root and apt are there
+	@PATH="$$PATH:/usr/sbin"; command -v pgbouncer >/dev/null || test "$$(id -u)" != 0 || ! command -v apt-get >/dev/null || { \
+		export RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive; \
+		apt-get install -qq -y pgbouncer >/dev/null 2>&1 \
+		|| { apt-get update -qq && apt-get install -qq -y pgbouncer; } >/dev/null 2>&1 || true; }
 
 check: $(READY)  ## lint, types, import order
 	@$(BIN)/ruff check --quiet
@@ -36,7 +42,7 @@ fix: $(READY)  ## mend what the linter can mend, write the generated pages
 bench: $(READY)  ## how fast, beside bare loops on the same store
 	@$(BIN)/python -m bench
 
-crash: $(READY)  ## the long proofs: many processes, kills, faults
+crash: $(READY) tools  ## the long proofs: many processes, kills, faults
 	@$(BIN)/python -m pytest tests/crash --full -s
 
 golden: $(READY)  ## write the stored formats of this version to tests/golden

@@ -143,3 +143,16 @@ def test_nothing_that_revives_objects_is_imported() -> None:
             names = [each.name for each in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
             module = getattr(node, "module", None)
             assert not {"pickle", "marshal", "shelve", "dill", "cloudpickle", "jsonpickle"} & {*names, module}
+
+
+def test_a_callers_writes_are_an_example_that_runs(tmp_path: Path) -> None:
+    """Twice: the second time there is nothing left to do."""
+    expected = "['run.created', 'run.claimed', 'step.completed', 'run.completed']\n"
+    for _ in range(2):
+        assert run(str(ROOT / "examples" / "own_writes.py"), cwd=tmp_path) == expected
+
+
+def test_encryption_is_an_example_that_runs(tmp_path: Path) -> None:
+    """It can be read with the new key, and not in the file."""
+    said = run(str(ROOT / "examples" / "encrypted.py"), cwd=tmp_path)
+    assert said == "decrypted: {'card': '4242 4242 4242 4242'}\nreadable in the file: False\n"

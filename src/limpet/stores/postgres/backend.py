@@ -193,7 +193,7 @@ class PostgresBackend(SqlReads):
 
     @contextmanager
     def _transaction(self, db: Connection, batch: int | None) -> Iterator[PostgresTables]:
-        """A transaction, which begins when something in it needs one; with a receipt, if it is a batch of the writer's."""
+        """A transaction, which begins when something in it needs one; a batch of the writer's leaves a receipt."""
         tables = PostgresTables(db, self._means, batch)
         try:
             yield tables
