@@ -99,7 +99,7 @@ SELECT {columns} FROM {schema}.streams AS s WHERE s.id = %b::text FOR NO KEY UPD
 
 -- name: lock_rows
 -- In one order for everybody.
-SELECT {columns} FROM {schema}.streams AS s WHERE s.id = ANY(%b::text[]) ORDER BY s.number FOR NO KEY UPDATE
+SELECT {columns} FROM {schema}.streams AS s WHERE s.id = ANY(%b::text[]) ORDER BY s.id FOR NO KEY UPDATE
 
 -- name: numbers
 SELECT nextval(pg_get_serial_sequence('{schema}.streams', 'number')) FROM generate_series(1, %b::bigint)
@@ -120,20 +120,21 @@ INSERT INTO {schema}.streams (
 INSERT INTO {schema}.labels (name, value, run) SELECT l.* FROM unnest(%b::text[], %b::text[], %b::bigint[]) AS l
 
 -- name: extend
--- One statement for a batch: rows are locked in one order; a head moves only if it is where its writer believes it is,
--- under a fence that still holds; and events are inserted for the heads that moved. A stale one drops out alone.
-WITH wanted AS (
-    SELECT w.*, s.number FROM unnest(
-        $1::text[], $2::bigint[], $3::bytea[], $4::bigint[], $5::bigint[], $6::bytea[], $7::bigint[], $8::bigint[],
-        $9::boolean[]
-    ) WITH ORDINALITY AS w (id, after_seq, after_hash, fence, seq, hash, time, step, settled, place)
-    JOIN {schema}.streams AS s ON s.id = w.id ORDER BY s.number FOR NO KEY UPDATE OF s
-), moved AS (
+-- One statement for a batch: rows are taken in the order of their ids, by everybody; a head moves only if it is where
+-- its writer believes it is, under a fence that still holds; and events are inserted for the heads that moved. A stale
+-- one drops out alone.
+WITH moved AS (
     UPDATE {schema}.streams AS s
     SET seq = w.seq, hash = w.hash, time = w.time, step = greatest(s.step, w.step),
         deaths = CASE WHEN w.settled THEN 0 ELSE s.deaths END
-    FROM wanted AS w
-    WHERE s.number = w.number AND s.seq = w.after_seq AND s.hash = w.after_hash
+    FROM (
+        SELECT * FROM unnest(
+            $1::text[], $2::bigint[], $3::bytea[], $4::bigint[], $5::bigint[], $6::bytea[], $7::bigint[], $8::bigint[],
+            $9::boolean[]
+        ) WITH ORDINALITY AS u (id, after_seq, after_hash, fence, seq, hash, time, step, settled, place)
+        ORDER BY u.id COLLATE "C"
+    ) AS w
+    WHERE s.id = w.id AND s.seq = w.after_seq AND s.hash = w.after_hash
         AND CASE WHEN w.fence < 0 THEN s.type = 'conversation' ELSE s.fence = w.fence AND s.worker IS NOT NULL END
     RETURNING s.number, w.place, greatest(w.fence, 0) AS fence
 ), written AS (
@@ -287,7 +288,7 @@ RETURNING id
 DELETE FROM {schema}.workers WHERE id = %b::text
 
 -- name: held_by
-SELECT {columns} FROM {schema}.streams AS s WHERE s.worker = %b::text ORDER BY s.number
+SELECT {columns} FROM {schema}.streams AS s WHERE s.worker = %b::text ORDER BY s.id
 
 -- name: ready
 -- What somebody else is just taking is skipped: nobody waits for anybody.

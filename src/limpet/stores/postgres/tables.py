@@ -54,7 +54,7 @@ class PostgresTables:
     # The transaction
 
     def begin(self) -> None:
-        """Begin, and look at the clock."""
+        """Begin, if it has not begun."""
         if self._begun:
             return
         self._begun = True
@@ -62,7 +62,6 @@ class PostgresTables:
         if self._batch is not None:
             ours = [self._sql["impatient"], self._sql["receipt"] % (self._living.name, self._batch)]
         self._wire.run(self._db, ";".join([self._sql["begin"], *ours]))
-        self._now = self._query("now")[0][0] if self._clock is None else self._clock.now()
 
     def commit(self) -> None:
         """Send what has gathered, tell others if they must know, and commit."""
@@ -70,7 +69,8 @@ class PostgresTables:
             return
         self._flush()
         notify = f"{self._sql['notify']};" if self._news else ""
-        self._wire.run(self._db, f"{notify}{self._sql['commit']}")
+        if self._wire.run(self._db, f"{notify}{self._sql['commit']}") != b"COMMIT":
+            raise psycopg.errors.InFailedSqlTransaction("the transaction had failed, and was undone")
 
     def rollback(self) -> None:
         """Undo everything; if the connection is lost over it, the server does."""
@@ -81,9 +81,11 @@ class PostgresTables:
                 self._db.close()
 
     def now(self) -> int:
-        """The store's clock: the server's, as it was when the transaction began."""
-        self.begin()
-        assert self._now is not None
+        """The store's clock: the server's, when it was first asked for, which is after what was expected was locked."""
+        if self._now is None:
+            self.begin()
+            now: int = self._query("now")[0][0] if self._clock is None else self._clock.now()
+            self._now = now
         return self._now
 
     @contextmanager

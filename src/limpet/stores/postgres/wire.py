@@ -21,6 +21,8 @@ _HEADER = struct.Struct(">iiIii")
 _LENGTH = struct.Struct(">i")
 _PLACE_AND_NUMBER = struct.Struct(">qq")
 _BOOLEAN, _BYTES, _INTEGER, _TEXT = 16, 17, 20, 25
+# What stands between the values of an array whose values are all of one size: that size.
+_TRUE_OR_FALSE, _HASH = _LENGTH.pack(1), _LENGTH.pack(32)
 _INT8 = struct.Struct(">q").pack
 _BINARY = pq.Format.BINARY
 _DONE = (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK)
@@ -35,9 +37,11 @@ class Wire:
         self._prepare = prepare
         self._prepared: WeakSet[Connection] = WeakSet()
 
-    def run(self, db: Connection, command: str) -> None:
-        """A command that returns nothing; psycopg would forget every prepared statement after a ROLLBACK."""
-        _checked(db, db.pgconn.exec_(command.encode()))
+    def run(self, db: Connection, command: str) -> bytes | None:
+        """A command that returns nothing but its name; psycopg would forget what it prepared after a ROLLBACK."""
+        result = db.pgconn.exec_(command.encode())
+        _checked(db, result)
+        return result.command_status
 
     def extend(self, db: Connection, extensions: Sequence[Extension], *, ours: bool) -> dict[int, int]:
         """The places of the heads that moved, from 1 on, with the numbers of their streams."""
@@ -101,10 +105,10 @@ def _all(extensions: Sequence[Extension]) -> list[bytes]:
     return [
         texts([each.run for each in extensions]),
         integers([each.after.seq for each in extensions]),
-        byte_strings([each.after.hash for each in extensions]),
+        hashes([each.after.hash for each in extensions]),
         integers([-1 if each.fence is None else each.fence for each in extensions]),
         integers([head.seq for head in heads]),
-        byte_strings([head.hash for head in heads]),
+        hashes([head.hash for head in heads]),
         integers([head.time for head in heads]),
         integers([each.step for each in extensions]),
         booleans([each.settled for each in extensions]),
@@ -117,7 +121,7 @@ def _all(extensions: Sequence[Extension]) -> list[bytes]:
         texts([event.codec for event in events]),
         texts([event.key_id for event in events]),
         byte_strings([event.body for event in events]),
-        byte_strings([event.hash for event in events]),
+        hashes([event.hash for event in events]),
     ]
 
 
@@ -134,24 +138,34 @@ def integers(values: Sequence[int]) -> bytes:
 
 def booleans(values: Sequence[bool]) -> bytes:
     """A boolean[]."""
-    return _array(_BOOLEAN, [b"\1" if value else b"\0" for value in values])
+    return _TRUE_OR_FALSE.join([_header(_BOOLEAN, values), *[b"\1" if value else b"\0" for value in values]])
+
+
+def hashes(values: Sequence[bytes]) -> bytes:
+    """A bytea[] of hashes, which are all of one size."""
+    return _HASH.join([_header(_BYTES, values), *values])
 
 
 def byte_strings(values: Sequence[bytes]) -> bytes:
     """A bytea[]."""
-    return _array(_BYTES, values)
-
-
-def texts(values: Sequence[str]) -> bytes:
-    """A text[]."""
-    return _array(_TEXT, [value.encode() for value in values])
-
-
-def _array(kind: int, values: Sequence[bytes]) -> bytes:
-    parts = [_HEADER.pack(1, 0, kind, len(values), 1)] * (2 * len(values) + 1)
+    parts = [_header(_BYTES, values)] * (2 * len(values) + 1)
     parts[1::2] = [_LENGTH.pack(len(value)) for value in values]
     parts[2::2] = values
     return b"".join(parts)
+
+
+def texts(values: Sequence[str]) -> bytes:
+    """A text[]; most values come again and again."""
+    known: dict[str, bytes] = {}
+    for value in values:
+        if value not in known:
+            data = value.encode()
+            known[value] = _LENGTH.pack(len(data)) + data
+    return b"".join([_header(_TEXT, values), *[known[value] for value in values]])
+
+
+def _header(kind: int, values: Sequence[object]) -> bytes:
+    return _HEADER.pack(1, 0, kind, len(values), 1)
 
 
 def _checked(db: Connection, result: pq.abc.PGresult) -> None:
