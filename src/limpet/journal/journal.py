@@ -12,11 +12,11 @@ from typing import Any, NamedTuple, Self
 
 from limpet.events import AnyBody, Sealed, seal_all
 from limpet.events import bodies as b
-from limpet.journal.snapshots import Loaded, load_whole, save
+from limpet.journal.snapshots import Learn, Loaded, load_whole, save
 from limpet.policy.checkpoint import snapshot_due
 from limpet.state import Fold, RunState
 from limpet.state.patch import Working
-from limpet.stores import Appended, Extend, Missed, Store
+from limpet.stores import Appended, Extend, Leg, Missed, Store, Taken
 from limpet.stores.blobs import Blob
 from limpet.stores.ops import Claimed, Work
 
@@ -30,12 +30,16 @@ class _Flight(NamedTuple):
     always: tuple[AnyBody, ...]
     if_current: tuple[AnyBody, ...]
     blobs: tuple[Blob, ...]
+    legs: tuple[Leg, ...] = ()
+    """What happens to other runs in the same append."""
 
 
 class Journal:
     """A claimed run's log: what it says so far, and the way to add to it."""
 
-    def __init__(self, store: Store, claimed: Claimed, loaded: Loaded, now: Callable[[], int]) -> None:
+    def __init__(
+        self, store: Store, claimed: Claimed, loaded: Loaded, now: Callable[[], int], learn: Learn | None = None
+    ) -> None:
         assert claimed.row.worker is not None
         self.run, self.fence, self._actor = claimed.row.id, claimed.row.fence, claimed.row.worker
         self.head = claimed.row.head
@@ -43,6 +47,7 @@ class Journal:
         """The last event that came from elsewhere, as far as this journal has folded."""
         self._store = store
         self._now = now
+        self._learn = learn
         self._fold = Fold(loaded.state)
         self._ahead = Working(loaded.state.working)
         self._buffer: list[AnyBody] = []
@@ -53,9 +58,14 @@ class Journal:
         self._tail_bytes, self._tail_events = loaded.tail_bytes, loaded.tail_events
 
     @classmethod
-    async def open(cls, store: Store, claimed: Claimed, now: Callable[[], int]) -> Self:
-        """The journal of a run that was just claimed; `now` is an estimate of the store's clock."""
-        return cls(store, claimed, await load_whole(store, claimed.row.id, at_most=claimed.row.seq), now)
+    async def open(cls, store: Store, claimed: Claimed, now: Callable[[], int], *, learn: Learn | None = None) -> Self:
+        """The journal of a run that was just claimed; `now` is an estimate of the store's clock.
+
+        `learn` is told every event of the log, from the first to the last, whoever wrote it, as soon as it is known to
+        be stored: for whoever must know more than the state.
+        """
+        loaded = await load_whole(store, claimed.row.id, at_most=claimed.row.seq, learn=learn)
+        return cls(store, claimed, loaded, now, learn)
 
     @property
     def state(self) -> RunState:
@@ -67,10 +77,7 @@ class Journal:
 
         Raises InvalidPatch, with nothing added, for a wrong patch.
         """
-        ahead = self._ahead if len(bodies) == 1 else Working(self._ahead.freeze())
-        for body in bodies:
-            _look_ahead(ahead, body)
-        self._ahead = ahead
+        self._check(bodies, keep=True)
         self._buffer.extend(bodies)
         self._blobs.extend(blobs)
 
@@ -92,9 +99,7 @@ class Journal:
 
         def checked(connection: Any) -> tuple[Sequence[AnyBody], Sequence[Blob]]:
             bodies, blobs = work(connection)
-            ahead = Working(self._ahead.freeze())
-            for body in bodies:
-                _look_ahead(ahead, body)
+            self._check(bodies)
             return bodies, blobs
 
         async with self._turn:
@@ -104,8 +109,25 @@ class Journal:
             )
             self._hear(done.missed)
             self._take_in(done.events)
-            for sealed in done.events:
-                _look_ahead(self._ahead, sealed.body)
+            self._check([sealed.body for sealed in done.events], keep=True)
+
+    async def append_together(self, *bodies: AnyBody, legs: Sequence[Leg], blobs: Sequence[Blob] = ()) -> Taken | None:
+        """Append, and do something to other runs, in one transaction: both happen or neither.
+
+        If another run was to be created and there is one of that id, nothing was written, and it is given back.
+        """
+        self._check(bodies)
+        async with self._turn:
+            flight = self._flight
+            if flight is None or (flight.always, flight.legs) != (bodies, tuple(legs)):  # else its reply was lost
+                await self._flush()
+                flight = self._together(bodies, legs, blobs)
+            while isinstance(done := await self._dispatch(flight), Missed):
+                flight = self._together(bodies, legs, blobs)
+            if isinstance(done, Taken):
+                return done
+            self._check(bodies, keep=True)
+            return None
 
     async def append_if_current(self, *bodies: AnyBody, heard: int, blobs: Sequence[Blob] = ()) -> bool:
         """Append, after what has gathered, unless something came from elsewhere since `heard`; then say false.
@@ -151,12 +173,23 @@ class Journal:
         self._tail_bytes = self._tail_events = 0
         return True
 
+    def _check(self, bodies: Sequence[AnyBody], *, keep: bool = False) -> None:
+        """Refuse a patch that does not fit what came before it; with `keep`, what comes next is checked against it."""
+        ahead = self._ahead if keep and len(bodies) == 1 else Working(self._ahead.freeze())
+        for body in bodies:
+            _look_ahead(ahead, body)
+        if keep:
+            self._ahead = ahead
+
     def _take(self, if_current: tuple[AnyBody, ...] = ()) -> _Flight:
         """Seal what has gathered, and what must be current after it."""
         always, blobs = tuple(self._buffer), tuple(self._blobs)
         self._buffer.clear()
         self._blobs.clear()
         return _Flight(self._seal((*always, *if_current)), always, if_current, blobs)
+
+    def _together(self, bodies: tuple[AnyBody, ...], legs: Sequence[Leg], blobs: Sequence[Blob]) -> _Flight:
+        return _Flight(self._seal(bodies), bodies, (), tuple(blobs), tuple(legs))
 
     def _seal(self, bodies: Sequence[AnyBody]) -> tuple[Sealed, ...]:
         now, codec = self._now(), self._store.codec
@@ -167,19 +200,25 @@ class Journal:
             await self._send(self._flight or self._take())
 
     async def _send(self, flight: _Flight) -> bool:
-        """Send once. If others wrote first, fold what they wrote; what need not be current gathers again."""
-        self._flight = flight
-        leg = Extend(run=self.run, after=self.head, fence=self.fence, events=flight.events)
-        done = await self._store.append(leg, blobs=flight.blobs)
-        self._flight = None
-        if isinstance(done, Missed):
-            self._hear(done.events)
+        """Send once. If others wrote first, what need not be current gathers again."""
+        done = await self._dispatch(flight)
+        if isinstance(done, Missed) and not flight.legs:
             self._buffer[:0] = flight.always
             self._blobs[:0] = flight.blobs
-            return False
-        assert isinstance(done, Appended)
-        self._take_in(flight.events)
-        return True
+        return isinstance(done, Appended)
+
+    async def _dispatch(self, flight: _Flight) -> Appended | Missed | Taken:
+        """Send once, and fold what was written: these events, or what others wrote first."""
+        self._flight = flight
+        leg = Extend(run=self.run, after=self.head, fence=self.fence, events=flight.events)
+        done = await self._store.append(leg, *flight.legs, blobs=flight.blobs)
+        self._flight = None
+        if isinstance(done, Missed):
+            assert done.run == self.run, "other runs are created or told something, never extended"
+            self._hear(done.events)
+        elif isinstance(done, Appended):
+            self._take_in(flight.events)
+        return done
 
     def _hear(self, events: Sequence[Sealed]) -> None:
         """Fold what came from elsewhere, or from here with a reply that was lost."""
@@ -195,6 +234,8 @@ class Journal:
     def _take_in(self, events: Sequence[Sealed]) -> None:
         for sealed in events:
             self._fold.add(sealed.event, sealed.body)
+            if self._learn is not None:
+                self._learn(sealed.event, sealed.body)
             self._tail_bytes += len(sealed.event.body)
         self._tail_events += len(events)
         self.head = events[-1].event.head

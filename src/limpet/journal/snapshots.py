@@ -1,19 +1,24 @@
 """Snapshots: cached states of a run. Deleting them all changes no answer; one that cannot be read is not used."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import msgspec
 from msgspec import Struct
 
-from limpet.events import Head
+from limpet.events import AnyBody, Event, Head
 from limpet.events.values import encode
 from limpet.state import Fold, RunState
 from limpet.stores import Store
 
-__all__ = ["VERSION", "Loaded", "load", "load_whole", "save"]
+__all__ = ["VERSION", "Learn", "Loaded", "load", "load_whole", "save"]
 
 # Grows when RunState changes in a way that older snapshots do not fit; those are then folded anew from the log.
 VERSION = 1
+
+
+Learn = Callable[[Event, AnyBody], object]
+"""Something that is told every event of a log, in order."""
 
 
 class _Stored(Struct, frozen=True):
@@ -44,15 +49,18 @@ async def load(store: Store, run: str, *, at_most: int | None = None) -> RunStat
     return (await load_whole(store, run, at_most=at_most)).state
 
 
-async def load_whole(store: Store, run: str, *, at_most: int | None = None) -> Loaded:
-    """The state of a run from the newest snapshot that fits, and the log after it."""
-    state, snapshot_bytes = await _newest(store, run, at_most)
+async def load_whole(store: Store, run: str, *, at_most: int | None = None, learn: Learn | None = None) -> Loaded:
+    """The state of a run from the newest snapshot that fits, and the log after it; whoever learns needs all of it."""
+    state, snapshot_bytes = (None, 0) if learn is not None else await _newest(store, run, at_most)
     folding = Fold(state)
     tail_bytes = tail_events = 0
     async for event in store.log(run, after=state.position.seq if state else 0):
         if at_most is not None and event.seq > at_most:
             break
-        folding.add(event, store.decode(event))
+        body = store.decode(event)
+        folding.add(event, body)
+        if learn is not None:
+            learn(event, body)
         tail_bytes, tail_events = tail_bytes + len(event.body), tail_events + 1
     return Loaded(folding.freeze(), snapshot_bytes, tail_bytes, tail_events)
 

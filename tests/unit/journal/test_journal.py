@@ -12,15 +12,15 @@ from msgspec.structs import replace
 
 from limpet.clock import FrozenClock
 from limpet.errors import InvalidPatch, LeaseLost, StoreUnavailable, Tampered, UnknownEvent
-from limpet.events import Codec, PlanItem, StatePatch, Wait, canonical, inline
+from limpet.events import Codec, PlanItem, Revision, StatePatch, Wait, canonical, inline
 from limpet.events import bodies as b
 from limpet.journal import Journal, load, verify_run
 from limpet.journal.snapshots import save
 from limpet.state import fold
-from limpet.stores import Inline
+from limpet.stores import Create, Inline
 from limpet.stores.backend import Outcome
 from limpet.stores.conformance import Harness, World
-from limpet.stores.conformance.suite import answered, asked, completed, signalled, started
+from limpet.stores.conformance.suite import answered, asked, completed, created, signalled, started
 from limpet.stores.memory import MemoryBackend
 from limpet.stores.ops import Op
 from limpet.stores.sqlite import SqliteBackend
@@ -361,3 +361,101 @@ def _change(path: str, statement: str) -> None:
     db.execute("PRAGMA foreign_keys = OFF").fetchall()
     db.execute(statement).fetchall()
     db.close()
+
+
+# More than one run, more than one table
+
+
+async def test_blobs_go_with_the_events_that_refer_to_them(world: World) -> None:
+    """Also when a command slipped in and the events were sealed again."""
+    journal = await journal_of(world)
+    payload, blobs = world.store.pack("x" * 10_000)
+    await world.store.tell("r1", signalled("go"), actor="ann")
+    await journal.append(b.StepCompleted(name="t#1", number=1, attempt=1, output=payload), blobs=blobs)
+    assert await world.store.unpack(payload) == "x" * 10_000
+    assert await world.store.check_rows("r1") == []
+
+
+async def test_what_came_too_late_keeps_its_blobs(world: World) -> None:
+    """A late result is shown whole, an hour later too."""
+    journal = await journal_of(world)
+    payload, blobs = world.store.pack("x" * 10_000)
+    journal.add(b.StepCompleted(name="t#1", number=1, attempt=1, output=payload), blobs=blobs)
+    await world.store.release("r1", fence=1, worker="w1", reason="test")
+    with pytest.raises(LeaseLost):
+        await journal.flush()
+    await journal.keep_late()
+    world.advance("2h")
+    await world.store.collect_blobs()
+    assert await world.store.unpack(payload) == "x" * 10_000
+
+
+async def test_somebody_learns_every_event_once_and_in_order(world: World) -> None:
+    """From before the journal was opened, of its own, and of others'."""
+    await world.create("r1")
+    await world.store.tell("r1", signalled("early", command="c1"), actor="ann")
+    await world.worker()
+    [claimed] = await world.claim()
+    learnt: list[int] = []
+    journal = await Journal.open(world.store, claimed, world.clock.now, learn=lambda event, _: learnt.append(event.seq))
+    assert learnt == [1, 2, 3]
+    await world.store.tell("r1", signalled("late", command="c2"), actor="ann")
+    await journal.append(started())
+    assert learnt == [1, 2, 3, 4, 5]
+
+
+async def test_a_child_is_created_with_the_event_that_says_so(world: World) -> None:
+    """Both or neither; and after a command that slipped in."""
+    journal = await journal_of(world)
+    await world.store.tell("r1", signalled("go"), actor="ann")
+    assert await journal.append_together(CALLED, legs=[CHILD]) is None
+    assert (await world.kinds())[2:] == ["signal.received", "agent.called"]
+    assert (await world.store.get("child")).status == "pending"
+
+
+async def test_a_child_that_is_there_is_given_back(world: World) -> None:
+    """And nothing was written: the caller says what that means."""
+    await world.create("child", agent="other")
+    journal = await journal_of(world)
+    taken = await journal.append_together(CALLED, legs=[CHILD])
+    assert taken is not None
+    assert taken.row.agent == "other"
+    assert len(await world.log()) == 2
+
+
+@pytest.mark.parametrize("keeping", [True, False])
+async def test_a_child_whose_reply_was_lost_is_created_once(world: World, backend: LosesReplies, keeping: bool) -> None:
+    """Repeating it finds it, or does it."""
+    journal = await journal_of(world)
+    backend.losing, backend.keeping = 1, keeping
+    with pytest.raises(StoreUnavailable):
+        await journal.append_together(CALLED, legs=[CHILD])
+    await world.store.reopen()
+    assert await journal.append_together(CALLED, legs=[CHILD]) is None
+    assert (await world.kinds())[2:] == ["agent.called"]
+    await journal.append(started())
+    assert journal.head == (await world.store.get("r1")).head
+
+
+async def test_a_callers_writes_and_events_are_one(tmp_path: Path) -> None:
+    """The journal folds what was appended, and a patch that does not fit undoes the caller's writes too."""
+    path = tmp_path / "limpet.db"
+    async with World(Harness(backend=lambda clock: SqliteBackend(path, clock))) as world:
+        journal = await journal_of(world)
+
+        def work(connection: apsw.Connection, patch: StatePatch) -> tuple[list[b.StatePatched], list[Any]]:
+            connection.execute("CREATE TABLE IF NOT EXISTS mine (id INTEGER)")
+            connection.execute("INSERT INTO mine VALUES (1)")
+            return [b.StatePatched(name="p#1", patch=patch)], []
+
+        journal.add(started())
+        await journal.transact(lambda db: work(db, StatePatch(plan=(PlanItem(item="one"),))))
+        with pytest.raises(InvalidPatch):
+            await journal.transact(lambda db: work(db, StatePatch(retract=("nothing",))))
+        await journal.append(b.StatePatched(name="p#2", patch=StatePatch(revise=(Revision(index=0, status="done"),))))
+        assert (await world.kinds())[2:] == ["step.started", "state.patched", "state.patched"]
+        assert apsw.Connection(str(path)).execute("SELECT count(*) FROM mine").fetchall() == [(1,)]
+
+
+CALLED = b.AgentCalled(name="call#1", run="child", agent="other", mode="call", asked="")
+CHILD = Create(run="child", bodies=(created("other"),), actor="w1")
