@@ -18,6 +18,8 @@
     ├── Tampered              a log that does not fit its own hashes
     ├── UnknownEvent          written by a newer version of Limpet
     ├── SchemaTooNew          the store was migrated by a newer version of Limpet
+    ├── UnscopedParallel      parallel code without a scope of its own
+    ├── Divergence            the code is not the one that wrote the log
     ├── KeyMissing            what is stored was encrypted with a key that is not at hand
     ├── WrongKeys             the store and the keys that it is opened with do not belong together
     ├── BlobDamaged           stored bytes that are not what their name says
@@ -41,6 +43,7 @@ __all__ = [
     "BlobDamaged",
     "CommandConflict",
     "ConnectionLost",
+    "Divergence",
     "Expired",
     "ExtraMissing",
     "InputConflict",
@@ -61,6 +64,7 @@ __all__ = [
     "StoreUnavailable",
     "Tampered",
     "UnknownEvent",
+    "UnscopedParallel",
     "Unsupported",
     "WorkerAlive",
     "WrongKeys",
@@ -282,6 +286,29 @@ class SchemaTooNew(LimpetError):
     code = "schema_too_new"
     _says = "The store has schema {found}; this version of Limpet knows schemas up to {known}."
     _cure = "Upgrade Limpet on this machine; a store is never taken back to an older schema."
+
+
+@dataclass(eq=False, repr=False)
+class UnscopedParallel(LimpetError):
+    """Parallel code without a scope of its own: after a crash its results could swap."""
+
+    verb: str
+    scope: str
+    code = "unscoped_parallel"
+    _says = "{verb} was called by parallel code in {scope}, which belongs to another task or thread."
+    _cure = 'Give each branch a scope of its own: `async with run.scope("its name"):` around its verbs.'
+
+
+@dataclass(eq=False, repr=False)
+class Divergence(LimpetError):
+    """The code is not the one that wrote the log; nothing was done."""
+
+    run: str
+    verb: str
+    reason: str
+    code = "divergence"
+    _says = "The code of {run} has diverged from its log at {verb}: {reason}."
+    _cure = "Bring the older code back, guard the change with `run.version(...)`, or fork the run; then resume it."
 
 
 @dataclass(eq=False, repr=False)

@@ -1,0 +1,89 @@
+"""Was this call already made? The hardest question of the house, answered from a history. Pure.
+
+Divergence is judged when an unrecorded effect is about to start, not at the call: while recorded effects of the same
+scope have not been asked for, the code is somewhere else than it was, and doing something new could do it twice.
+"""
+
+from bisect import insort
+
+from limpet.engine.history import History, Record, scope_of
+from limpet.errors import Divergence
+
+__all__ = ["Ends", "Replay"]
+
+
+class Replay:
+    """One execution of an agent's code against what is recorded."""
+
+    def __init__(self, run: str, history: History) -> None:
+        self._run = run
+        self._history = history
+        self._unasked: dict[str, dict[str, Record]] = {}
+        for record in history.records.values():
+            if record.has_effect:
+                self._unasked.setdefault(scope_of(record.name), {})[record.name] = record
+        self.ends = Ends([record.end for record in history.records.values() if record.end is not None])
+
+    def find(self, name: str, kind: type[object], asked: str = "") -> Record | None:
+        """The record of a call, or nothing if it is new; raises Divergence if it was another call.
+
+        The record of a patch, a decision or a value stands, whatever the code asks for now.
+        """
+        record = self._history.records.get(name)
+        if record is None:
+            return None
+        self._unasked.get(scope_of(name), {}).pop(name, None)
+        if not isinstance(record.opened, kind):
+            raise self._divergence(name, f"it is recorded as {type(record.opened).__name__}")
+        runs_again = record.settled is None and not record.has_effect
+        if asked and record.asked and asked != record.asked and not runs_again:
+            raise self._divergence(name, "it is recorded with other arguments")
+        return record
+
+    def new_number(self) -> int:
+        """The number of a step that is not recorded."""
+        self._history.last_number += 1
+        return self._history.last_number
+
+    def chooses_new(self, scope: str) -> bool:
+        """Which side of a change an unrecorded `version` is on: the old one, while recorded effects wait."""
+        return not self._unasked.get(scope)
+
+    def check_new(self, name: str) -> None:
+        """Refuse an effect that is not recorded while recorded ones of its scope wait to be asked for."""
+        for waiting in self._unasked.get(scope_of(name), {}):
+            raise self._divergence(name, f"{waiting} is recorded there, and the code has not come to it")
+
+    def check_end(self) -> None:
+        """Refuse the end of the code while recorded effects were not asked for."""
+        for scope in self._unasked.values():
+            for name in scope:
+                raise self._divergence(name, "it is recorded, and the code ended without it")
+
+    def _divergence(self, name: str, reason: str) -> Divergence:
+        return Divergence(run=self._run, verb=name, reason=reason)
+
+
+class Ends:
+    """Recorded ends, handed over in the order of the log: whoever races sees the same winner again."""
+
+    def __init__(self, ends: list[int]) -> None:
+        self._left = sorted(ends, reverse=True)
+        self._pending: list[int] = []
+
+    def arrive(self, end: int) -> bool:
+        """A call has come to its recorded end: whether it is next, and returns at once; else it stays pending."""
+        if self._left and self._left[-1] == end:
+            self._left.pop()
+            return True
+        insort(self._pending, end)
+        return False
+
+    def next_pending(self) -> int | None:
+        """The code has gone quiet: the first end that waits is handed over; those before it were never asked for."""
+        if not self._pending:
+            return None
+        end = self._pending.pop(0)
+        while self._left and self._left[-1] <= end:
+            self._left.pop()
+        return end

@@ -1,0 +1,41 @@
+"""Who a call is: `name#occurrence` within a scope, taken at the call, whatever order the results come in.
+
+A scope belongs to one strand: the asyncio task, or the thread, that opened it. Two strands that called verbs in one
+scope would take their occurrences in an order that the next execution need not repeat: results would swap in silence.
+"""
+
+from collections import Counter
+from collections.abc import Hashable
+
+from limpet.errors import UnscopedParallel
+
+__all__ = ["Scope"]
+
+
+class Scope:
+    """A place in an agent's code, where names are counted."""
+
+    def __init__(self, path: str, owner: Hashable) -> None:
+        self.path = path
+        self._owner = owner
+        self._counts: Counter[str] = Counter()
+        self._inner: dict[str, Hashable] = {}
+
+    def take(self, name: str, strand: Hashable) -> str:
+        """The identity of a call that is made now."""
+        if strand != self._owner:
+            raise UnscopedParallel(verb=name, scope=self.path or "the agent's body")
+        self._counts[name] += 1
+        return f"{self.path}{name}#{self._counts[name]}"
+
+    def enter(self, name: str, strand: Hashable) -> "Scope":
+        """A scope inside this one, for whoever enters it; one name belongs to one strand."""
+        if self._inner.setdefault(name, strand) != strand:
+            raise UnscopedParallel(verb=f"scope({name!r})", scope=self.path or "the agent's body")
+        self._counts[f"{name}/"] += 1
+        occurrence = self._counts[f"{name}/"]
+        return Scope(f"{self.path}{name}/" if occurrence == 1 else f"{self.path}{name}#{occurrence}/", strand)
+
+    def turn(self, loop: str, number: int) -> "Scope":
+        """The scope of one turn of a loop, which has an identity itself."""
+        return Scope(f"{loop}/{number}/", self._owner)

@@ -1,0 +1,111 @@
+"""What a log says about each call."""
+
+from limpet.events import StatePatch, inline
+from limpet.events import bodies as b
+from tests.unit.engine.histories import FAILURE, completed, failed, history_of, started
+
+
+def test_a_step_is_settled_by_its_result() -> None:
+    """Its record has the first attempt, the end, and its place in the log."""
+    history = history_of(started("a#1"), completed("a#1"))
+    record = history.records["a#1"]
+    assert (record.end, record.settled, record.asked) == (2, completed("a#1"), "a")
+    assert history.last_number == 1
+
+
+def test_a_step_that_will_be_tried_again_is_open() -> None:
+    """Only the last failure settles it."""
+    open_ = history_of(started("a#1"), failed("a#1", again_at=5))
+    assert open_.records["a#1"].settled is None
+    assert open_.records["a#1"].latest == failed("a#1", again_at=5)
+    over = history_of(started("a#1"), failed("a#1", again_at=5), started("a#1", attempt=2), failed("a#1"))
+    assert over.records["a#1"].end == 4
+
+
+def test_an_unknown_step_is_open_until_it_is_resolved() -> None:
+    """Applied or given up settles it; not applied lets it be tried again."""
+    unknown = b.StepUnknown(name="a#1", number=1, attempt=1, reason="died")
+    assert history_of(started("a#1"), unknown).records["a#1"].settled is None
+    for outcome, settles in (("applied", True), ("gave_up", True), ("not_applied", False)):
+        resolved = b.StepResolved(name="a#1", number=1, attempt=1, how="person", outcome=outcome)  # type: ignore[arg-type]
+        record = history_of(started("a#1"), unknown, resolved).records["a#1"]
+        assert (record.settled is not None) is settles
+        assert record.latest == resolved
+
+
+def test_what_is_recorded_whole_is_settled_at_once() -> None:
+    """Patches, decisions, values and versions have one event."""
+    history = history_of(
+        b.StatePatched(name="patch#1", patch=StatePatch(goal="g")),
+        b.DecisionMade(name="decide#1", question="?", chosen=inline(1), options=inline([1]), because="x"),
+        b.ValueRecorded(name="now#1", value=inline(5)),
+        b.VersionChosen(name="version:x#1", change="x", chosen=True),
+    )
+    assert [record.end for record in history.records.values()] == [1, 2, 3, 4]
+    assert not any(record.has_effect for record in history.records.values())
+
+
+def test_a_wait_names_the_command_that_ended_it() -> None:
+    """Commands are kept by their place."""
+    signal = b.SignalReceived(command="c1", signal="go", value=inline(7))
+    history = history_of(
+        b.WaitOpened(name="receive:go#1", signal="go"),
+        signal,
+        b.WaitEnded(name="receive:go#1", how="received", event=2),
+    )
+    settled = history.records["receive:go#1"].settled
+    assert isinstance(settled, b.WaitEnded)
+    assert settled.event is not None
+    assert history.commands[settled.event] == signal
+
+
+def test_a_request_of_a_step_is_not_a_call() -> None:
+    """The step asks for itself; an ask of the code is a call."""
+    approval = b.RequestOpened(request="q1", name="pay#1", kind="approval", question="?")
+    ask = b.RequestOpened(request="q2", name="ask#1", kind="ask", question="?")
+    assert list(history_of(approval, ask).records) == ["ask#1"]
+
+
+def test_what_has_an_effect() -> None:
+    """Steps that are no reads, and whatever asks or calls somebody."""
+    history = history_of(
+        started("read#1", 1, effect="none"),
+        *(started(f"{effect}#1", number, effect=effect) for number, effect in enumerate(("idempotent", "once"), 2)),
+        b.RequestOpened(request="q", name="ask#1", kind="ask", question="?"),
+        b.AgentCalled(name="call#1", run="c", agent="x", mode="call", asked=""),
+        b.TimerSet(name="sleep#1", wake=5),
+    )
+    assert [name for name, record in history.records.items() if record.has_effect] == [
+        "idempotent#1",
+        "once#1",
+        "ask#1",
+        "call#1",
+    ]
+
+
+def test_a_resume_takes_back_the_failure_that_ended_the_run() -> None:
+    """And no other: what the code caught stays as it was."""
+    ended = b.RunFailed(failure=FAILURE, name="b#1", number=2)
+    bodies = (started("a#1"), failed("a#1"), started("b#1", 2), failed("b#1", 2), ended)
+    history = history_of(*bodies, b.ResumeRequested(command="c1"))
+    assert history.records["a#1"].settled == failed("a#1")
+    assert history.records["b#1"].settled is None
+    assert history_of(*bodies).records["b#1"].settled is not None
+
+
+def test_a_resume_of_a_paused_run_takes_back_nothing() -> None:
+    """There was no failure."""
+    history = history_of(started("a#1"), failed("a#1"), b.ResumeRequested(command="c1"))
+    assert history.records["a#1"].settled is not None
+
+
+def test_turns_that_are_over_are_forgotten() -> None:
+    """However many there were: nobody comes to them again; what is outside the loop stays."""
+    bodies = [started("before#1", 1), completed("before#1", 1)]
+    for turn in range(1, 101):
+        name = f"turns#1/{turn}/think#1"
+        bodies += [b.TurnStarted(loop="turns#1", number=turn), started(name, turn + 1), completed(name, turn + 1)]
+        bodies += [started(f"turns#1/{turn}/deep/x#1", turn + 1), completed(f"turns#1/{turn}/deep/x#1", turn + 1)]
+    history = history_of(*bodies)
+    assert list(history.records) == ["before#1", "turns#1/100/think#1", "turns#1/100/deep/x#1"]
+    assert history.last_number == 101
