@@ -18,6 +18,8 @@
     ├── Tampered              a log that does not fit its own hashes
     ├── UnknownEvent          written by a newer version of Limpet
     ├── SchemaTooNew          the store was migrated by a newer version of Limpet
+    ├── DefinitionError       a tool or an agent that cannot be
+    ├── NotDurable            a tool was called directly in an agent's code
     ├── UnscopedParallel      parallel code without a scope of its own
     ├── Divergence            the code is not the one that wrote the log
     ├── KeyMissing            what is stored was encrypted with a key that is not at hand
@@ -43,6 +45,7 @@ __all__ = [
     "BlobDamaged",
     "CommandConflict",
     "ConnectionLost",
+    "DefinitionError",
     "Divergence",
     "Expired",
     "ExtraMissing",
@@ -56,6 +59,7 @@ __all__ = [
     "KeyMissing",
     "LeaseLost",
     "LimpetError",
+    "NotDurable",
     "NotFound",
     "SchemaTooNew",
     "StaleServer",
@@ -286,6 +290,27 @@ class SchemaTooNew(LimpetError):
     code = "schema_too_new"
     _says = "The store has schema {found}; this version of Limpet knows schemas up to {known}."
     _cure = "Upgrade Limpet on this machine; a store is never taken back to an older schema."
+
+
+@dataclass(eq=False, repr=False)
+class DefinitionError(LimpetError):
+    """A tool or an agent that cannot be; raised where it is defined."""
+
+    what: str
+    reason: str
+    code = "definition_error"
+    _says = "{what} cannot be defined so: {reason}."
+    _cure = "Mend the definition; nothing was started."
+
+
+@dataclass(eq=False, repr=False)
+class NotDurable(LimpetError):
+    """A tool was called directly in an agent's code: its result would not be recorded."""
+
+    tool: str
+    code = "not_durable"
+    _says = "The tool {tool} was called directly inside an agent."
+    _cure = "Write `run.step({tool}, ...)`; in another tool and outside a run, a direct call is fine."
 
 
 @dataclass(eq=False, repr=False)

@@ -1,0 +1,111 @@
+"""Exceptions as data: what is recorded of an error, and questions about it that are answered from the record alone.
+
+An exception is somebody else's code: its text, its facts and its attributes may fail, be endless or hold half a
+character. Whatever it does, recording it succeeds, because a failure that cannot be recorded would be lost.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from traceback import TracebackException
+from typing import TypeVar
+
+from limpet.errors import LimpetError
+from limpet.events import Failure, Payload, canonical, inline
+
+__all__ = ["failure_of", "message_of", "was"]
+
+MAX_MESSAGE = 4_000
+MAX_TRACEBACK = 8_000
+# One frame or one message within a traceback: a long message must not push out all frames.
+MAX_PIECE = 2_000
+# Frames of one exception; more than the text has room for.
+MAX_FRAMES = 100
+
+T = TypeVar("T")
+
+
+def failure_of(error: BaseException, *, facts: Mapping[str, object] | None = None) -> Failure:
+    """The error as data; `facts` are added to those that a LimpetError has. Never raises."""
+    return Failure(
+        type=_qualified(type(error)),
+        mro=tuple(_qualified(each) for each in _lineage(type(error))),
+        message=message_of(error),
+        code=_code(error),
+        facts=_payload({**_facts(error), **(facts or {})}),
+        traceback=_traceback(error),
+    )
+
+
+def was(failure: Failure, kind: type[BaseException] | str) -> bool:
+    """Whether the recorded error was of this class, or of one with this name: qualified, or the end of one."""
+    names = (failure.type, *failure.mro)
+    if isinstance(kind, type):
+        return _qualified(kind) in names
+    return any(name == kind or name.endswith(f".{kind}") for name in names)
+
+
+def message_of(error: BaseException) -> str:
+    """What the error says, within bounds, even if it cannot say it."""
+    return _attempt(lambda: _clean(str(error)[:MAX_MESSAGE]), f"<{_qualified(type(error))} without readable text>")
+
+
+def _attempt(ask: Callable[[], T], otherwise: T) -> T:
+    """What a foreign object answers, or the alternative."""
+    try:
+        return ask()
+    except BaseException:  # noqa: BLE001 - it may raise anything, and the failure must be recorded all the same
+        return otherwise
+
+
+def _clean(text: str) -> str:
+    """Plain text without lone surrogates, whatever subclass of str it was."""
+    return str.encode(text, "utf-8", "replace").decode()
+
+
+def _qualified(kind: type) -> str:
+    # Asked of `type` itself, because a metaclass may answer anything.
+    module = _attempt(lambda: _clean(type.__getattribute__(kind, "__module__")), "")
+    name = _clean(type.__getattribute__(kind, "__qualname__"))
+    return f"{module}.{name}" if module else name
+
+
+def _lineage(kind: type) -> tuple[type, ...]:
+    every: tuple[type, ...] = type.__getattribute__(kind, "__mro__")
+    return tuple(each for each in every if each is not object)
+
+
+def _code(error: BaseException) -> str:
+    if not issubclass(type(error), LimpetError):
+        return ""
+    return _attempt(lambda: _clean(getattr(error, "code", "")), "")
+
+
+def _facts(error: BaseException) -> dict[str, object]:
+    if not issubclass(type(error), LimpetError):
+        return {}
+    return _attempt(lambda: dict(getattr(error, "facts", {})), {})
+
+
+def _payload(facts: Mapping[str, object]) -> Payload | None:
+    return (
+        _attempt(lambda: inline({_clean(name): _plain(fact) for name, fact in facts.items()}), None) if facts else None
+    )
+
+
+def _plain(fact: object) -> object:
+    """The fact as it is, if it can be stored; else how it shows itself."""
+    shown = f"<{_qualified(type(fact))} without readable form>"
+    return fact if _attempt(lambda: bool(canonical(fact)), False) else _attempt(lambda: _shown(fact), shown)
+
+
+def _shown(fact: object) -> str:
+    return _clean(repr(fact)[:MAX_MESSAGE])
+
+
+def _traceback(error: BaseException) -> str:
+    """The end of the traceback: there is what happened."""
+    return _attempt(lambda: _clean("".join(_pieces(error))[-MAX_TRACEBACK:]), "")
+
+
+def _pieces(error: BaseException) -> Iterator[str]:
+    for piece in TracebackException.from_exception(error, limit=-MAX_FRAMES).format():
+        yield piece if len(piece) <= MAX_PIECE else f"{piece[:MAX_PIECE]}…\n"

@@ -1,0 +1,119 @@
+"""Values as agents and tools declare them: to JSON and back, by annotation.
+
+msgspec does what it can: plain types, dataclasses, TypedDicts, its own structs, dates. pydantic does its own models; it
+takes long to import, so this module alone imports it, when a declared type needs it. What is declared nowhere must be
+plain JSON, and comes back as it is: the strict walk of `canonical` refuses the rest.
+"""
+
+import dataclasses
+from functools import lru_cache
+from inspect import Parameter
+from typing import Any, get_args, get_type_hints, is_typeddict
+
+import msgspec
+
+from limpet.errors import InvalidValue
+from limpet.events import canonical
+
+__all__ = ["Shape", "shape"]
+
+# Left as they are, so that the strict walk refuses them: JSON has no bytes.
+_NOT_JSON = (bytes, bytearray, memoryview)
+_UNDECLARED = (Any, object, Parameter.empty)
+
+
+class Shape:
+    """How values of one annotation become JSON, and come back."""
+
+    def __init__(self, hint: Any) -> None:
+        self._hint = hint
+        self._adapter = _adapter(hint) if _has_model(hint) else None
+
+    def dump(self, value: object) -> Any:
+        """The value as plain JSON; raises InvalidValue for what JSON cannot carry."""
+        try:
+            plain = self._plain(value)
+        except (TypeError, ValueError, RecursionError) as error:  # msgspec's and pydantic's own are among them
+            raise InvalidValue(path="$", reason=_first_line(error)) from error
+        canonical(plain)
+        return plain
+
+    def load(self, plain: Any) -> Any:
+        """The value of the declared type; raises InvalidValue for what is not one."""
+        if self._hint in _UNDECLARED:
+            return plain
+        try:
+            if self._adapter is not None:
+                return self._adapter.validate_python(plain)
+            return msgspec.convert(plain, self._hint, strict=True, str_keys=True)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InvalidValue(path="$", reason=_first_line(error)) from error
+
+    def _plain(self, value: object) -> Any:
+        if self._adapter is not None:
+            return self._adapter.dump_python(value, mode="json", by_alias=False, warnings="error")
+        if self._hint in _UNDECLARED and not _is_record(value):
+            return value
+        return _as_lists(msgspec.to_builtins(value, builtin_types=_NOT_JSON, str_keys=True, enc_hook=_model_as_json))
+
+
+def shape(hint: Any) -> Shape:
+    """The shape of an annotation, whose names are resolved; none means plain JSON."""
+    try:
+        return _cached(hint)
+    except TypeError:  # an annotation that has no hash
+        return Shape(hint)
+
+
+@lru_cache(maxsize=1024)
+def _cached(hint: Any) -> Shape:
+    return Shape(hint)
+
+
+def _adapter(hint: Any) -> Any:
+    from pydantic import TypeAdapter  # noqa: PLC0415 - it takes 300 ms, and most programs have it by now
+
+    return TypeAdapter(hint)
+
+
+def _has_model(hint: Any, seen: frozenset[Any] = frozenset()) -> bool:
+    """Whether a pydantic model is somewhere in an annotation."""
+    if _is_model(hint):
+        return True
+    if isinstance(hint, type) and hint not in seen and _has_fields(hint):
+        return any(_has_model(each, seen | {hint}) for each in get_type_hints(hint).values())
+    return any(_has_model(each, seen) for each in get_args(hint))
+
+
+def _has_fields(hint: type) -> bool:
+    named_tuple = issubclass(hint, tuple) and hasattr(hint, "_fields")
+    return dataclasses.is_dataclass(hint) or is_typeddict(hint) or issubclass(hint, msgspec.Struct) or named_tuple
+
+
+def _is_model(hint: Any) -> bool:
+    return isinstance(hint, type) and hasattr(hint, "__pydantic_validator__")
+
+
+def _is_record(value: object) -> bool:
+    """Whether a value that nobody declared has fields of its own, and so is an object in JSON."""
+    kind = type(value)
+    return _is_model(kind) or dataclasses.is_dataclass(kind) or issubclass(kind, msgspec.Struct)
+
+
+def _as_lists(value: Any) -> Any:
+    """The same with lists for tuples, which msgspec leaves as they are: a declared tuple comes back as one."""
+    if isinstance(value, dict):
+        return {key: _as_lists(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_as_lists(each) for each in value]
+    return value
+
+
+def _model_as_json(value: Any) -> Any:
+    if _is_model(type(value)):
+        return value.model_dump(mode="json")
+    raise InvalidValue(path="$", reason=f"{type(value).__module__}.{type(value).__qualname__} is not a JSON type")
+
+
+def _first_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:500] or type(error).__name__

@@ -1,0 +1,229 @@
+"""Tools: functions with a declared effect, which steps call.
+
+`effect` must be said, because nobody else can know it: what does repeating this function mean? A tool registers its
+name in the process, so that it is found again by it; the same function may be defined again (a reload, a notebook).
+"""
+
+import inspect
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, update_wrapper
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast, get_type_hints, overload
+
+from limpet.clock import Duration, microseconds
+from limpet.engine.place import is_in_agent
+from limpet.engine.shapes import Shape, shape
+from limpet.engine.traits import EFFECTS, Effect, Traits
+from limpet.errors import DefinitionError, NotDurable
+from limpet.events import digest
+from limpet.policy.retry import Retry
+
+__all__ = ["Done", "Tool", "find_tool", "idempotency_key", "tool"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+R = TypeVar("R")
+
+_tools: dict[str, "Tool[..., Any, Any]"] = {}
+
+
+class Done(Generic[T]):
+    """It was applied, and this was its result."""
+
+    def __init__(self, result: T) -> None:
+        self.result = result
+
+
+@dataclass
+class Hooks:
+    """What belongs to a tool, however it is called."""
+
+    verify: Callable[..., Any] | None = None
+    compensate: Callable[..., Any] | None = None
+
+
+class Tool(Generic[P, T, R]):
+    """A function with a declared effect."""
+
+    def __init__(self, fn: Callable[P, R], name: str, traits: Traits) -> None:
+        self.fn, self.name, self.traits = fn, name, traits
+        self.step_name = name
+        """What its steps are called in the log."""
+        self.hooks = Hooks()
+        update_wrapper(self, fn)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """The plain function, outside of an agent's own code."""
+        if is_in_agent():
+            raise NotDurable(tool=self.name)
+        return self.fn(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<tool {self.name}, effect {self.traits.effect!r}>"
+
+    def options(
+        self, *, name: str | None = None, retry: Retry | None = None, timeout: Duration | None = None
+    ) -> "Tool[P, T, R]":
+        """The same tool, called otherwise: under another name in the log, more patiently, for longer."""
+        longer = self.traits.timeout if timeout is None else microseconds(timeout)
+        other: Tool[P, T, R] = Tool(
+            self.fn, self.name, replace(self.traits, retry=retry or self.traits.retry, timeout=longer)
+        )
+        other.step_name, other.hooks = name or self.step_name, self.hooks
+        return other
+
+    def verify(
+        self, fn: Callable[P, Awaitable[Done[T] | None] | Done[T] | None]
+    ) -> Callable[P, Awaitable[Done[T] | None] | Done[T] | None]:
+        """Say how to find out whether an attempt without an answer was applied: `Done(result)`, or None if not."""
+        self.hooks.verify = self._once("verify", self.hooks.verify, fn)
+        return fn
+
+    def compensate(
+        self, fn: Callable[Concatenate[T | None, P], Awaitable[None] | None]
+    ) -> Callable[Concatenate[T | None, P], Awaitable[None] | None]:
+        """Say how it is undone; the result comes first, None when it is not known."""
+        if self.traits.effect == "none" or self.traits.irreversible:
+            reason = "it has no effect" if self.traits.effect == "none" else "it is irreversible"
+            raise DefinitionError(what=f"The compensation of {self.name}", reason=reason)
+        self.hooks.compensate = self._once("compensate", self.hooks.compensate, fn)
+        return fn
+
+    def _once(self, what: str, before: Callable[..., Any] | None, fn: Callable[..., Any]) -> Callable[..., Any]:
+        if before is not None and _origin(before) != _origin(fn):
+            raise DefinitionError(what=f"{self.name}.{what}", reason="there is one already")
+        return fn
+
+    @property
+    def is_async(self) -> bool:
+        """Whether its function is a coroutine function."""
+        return inspect.iscoroutinefunction(self.fn)
+
+    # Arguments and results, as JSON and back
+
+    @cached_property
+    def _signature(self) -> inspect.Signature:
+        return inspect.signature(self.fn)
+
+    @cached_property
+    def _shapes(self) -> Mapping[str, Shape]:
+        """Of every parameter and of the result; looked up late, when all names are there."""
+        hints = get_type_hints(self.fn)
+        return {name: shape(hints.get(name, Any)) for name in (*self._signature.parameters, "return")}
+
+    def bind(self, args: Sequence[object], kwargs: Mapping[str, object]) -> dict[str, Any]:
+        """The arguments as JSON by their names, less those that are as by default: a new default changes nothing."""
+        try:
+            bound = self._signature.bind(*args, **kwargs).arguments
+        except TypeError as error:
+            raise TypeError(f"{self.name}: {error}") from None
+        given = {name: self._dump(name, value) for name, value in bound.items()}
+        return {name: value for name, value in given.items() if not self._is_default(name, value)}
+
+    def unbind(self, given: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """How the function is called with arguments that were bound, and perhaps edited since."""
+        bound = self._signature.bind_partial()
+        for name, value in given.items():
+            bound.arguments[name] = self._load(name, value)
+        return bound.args, bound.kwargs
+
+    def dump_result(self, value: object) -> Any:
+        """A result as JSON."""
+        return self._shapes["return"].dump(value)
+
+    def load_result(self, value: Any) -> Any:
+        """A result as its annotation says."""
+        return self._shapes["return"].load(value)
+
+    def _dump(self, name: str, value: Any) -> Any:
+        match self._signature.parameters[name].kind:
+            case inspect.Parameter.VAR_POSITIONAL:
+                return [self._shapes[name].dump(each) for each in value]
+            case inspect.Parameter.VAR_KEYWORD:
+                return {key: self._shapes[name].dump(each) for key, each in value.items()}
+            case _:
+                return self._shapes[name].dump(value)
+
+    def _load(self, name: str, value: Any) -> Any:
+        match self._signature.parameters[name].kind:
+            case inspect.Parameter.VAR_POSITIONAL:
+                return tuple(self._shapes[name].load(each) for each in value)
+            case inspect.Parameter.VAR_KEYWORD:
+                return {key: self._shapes[name].load(each) for key, each in value.items()}
+            case _:
+                return self._shapes[name].load(value)
+
+    def _is_default(self, name: str, value: Any) -> bool:
+        default = self._signature.parameters[name].default
+        return default is not inspect.Parameter.empty and self._shapes[name].dump(default) == value
+
+
+class _Define(Protocol):
+    """What makes a function a tool."""
+
+    @overload
+    def __call__(self, fn: Callable[P, Awaitable[T]], /) -> Tool[P, T, Awaitable[T]]: ...
+
+    @overload
+    def __call__(self, fn: Callable[P, T], /) -> Tool[P, T, T]: ...
+
+
+class _Declare(Protocol):
+    """`tool`, as its users see it: the effect must be said."""
+
+    def __call__(  # noqa: PLR0913 - all by name, and few at a time
+        self,
+        *,
+        effect: Effect,
+        name: str | None = None,
+        risk: str | None = None,
+        retry: Retry | None = None,
+        timeout: Duration | None = None,
+        not_applied: tuple[type[BaseException], ...] = (),
+        irreversible: bool = False,
+    ) -> _Define:
+        """Make a function a tool."""
+
+
+def _declare(
+    *, effect: Effect | None = None, name: str | None = None, timeout: Duration | None = None, **more: Any
+) -> _Define:
+    if effect is None or effect not in EFFECTS:
+        choices = "; ".join(f"{each!r}, {meaning}" for each, meaning in EFFECTS.items())
+        said = "is not said" if effect is None else f"is {effect!r}"
+        raise DefinitionError(what=name or "A tool", reason=f"its effect {said}: say one of {choices}")
+    traits = Traits(effect=effect, timeout=None if timeout is None else microseconds(timeout), **more)
+
+    def define(fn: Callable[..., Any], /) -> Tool[..., Any, Any]:
+        made: Tool[..., Any, Any] = Tool(fn, name or fn.__name__, traits)
+        _register(made)
+        return made
+
+    return cast("_Define", define)
+
+
+tool: _Declare = _declare
+
+
+def find_tool(name: str) -> Tool[..., Any, Any] | None:
+    """The tool that is registered under a name in this process."""
+    return _tools.get(name)
+
+
+def _register(made: Tool[..., Any, Any]) -> None:
+    if made.traits.effect == "transaction" and made.is_async:
+        raise DefinitionError(what=made.name, reason="a transaction is a plain function: it waits for nothing else")
+    before = _tools.get(made.name)
+    if before is not None and _origin(before.fn) != _origin(made.fn):
+        other = ".".join(_origin(before.fn))
+        raise DefinitionError(what=made.name, reason=f"{other} is a tool of that name already; give one of them name=")
+    _tools[made.name] = made
+
+
+def _origin(fn: Callable[..., Any]) -> tuple[str, str]:
+    return fn.__module__, fn.__qualname__
+
+
+def idempotency_key(run: str, number: int, name: str, args: Mapping[str, Any]) -> str:
+    """The key of an action, the same on every attempt and resume; its form is frozen."""
+    return f"{run}:step_{number}:{name}:{digest(dict(args))[:16]}"

@@ -1,0 +1,206 @@
+"""Tools: what they declare, how they are called, and how their arguments become JSON and come back."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from limpet.engine.place import entered
+from limpet.engine.tools import Tool, find_tool, idempotency_key, tool
+from limpet.errors import DefinitionError, InvalidValue, NotDurable
+from limpet.policy.retry import Retry
+
+
+@dataclass
+class Order:
+    """Something with a type."""
+
+    id: str
+    cents: int
+
+
+@tool(effect="none")
+async def fetch_order(order: str, *, fresh: bool = False) -> Order:
+    """A read."""
+    return Order(order, 900 if fresh else 800)
+
+
+@tool(effect="idempotent", risk="external_action", retry=Retry(5), timeout="10s")
+def refund(order: Order, cents: int = 100, *notes: str, **more: int) -> str:
+    """An effect."""
+    return f"{order.id}:{cents}:{notes}:{more}"
+
+
+# Definitions
+
+
+def test_a_tool_is_known_by_its_function() -> None:
+    """Name, documentation and traits."""
+    assert (refund.name, refund.__doc__, refund.traits.effect) == ("refund", "An effect.", "idempotent")
+    assert (refund.traits.risk, refund.traits.timeout) == ("external_action", 10_000_000)
+    assert find_tool("refund") is refund
+    assert find_tool("nobody") is None
+    assert (fetch_order.is_async, refund.is_async) == (True, False)
+    assert repr(refund) == "<tool refund, effect 'idempotent'>"
+
+
+def test_the_effect_must_be_said() -> None:
+    """And the error names the choices."""
+    for given in ({}, {"effect": "maybe"}):
+        with pytest.raises(DefinitionError) as raised:
+            tool(**given)  # type: ignore[arg-type]
+        assert all(effect in str(raised.value) for effect in ("none", "idempotent", "once", "transaction"))
+
+
+def test_the_same_function_may_be_defined_again() -> None:
+    """A reload or a notebook; another function under that name is refused."""
+
+    def define() -> Tool[[], None, None]:
+        @tool(effect="none", name="defined-twice")
+        def work() -> None:
+            """Nothing."""
+
+        return work
+
+    define()
+    second = define()
+    assert find_tool("defined-twice") is second
+    with pytest.raises(DefinitionError, match="of that name already"):
+
+        @tool(effect="none", name="defined-twice")
+        def other() -> None:
+            """Something else."""
+
+
+def test_a_transaction_waits_for_nothing() -> None:
+    """It is a plain function."""
+    with pytest.raises(DefinitionError, match="plain function"):
+
+        @tool(effect="transaction")
+        async def work() -> None:
+            """It would wait."""
+
+
+def test_options_change_how_it_is_called_and_not_what_it_is() -> None:
+    """The registered name, the function and what undoes it stay."""
+    patient = refund.options(name="refund-again", retry=Retry(9), timeout=timedelta(minutes=1))
+    assert (patient.name, patient.step_name, patient.traits.timeout) == ("refund", "refund-again", 60_000_000)
+    assert patient.traits.retry == Retry(9)
+    assert (patient.traits.risk, patient.fn, patient.hooks) == (refund.traits.risk, refund.fn, refund.hooks)
+    assert (refund.step_name, refund.traits.retry) == ("refund", Retry(5))
+    assert find_tool("refund") is refund
+
+
+def test_what_cannot_be_undone_has_no_compensation() -> None:
+    """Neither a read, nor what says that it is irreversible; and there is one."""
+
+    @tool(effect="once", irreversible=True)
+    def launch() -> None:
+        """It is gone."""
+
+    @tool(effect="once")
+    def book() -> str:
+        """It can be undone."""
+        return "B-1"
+
+    def unlaunch(result: None) -> None:
+        """There is no way back."""
+
+    def unfetch(result: Order | None, order: str, *, fresh: bool = False) -> None:
+        """There is nothing to undo."""
+
+    with pytest.raises(DefinitionError, match="irreversible"):
+        launch.compensate(unlaunch)
+    with pytest.raises(DefinitionError, match="no effect"):
+        fetch_order.compensate(unfetch)
+
+    @book.compensate
+    def unbook(result: str | None) -> None:
+        """Undo it."""
+
+    with pytest.raises(DefinitionError, match="one already"):
+
+        @book.compensate
+        def unbook_otherwise(result: str | None) -> None:
+            """Undo it in another way."""
+
+    assert book.options(name="x").hooks.compensate is unbook
+
+
+# Calls
+
+
+async def test_outside_of_an_agent_it_is_the_function() -> None:
+    """In another tool too."""
+    assert await fetch_order("o1", fresh=True) == Order("o1", 900)
+    with entered("tool"):
+        assert refund(Order("o1", 1)) == "o1:100:():{}"
+
+
+def test_in_an_agent_a_direct_call_is_refused() -> None:
+    """Its result would not be recorded; a tool that the agent's step calls may call others."""
+    with entered("agent"):
+        with pytest.raises(NotDurable, match=r"run\.step\(refund"):
+            refund(Order("o1", 1))
+        with entered("tool"):
+            assert refund(Order("o1", 1)) == "o1:100:():{}"
+
+
+# Arguments
+
+
+def test_arguments_are_bound_to_their_names() -> None:
+    """However they were given, they are the same; and what is as by default is left out."""
+    given: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
+        ((Order("o1", 1), 100), {}),
+        ((Order("o1", 1),), {"cents": 100}),
+        ((), {"order": Order("o1", 1)}),
+    ]
+    assert [refund.bind(args, kwargs) for args, kwargs in given] == [{"order": {"id": "o1", "cents": 1}}] * 3
+    assert refund.bind((Order("o1", 1), 5, "a", "b"), {"x": 1}) == {
+        "order": {"id": "o1", "cents": 1},
+        "cents": 5,
+        "notes": ["a", "b"],
+        "more": {"x": 1},
+    }
+
+
+def test_bound_arguments_call_the_function_as_before() -> None:
+    """With values of the declared types."""
+    calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
+        ((Order("o1", 1),), {}),
+        ((Order("o1", 1), 5, "a", "b"), {"x": 1, "y": 2}),
+        ((), {"order": Order("o2", 3), "cents": 7}),
+    ]
+    for args, kwargs in calls:
+        again, named = refund.unbind(refund.bind(args, kwargs))
+        assert refund.fn(*again, **named) == refund.fn(*args, **kwargs)
+    assert fetch_order.unbind(fetch_order.bind(("o1",), {"fresh": True})) == (("o1",), {"fresh": True})
+
+
+def test_wrong_arguments_are_refused_before_anything() -> None:
+    """As Python does, with the tool's name; and what is no JSON as we do."""
+    with pytest.raises(TypeError, match="refund: missing a required argument: 'order'"):
+        refund.bind((), {})
+    with pytest.raises(InvalidValue):
+        refund.unbind({"order": {"id": 5}})
+
+
+def test_a_result_comes_back_as_it_is_declared() -> None:
+    """Of an async function too."""
+    stored = fetch_order.dump_result(Order("o1", 5))
+    assert stored == {"id": "o1", "cents": 5}
+    assert fetch_order.load_result(stored) == Order("o1", 5)
+
+
+def test_keys_are_frozen() -> None:
+    """Their form is a promise: an action that is under way must have the same key in every version."""
+    assert idempotency_key("ticket-42", 6, "refund", {"order": "o1", "cents": 900}) == (
+        "ticket-42:step_6:refund:" + FROZEN
+    )
+    assert idempotency_key("r", 1, "t", {"b": 1, "a": [True, None, "é"]}) == f"r:step_1:t:{FROZEN_TOO}"
+
+
+FROZEN = "a52e8681a6279b3c"
+FROZEN_TOO = "17c8c6f7f948ee1c"
