@@ -54,7 +54,10 @@ class Shape:
             return self._adapter.dump_python(value, mode="json", by_alias=False, warnings="error")
         if self._hint in _UNDECLARED and not _is_record(value):
             return value
-        return _as_lists(msgspec.to_builtins(value, builtin_types=_NOT_JSON, str_keys=True, enc_hook=_model_as_json))
+        plain = msgspec.to_builtins(
+            value, builtin_types=_NOT_JSON, str_keys=True, enc_hook=_model_as_json, order="deterministic"
+        )
+        return _as_lists(plain)
 
 
 def shape(hint: Any) -> Shape:

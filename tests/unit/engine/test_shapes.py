@@ -169,6 +169,11 @@ def test_an_annotation_without_a_hash_has_a_shape() -> None:
     assert shape(dict[str, Any] | None).load({"a": [1]}) == {"a": [1]}
 
 
+def test_a_set_is_the_same_in_every_process() -> None:
+    """Its order does not depend on how this process hashes text: a digest of it must not change on resume."""
+    assert shape(set[str]).dump({"c", "a", "b"}) == ["a", "b", "c"]
+
+
 def test_pydantic_is_imported_only_for_its_own() -> None:
     """It costs a third of a second."""
     program = "import sys; from limpet.engine.shapes import shape; shape(dict[str, int]).dump({'a': 1}); "
