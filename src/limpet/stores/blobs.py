@@ -14,7 +14,6 @@ from limpet.events import Codec, Packed, Payload, canonical
 
 __all__ = [
     "CHUNK",
-    "GRACE",
     "INLINE",
     "Blob",
     "BlobRow",
@@ -28,8 +27,6 @@ __all__ = [
 INLINE = 8 * 1024
 """Up to this many bytes of JSON stay in their event."""
 CHUNK = 1024 * 1024
-GRACE = 3600 * 10**6
-"""How long a blob lives that nobody refers to, in microseconds."""
 
 
 class Blob(NamedTuple):
