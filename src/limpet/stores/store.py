@@ -147,7 +147,7 @@ class Store:
         """Commit what `work` writes on the connection that it is given together with the events that it returns.
 
         Both are there or both are not. `work` is a plain function and waits for nothing else; it gets an apsw or a
-        psycopg connection in the middle of a transaction, which it cannot end; Limpet's own tables are not its to write.
+        psycopg connection in the middle of a transaction, which it cannot end. It leaves Limpet's own tables alone.
         What it raises is raised here, and nothing was written. It may be called again if the connection was lost.
         """
         op = ops.Transact(run=check_id(run), after=after, fence=fence, actor=actor, work=work)
