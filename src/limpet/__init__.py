@@ -5,19 +5,37 @@ This is the composition root: it alone chooses a store by its address.
 
 import importlib
 import os
+from collections.abc import Sequence
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from limpet.clock import Clock
+from limpet import sync
+from limpet.clock import Clock, Duration, SystemClock
+from limpet.engine.agents import Agent, Budget, agent
+from limpet.engine.call import Call, current, idempotency_key
+from limpet.engine.duty import Worker
+from limpet.engine.handle import Handle
+from limpet.engine.run import Run, Turn
+from limpet.engine.tools import Done, Tool, tool
+from limpet.engine.typed import State
+from limpet.engine.verdict import NotApplied, Permanent, RetryAfter
+from limpet.engine.views import Entry as Event
+from limpet.engine.views import Request, RunInfo
 from limpet.errors import (
+    AgentFailed,
     AlreadyAnswered,
     BlobDamaged,
+    BudgetExceeded,
     CommandConflict,
     ConnectionLost,
+    ContractError,
+    DeadlineExceeded,
     DefinitionError,
     Divergence,
     Expired,
     ExtraMissing,
     InputConflict,
+    InvalidAnswer,
     InvalidAppend,
     InvalidDuration,
     InvalidId,
@@ -27,13 +45,22 @@ from limpet.errors import (
     KeyMissing,
     LeaseLost,
     LimpetError,
+    NoCall,
+    NotDone,
     NotDurable,
     NotFound,
+    OutcomeUnknown,
+    OutputUnavailable,
+    Rejected,
+    RunCancelled,
+    RunFailed,
     SchemaTooNew,
     StaleServer,
+    StepFailed,
     StoreBusy,
     StoreRefused,
     StoreUnavailable,
+    Suspended,
     Tampered,
     UnknownEvent,
     UnscopedParallel,
@@ -42,21 +69,42 @@ from limpet.errors import (
     WrongKeys,
     WrongState,
 )
+from limpet.events import Artifact
+from limpet.ids import RandomIds
+from limpet.policy.retry import Retry
+from limpet.policy.risk import Approvals
+from limpet.service.app import App
+from limpet.service.settings import Settings
 from limpet.stores import Backend, Store
 from limpet.stores.cipher import MasterKeys
 from limpet.stores.memory import MemoryBackend
 from limpet.stores.sqlite import SqliteBackend
 
 __all__ = [
+    "Agent",
+    "AgentFailed",
     "AlreadyAnswered",
+    "App",
+    "Approvals",
+    "Artifact",
     "BlobDamaged",
+    "Budget",
+    "BudgetExceeded",
+    "Call",
     "CommandConflict",
     "ConnectionLost",
+    "ContractError",
+    "DeadlineExceeded",
     "DefinitionError",
     "Divergence",
+    "Done",
+    "Duration",
+    "Event",
     "Expired",
     "ExtraMissing",
+    "Handle",
     "InputConflict",
+    "InvalidAnswer",
     "InvalidAppend",
     "InvalidDuration",
     "InvalidId",
@@ -67,26 +115,72 @@ __all__ = [
     "LeaseLost",
     "LimpetError",
     "MasterKeys",
+    "NoCall",
+    "NotApplied",
+    "NotDone",
     "NotDurable",
     "NotFound",
+    "OutcomeUnknown",
+    "OutputUnavailable",
+    "Permanent",
+    "Rejected",
+    "Request",
+    "Retry",
+    "RetryAfter",
+    "Run",
+    "RunCancelled",
+    "RunFailed",
+    "RunInfo",
     "SchemaTooNew",
     "StaleServer",
+    "State",
+    "StepFailed",
     "Store",
     "StoreBusy",
     "StoreRefused",
     "StoreUnavailable",
+    "Suspended",
     "Tampered",
+    "Tool",
+    "Turn",
     "UnknownEvent",
     "UnscopedParallel",
     "Unsupported",
+    "Worker",
     "WorkerAlive",
     "WrongKeys",
     "WrongState",
     "__version__",
+    "agent",
+    "current",
+    "idempotency_key",
+    "open",
     "open_store",
+    "sync",
+    "tool",
 ]
 
 DEFAULT_URL = "sqlite:///limpet.db"
+
+
+def open(
+    url: str | None = None,
+    *,
+    agents: Sequence[Agent[Any, Any]] = (),
+    worker: bool | Worker = True,
+) -> App:
+    """An app over a store: with agents it drives their runs, and goes on with what an earlier process left behind.
+
+    `worker=False` or LIMPET_WORKER=0 forbids that. Nothing is touched until it is entered or awaited. See `open_store`
+    for the address.
+    """
+    clock = SystemClock()
+    settings = Settings(open_store(url), clock, RandomIds(clock))
+    if worker is False or os.environ.get("LIMPET_WORKER") == "0":
+        settings.worker = None
+    elif isinstance(worker, Worker):
+        settings.worker = worker
+    return App(settings, agents)
 
 
 def open_store(

@@ -7,6 +7,7 @@ shipped conformance suite can move it.
 import asyncio
 import re
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Protocol
 
@@ -45,6 +46,12 @@ class Clock(Protocol):
     def now(self) -> int:
         """Microseconds since 1970, UTC."""
 
+    def ticks(self) -> int:
+        """Microseconds since some moment; nobody can set this clock."""
+
+    def later(self, how_long: int, call: Callable[[], object], /) -> Callable[[], None]:
+        """Call something on this event loop after so many microseconds; what it returns takes that back."""
+
     async def sleep(self, how_long: int, /) -> None:
         """Wait this many microseconds."""
 
@@ -56,6 +63,14 @@ class SystemClock:
         """Microseconds since 1970, UTC."""
         return time.time_ns() // 1000
 
+    def ticks(self) -> int:
+        """Microseconds since some moment; nobody can set this clock."""
+        return time.monotonic_ns() // 1000
+
+    def later(self, how_long: int, call: Callable[[], object], /) -> Callable[[], None]:
+        """Call something on this event loop after so many microseconds; what it returns takes that back."""
+        return asyncio.get_running_loop().call_later(how_long / 10**6, call).cancel
+
     async def sleep(self, how_long: int, /) -> None:
         """Wait this many microseconds."""
         await asyncio.sleep(how_long / 10**6)
@@ -66,18 +81,38 @@ class FrozenClock:
 
     def __init__(self, now: int = 1_700_000_000_000_000) -> None:
         self._now = now
-        self._sleepers: list[tuple[int, asyncio.Future[None]]] = []
+        self._ticks = 0
+        self._alarms: list[tuple[int, Callable[[], object]]] = []
 
     def now(self) -> int:
         """Microseconds since 1970, UTC, as last set."""
         return self._now
 
+    def ticks(self) -> int:
+        """Microseconds by which it was moved forward."""
+        return self._ticks
+
+    def later(self, how_long: int, call: Callable[[], object], /) -> Callable[[], None]:
+        """Call something when the clock has been moved this far; what it returns takes that back."""
+        alarm = (self._now + how_long, call)
+        self._alarms.append(alarm)
+
+        def take_back() -> None:
+            self._alarms = [each for each in self._alarms if each is not alarm]
+
+        return take_back
+
     async def sleep(self, how_long: int, /) -> None:
         """Wait until the clock has been moved this far."""
         if how_long > 0:
             waiting = asyncio.get_running_loop().create_future()
-            self._sleepers.append((self._now + how_long, waiting))
+            self.later(how_long, lambda: None if waiting.done() else waiting.set_result(None))
             await waiting
+
+    @property
+    def next_alarm(self) -> int | None:
+        """When the first of those who wait for this clock is due."""
+        return min((alarm[0] for alarm in self._alarms), default=None)
 
     def advance(self, duration: Duration) -> None:
         """Move forward, and wake whoever has slept long enough."""
@@ -85,9 +120,9 @@ class FrozenClock:
 
     def set(self, now: int) -> None:
         """Jump to a time, which may lie in the past."""
+        self._ticks += max(now - self._now, 0)
         self._now = now
-        due = [sleeper for sleeper in self._sleepers if sleeper[0] <= now]
-        self._sleepers = [sleeper for sleeper in self._sleepers if sleeper[0] > now]
-        for _, waiting in sorted(due, key=lambda sleeper: sleeper[0]):
-            if not waiting.done():
-                waiting.set_result(None)
+        due = [alarm for alarm in self._alarms if alarm[0] <= now]
+        self._alarms = [alarm for alarm in self._alarms if alarm[0] > now]
+        for _, call in sorted(due, key=lambda alarm: alarm[0]):
+            call()

@@ -22,6 +22,20 @@
     ├── NotDurable            a tool was called directly in an agent's code
     ├── UnscopedParallel      parallel code without a scope of its own
     ├── Divergence            the code is not the one that wrote the log
+    ├── StepFailed            a step failed
+    │   ├── Rejected          a person did not approve it
+    │   ├── OutcomeUnknown    nobody knows whether it was applied
+    │   └── OutputUnavailable  it was applied, and its output cannot be read
+    ├── AgentFailed           an agent that was called did not complete
+    ├── ContractError         an input or a result that is not what the agent declares
+    ├── RunFailed             the run has failed
+    ├── RunCancelled          the run was cancelled
+    ├── NotDone               the run has not ended yet
+    ├── BudgetExceeded        the run may not use more
+    ├── DeadlineExceeded      the run's deadline has passed
+    ├── InvalidAnswer         an answer that the request does not allow
+    ├── Suspended             the run is not driven here any more
+    ├── NoCall                this is for the code of tools
     ├── KeyMissing            what is stored was encrypted with a key that is not at hand
     ├── WrongKeys             the store and the keys that it is opened with do not belong together
     ├── BlobDamaged           stored bytes that are not what their name says
@@ -41,15 +55,20 @@ from dataclasses import dataclass, fields
 from typing import ClassVar
 
 __all__ = [
+    "AgentFailed",
     "AlreadyAnswered",
     "BlobDamaged",
+    "BudgetExceeded",
     "CommandConflict",
     "ConnectionLost",
+    "ContractError",
+    "DeadlineExceeded",
     "DefinitionError",
     "Divergence",
     "Expired",
     "ExtraMissing",
     "InputConflict",
+    "InvalidAnswer",
     "InvalidAppend",
     "InvalidDuration",
     "InvalidId",
@@ -59,13 +78,22 @@ __all__ = [
     "KeyMissing",
     "LeaseLost",
     "LimpetError",
+    "NoCall",
+    "NotDone",
     "NotDurable",
     "NotFound",
+    "OutcomeUnknown",
+    "OutputUnavailable",
+    "Rejected",
+    "RunCancelled",
+    "RunFailed",
     "SchemaTooNew",
     "StaleServer",
+    "StepFailed",
     "StoreBusy",
     "StoreRefused",
     "StoreUnavailable",
+    "Suspended",
     "Tampered",
     "UnknownEvent",
     "UnscopedParallel",
@@ -80,6 +108,8 @@ __all__ = [
 class LimpetError(Exception):
     """Whatever Limpet raises; `code`, `facts` and `cure` are the same on every surface."""
 
+    __module__ = "limpet"
+
     code: ClassVar[str] = "limpet_error"
     _says: ClassVar[str] = "Something went wrong."
     _cure: ClassVar[str] = "Look at the facts."
@@ -93,6 +123,11 @@ class LimpetError(Exception):
     def cure(self) -> str:
         """What to do about it."""
         return self._cure.format(**self.facts)
+
+    def __init_subclass__(cls) -> None:
+        """Its stored name is the public one: `limpet.Expired`, wherever the class may move."""
+        if cls.__module__ == __name__:
+            cls.__module__ = LimpetError.__module__
 
     def __reduce__(self) -> tuple[type["LimpetError"], tuple[object, ...]]:
         return type(self), tuple(self.facts.values())  # so that it can be copied, and leave a process of a pool
@@ -231,7 +266,7 @@ class Expired(LimpetError):
     request: str
     expired_at: int
     code = "expired"
-    _says = "Request {request} expired at {expired_at} µs of the store's clock."
+    _says = "{request} expired at {expired_at} µs of the store's clock."
     _cure = "The run goes on by its own rule for silence; look at it to see how."
 
 
@@ -334,6 +369,173 @@ class Divergence(LimpetError):
     code = "divergence"
     _says = "The code of {run} has diverged from its log at {verb}: {reason}."
     _cure = "Bring the older code back, guard the change with `run.version(...)`, or fork the run; then resume it."
+
+
+@dataclass(eq=False, repr=False)
+class StepFailed(LimpetError):
+    """A step failed; live and on replay alike. Nothing was applied, unless it is an OutcomeUnknown."""
+
+    tool: str
+    number: int
+    attempts: int
+    error_type: str
+    message: str = ""
+    error_types: tuple[str, ...] = ()
+    """Qualified names of the error's class and all its bases."""
+    code = "step_failed"
+    _says = "Step {number} ({tool}) failed after {attempts} attempts: {error_type}: {message}."
+    _cure = "Catch it where the agent can do something else; or mend the cause and resume the run from this step."
+
+    def was(self, cls: type[BaseException] | str) -> bool:
+        """Whether the error was of this class, or of one with this name: qualified, or the end of one."""
+        if isinstance(cls, type):
+            return f"{cls.__module__}.{cls.__qualname__}" in (self.error_type, *self.error_types)
+        return any(name == cls or name.endswith(f".{cls}") for name in (self.error_type, *self.error_types))
+
+
+@dataclass(eq=False, repr=False)
+class Rejected(StepFailed):
+    """A person did not approve the step; it was not started."""
+
+    because: str = ""
+    by: str = ""
+    code = "rejected"
+    _says = "Step {number} ({tool}) was rejected by {by!r}: {because}."
+    _cure = "Let the agent do something else; a resume asks again."
+
+
+@dataclass(eq=False, repr=False)
+class OutcomeUnknown(StepFailed):
+    """A step has no answer: it may have been applied or not, and trying on was given up."""
+
+    code = "outcome_unknown"
+    _says = "Nobody knows whether step {number} ({tool}) was applied: {error_type}: {message}."
+    _cure = "Find out before you repeat it; give the tool a `verify`, or a longer `retry`."
+
+
+@dataclass(eq=False, repr=False)
+class OutputUnavailable(StepFailed):
+    """A step was applied, but what it returned cannot be stored or read; it is never run again for that."""
+
+    code = "output_unavailable"
+    _says = "Step {number} ({tool}) was applied, but its output is not available: {message}."
+    _cure = "Return plain JSON or the annotated type from the tool; the effect itself is done."
+
+
+@dataclass(eq=False, repr=False)
+class AgentFailed(LimpetError):
+    """An agent that was called did not complete."""
+
+    run: str
+    agent: str
+    outcome: str
+    error_type: str = ""
+    message: str = ""
+    code = "agent_failed"
+    _says = "{agent} ({run}) did not complete but {outcome}: {error_type} {message}."
+    _cure = "Look at that run; resuming this one calls the agent anew."
+
+
+@dataclass(eq=False, repr=False)
+class ContractError(LimpetError):
+    """An input or a result that is not what the agent declares."""
+
+    agent: str
+    what: str
+    reason: str
+    code = "contract_error"
+    _says = "The {what} of {agent} is not what it declares: {reason}."
+    _cure = "Pass what the agent's annotations say; nothing was started."
+
+
+@dataclass(eq=False, repr=False)
+class RunFailed(LimpetError):
+    """The run has failed."""
+
+    run: str
+    error_type: str
+    message: str
+    step: int | None = None
+    error_types: tuple[str, ...] = ()
+    code = "run_failed"
+    _says = "{run} failed: {error_type}: {message}."
+    _cure = "Mend the cause, then resume it: it goes on from the step that failed."
+
+
+@dataclass(eq=False, repr=False)
+class RunCancelled(LimpetError):
+    """The run was cancelled."""
+
+    run: str
+    reason: str
+    code = "run_cancelled"
+    _says = "{run} was cancelled: {reason}."
+    _cure = "Start a new run; a cancelled one is over."
+
+
+@dataclass(eq=False, repr=False)
+class NotDone(LimpetError):
+    """The run has not ended yet."""
+
+    run: str
+    status: str
+    code = "not_done"
+    _says = "{run} has not ended: it is {status}."
+    _cure = "Wait longer, or look at what it waits for; it goes on by itself."
+
+
+@dataclass(eq=False, repr=False)
+class BudgetExceeded(LimpetError):
+    """The run may not use more."""
+
+    limit: str
+    allowed: float
+    wanted: float
+    code = "budget_exceeded"
+    _says = "The budget allows {limit} = {allowed}; the next step would make it {wanted}."
+    _cure = 'Give the agent a larger Budget, or exhausted="ask" so that a person may extend it.'
+
+
+@dataclass(eq=False, repr=False)
+class DeadlineExceeded(LimpetError):
+    """The run's deadline has passed."""
+
+    deadline: int
+    code = "deadline_exceeded"
+    _says = "The run's deadline passed at {deadline} µs of the store's clock."
+    _cure = "Give the agent a later deadline, and start again."
+
+
+@dataclass(eq=False, repr=False)
+class InvalidAnswer(LimpetError):
+    """An answer that the request does not allow; it was not taken."""
+
+    request: str
+    reason: str
+    code = "invalid_answer"
+    _says = "The answer does not fit request {request}: {reason}."
+    _cure = "Look at the request's options or schema, and answer again; it is still open."
+
+
+@dataclass(eq=False, repr=False)
+class Suspended(LimpetError):
+    """The run is not driven here any more: this call took no effect."""
+
+    run: str
+    reason: str
+    code = "suspended"
+    _says = "{run} is not driven here any more ({reason}): this call took no effect."
+    _cure = "Let the function end, also in `finally`; the run goes on from its log when it is claimed again."
+
+
+@dataclass(eq=False, repr=False)
+class NoCall(LimpetError):
+    """There is no step here: this is for the code of tools."""
+
+    wanted: str
+    code = "no_call"
+    _says = "{wanted} is not there: this code is not run by a step that has one."
+    _cure = "Call it inside a tool that a step runs; an idempotency key needs a tool with an effect."
 
 
 @dataclass(eq=False, repr=False)

@@ -30,6 +30,9 @@ class Ids(Protocol):
     def new(self) -> str:
         """A fresh id; it sorts after those of earlier milliseconds."""
 
+    def bits(self, count: int) -> int:
+        """A random number of so many bits."""
+
 
 class RandomIds:
     """Ids of 48 bits of time in milliseconds and 80 random bits, in 26 lower-case characters."""
@@ -39,7 +42,11 @@ class RandomIds:
 
     def new(self) -> str:
         """A fresh id; it sorts after those of earlier milliseconds."""
-        return _text((self._clock.now() // 1000) << 80 | secrets.randbits(80))
+        return _text((self._clock.now() // 1000) << 80 | self.bits(80))
+
+    def bits(self, count: int) -> int:
+        """A random number of so many bits."""
+        return secrets.randbits(count)
 
 
 class SeededIds:
@@ -52,7 +59,11 @@ class SeededIds:
     def new(self) -> str:
         """The next id of this seed."""
         self._count += 1
-        return _text(self._count << 80 | self._random.getrandbits(80))
+        return _text(self._count << 80 | self.bits(80))
+
+    def bits(self, count: int) -> int:
+        """The next bits of this seed."""
+        return self._random.getrandbits(count)
 
 
 def _text(number: int) -> str:

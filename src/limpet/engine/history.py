@@ -34,11 +34,15 @@ class Record:
 
     name: str
     opened: Opening
+    time: int = 0
+    """When it was opened."""
     end: int | None = None
     """The sequence of the event that settled it."""
     settled: Settling | None = None
     latest: AnyBody | None = None
     """Of a step: the last thing that happened to it."""
+    resolutions: int = 0
+    """How often it was unknown, and settled."""
 
     @property
     def asked(self) -> str:
@@ -51,7 +55,9 @@ class Record:
         match self.opened:
             case b.StepStarted():
                 return self.opened.effect != "none"
-            case b.RequestOpened() | b.AgentCalled() | b.MessageSaid():
+            case b.RequestOpened():
+                return self.opened.kind == "ask"  # the others belong to a step, which asks for itself
+            case b.AgentCalled() | b.MessageSaid():
                 return True
             case _:
                 return False
@@ -66,22 +72,37 @@ class History:
         """Answers, signals and returns, by their sequence."""
         self.expired: dict[str, b.RequestExpired] = {}
         """Requests that nobody decided in time, by their id."""
+        self.signals: dict[str, list[int]] = {}
+        """Signals that no wait has taken, by name, each by its place in the log."""
+        self.escalations: dict[str, list[b.RequestExpired]] = {}
+        """How a request went on from person to person."""
         self.last_number = 0
         """The highest number of a step."""
+        self.last_child = 0
+        """How many agents were called or started."""
+        self.flags: list[tuple[int, str]] = []
+        """Flags that a policy raised, each with its place in the log."""
+        self.turns: dict[str, int] = {}
+        """The current turn of each loop."""
+        self.is_undoing = False
+        """A compensation has begun."""
         self._scopes: dict[str, list[str]] = {}
         self._failed: b.RunFailed | None = None
 
-    def learn(self, event: Event, body: AnyBody) -> None:
+    def learn(self, event: Event, body: AnyBody) -> None:  # noqa: C901 - one match
         """Take in the next event."""
         match body:
-            case b.RequestAnswered() | b.SignalReceived() | b.AgentReturned():
+            case b.RequestAnswered() | b.AgentReturned():
                 self.commands[event.seq] = body
-            case b.RequestOpened() if body.kind != "ask":
-                pass  # it belongs to a step, which asks for itself
+            case b.SignalReceived():
+                self.commands[event.seq] = body
+                self.signals.setdefault(body.signal, []).append(event.seq)
             case b.StepStarted():
-                self._begin_attempt(body)
-            case b.RequestOpened() | b.TimerSet() | b.WaitOpened() | b.AgentCalled():
-                self._open(body)
+                self._begin_attempt(event, body)
+            case b.RequestOpened() | b.TimerSet() | b.WaitOpened():
+                self._open(event, body)
+            case b.AgentCalled():
+                self._call(event, body)
             case (
                 b.StatePatched()
                 | b.DecisionMade()
@@ -90,15 +111,19 @@ class History:
                 | b.VersionChosen()
                 | b.MessageSaid()
             ):
-                self._open(body).end = event.seq
+                self._open(event, body).end = event.seq
             case b.TurnStarted():
-                self._forget_turn(f"{body.loop}/{body.number - 1}/")
+                self._begin_turn(body)
+            case b.RequestExpired() if body.outcome == "escalated":
+                self.escalations.setdefault(body.request, []).append(body)
             case b.RequestExpired():
-                self.expired[body.request] = body
+                self.expired.setdefault(body.request, body)
             case _:
                 self._go_on(event, body)
 
-    def _go_on(self, event: Event, body: AnyBody) -> None:
+    def _go_on(self, event: Event, body: AnyBody) -> None:  # noqa: C901 - one match
+        if isinstance(body, b.StepResolved):
+            self.records[body.name].resolutions += 1
         match body:
             case b.StepCompleted() | b.WaitEnded():
                 self._settle(event, body)
@@ -112,36 +137,64 @@ class History:
                 self._failed = body
             case b.ResumeRequested():
                 self._void()
+            case b.RiskFlagged():
+                self.flags.append((event.seq, body.flag))
+            case b.CompensationStarted() | b.CompensationSkipped():
+                self.is_undoing = True
             case _:
                 pass
 
-    def _begin_attempt(self, body: b.StepStarted) -> None:
-        record = self.records.get(body.name) or self._open(body)
+    def _call(self, event: Event, body: b.AgentCalled) -> None:
+        record = self._open(event, body)
+        self.last_child += 1
+        if body.mode in ("start", "notify"):
+            record.end = event.seq
+
+    def _begin_attempt(self, event: Event, body: b.StepStarted) -> None:
+        record = self.records.get(body.name) or self._open(event, body)
         record.latest = body
         self.last_number = max(self.last_number, body.number)
 
-    def _open(self, body: Opening) -> Record:
+    def _open(self, event: Event, body: Opening) -> Record:
         """A new record; one that was opened before, and ended with a failure of the run, begins anew."""
         if body.name not in self.records:
             self._scopes.setdefault(scope_of(body.name), []).append(body.name)
-        record = self.records[body.name] = Record(body.name, body)
+        record = self.records[body.name] = Record(body.name, body, event.time)
         return record
 
     def _settle(self, event: Event, body: Settling) -> None:
+        if isinstance(body, b.WaitEnded) and isinstance(signal := self.commands.get(body.event or 0), b.SignalReceived):
+            self.signals[signal.signal].remove(body.event or 0)
         record = self.records[body.name]
         record.settled, record.end, record.latest = body, event.seq, body
 
     def _void(self) -> None:
-        """A resume takes back the failure that ended the run, and nothing else."""
+        """A resume takes back the failure that ended the run, and nothing else.
+
+        A step is tried anew under its own number and key; who was asked is asked anew, who was called is called anew.
+        """
         failed, self._failed = self._failed, None
         record = self.records.get(failed.name) if failed is not None and failed.name is not None else None
-        if record is not None:
+        if record is None:
+            return
+        if isinstance(record.opened, b.StepStarted):
             record.settled = record.end = None
+        else:
+            del self.records[record.name]
+            self._scopes[scope_of(record.name)].remove(record.name)
 
-    def _forget_turn(self, path: str) -> None:
+    def _begin_turn(self, body: b.TurnStarted) -> None:
+        """What happened in the turn before is over, and so are the loops inside it."""
+        self.turns = {loop: number for loop, number in self.turns.items() if not loop.startswith(f"{body.loop}/")}
+        self.turns[body.loop] = body.number
+        path = f"{body.loop}/{body.number - 1}/"
         for scope in [scope for scope in self._scopes if scope.startswith(path)]:
             for name in self._scopes.pop(scope):
-                del self.records[name]
+                self._forget(self.records.pop(name))
+
+    def _forget(self, record: Record) -> None:
+        if isinstance(record.settled, b.WaitEnded) and record.settled.event is not None:
+            self.commands.pop(record.settled.event, None)
 
 
 def scope_of(name: str) -> str:

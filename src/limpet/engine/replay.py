@@ -4,12 +4,10 @@ Divergence is judged when an unrecorded effect is about to start, not at the cal
 scope have not been asked for, the code is somewhere else than it was, and doing something new could do it twice.
 """
 
-from bisect import insort
-
 from limpet.engine.history import History, Record, scope_of
 from limpet.errors import Divergence
 
-__all__ = ["Ends", "Replay"]
+__all__ = ["Replay"]
 
 
 class Replay:
@@ -22,7 +20,6 @@ class Replay:
         for record in history.records.values():
             if record.has_effect:
                 self._unasked.setdefault(scope_of(record.name), {})[record.name] = record
-        self.ends = Ends([record.end for record in history.records.values() if record.end is not None])
 
     def find(self, name: str, kind: type[object], asked: str = "") -> Record | None:
         """The record of a call, or nothing if it is new; raises Divergence if it was another call.
@@ -62,28 +59,3 @@ class Replay:
 
     def _divergence(self, name: str, reason: str) -> Divergence:
         return Divergence(run=self._run, verb=name, reason=reason)
-
-
-class Ends:
-    """Recorded ends, handed over in the order of the log: whoever races sees the same winner again."""
-
-    def __init__(self, ends: list[int]) -> None:
-        self._left = sorted(ends, reverse=True)
-        self._pending: list[int] = []
-
-    def arrive(self, end: int) -> bool:
-        """A call has come to its recorded end: whether it is next, and returns at once; else it stays pending."""
-        if self._left and self._left[-1] == end:
-            self._left.pop()
-            return True
-        insort(self._pending, end)
-        return False
-
-    def next_pending(self) -> int | None:
-        """The code has gone quiet: the first end that waits is handed over; those before it were never asked for."""
-        if not self._pending:
-            return None
-        end = self._pending.pop(0)
-        while self._left and self._left[-1] <= end:
-            self._left.pop()
-        return end

@@ -31,12 +31,16 @@ class Shape:
 
     def dump(self, value: object) -> Any:
         """The value as plain JSON; raises InvalidValue for what JSON cannot carry."""
-        try:
-            plain = self._plain(value)
-        except (TypeError, ValueError, RecursionError) as error:  # msgspec's and pydantic's own are among them
-            raise InvalidValue(path="$", reason=_first_line(error)) from error
+        plain = self.plain(value)
         canonical(plain)
         return plain
+
+    def plain(self, value: object) -> Any:
+        """The same for whoever stores it, and checks it then."""
+        try:
+            return self._plain(value)
+        except (TypeError, ValueError, RecursionError) as error:  # msgspec's and pydantic's own are among them
+            raise InvalidValue(path="$", reason=_first_line(error)) from error
 
     def load(self, plain: Any) -> Any:
         """The value of the declared type; raises InvalidValue for what is not one."""
@@ -48,6 +52,15 @@ class Shape:
             return msgspec.convert(plain, self._hint, strict=True, str_keys=True)
         except (TypeError, ValueError, RecursionError) as error:
             raise InvalidValue(path="$", reason=_first_line(error)) from error
+
+    def schema(self) -> dict[str, Any]:
+        """What its values look like, as JSON Schema."""
+        if self._hint in _UNDECLARED:
+            return {}
+        if self._adapter is not None:
+            found: dict[str, Any] = self._adapter.json_schema(by_alias=False)
+            return found
+        return msgspec.json.schema(self._hint)
 
     def _plain(self, value: object) -> Any:
         if self._adapter is not None:

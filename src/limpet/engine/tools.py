@@ -127,9 +127,9 @@ class Tool(Generic[P, T, R]):
             bound.arguments[name] = self._load(name, value)
         return bound.args, bound.kwargs
 
-    def dump_result(self, value: object) -> Any:
-        """A result as JSON."""
-        return self._shapes["return"].dump(value)
+    def plain_result(self, value: object) -> Any:
+        """A result as JSON, which whoever stores it checks."""
+        return self._shapes["return"].plain(value)
 
     def load_result(self, value: Any) -> Any:
         """A result as its annotation says."""

@@ -22,13 +22,19 @@ LEAVES_NOTHING = ("none", "transaction")
 class Permanent(Exception):
     """A tool raises this: nothing was applied, and no retry helps."""
 
+    __module__ = "limpet"  # its stored name is the public one
+
 
 class NotApplied(Exception):
     """A tool raises this: nothing was applied, and trying again may help."""
 
+    __module__ = "limpet"
+
 
 class RetryAfter(Exception):
     """A tool raises this: nothing was applied, and it may be tried again after a time."""
+
+    __module__ = "limpet"
 
     def __init__(self, how_long: Duration, message: str = "") -> None:
         super().__init__(message or f"try again after {how_long}")

@@ -41,6 +41,11 @@ class Payload(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unkn
         if (self.json is UNSET) == (self.blob is UNSET):
             raise ValueError("a payload is either inline or a blob")
 
+    @property
+    def is_inline(self) -> bool:
+        """Whether the value is here, and not in a blob."""
+        return not isinstance(self.json, UnsetType)
+
     def value(self) -> Any:
         """The value of an inline payload."""
         if isinstance(self.json, UnsetType):

@@ -24,11 +24,11 @@ __all__ = ["Journal"]
 
 
 class _Flight(NamedTuple):
-    """What is on its way, or was when an error came: some bodies, and after them some that must be current."""
+    """What is on its way, or was when an error came: what had gathered, and after it what is not sent by itself."""
 
     events: tuple[Sealed, ...]
-    always: tuple[AnyBody, ...]
-    if_current: tuple[AnyBody, ...]
+    gathered: tuple[AnyBody, ...]
+    last: tuple[AnyBody, ...]
     blobs: tuple[Blob, ...]
     legs: tuple[Leg, ...] = ()
     """What happens to other runs in the same append."""
@@ -71,6 +71,11 @@ class Journal:
     def state(self) -> RunState:
         """What the log folds to, as far as it is known to be stored."""
         return self._fold.freeze()
+
+    @property
+    def fold(self) -> Fold:
+        """The same under construction; to be looked at only."""
+        return self._fold
 
     def add(self, *bodies: AnyBody, blobs: Sequence[Blob] = ()) -> None:
         """Put events into the log with the next flush, and the blobs that they refer to into the store.
@@ -118,32 +123,40 @@ class Journal:
         """
         self._check(bodies)
         async with self._turn:
-            flight = self._flight
-            if flight is None or (flight.always, flight.legs) != (bodies, tuple(legs)):  # else its reply was lost
-                await self._flush()
-                flight = self._together(bodies, legs, blobs)
-            while isinstance(done := await self._dispatch(flight), Missed):
-                flight = self._together(bodies, legs, blobs)
+            done = await self._send_last(bodies, tuple(legs), blobs)
+            while isinstance(done, Missed):
+                done = await self._send_last(bodies, tuple(legs), ())  # the blobs have gathered
             if isinstance(done, Taken):
                 return done
             self._check(bodies, keep=True)
             return None
 
-    async def append_if_current(self, *bodies: AnyBody, heard: int, blobs: Sequence[Blob] = ()) -> bool:
+    async def append_if_current(
+        self, *bodies: AnyBody, heard: int, blobs: Sequence[Blob] = (), legs: Sequence[Leg] = ()
+    ) -> bool:
         """Append, after what has gathered, unless something came from elsewhere since `heard`; then say false.
 
-        Whoever gets false looks at the state, which knows more by then, and decides anew.
+        Whoever gets false looks at the state, which knows more by then, and decides anew. `legs` tell other runs
+        something in the same transaction.
         """
         async with self._turn:
-            if self._flight is not None:
-                repeated = self._flight.if_current == bodies
-                landed = await self._send(self._flight)
-                if repeated:
-                    return landed
-            if heard < self.heard:
-                return False
-            self._blobs.extend(blobs)
-            return await self._send(self._take(bodies))
+            done = await self._send_last(bodies, tuple(legs), blobs, heard)
+            assert not isinstance(done, Taken), "other runs are told something, not created"
+            return isinstance(done, Appended)
+
+    async def _send_last(
+        self, bodies: tuple[AnyBody, ...], legs: tuple[Leg, ...], blobs: Sequence[Blob], heard: int | None = None
+    ) -> Appended | Missed | Taken | None:
+        """Send what has gathered and these after it; repeated, if just this was sent and its reply was lost."""
+        flight = self._flight
+        if flight is not None:
+            done = await self._send(flight)
+            if (flight.last, flight.legs) == (bodies, legs):
+                return done
+        if heard is not None and heard < self.heard:
+            return None
+        self._blobs.extend(blobs)
+        return await self._send(self._take(bodies, legs))
 
     async def refresh(self) -> None:
         """Fold what came from elsewhere, without writing anything."""
@@ -181,15 +194,12 @@ class Journal:
         if keep:
             self._ahead = ahead
 
-    def _take(self, if_current: tuple[AnyBody, ...] = ()) -> _Flight:
-        """Seal what has gathered, and what must be current after it."""
-        always, blobs = tuple(self._buffer), tuple(self._blobs)
+    def _take(self, last: tuple[AnyBody, ...] = (), legs: tuple[Leg, ...] = ()) -> _Flight:
+        """Seal what has gathered, and what comes after it."""
+        gathered, blobs = tuple(self._buffer), tuple(self._blobs)
         self._buffer.clear()
         self._blobs.clear()
-        return _Flight(self._seal((*always, *if_current)), always, if_current, blobs)
-
-    def _together(self, bodies: tuple[AnyBody, ...], legs: Sequence[Leg], blobs: Sequence[Blob]) -> _Flight:
-        return _Flight(self._seal(bodies), bodies, (), tuple(blobs), tuple(legs))
+        return _Flight(self._seal((*gathered, *last)), gathered, last, blobs, legs)
 
     def _seal(self, bodies: Sequence[AnyBody]) -> tuple[Sealed, ...]:
         now, codec = self._now(), self._store.codec
@@ -199,25 +209,23 @@ class Journal:
         while self._flight or self._buffer:
             await self._send(self._flight or self._take())
 
-    async def _send(self, flight: _Flight) -> bool:
-        """Send once. If others wrote first, what need not be current gathers again."""
-        done = await self._dispatch(flight)
-        if isinstance(done, Missed) and not flight.legs:
-            self._buffer[:0] = flight.always
-            self._blobs[:0] = flight.blobs
-        return isinstance(done, Appended)
+    async def _send(self, flight: _Flight) -> Appended | Missed | Taken:
+        """Send once, and fold what was written: these events, or what others wrote first.
 
-    async def _dispatch(self, flight: _Flight) -> Appended | Missed | Taken:
-        """Send once, and fold what was written: these events, or what others wrote first."""
+        What had gathered, and was not written, gathers again.
+        """
         self._flight = flight
         leg = Extend(run=self.run, after=self.head, fence=self.fence, events=flight.events)
         done = await self._store.append(leg, *flight.legs, blobs=flight.blobs)
         self._flight = None
+        if isinstance(done, Appended):
+            self._take_in(flight.events)
+            return done
+        self._buffer[:0] = flight.gathered
+        self._blobs[:0] = flight.blobs
         if isinstance(done, Missed):
             assert done.run == self.run, "other runs are created or told something, never extended"
             self._hear(done.events)
-        elif isinstance(done, Appended):
-            self._take_in(flight.events)
         return done
 
     def _hear(self, events: Sequence[Sealed]) -> None:
@@ -228,14 +236,14 @@ class Journal:
         self.heard = self.head.seq
         if any(isinstance(sealed.body, _CHANGING) for sealed in events):
             self._ahead = Working(self.state.working)
-            for body in (*(self._flight.always if self._flight else ()), *self._buffer):
+            for body in (*(self._flight.gathered if self._flight else ()), *self._buffer):
                 _look_ahead(self._ahead, body)
 
     def _take_in(self, events: Sequence[Sealed]) -> None:
         for sealed in events:
             self._fold.add(sealed.event, sealed.body)
             if self._learn is not None:
-                self._learn(sealed.event, sealed.body)
+                self._learn(sealed.event, sealed.body, self._fold)
             self._tail_bytes += len(sealed.event.body)
         self._tail_events += len(events)
         self.head = events[-1].event.head

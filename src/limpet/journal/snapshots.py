@@ -17,8 +17,8 @@ __all__ = ["VERSION", "Learn", "Loaded", "load", "load_whole", "save"]
 VERSION = 1
 
 
-Learn = Callable[[Event, AnyBody], object]
-"""Something that is told every event of a log, in order."""
+Learn = Callable[[Event, AnyBody, Fold], object]
+"""Something that is told every event of a log, in order, and what all events up to it fold to."""
 
 
 class _Stored(Struct, frozen=True):
@@ -60,7 +60,7 @@ async def load_whole(store: Store, run: str, *, at_most: int | None = None, lear
         body = store.decode(event)
         folding.add(event, body)
         if learn is not None:
-            learn(event, body)
+            learn(event, body, folding)
         tail_bytes, tail_events = tail_bytes + len(event.body), tail_events + 1
     return Loaded(folding.freeze(), snapshot_bytes, tail_bytes, tail_events)
 

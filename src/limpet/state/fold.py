@@ -116,6 +116,48 @@ class Fold:
             counters=Counters(**self._counters),
         )
 
+    # What is asked for at every step is here without freezing the whole
+
+    @property
+    def working(self) -> Working:
+        """The agent's working state; to be looked at only."""
+        return self._working
+
+    @property
+    def step(self) -> int:
+        """The highest number of a step."""
+        return self._step
+
+    @property
+    def time(self) -> int:
+        """Of the last event."""
+        return self._time
+
+    @property
+    def cancel(self) -> str | None:
+        """The reason of a cancel that was asked for."""
+        return self._cancel
+
+    @property
+    def pausing(self) -> bool:
+        """Whether a pause was asked for."""
+        return self._pausing
+
+    @property
+    def spent(self) -> Spent:
+        """What was used up."""
+        return Spent(**self._spent)
+
+    @property
+    def grants(self) -> tuple[Grant, ...]:
+        """Permissions that can still be used."""
+        return tuple(self._grants.values())
+
+    @property
+    def children(self) -> tuple[Child, ...]:
+        """Runs that were called and have not returned."""
+        return tuple(self._children.values())
+
     def add(self, event: Event, body: AnyBody) -> None:
         """Take in the next event of the log."""
         if event.seq != self._seq + 1:

@@ -10,7 +10,7 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import asdict, replace
 
 from limpet.errors import InvalidPatch
-from limpet.events import Artifact, Fact, Limits, PlanItem, PlanStatus, StatePatch
+from limpet.events import Artifact, Constraints, Fact, Limits, PlanItem, PlanStatus, StatePatch
 from limpet.events.bodies import ArtifactStored
 from limpet.state.agent import NO_DATA, AgentState
 
@@ -66,6 +66,20 @@ class Working:
         """Set the limits that somebody extended; the others stay, and so does what follows when they are used up."""
         new = {field: value for field, value in asdict(limits).items() if value is not None and field != "exhausted"}
         self._budget = replace(self._budget or Limits(), **new)
+
+    @property
+    def budget(self) -> Limits | None:
+        """What the run may use up."""
+        return self._budget
+
+    @property
+    def constraints(self) -> Constraints | None:
+        """What the agent may not do by itself."""
+        return self._constraints
+
+    def item(self, name: str) -> int | None:
+        """The first item of the plan with this name, counted from 0."""
+        return next((index for index, item in enumerate(self._plan) if item.item == name), None)
 
     def freeze(self) -> AgentState:
         """The state as it stands."""

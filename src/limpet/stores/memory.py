@@ -544,6 +544,7 @@ def _matches(row: RunRow, where: RunFilter) -> bool:
 def _request_matches(row: RequestRow, where: RequestFilter) -> bool:
     return (
         (where.status is None or row.status == where.status)
+        and (where.id is None or row.id == where.id)
         and (where.run is None or row.run == where.run)
         and (where.to is None or where.to in row.to)
         and (where.risk is None or row.risk == where.risk)

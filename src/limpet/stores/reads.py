@@ -70,7 +70,7 @@ class SqlReads(ABC):
 
     def requests(self, where: RequestFilter, limit: int) -> list[RequestRow]:
         """Requests that match, the oldest first."""
-        given = {name: getattr(where, name) for name in ("status", "run", "to", "risk")}
+        given = {name: getattr(where, name) for name in ("status", "id", "run", "to", "risk")}
         values = {name: self._bound(name, value) for name, value in given.items() if value is not None}
         parts = [self._sql["requests"], *(self._sql[f"requests.{name}"] for name in values)]
         found = self._search([*parts, self._sql["requests.order"]], {**values, "limit": limit})

@@ -164,6 +164,7 @@ class RequestFilter(Part, frozen=True, kw_only=True):
     """Which requests to list, the oldest first."""
 
     status: RequestStatus | None = "open"
+    id: str | None = None
     run: str | None = None
     to: str | None = None
     risk: str | None = None

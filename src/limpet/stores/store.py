@@ -4,7 +4,7 @@ Writes go through one writer, which groups them; reads go beside it. The event l
 """
 
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping, Sequence
-from typing import Any, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 from msgspec import DecodeError, Raw, UnsetType
 
@@ -34,12 +34,20 @@ from limpet.stores.search import says
 from limpet.stores.watch import Watch, Watching
 from limpet.stores.writer import Writer
 
-__all__ = ["LARGEST_PAGE", "Store"]
+__all__ = ["LARGEST_PAGE", "Place", "Store"]
 
 LARGEST_PAGE = 1_000
 Events = TypeVar("Events", bound=Sequence[Event])
 EVERYTHING = RunFilter()
 OPEN = RequestFilter()
+
+
+class Place(NamedTuple):
+    """How far a log has come, and under which fence."""
+
+    seq: int
+    fence: int
+    status: str
 
 
 class Store:
@@ -284,6 +292,11 @@ class Store:
         if row is None:
             raise NotFound(what="run", id=run)
         return reveal_row(self.codec, row)
+
+    async def places(self, runs: Sequence[str]) -> dict[str, Place]:
+        """How far the logs of some runs have come; those that do not exist are left out."""
+        found = await self._handover.call(lambda: [self._backend.get(run) for run in runs])
+        return {row.id: Place(row.seq, row.fence, row.status) for row in found if row is not None}
 
     async def read(
         self, run: str, *, after: int = 0, before: int | None = None, limit: int = LARGEST_PAGE, backwards: bool = False

@@ -59,11 +59,11 @@ def test_a_wait_names_the_command_that_ended_it() -> None:
     assert history.commands[settled.event] == signal
 
 
-def test_a_request_of_a_step_is_not_a_call() -> None:
-    """The step asks for itself; an ask of the code is a call."""
-    approval = b.RequestOpened(request="q1", name="pay#1", kind="approval", question="?")
+def test_a_request_of_a_step_holds_nobody_up() -> None:
+    """The step asks for itself; an ask of the code is a call that the code must come to again."""
+    approval = b.RequestOpened(request="q1", name="pay#1/approval#1", kind="approval", question="?")
     ask = b.RequestOpened(request="q2", name="ask#1", kind="ask", question="?")
-    assert list(history_of(approval, ask).records) == ["ask#1"]
+    assert [record.has_effect for record in history_of(approval, ask).records.values()] == [False, True]
 
 
 def test_what_has_an_effect() -> None:

@@ -1,10 +1,8 @@
 """Was this call already made? With lists for logs."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from limpet.engine.replay import Ends, Replay
+from limpet.engine.replay import Replay
 from limpet.errors import Divergence
 from limpet.events import StatePatch
 from limpet.events import bodies as b
@@ -99,41 +97,3 @@ def test_what_this_execution_records_is_not_the_past() -> None:
     history.records["b#1"] = history_of(started("b#1", 2)).records["b#1"]
     replay.check_new("c#1")
     replay.check_end()
-
-
-# The order of ends
-
-
-def test_sequential_code_never_waits() -> None:
-    """Each end is the next one."""
-    ends = Ends([3, 5, 9])
-    assert [ends.arrive(end) for end in (3, 5, 9)] == [True, True, True]
-
-
-def test_the_winner_of_a_race_wins_again() -> None:
-    """Whoever asks first: the end that came first in the log is handed over first."""
-    ends = Ends([4, 6])
-    assert not ends.arrive(6)
-    assert ends.arrive(4)
-    assert ends.next_pending() == 6
-    assert ends.next_pending() is None
-
-
-def test_an_end_that_nobody_asks_for_is_passed_over_when_the_code_is_quiet() -> None:
-    """And from then on the code does not wait again."""
-    ends = Ends([2, 4, 6])
-    assert not ends.arrive(4)
-    assert ends.next_pending() == 4
-    assert ends.arrive(6)
-
-
-@given(st.sets(st.integers(1, 40)), st.randoms(use_true_random=False))
-def test_ends_come_in_the_order_of_the_log(seqs: set[int], chance: object) -> None:
-    """For any calls that are all made before the code goes quiet, in whatever order, some of them never."""
-    asked = [seq for seq in seqs if chance.random() < 0.8]  # type: ignore[attr-defined]
-    chance.shuffle(asked)  # type: ignore[attr-defined]
-    ends = Ends(list(seqs))
-    handed = [seq for seq in asked if ends.arrive(seq)]
-    while (end := ends.next_pending()) is not None:
-        handed.append(end)
-    assert handed == sorted(asked)

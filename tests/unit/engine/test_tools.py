@@ -21,13 +21,13 @@ class Order:
 
 
 @tool(effect="none")
-async def fetch_order(order: str, *, fresh: bool = False) -> Order:
+async def find_order(order: str, *, fresh: bool = False) -> Order:
     """A read."""
     return Order(order, 900 if fresh else 800)
 
 
 @tool(effect="idempotent", risk="external_action", retry=Retry(5), timeout="10s")
-def refund(order: Order, cents: int = 100, *notes: str, **more: int) -> str:
+def pay_back(order: Order, cents: int = 100, *notes: str, **more: int) -> str:
     """An effect."""
     return f"{order.id}:{cents}:{notes}:{more}"
 
@@ -37,12 +37,12 @@ def refund(order: Order, cents: int = 100, *notes: str, **more: int) -> str:
 
 def test_a_tool_is_known_by_its_function() -> None:
     """Name, documentation and traits."""
-    assert (refund.name, refund.__doc__, refund.traits.effect) == ("refund", "An effect.", "idempotent")
-    assert (refund.traits.risk, refund.traits.timeout) == ("external_action", 10_000_000)
-    assert find_tool("refund") is refund
+    assert (pay_back.name, pay_back.__doc__, pay_back.traits.effect) == ("pay_back", "An effect.", "idempotent")
+    assert (pay_back.traits.risk, pay_back.traits.timeout) == ("external_action", 10_000_000)
+    assert find_tool("pay_back") is pay_back
     assert find_tool("nobody") is None
-    assert (fetch_order.is_async, refund.is_async) == (True, False)
-    assert repr(refund) == "<tool refund, effect 'idempotent'>"
+    assert (find_order.is_async, pay_back.is_async) == (True, False)
+    assert repr(pay_back) == "<tool pay_back, effect 'idempotent'>"
 
 
 def test_the_effect_must_be_said() -> None:
@@ -84,12 +84,12 @@ def test_a_transaction_waits_for_nothing() -> None:
 
 def test_options_change_how_it_is_called_and_not_what_it_is() -> None:
     """The registered name, the function and what undoes it stay."""
-    patient = refund.options(name="refund-again", retry=Retry(9), timeout=timedelta(minutes=1))
-    assert (patient.name, patient.step_name, patient.traits.timeout) == ("refund", "refund-again", 60_000_000)
+    patient = pay_back.options(name="pay_back-again", retry=Retry(9), timeout=timedelta(minutes=1))
+    assert (patient.name, patient.step_name, patient.traits.timeout) == ("pay_back", "pay_back-again", 60_000_000)
     assert patient.traits.retry == Retry(9)
-    assert (patient.traits.risk, patient.fn, patient.hooks) == (refund.traits.risk, refund.fn, refund.hooks)
-    assert (refund.step_name, refund.traits.retry) == ("refund", Retry(5))
-    assert find_tool("refund") is refund
+    assert (patient.traits.risk, patient.fn, patient.hooks) == (pay_back.traits.risk, pay_back.fn, pay_back.hooks)
+    assert (pay_back.step_name, pay_back.traits.retry) == ("pay_back", Retry(5))
+    assert find_tool("pay_back") is pay_back
 
 
 def test_what_cannot_be_undone_has_no_compensation() -> None:
@@ -113,7 +113,7 @@ def test_what_cannot_be_undone_has_no_compensation() -> None:
     with pytest.raises(DefinitionError, match="irreversible"):
         launch.compensate(unlaunch)
     with pytest.raises(DefinitionError, match="no effect"):
-        fetch_order.compensate(unfetch)
+        find_order.compensate(unfetch)
 
     @book.compensate
     def unbook(result: str | None) -> None:
@@ -133,18 +133,18 @@ def test_what_cannot_be_undone_has_no_compensation() -> None:
 
 async def test_outside_of_an_agent_it_is_the_function() -> None:
     """In another tool too."""
-    assert await fetch_order("o1", fresh=True) == Order("o1", 900)
+    assert await find_order("o1", fresh=True) == Order("o1", 900)
     with entered("tool"):
-        assert refund(Order("o1", 1)) == "o1:100:():{}"
+        assert pay_back(Order("o1", 1)) == "o1:100:():{}"
 
 
 def test_in_an_agent_a_direct_call_is_refused() -> None:
     """Its result would not be recorded; a tool that the agent's step calls may call others."""
     with entered("agent"):
-        with pytest.raises(NotDurable, match=r"run\.step\(refund"):
-            refund(Order("o1", 1))
+        with pytest.raises(NotDurable, match=r"run\.step\(pay_back"):
+            pay_back(Order("o1", 1))
         with entered("tool"):
-            assert refund(Order("o1", 1)) == "o1:100:():{}"
+            assert pay_back(Order("o1", 1)) == "o1:100:():{}"
 
 
 # Arguments
@@ -157,8 +157,8 @@ def test_arguments_are_bound_to_their_names() -> None:
         ((Order("o1", 1),), {"cents": 100}),
         ((), {"order": Order("o1", 1)}),
     ]
-    assert [refund.bind(args, kwargs) for args, kwargs in given] == [{"order": {"id": "o1", "cents": 1}}] * 3
-    assert refund.bind((Order("o1", 1), 5, "a", "b"), {"x": 1}) == {
+    assert [pay_back.bind(args, kwargs) for args, kwargs in given] == [{"order": {"id": "o1", "cents": 1}}] * 3
+    assert pay_back.bind((Order("o1", 1), 5, "a", "b"), {"x": 1}) == {
         "order": {"id": "o1", "cents": 1},
         "cents": 5,
         "notes": ["a", "b"],
@@ -174,30 +174,30 @@ def test_bound_arguments_call_the_function_as_before() -> None:
         ((), {"order": Order("o2", 3), "cents": 7}),
     ]
     for args, kwargs in calls:
-        again, named = refund.unbind(refund.bind(args, kwargs))
-        assert refund.fn(*again, **named) == refund.fn(*args, **kwargs)
-    assert fetch_order.unbind(fetch_order.bind(("o1",), {"fresh": True})) == (("o1",), {"fresh": True})
+        again, named = pay_back.unbind(pay_back.bind(args, kwargs))
+        assert pay_back.fn(*again, **named) == pay_back.fn(*args, **kwargs)
+    assert find_order.unbind(find_order.bind(("o1",), {"fresh": True})) == (("o1",), {"fresh": True})
 
 
 def test_wrong_arguments_are_refused_before_anything() -> None:
     """As Python does, with the tool's name; and what is no JSON as we do."""
-    with pytest.raises(TypeError, match="refund: missing a required argument: 'order'"):
-        refund.bind((), {})
+    with pytest.raises(TypeError, match="pay_back: missing a required argument: 'order'"):
+        pay_back.bind((), {})
     with pytest.raises(InvalidValue):
-        refund.unbind({"order": {"id": 5}})
+        pay_back.unbind({"order": {"id": 5}})
 
 
 def test_a_result_comes_back_as_it_is_declared() -> None:
     """Of an async function too."""
-    stored = fetch_order.dump_result(Order("o1", 5))
+    stored = find_order.plain_result(Order("o1", 5))
     assert stored == {"id": "o1", "cents": 5}
-    assert fetch_order.load_result(stored) == Order("o1", 5)
+    assert find_order.load_result(stored) == Order("o1", 5)
 
 
 def test_keys_are_frozen() -> None:
     """Their form is a promise: an action that is under way must have the same key in every version."""
-    assert idempotency_key("ticket-42", 6, "refund", {"order": "o1", "cents": 900}) == (
-        "ticket-42:step_6:refund:" + FROZEN
+    assert idempotency_key("ticket-42", 6, "pay_back", {"order": "o1", "cents": 900}) == (
+        "ticket-42:step_6:pay_back:" + FROZEN
     )
     assert idempotency_key("r", 1, "t", {"b": 1, "a": [True, None, "é"]}) == f"r:step_1:t:{FROZEN_TOO}"
 

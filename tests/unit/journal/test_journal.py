@@ -397,7 +397,9 @@ async def test_somebody_learns_every_event_once_and_in_order(world: World) -> No
     await world.worker()
     [claimed] = await world.claim()
     learnt: list[int] = []
-    journal = await Journal.open(world.store, claimed, world.clock.now, learn=lambda event, _: learnt.append(event.seq))
+    journal = await Journal.open(
+        world.store, claimed, world.clock.now, learn=lambda event, *_: learnt.append(event.seq)
+    )
     assert learnt == [1, 2, 3]
     await world.store.tell("r1", signalled("late", command="c2"), actor="ann")
     await journal.append(started())

@@ -245,6 +245,9 @@ SELECT {request_columns} FROM {schema}.requests AS r JOIN {schema}.streams AS s 
 -- name: requests.status
 AND r.status = %(status)b::text
 
+-- name: requests.id
+AND r.id = %(id)b::text
+
 -- name: requests.run
 AND s.id = %(run)b::text
 

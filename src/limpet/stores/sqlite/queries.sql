@@ -140,6 +140,9 @@ SELECT {request_columns} FROM limpet_requests AS r JOIN limpet_streams AS s ON s
 -- name: requests.status
 AND r.status = :status
 
+-- name: requests.id
+AND r.id = :id
+
 -- name: requests.run
 AND s.id = :run
 

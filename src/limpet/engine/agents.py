@@ -1,0 +1,201 @@
+"""Agents: named, versioned functions. Stateless logic; all state is in the run's log."""
+
+import inspect
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, update_wrapper
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar, cast, get_args, get_type_hints, overload
+
+from limpet.clock import Duration, microseconds
+from limpet.engine.shapes import Shape, shape
+from limpet.errors import ContractError, DefinitionError, InvalidValue
+from limpet.events import Limits
+from limpet.policy.checkpoint import Strategy
+from limpet.policy.risk import Approvals
+
+if TYPE_CHECKING:
+    from limpet.engine.blocking import BlockingRun
+    from limpet.engine.run import Run
+
+__all__ = ["Agent", "Budget", "Rules", "agent"]
+
+In = TypeVar("In")
+Out = TypeVar("Out")
+S = TypeVar("S")
+Exclusive = Literal["session", "user"]
+
+
+class Budget:
+    """What a run may use up: steps, running time, tokens, money."""
+
+    def __init__(
+        self,
+        *,
+        max_steps: int | None = None,
+        max_wall_time: Duration | None = None,
+        max_llm_tokens: int | None = None,
+        max_cost: float | None = None,
+        max_artifact_bytes_in_context: int | None = None,
+        exhausted: Literal["fail", "ask"] = "fail",
+    ) -> None:
+        if exhausted not in ("fail", "ask"):
+            raise DefinitionError(what="A budget", reason=f"exhausted={exhausted!r}: say 'fail' or 'ask'")
+        self.limits = Limits(
+            max_steps=max_steps,
+            max_wall_time_ms=None if max_wall_time is None else -(-microseconds(max_wall_time) // 1000),
+            max_llm_tokens=max_llm_tokens,
+            max_cost=max_cost,
+            max_artifact_bytes_in_context=max_artifact_bytes_in_context,
+            exhausted=exhausted,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    """What an agent says about its runs."""
+
+    version: str = "1"
+    accepts: tuple[str, ...] = ()
+    """Older versions whose runs this code may take over."""
+    steps: int | None = None
+    deadline: int | None = None
+    budget: Limits | None = None
+    approvals: Approvals | None = None
+    checkpoint: Strategy = "every_step"
+    exclusive: Exclusive | None = None
+    max_age: int | None = None
+    """A run that lay still for longer waits for an operator."""
+
+
+class Agent(Generic[In, Out]):
+    """A named, versioned function that makes durable runs."""
+
+    def __init__(self, fn: Callable[..., Any], name: str, rules: Rules) -> None:
+        self.fn, self.name, self.rules = fn, name, rules
+        parameters = list(inspect.signature(fn).parameters)
+        if not 1 <= len(parameters) <= 2:
+            raise DefinitionError(what=name, reason="an agent takes its run and at most one input")
+        self._input_name = parameters[1] if len(parameters) == 2 else None
+        update_wrapper(self, fn)
+
+    @property
+    def version(self) -> str:
+        """Of its code."""
+        return self.rules.version
+
+    @property
+    def is_async(self) -> bool:
+        """Whether its function is a coroutine function."""
+        return inspect.iscoroutinefunction(self.fn)
+
+    @property
+    def takes_input(self) -> bool:
+        """Whether its function takes more than its run."""
+        return self._input_name is not None
+
+    def __repr__(self) -> str:
+        return f"<agent {self.name} {self.version}>"
+
+    def __call__(self, *_: object, **__: object) -> None:
+        """Refused: an agent is started, not called."""
+        raise DefinitionError(what=f"A call of {self.name}", reason="start it: app.run(agent, input), or run.call(...)")
+
+    @cached_property
+    def _hints(self) -> Mapping[str, Any]:
+        return get_type_hints(self.fn)
+
+    @cached_property
+    def input_shape(self) -> Shape:
+        """What it is given."""
+        return shape(self._hints.get(self._input_name, Any) if self._input_name else type(None))
+
+    @cached_property
+    def output_shape(self) -> Shape:
+        """What it returns."""
+        return shape(self._hints.get("return", Any))
+
+    @cached_property
+    def data_shape(self) -> Shape:
+        """What lives between its turns: the S of `Run[S]`."""
+        run = next(iter(inspect.signature(self.fn).parameters))
+        found = get_args(self._hints.get(run))
+        return shape(found[0] if found else dict[str, Any])
+
+    def dump_input(self, value: object) -> Any:
+        """An input as JSON, if it is one; raises ContractError."""
+        try:
+            plain = self.input_shape.dump(value)
+            self.input_shape.load(plain)
+        except InvalidValue as error:
+            raise ContractError(agent=self.name, what="input", reason=error.reason) from error
+        return plain
+
+    def dump_output(self, value: object) -> Any:
+        """A result as JSON, if it is what the agent declares; raises ContractError."""
+        try:
+            plain = self.output_shape.dump(value)
+            self.output_shape.load(plain)
+        except InvalidValue as error:
+            raise ContractError(agent=self.name, what="result", reason=error.reason) from error
+        return plain
+
+    def contract(self) -> dict[str, Any]:
+        """What goes in and what comes out, as JSON Schema."""
+        return {
+            "agent": self.name,
+            "version": self.version,
+            "input": self.input_shape.schema(),
+            "output": self.output_shape.schema(),
+        }
+
+
+class _Define(Protocol):
+    """What makes a function an agent."""
+
+    @overload
+    def __call__(self, fn: Callable[["Run[S]", In], Coroutine[Any, Any, Out]], /) -> Agent[In, Out]: ...
+
+    @overload
+    def __call__(self, fn: Callable[["Run[S]"], Coroutine[Any, Any, Out]], /) -> Agent[None, Out]: ...
+
+    @overload
+    def __call__(self, fn: Callable[["BlockingRun[S]", In], Out], /) -> Agent[In, Out]: ...
+
+    @overload
+    def __call__(self, fn: Callable[["BlockingRun[S]"], Out], /) -> Agent[None, Out]: ...
+
+
+def agent(  # noqa: PLR0913 - all by name, and few at a time
+    *,
+    name: str | None = None,
+    version: str = "1",
+    accepts: Sequence[str] = (),
+    steps: int | None = None,
+    deadline: Duration | None = None,
+    budget: Budget | None = None,
+    approvals: Approvals | None = None,
+    checkpoint: Strategy = "every_step",
+    exclusive: Exclusive | None = None,
+    max_age: Duration | None = None,
+) -> _Define:
+    """Make a function an agent. `accepts` names older versions whose runs this code may take over."""
+    if checkpoint not in ("every_step", "every_iteration", "on_state_change"):
+        raise DefinitionError(what=name or "An agent", reason=f"checkpoint={checkpoint!r} is none of the strategies")
+    if exclusive not in (None, "session", "user"):
+        raise DefinitionError(what=name or "An agent", reason=f"exclusive={exclusive!r}: say 'session' or 'user'")
+    rules = Rules(
+        version=version,
+        accepts=tuple(accepts),
+        steps=steps,
+        deadline=None if deadline is None else microseconds(deadline),
+        budget=None if budget is None else budget.limits,
+        approvals=approvals,
+        checkpoint=checkpoint,
+        exclusive=exclusive,
+        max_age=None if max_age is None else microseconds(max_age),
+    )
+
+    def define(fn: Callable[..., Any], /) -> Agent[Any, Any]:
+        return Agent(fn, name or fn.__name__, rules)
+
+    return cast("_Define", define)

@@ -1,0 +1,80 @@
+"""Asking a person, as the agent's code does it: yes or no, one of some options, or an answer of a type."""
+
+from collections.abc import Coroutine, Mapping
+from typing import Any
+
+from limpet.clock import microseconds
+from limpet.engine.execution import Execution
+from limpet.engine.history import Record
+from limpet.engine.shapes import Shape, shape
+from limpet.engine.waits import Waits
+from limpet.errors import Expired, InvalidAnswer, InvalidValue
+from limpet.events import bodies as b
+from limpet.policy.deadline import wake as earliest
+
+__all__ = ["Asks"]
+
+_KNOWN = {"answer", "options", "to", "expires", "escalate", "default", "name"}
+
+
+class Asks:
+    """The questions of one execution."""
+
+    def __init__(self, execution: Execution, waits: Waits) -> None:
+        self._x = execution
+        self._waits = waits
+
+    def ask(self, question: str, how: Mapping[str, Any]) -> Coroutine[Any, Any, Any]:
+        """Take the question's place; what it returns waits for the answer."""
+        if unknown := set(how) - _KNOWN:
+            raise TypeError(f"ask() has no {sorted(unknown)}")
+        wanted = shape(how["answer"]) if "answer" in how else shape(str if "options" in how else bool)
+        name = self._x.take(how.get("name") or "ask")
+        record = self._x.find(name, b.RequestOpened)
+        opened = self._request(name, question, how, wanted) if record is None else None
+        return self._wait(name, record, opened, wanted)
+
+    def _request(self, name: str, question: str, how: Mapping[str, Any], wanted: Shape) -> b.RequestOpened:
+        x = self._x
+        to = how.get("to", "anyone")
+        expires = None
+        if how.get("expires") is not None:
+            expires = x.kit.now() + microseconds(how["expires"])
+            if x.deadline is not None and expires > x.deadline:
+                raise InvalidValue(path="expires", reason="the run's deadline lies before it")
+        pack = x.kit.store.pack
+        options = [*how["options"]] if "options" in how else None
+        return b.RequestOpened(
+            request=x.kit.ids.new(),
+            name=name,
+            kind="ask",
+            question=question,
+            to=(to,) if isinstance(to, str) else tuple(to),
+            schema=None if options is not None else pack(wanted.schema(), inline=1 << 30)[0],
+            options=None if options is None else pack(options, inline=1 << 30)[0],
+            default=pack(wanted.dump(how["default"]), inline=1 << 30)[0] if "default" in how else None,
+            expires=earliest(expires, x.deadline),
+            escalate=tuple(how.get("escalate", ())),
+        )
+
+    async def _wait(self, name: str, record: Record | None, opened: b.RequestOpened | None, wanted: Shape) -> Any:
+        x = self._x
+        await x.admit()
+        if opened is not None:
+            x.check_new(name)
+        asked = opened if record is None else record.opened
+        assert isinstance(asked, b.RequestOpened)
+        decided = await self._waits.request(record, asked)
+        if decided.answer is None:
+            if asked.default is not None:
+                return wanted.load(await x.unpack(asked.default))
+            raise x.blame(Expired(request=decided.request, expired_at=asked.expires or x.deadline or 0), name)
+        try:
+            return wanted.load(_said(decided.answer, await x.unpack(decided.answer.answer)))
+        except InvalidValue as error:
+            raise x.blame(InvalidAnswer(request=decided.request, reason=error.reason), name) from error
+
+
+def _said(answer: b.RequestAnswered, value: Any) -> Any:
+    """An approval is a yes, a rejection a no."""
+    return value if answer.decision == "answered" else answer.decision == "approved"

@@ -1,0 +1,87 @@
+"""What a tool's code can ask about the step that runs it: its key, its attempt, and the way to say how far it is."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from limpet.errors import NoCall
+from limpet.events import Payload, Spent, inline
+
+__all__ = ["Call", "current", "header_key", "idempotency_key", "running"]
+
+_current: ContextVar["Call | None"] = ContextVar("limpet_call", default=None)
+
+
+class Call:
+    """One attempt of a step, as its tool sees it. May be used from any thread."""
+
+    def __init__(self, key: str, attempt: int, *, sends: str = "", told: Callable[[], object] = lambda: None) -> None:
+        self._key = key
+        self._told = told
+        self.sends = sends
+        """What goes out as `Idempotency-Key` by itself; nothing in a read and in a `verify`."""
+        self.attempt = attempt
+        """Counted from 1."""
+        self.transaction: Any = None
+        """The store's open connection, in a tool whose writes commit with the event."""
+        self.note = ""
+        self.fraction: float | None = None
+        self.partial_value: Payload | None = None
+        self._tokens, self._cost = 0, 0.0
+
+    @property
+    def key(self) -> str:
+        """The idempotency key, the same on every attempt and resume; an error in a tool without effect."""
+        if not self._key:
+            raise NoCall(wanted="an idempotency key")
+        return self._key
+
+    def progress(self, note: str, fraction: float | None = None) -> None:
+        """Say how far it is; shown to whoever looks, and a sign of life."""
+        self.note, self.fraction = note, fraction
+        self._told()
+
+    def partial(self, value: Any) -> None:
+        """Say what there is so far: it is recorded, and handed to the compensation if there will be no result."""
+        self.partial_value = inline(value)
+        self._told()
+
+    def spent(self, *, tokens: int = 0, cost: float = 0) -> None:
+        """Say what this used up, on top of what was said before: the budget must know."""
+        self._tokens += tokens
+        self._cost += cost
+
+    @property
+    def total(self) -> Spent | None:
+        """All that was said to be used up."""
+        return Spent(tokens=self._tokens, cost=self._cost) if self._tokens or self._cost else None
+
+
+def current() -> Call:
+    """The step that runs this code."""
+    call = _current.get()
+    if call is None:
+        raise NoCall(wanted="limpet.current()")
+    return call
+
+
+def idempotency_key() -> str:
+    """The key of the action that this code performs, checks or undoes."""
+    return current().key
+
+
+def header_key() -> str:
+    """What to send as `Idempotency-Key` from here; nothing where there is none."""
+    call = _current.get()
+    return call.sends if call is not None else ""
+
+
+@contextmanager
+def running(call: Call) -> Iterator[None]:
+    """What is called inside belongs to this attempt."""
+    token = _current.set(call)
+    try:
+        yield
+    finally:
+        _current.reset(token)

@@ -1,0 +1,488 @@
+"""The life of one claimed run in one worker: enter its function, attend to it, and write down how it left.
+
+The function runs in a task of its own; beside it, one loop attends: it ends waits that have ended, parks the run when
+it only waits, and stops it when somebody wants that. Whatever happens, effects under way are finished first.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, Literal
+
+from limpet.engine.agents import Agent
+from limpet.engine.blocking import run_blocking
+from limpet.engine.execution import SECOND, Execution, Kit, move_to
+from limpet.engine.failures import failure_of
+from limpet.engine.history import History
+from limpet.engine.place import entered
+from limpet.engine.run import Run
+from limpet.engine.scopes import Scope
+from limpet.engine.turnstile import QUIET
+from limpet.engine.undo import Undo, undoable
+from limpet.engine.waits import Waits
+from limpet.errors import ConnectionLost, Divergence, InvalidValue, LeaseLost, LimpetError, StoreBusy
+from limpet.events import AnyBody, Event, Failure, Wait
+from limpet.events import bodies as b
+from limpet.journal import Journal
+from limpet.state import AgentState, Fold
+from limpet.state.fold import PAUSED
+from limpet.state.patch import Working
+from limpet.stores import Claimed, Leg, Tell
+
+__all__ = ["Drive"]
+
+log = logging.getLogger("limpet")
+
+MAX_DEATHS = 5
+# How long code that does not let itself be cancelled is waited for.
+LAST_WORDS = 5 * SECOND
+Why = Literal["done", "parked", "cancel", "drain", "stopped"]
+
+
+class Drive:
+    """One claimed run, driven until it parks, ends, is given back or is lost."""
+
+    def __init__(self, kit: Kit, claimed: Claimed, agent: Agent[Any, Any]) -> None:
+        self._kit, self._claimed, self._agent = kit, claimed, agent
+        self.run = claimed.row.id
+        self.fence = claimed.row.fence
+        self.wake: int | None = None
+        """When the run that was parked here must be looked at again."""
+        self._history = History()
+        self._turns: dict[str, AgentState] = {}
+        self._created: b.RunCreated | None = None
+        self._last = self._lay_since = 0
+        self._look = asyncio.Event()
+        self._draining = False
+        self._journal: Journal | None = None
+        self._x: Execution | None = None
+        self._waits: Waits | None = None
+        self._task: asyncio.Task[Any] | None = None
+
+    # From outside
+
+    @property
+    def is_listening(self) -> bool:
+        """Whether it would not hear of a command by itself soon: it waits, or has not written for a while."""
+        x = self._x
+        return x is not None and (bool(self._waits and self._waits.open) or x.is_silent)
+
+    @property
+    def seq(self) -> int:
+        """How much of the log it knows."""
+        return self._journal.head.seq if self._journal is not None else 0
+
+    async def hear(self, seq: int, fence: int) -> None:
+        """There is more in the log than this drive knows."""
+        if self._journal is None or self._x is None:
+            return
+        if fence != self.fence:
+            self._x.stop(LeaseLost(run=self.run, fence=self.fence, current=fence))
+            return
+        if seq > self._journal.head.seq:
+            try:
+                await self._journal.refresh()
+            except (ConnectionLost, StoreBusy):
+                return  # it hears the next time
+            except LimpetError as error:
+                self._x.stop(error)
+        self._look.set()
+
+    def lose(self) -> None:
+        """The worker was told that the run is not its own any more."""
+        if self._x is not None:
+            self._x.stop(LeaseLost(run=self.run, fence=self.fence, current=self.fence + 1))
+
+    def drain(self) -> None:
+        """Give the run back as soon as effects under way have finished."""
+        self._draining = True
+        self._look.set()
+
+    def kill(self) -> list["asyncio.Task[Any]"]:
+        """End as in a killed process; the code that is still to end."""
+        if self._x is not None:
+            self._x.close("its process was killed")
+        return [] if self._task is None else [self._task]
+
+    # From inside
+
+    async def drive(self) -> None:
+        """Until the run has left this worker."""
+        self._journal = journal = await Journal.open(self._kit.store, self._claimed, self._kit.now, learn=self._learn)
+        self._x = x = self._execution()
+        refused = None if journal.fold.cancel is not None else await self._unfit()
+        if refused is not None:
+            await self._park_for_operator(*refused)
+        elif journal.fold.cancel is not None:
+            await self._cancel()
+        else:
+            x.is_ending = self._history.is_undoing
+            await self._enter(x)
+
+    def _learn(self, event: Event, body: AnyBody, fold: Fold) -> None:
+        self._history.learn(event, body)
+        if isinstance(body, b.RunClaimed):
+            self._lay_since, self._last = self._last, event.time
+            return
+        self._last = event.time
+        if isinstance(body, b.RunCreated):
+            self._created = body
+        elif isinstance(body, b.TurnStarted):
+            inner = f"{body.loop}/"
+            self._turns = {loop: state for loop, state in self._turns.items() if not loop.startswith(inner)}
+            self._turns[body.loop] = fold.working.freeze()
+
+    def _execution(self) -> Execution:
+        assert self._journal is not None
+        assert self._created is not None
+        x = Execution(self._kit, self._journal, self._history, self._agent)
+        created = self._created
+        x.deadline, x.user, x.session = created.deadline, created.user, created.session
+        x.turns = self._turns
+        x.working = Working(AgentState())
+        if created.initial is not None:
+            x.working.apply(created.initial)
+        x.changed = self._look.set
+        self._x, self._waits = x, Waits(x)
+        return x
+
+    async def _unfit(self) -> tuple[str, str] | None:
+        """Why the run must not be resumed by itself: a key, and why in words."""
+        row, rules = self._claimed.row, self._agent.rules
+        assert self._journal is not None
+        assert self._created is not None
+        if row.deaths >= MAX_DEATHS:
+            return "quarantined", f"{row.deaths} workers in a row died with it"
+        if rules.max_age is not None and self._kit.now() - self._lay_since > rules.max_age:
+            return "too old", "it lay still for longer than its agent allows"
+        try:
+            self._agent.input_shape.load(await self._kit.store.unpack(self._created.input))
+        except InvalidValue as error:
+            return "input", f"its input is not what {self._agent.name} declares now: {error.reason}"
+        return None
+
+    async def _enter(self, x: Execution) -> None:
+        """Enter the agent's function, and see it through."""
+        assert self._created is not None
+        assert self._waits is not None
+        run: Run[Any] = Run(x, self._waits)
+        args = (await self._input(),) if self._agent.takes_input else ()
+        task = asyncio.create_task(self._function(run, args), name=f"limpet:{self.run}")
+        why = await self._attend(x, task)
+        match why:
+            case "done":
+                await self._conclude(x, task)
+            case "cancel":
+                x.close("it is being cancelled")
+                await self._cut(task)
+                await self._cancel()
+            case "drain":
+                await self._give_back(x, task)
+            case "stopped":
+                await self._stopped(x, task)
+            case "parked":
+                x.close("it is parked")
+                await self._cut(task)
+
+    async def _input(self) -> Any:
+        assert self._created is not None
+        return self._agent.input_shape.load(await self._kit.store.unpack(self._created.input))
+
+    async def _function(self, run: Run[Any], args: Sequence[Any]) -> Any:
+        with entered("agent"):
+            if not self._agent.is_async:
+                return await run_blocking(self._agent.fn, run, args)
+            move_to(Scope("", asyncio.current_task()))
+            return await self._agent.fn(run, *args)
+
+    # Attending
+
+    async def _attend(self, x: Execution, task: "asyncio.Task[Any]") -> Why:
+        """Until the function has ended, the run is parked, or must stop; then nothing of it is under way."""
+        assert self._waits is not None
+        self._task = task
+        task.add_done_callback(lambda _: self._look.set())
+        while True:
+            self._look.clear()
+            heard = x.journal.heard
+            self._waits.look()
+            why = self._why(x, task)
+            if why is not None:
+                x.hold()
+                if x.is_idle:
+                    return why
+            elif await self._settled(x, heard):
+                return "parked"
+            await self._pause(x, held=why is not None)
+
+    def _why(self, x: Execution, task: "asyncio.Task[Any]") -> Why | None:
+        """Why the run must not go on here."""
+        if task.done():
+            return "done"
+        if x.stopped is not None:
+            return "stopped"
+        if x.journal.fold.cancel is not None and not x.is_undoing:
+            return "cancel"
+        return "drain" if self._draining else None
+
+    async def _settled(self, x: Execution, heard: int) -> bool:
+        """Write down what is due; whether the run is parked."""
+        assert self._waits is not None
+        try:
+            now = self._kit.now()
+            if any(slot.request and slot.wake is not None and slot.wake <= now for slot in self._waits.open):
+                await self._waits.expire()
+                self._look.set()
+                return False
+            if x.journal.fold.pausing and not x.is_undoing:
+                x.hold()
+                return x.is_idle and await self._park(x, (PAUSED,), None, heard)
+            if not self._has_lingered(x) or not await _is_quiet(x):
+                return False
+            waits = dict.fromkeys(slot.wait for slot in self._waits.open)
+            return await self._park(x, tuple(waits), self._waits.wake, heard)
+        except (ConnectionLost, StoreBusy):
+            return False
+        except LimpetError as error:
+            x.stop(error)
+            return False
+
+    def _has_lingered(self, x: Execution) -> bool:
+        assert self._waits is not None
+        if not self._waits.open or not x.is_idle or x.turnstile.is_busy:
+            return False
+        return self._kit.clock.ticks() >= x.touched + self._kit.linger
+
+    async def _park(self, x: Execution, waits: tuple[Wait, ...], wake: int | None, heard: int) -> bool:
+        """Leave the run to whoever comes when what it waits for is there; not if something came meanwhile."""
+        x.hold()
+        if await x.journal.append_if_current(b.RunWaiting(waits=waits, wake=wake), heard=heard):
+            self.wake = wake
+            return True
+        x.go_on()
+        self._look.set()
+        return False
+
+    async def _pause(self, x: Execution, *, held: bool) -> None:
+        """Wait until something happens, or something is due."""
+        assert self._waits is not None
+        due = [] if held else [wake - self._kit.now() for slot in self._waits.open if (wake := slot.wake) is not None]
+        if not held and self._waits.open and x.is_idle:
+            due.append(x.touched + self._kit.linger - self._kit.clock.ticks())
+        if self._look.is_set():
+            return
+        take_back = self._kit.clock.later(max(min(due), 0), self._look.set) if due else None
+        try:
+            await self._look.wait()
+        finally:
+            if take_back is not None:
+                take_back()
+
+    async def _cut(self, task: "asyncio.Task[Any]") -> None:
+        """End code that must not go on; nothing that it still does takes effect."""
+        task.cancel()
+        patience = asyncio.ensure_future(self._kit.clock.sleep(LAST_WORDS))
+        await asyncio.wait({task, patience}, return_when=asyncio.FIRST_COMPLETED)
+        patience.cancel()
+        if not task.done():
+            log.warning("the code of run %s does not end although it was cancelled", self.run)
+        elif not task.cancelled():
+            task.exception()  # somebody has looked
+
+    # Leaving
+
+    async def _conclude(self, x: Execution, task: "asyncio.Task[Any]") -> None:
+        """The function has returned or raised."""
+        x.close("its function has ended")
+        error = asyncio.CancelledError("the code cancelled itself") if task.cancelled() else task.exception()
+        if x.stopped is not None:
+            await self._stopped(x, task)
+            return
+        try:
+            if error is None:
+                x.replay.check_end()
+                output = self._agent.dump_output(task.result())
+                packed, blobs = self._kit.store.pack(output)
+                await self._end(b.RunCompleted(output=packed), blobs)
+                return
+        except Divergence as diverged:
+            await self._park_for_operator("diverged", str(diverged))
+            return
+        except LimpetError as refused:
+            error = refused
+        await self._fail(error)
+
+    async def _fail(self, error: BaseException | None) -> None:
+        assert error is not None
+        failure, verb = failure_of(error), _verb_of(error)
+        if not await self._undo():
+            return
+        number = getattr(error, "number", None)
+        ended = b.RunFailed(failure=failure, name=verb, number=number if isinstance(number, int) else None)
+        await self._end(ended, (), failure=failure)
+
+    async def _cancel(self) -> None:
+        """Nothing of it is under way: withdraw what it asks, cancel its children, undo what it did."""
+        assert self._journal is not None
+        state = self._journal.state
+        reason = state.cancel or ""
+        withdrawn = [
+            b.WaitEnded(name=request.name, how="withdrawn", request=request.request) for request in state.requests
+        ]
+        command = b.CancelRequested(command=f"{self.run}:cancel", reason=f"{self.run} was cancelled: {reason}")
+        legs = [
+            Tell(run=child.run, bodies=(command,), actor=self._kit.worker, optional=True) for child in state.children
+        ]
+        if withdrawn and not self._history.is_undoing:
+            self._journal.add(*withdrawn)
+        if await self._undo():
+            await self._end(b.RunCancelled(reason=reason), (), legs=legs)
+
+    async def _undo(self) -> bool:
+        """Undo what the run did; false if that is waited for, or was stopped."""
+        if not await self._write_all():
+            return False
+        log_ = (self._kit.store.decode(event) async for event in self._kit.store.log(self.run))
+        steps = await undoable(log_)
+        if not steps:
+            return True
+        x = self._execution()
+        x.is_undoing, x.deadline = True, None
+        assert self._waits is not None
+        task = asyncio.create_task(Undo(x, self._waits).run(steps), name=f"limpet:{self.run}:undo")
+        why = await self._attend(x, task)
+        match why:
+            case "done":
+                task.result()
+                return True
+            case "parked":
+                x.close("it is parked")
+                await self._cut(task)
+            case "drain":
+                await self._give_back(x, task)
+            case _:
+                await self._stopped(x, task)
+        return False
+
+    async def _write_all(self) -> bool:
+        assert self._x is not None
+        try:
+            await self._x.journal.flush()
+        except (ConnectionLost, StoreBusy):
+            await self._kit.clock.sleep(SECOND)
+            return await self._write_all()
+        except LimpetError as error:
+            self._x.stop(error)
+            await self._stopped(self._x, None)
+            return False
+        return True
+
+    async def _end(self, ended: Any, blobs: Any, *, failure: Failure | None = None, legs: Sequence[Leg] = ()) -> None:
+        """Write the last event, and tell the run that called this one."""
+        assert self._x is not None
+        journal = self._x.journal
+        is_cancelled = isinstance(ended, b.RunCancelled)
+        try:
+            while True:
+                heard = journal.heard
+                if journal.fold.cancel is not None and not is_cancelled:
+                    await self._cancel()
+                    return
+                told = self._told_parent(ended, failure)
+                if await self._repeat(journal.append_if_current, ended, heard=heard, blobs=blobs, legs=(*legs, *told)):
+                    return
+        except LimpetError as error:
+            self._x.stop(error)
+            await self._stopped(self._x, None)
+
+    async def _repeat(self, append: Any, *bodies: AnyBody, **how: Any) -> bool:
+        """An append whose reply was lost is repeated as it was."""
+        while True:
+            try:
+                done: bool = await append(*bodies, **how)
+            except (ConnectionLost, StoreBusy):
+                await self._kit.clock.sleep(SECOND)
+            else:
+                return done
+
+    def _told_parent(self, ended: AnyBody, failure: Failure | None) -> tuple[Leg, ...]:
+        assert self._created is not None
+        assert self._journal is not None
+        parent = self._created.parent
+        if parent is None or parent.mode not in ("call", "handoff"):
+            return ()
+        outcome: Any = {b.RunCompleted: "completed", b.RunFailed: "failed"}.get(type(ended), "cancelled")
+        returned = b.AgentReturned(
+            command=f"{self.run}:end-{self.fence}",
+            run=self.run,
+            outcome=outcome,
+            output=ended.output if isinstance(ended, b.RunCompleted) else None,
+            failure=failure,
+            spent=self._journal.fold.spent,
+        )
+        return (Tell(run=parent.run, bodies=(returned,), actor=self._kit.worker, optional=True),)
+
+    async def _stopped(self, x: Execution, task: "asyncio.Task[Any] | None") -> None:
+        """The code cannot go on here: it has diverged, somebody else has the run, or the store fails."""
+        error = x.stopped
+        x.close("it was stopped")
+        if task is not None:
+            await self._cut(task)
+        match error:
+            case Divergence():
+                await self._park_for_operator("diverged", str(error))
+            case LeaseLost():
+                log.info("run %s is driven elsewhere now", self.run)
+                with suppress(LimpetError):
+                    await x.journal.keep_late()
+            case _:
+                log.error("run %s cannot go on here: %s", self.run, error)
+                with suppress(LimpetError):
+                    await self._release("its worker could not go on")
+
+    async def _park_for_operator(self, key: str, why: str) -> None:
+        """Nothing was done; somebody must look."""
+        assert self._journal is not None
+        journal = self._journal
+        log.warning("run %s waits for an operator: %s", self.run, why)
+        flagged = b.RiskFlagged(flag=key, detail=why[:2000])
+        waiting = b.RunWaiting(waits=(Wait(what="operator", key=key),))
+        try:
+            while not await self._repeat(journal.append_if_current, flagged, waiting, heard=journal.heard):
+                if journal.fold.cancel is not None:
+                    await self._cancel()
+                    return
+        except LimpetError as error:
+            log.error("run %s could not be parked: %s", self.run, error)  # noqa: TRY400 - the error says it all
+
+    async def _give_back(self, x: Execution, task: "asyncio.Task[Any]") -> None:
+        x.close("its worker is going")
+        await self._cut(task)
+        try:
+            await x.journal.flush()
+            await self._release("its worker is going")
+        except LimpetError as error:
+            log.warning("run %s could not be given back: %s", self.run, error)
+
+    async def _release(self, reason: str) -> None:
+        await self._kit.store.release(self.run, fence=self.fence, worker=self._kit.worker, reason=reason)
+
+
+async def _is_quiet(x: Execution) -> bool:
+    """Whether the code does nothing for some turns of the event loop."""
+    seen = x.activity
+    for _ in range(QUIET):
+        await asyncio.sleep(0)  # noqa: TID251 - turns of the event loop, not time
+    return x.activity == seen and x.is_idle
+
+
+def _verb_of(error: BaseException | None) -> str | None:
+    """The verb whose error it is, or was before it was wrapped in another."""
+    seen = 0
+    while error is not None and seen < 20:
+        verb = error.__dict__.get("limpet_verb")
+        if isinstance(verb, str):
+            return verb
+        error, seen = error.__cause__ or error.__context__, seen + 1
+    return None

@@ -1,0 +1,70 @@
+"""Hearing of changes in some runs, for everybody in this process together: one watch, one look for all."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import NamedTuple
+
+from limpet.clock import Clock
+from limpet.errors import LimpetError
+from limpet.stores import Store
+from limpet.stores.store import Place
+
+__all__ = ["Ear", "Interest"]
+
+
+class Interest(NamedTuple):
+    """Somebody who wants to know when a run's log has grown."""
+
+    run: str
+    known: Callable[[], int | None]
+    """The last event that is known there; nothing while it does not matter."""
+    tell: Callable[[Place], object]
+
+
+class Ear:
+    """Listens while it runs."""
+
+    def __init__(self, store: Store, clock: Clock, every: int) -> None:
+        self._store, self._clock, self._every = store, clock, every
+        self._interests: set[Interest] = set()
+        self._rung = asyncio.Event()
+
+    def listen(self, interest: Interest) -> None:
+        """Begin to tell somebody; they are told first of what there is already."""
+        self._interests.add(interest)
+        self._rung.set()
+
+    def forget(self, interest: Interest) -> None:
+        """Stop telling them."""
+        self._interests.discard(interest)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        with self._store.watch() as watch:
+            ringing = asyncio.ensure_future(self._ring(watch.changed))
+            try:
+                while True:
+                    await self._rung.wait()
+                    self._rung.clear()
+                    with suppress(LimpetError):  # whoever works with the store hears of it there
+                        await self._look()
+                    if self._every:
+                        await self._clock.sleep(self._every)
+            finally:
+                ringing.cancel()
+
+    async def _ring(self, changed: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            await changed()
+            self._rung.set()
+
+    async def _look(self) -> None:
+        wanted = [(each, known) for each in list(self._interests) if (known := each.known()) is not None]
+        if not wanted:
+            return
+        places = await self._store.places([each.run for each, _ in wanted])
+        for each, known in wanted:
+            place = places.get(each.run)
+            if place is not None and place.seq > known and each in self._interests:
+                each.tell(place)

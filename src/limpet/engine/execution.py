@@ -1,0 +1,313 @@
+"""One execution of a run's code by one worker: what all its verbs share.
+
+The code runs while the execution is open. It is held while the run parks or stops: whoever calls a verb then waits, and
+goes on if it did not come to that. Once it is closed, every verb raises Suspended and takes no effect.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, NoReturn, Protocol, TypeVar
+
+from limpet.clock import Clock
+from limpet.engine.agents import Agent
+from limpet.engine.call import Call
+from limpet.engine.functions import Bound
+from limpet.engine.handle import Port
+from limpet.engine.history import History, Record
+from limpet.engine.replay import Replay
+from limpet.engine.scopes import Scope
+from limpet.engine.tools import Tool
+from limpet.engine.turnstile import Turnstile
+from limpet.errors import ConnectionLost, Divergence, LimpetError, StoreBusy, Suspended, UnscopedParallel
+from limpet.events import AnyBody, Payload
+from limpet.ids import Ids
+from limpet.journal import Journal
+from limpet.policy.checkpoint import Moment, must_flush
+from limpet.state import AgentState
+from limpet.state.patch import Working
+from limpet.stores import Store
+from limpet.stores.blobs import Blob
+
+__all__ = ["Execution", "Kit", "Perform", "begin_thread", "here", "move_to", "on_strand", "strand"]
+
+E = TypeVar("E", bound=BaseException)
+SECOND = 1_000_000
+
+_scope: ContextVar[Scope | None] = ContextVar("limpet_scope", default=None)
+_thread: ContextVar[int | None] = ContextVar("limpet_thread", default=None)
+
+
+class Perform(Protocol):
+    """How the functions of a tool are called."""
+
+    async def __call__(self, tool: Tool[..., Any, Any], /, fn: Callable[..., Any], args: Bound, call: Call) -> Any:
+        """What the function returns; `current()` is this call."""
+
+    def directly(self, tool: Tool[..., Any, Any], args: Bound, call: Call) -> Any:
+        """The same on this thread, for a function that is a transaction."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kit:
+    """What a worker lends to the runs that it drives."""
+
+    store: Store
+    clock: Clock
+    ids: Ids
+    worker: str
+    perform: Perform
+    now: Callable[[], int]
+    """An estimate of the store's clock."""
+    linger: int = SECOND
+    """How long a run that only waits stays in memory, in microseconds."""
+    backoffs: bool = True
+    """Whether the time between attempts is waited for."""
+    port: Port | None = None
+    """What handles of other runs are made over."""
+
+
+class Execution:
+    """What the verbs of one run share while a worker drives it."""
+
+    def __init__(self, kit: Kit, journal: Journal, history: History, agent: Agent[Any, Any]) -> None:
+        self.kit, self.journal, self.history, self.agent = kit, journal, history, agent
+        self.run = journal.run
+        self.replay = Replay(self.run, history)
+        self.turnstile = Turnstile(record.end for record in history.records.values() if record.end is not None)
+        self.working = Working(AgentState())
+        """What the code has passed so far."""
+        self.patched = 0
+        """Grows with every change of `working`."""
+        self.deadline: int | None = None
+        self.user: str | None = None
+        self.session: str | None = None
+        self.children = history.last_child
+        """How many agents were called or started."""
+        self.flagged: set[str] = set()
+        """What was flagged here, and may not be in the log yet."""
+        self.at_work = 0
+        """How many verbs are doing something that must not be cut."""
+        self.halted = 0
+        """How many of them will never go on."""
+        self.activity = 0
+        """Grows with everything that the code does."""
+        self.touched = kit.clock.ticks()
+        self.turns: Mapping[str, AgentState] = {}
+        """What the agent knew at the start of the current turn of each loop."""
+        self.versions: dict[str, dict[str, bool]] = {}
+        """What was chosen here, and may not be in the log yet."""
+        self.is_ending = False
+        """The run failed before, and is being undone: nothing new begins."""
+        self.is_undoing = False
+        """This is the undoing itself."""
+        self.stopped: LimpetError | None = None
+        """Why the code cannot go on: it has diverged, the lease is lost, or the store fails."""
+        self.changed: Callable[[], object] = lambda: None
+        """Told whenever the one who attends to this run should look."""
+        self._open = asyncio.Event()
+        self._open.set()
+        self._closed: Suspended | None = None
+        self._flags = list(history.flags)
+
+    # Coming in
+
+    def take(self, name: str) -> str:
+        """The identity of a call that the code makes now."""
+        if self._closed is not None:
+            raise self._closed
+        self.called()
+        return here().take(name, strand())
+
+    def called(self) -> None:
+        """The code has come to something that is durable."""
+        self.turnstile.called()
+        self.touch()
+
+    def touch(self) -> None:
+        """Something happened."""
+        self.activity += 1
+        self.touched = self.kit.clock.ticks()
+
+    def find(self, name: str, kind: type[object], asked: str = "") -> Record | None:
+        """The record of a call; one that was another call stops the run."""
+        try:
+            record = self.replay.find(name, kind, asked)
+        except Divergence as error:
+            self.stop(error)
+            raise
+        if record is None and self.is_ending:
+            raise Suspended(run=self.run, reason="it failed, and is being undone")
+        return record
+
+    def check_new(self, name: str) -> None:
+        """Stop the run before an effect that the log has no place for."""
+        try:
+            self.replay.check_new(name)
+        except Divergence as error:
+            self.stop(error)
+            raise
+
+    async def admit(self) -> None:
+        """Go on while the execution is open."""
+        if not self._open.is_set():
+            await self._open.wait()
+        if self._closed is not None:
+            raise self._closed
+
+    @contextmanager
+    def work(self) -> Iterator[None]:
+        """What is done inside is finished before the run parks or stops."""
+        self.at_work += 1
+        try:
+            yield
+        finally:
+            self.at_work -= 1
+            self.touch()
+            if self.is_idle:
+                self.changed()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is under way that must not be cut."""
+        return self.at_work == self.halted
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether it has been busy for a while without a sign."""
+        return self.kit.clock.ticks() > self.touched + SECOND // 10
+
+    def hold(self) -> None:
+        """Let no further verb begin."""
+        self._open.clear()
+
+    def go_on(self) -> None:
+        """Let verbs begin again."""
+        self._open.set()
+
+    def close(self, reason: str) -> None:
+        """From now on every verb raises Suspended."""
+        self._closed = Suspended(run=self.run, reason=reason)
+        self._open.set()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether no verb takes effect any more."""
+        return self._closed is not None
+
+    def stop(self, error: LimpetError) -> None:
+        """The code cannot go on here; the first reason counts."""
+        self.stopped = self.stopped or error
+        self.hold()
+        self.changed()
+
+    # Writing and returning
+
+    def settle(self, *bodies: AnyBody, blobs: Sequence[Blob] = ()) -> int:
+        """Put the end of a call into the log; its place in the order of ends."""
+        self.journal.add(*bodies, blobs=blobs)
+        return self.turnstile.issue()
+
+    def must_flush(self, moment: Moment) -> bool:
+        """Whether the code waits for the disk now, as the agent chose."""
+        return must_flush(self.agent.rules.checkpoint, moment)
+
+    async def flush(self) -> None:
+        """Return when everything so far is durable; if it never will be, stop the run, and never return."""
+        while True:
+            try:
+                return await self.journal.flush()
+            except (ConnectionLost, StoreBusy):
+                await self.kit.clock.sleep(SECOND)  # it is repeated as it was sealed, and lands once
+            except LimpetError as error:
+                await self.halt(error)
+
+    async def halt(self, error: LimpetError) -> NoReturn:
+        """Stop the run, and never return to the code."""
+        self.halted += 1
+        self.stop(error)
+        await asyncio.get_running_loop().create_future()
+        raise AssertionError
+
+    async def append(self, body: AnyBody) -> None:
+        """Put something into the log, durably."""
+        self.journal.add(body)
+        await self.flush()
+
+    async def finish(self, ticket: int, moment: Moment | None = None) -> None:
+        """Return to the code when the end is durable, where it must be, and its turn has come."""
+        try:
+            if moment is not None and self.must_flush(moment):
+                await self.flush()
+            await self.enter(ticket)
+        except asyncio.CancelledError:
+            self.turnstile.give_back(ticket)
+            raise
+
+    async def enter(self, end: int) -> None:
+        """Return to the code when it is the turn of this end."""
+        await self.turnstile.enter(end)
+        self.touch()
+        while self._flags and self._flags[0][0] < end:
+            self.flag(self._flags.pop(0)[1])
+
+    def begin_turn(self, loop: str) -> None:
+        """The code enters a loop at its current turn, and knows what it knew at its start."""
+        self.working = Working(self.turns[loop])
+        self.patched += 1
+
+    def flag(self, flag: str) -> None:
+        """The code sees a flag that a policy raised."""
+        self.working.flag(flag)
+        self.patched += 1
+
+    async def unpack(self, payload: Payload | None) -> Any:
+        """The value of a payload, wherever it is."""
+        if payload is None:
+            return None
+        return payload.value() if payload.is_inline else await self.kit.store.unpack(payload)
+
+    def blame(self, error: E, verb: str) -> E:
+        """The error with the verb whose error it is: if it ends the run, a resume takes back just that."""
+        error.__dict__["limpet_verb"] = verb
+        return error
+
+    def chance(self) -> float:
+        """A number from 0 to 1."""
+        return float(self.kit.ids.bits(53)) / (1 << 53)
+
+
+def here() -> Scope:
+    """The scope that this code is in."""
+    scope = _scope.get()
+    if scope is None:
+        raise UnscopedParallel(verb="A verb", scope="the agent's body")
+    return scope
+
+
+def move_to(scope: Scope) -> None:
+    """Code that follows is in this scope."""
+    _scope.set(scope)
+
+
+def strand() -> object:
+    """Who is calling: the thread of a blocking agent, or the asyncio task."""
+    thread = _thread.get()
+    return asyncio.current_task() if thread is None else thread
+
+
+def begin_thread(thread: int) -> None:
+    """This context belongs to the thread of a blocking agent."""
+    _thread.set(thread)
+
+
+@contextmanager
+def on_strand(thread: int) -> Iterator[None]:
+    """What is called inside is called by this thread."""
+    token = _thread.set(thread)
+    try:
+        yield
+    finally:
+        _thread.reset(token)

@@ -1,0 +1,89 @@
+"""Calling users' functions: coroutines on the event loop, plain ones on threads of their own kind."""
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from contextvars import copy_context
+from queue import SimpleQueue
+from threading import Lock, Thread
+from typing import Any
+
+from limpet.engine.call import Call, running
+from limpet.engine.place import entered
+from limpet.engine.tools import Tool
+
+__all__ = ["Bound", "Functions", "Pool"]
+
+Bound = tuple[tuple[Any, ...], dict[str, Any]]
+"""Arguments as a function takes them."""
+
+
+class Pool:
+    """Threads for blocking functions, as many as are needed at once. They do not keep the process alive."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._lock = Lock()
+        self._idle: list[SimpleQueue[Callable[[], None]]] = []
+
+    async def run(self, work: Callable[[], Any]) -> Any:
+        """What the work returns. Whoever stops waiting does not stop the work."""
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[Any] = loop.create_future()
+
+        def report(result: Any, error: BaseException | None) -> None:
+            if done.done():
+                return
+            if error is None:
+                done.set_result(result)
+            else:
+                done.set_exception(error)
+
+        def do() -> None:
+            result, error = None, None
+            try:
+                result = work()
+            except BaseException as raised:  # noqa: BLE001 - whoever waits must hear
+                error = RuntimeError(f"{raised!r} left a function") if isinstance(raised, StopIteration) else raised
+            try:
+                loop.call_soon_threadsafe(report, result, error)
+            except RuntimeError:
+                return  # the loop was closed: nobody waits any more
+
+        self._submit(do)
+        return await done
+
+    def _submit(self, work: Callable[[], None]) -> None:
+        with self._lock:
+            queue = self._idle.pop() if self._idle else None
+        if queue is None:
+            queue = SimpleQueue()
+            Thread(target=self._serve, args=(queue,), name=self._name, daemon=True).start()
+        queue.put(work)
+
+    def _serve(self, queue: "SimpleQueue[Callable[[], None]]") -> None:
+        while True:
+            queue.get()()
+            with self._lock:
+                self._idle.append(queue)
+
+
+class Functions:
+    """How a worker calls tools and what belongs to them."""
+
+    def __init__(self) -> None:
+        self._pool = Pool("limpet-tool")
+
+    async def __call__(self, _: Tool[..., Any, Any], /, fn: Callable[..., Any], args: Bound, call: Call) -> Any:
+        """What the function returns; `current()` is this call."""
+        with entered("tool"), running(call):
+            if inspect.iscoroutinefunction(fn):
+                return await fn(*args[0], **args[1])
+            context = copy_context()
+            found = await self._pool.run(lambda: context.run(fn, *args[0], **args[1]))
+            return await found if inspect.isawaitable(found) else found
+
+    def directly(self, tool: Tool[..., Any, Any], args: Bound, call: Call) -> Any:
+        """The same on this thread, for a function that is a transaction."""
+        with entered("tool"), running(call):
+            return tool.fn(*args[0], **args[1])

@@ -1,0 +1,59 @@
+"""A handle on a run, wherever it is driven: over a small port, which the service implements."""
+
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+from limpet.clock import Duration
+from limpet.engine.agents import Agent
+
+if TYPE_CHECKING:
+    from limpet.engine.views import Entry, RunInfo
+
+__all__ = ["Handle", "Port"]
+
+Out = TypeVar("Out")
+
+
+class Port(Protocol):
+    """What a handle needs."""
+
+    async def result(self, run: str, timeout: Duration | None) -> Any:
+        """What a run returned, as JSON; raises how it ended otherwise."""
+
+    async def info(self, run: str) -> "RunInfo":
+        """A run as lists show it."""
+
+    def events(self, run: str, after: int, *, follow: bool) -> AsyncIterator["Entry"]:
+        """A run's events."""
+
+    async def cancel(self, run: str, reason: str) -> None:
+        """Stop a run."""
+
+
+class Handle(Generic[Out]):
+    """A run that was started."""
+
+    def __init__(self, port: Port, id: str, agent: Agent[Any, Out] | None = None) -> None:
+        self.id = id
+        self._port, self._agent = port, agent
+
+    def __repr__(self) -> str:
+        return f"<handle of run {self.id}>"
+
+    async def result(self, *, timeout: Duration | None = None) -> Out:
+        """What it returned, once it has; raises RunFailed, RunCancelled, or NotDone after the time-out."""
+        found = await self._port.result(self.id, timeout)
+        loaded: Out = found if self._agent is None else self._agent.output_shape.load(found)
+        return loaded
+
+    async def info(self) -> "RunInfo":
+        """Where it is now."""
+        return await self._port.info(self.id)
+
+    def events(self, *, after: int = 0, follow: bool = True) -> AsyncIterator["Entry"]:
+        """What happens, event by event, until it has ended; without `follow`, what has happened so far."""
+        return self._port.events(self.id, after, follow=follow)
+
+    async def cancel(self, reason: str) -> None:
+        """Stop it: effects under way finish, what can be undone is."""
+        await self._port.cancel(self.id, reason)

@@ -1,0 +1,405 @@
+"""The run, as an agent's code sees it: the verbs that are durable.
+
+Every verb is a plain function that takes its identity at the call and returns a coroutine, so that
+`gather(run.step(a), run.call(b))` is the same in every execution.
+"""
+
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from datetime import UTC, datetime, timedelta
+from typing import Any, Generic, ParamSpec, overload
+
+from msgspec import UNSET
+from typing_extensions import TypeForm, TypeVar
+
+from limpet.clock import Duration, microseconds
+from limpet.engine.agents import Agent, Budget
+from limpet.engine.asks import Asks
+from limpet.engine.children import Children
+from limpet.engine.execution import Execution, here, move_to, strand
+from limpet.engine.handle import Handle
+from limpet.engine.history import Record
+from limpet.engine.scopes import Scope
+from limpet.engine.shapes import shape
+from limpet.engine.steps import Steps
+from limpet.engine.tools import Tool
+from limpet.engine.typed import Change, State
+from limpet.engine.waits import Waits
+from limpet.errors import Expired, InvalidValue, Suspended
+from limpet.events import PlanStatus, Revision, StatePatch, inline
+from limpet.events import bodies as b
+
+__all__ = ["Entered", "Run", "Turn", "Turns"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+R = TypeVar("R")
+C = TypeVar("C", bound=str)
+In = TypeVar("In")
+Out = TypeVar("Out")
+S = TypeVar("S", default=dict[str, Any])
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_UNDECLARED = shape(Any)
+
+
+class Turn:
+    """One time round a loop whose body depends on the run's state alone."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        """Counted from 1."""
+
+    def __repr__(self) -> str:
+        return f"Turn({self.number})"
+
+
+class Run(Generic[S]):
+    """One execution of an agent toward a goal."""
+
+    def __init__(self, execution: Execution, waits: Waits) -> None:
+        self._x = execution
+        self._waits = waits
+        self._steps = Steps(execution, waits)
+        self._asks = Asks(execution, waits)
+        self._children = Children(execution, waits)
+        self._seen: tuple[int, State[S]] | None = None
+
+    @property
+    def id(self) -> str:
+        """Its stable id."""
+        return self._x.run
+
+    @property
+    def state(self) -> State[S]:
+        """What the agent knows, as far as the code has come."""
+        if self._seen is None or self._seen[0] != self._x.patched:
+            self._seen = (self._x.patched, State(self._x.working.freeze(), self._x.agent.data_shape))
+        return self._seen[1]
+
+    def __repr__(self) -> str:
+        return f"<run {self.id}>"
+
+    # Doing
+
+    def step(self, tool: Tool[P, T, R], /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
+        """Do something once, and know its result for ever."""
+        step, record = self._steps.find(tool, args, kwargs)
+        return self._steps.run(step, record)
+
+    def call(
+        self,
+        agent: Agent[In, Out],
+        input: In,
+        /,
+        *,
+        budget: Budget | None = None,
+        deadline: Duration | None = None,
+    ) -> Coroutine[Any, Any, Out]:
+        """Let another agent do it, and wait for its result."""
+        return self._children.call(agent, self._children.find(agent, input, "call"), budget, deadline)
+
+    def start(self, agent: Agent[In, Out], input: In, /, *, id: str | None = None) -> Coroutine[Any, Any, Handle[Out]]:
+        """Let another agent begin, and go on without it."""
+        return self._start(agent, self._children.find(agent, input, "start"), id)
+
+    async def _start(self, agent: Agent[Any, Out], found: Any, id: str | None) -> Handle[Out]:
+        run = await self._children.start(agent, found, id)
+        assert self._x.kit.port is not None
+        return Handle(self._x.kit.port, run, agent)
+
+    # Waiting
+
+    @overload
+    def ask(
+        self,
+        question: str,
+        /,
+        *,
+        to: str | Sequence[str] = ...,
+        expires: Duration | None = None,
+        escalate: Sequence[str] = (),
+        default: bool = ...,
+        name: str | None = None,
+    ) -> Coroutine[Any, Any, bool]: ...
+
+    @overload
+    def ask(
+        self,
+        question: str,
+        /,
+        *,
+        options: Sequence[C],
+        to: str | Sequence[str] = ...,
+        expires: Duration | None = None,
+        escalate: Sequence[str] = (),
+        default: C = ...,
+        name: str | None = None,
+    ) -> Coroutine[Any, Any, C]: ...
+
+    @overload
+    def ask(
+        self,
+        question: str,
+        /,
+        *,
+        answer: TypeForm[T],
+        to: str | Sequence[str] = ...,
+        expires: Duration | None = None,
+        escalate: Sequence[str] = (),
+        default: T = ...,
+        name: str | None = None,
+    ) -> Coroutine[Any, Any, T]: ...
+
+    def ask(self, question: str, /, **how: Any) -> Coroutine[Any, Any, Any]:
+        """Ask a person: yes or no, one of some options, or an answer of a type. The run may wait for days."""
+        return self._asks.ask(question, how)
+
+    def sleep(self, how_long: Duration, /) -> Coroutine[Any, Any, None]:
+        """Wait for a time, seconds or months, in no process."""
+        until = self._x.kit.now() + microseconds(how_long)
+        name = self._x.take("sleep")
+        return self._waits.sleep(name, self._x.find(name, b.TimerSet), until)
+
+    def receive(self, name: str, type: type[T], /, *, timeout: Duration | None = None) -> Coroutine[Any, Any, T]:
+        """Wait for a signal, and take it: in order, each once. Raises Expired when its time is over."""
+        expires = None if timeout is None else self._x.kit.now() + microseconds(timeout)
+        verb = self._x.take(f"receive:{name}")
+        return self._receive(verb, self._x.find(verb, b.WaitOpened), name, type, expires)
+
+    async def _receive(self, verb: str, record: Record | None, signal: str, type: type[T], expires: int | None) -> T:
+        ended = await self._waits.signal(verb, record, signal, expires)
+        if ended.event is None:
+            raise self._x.blame(Expired(request=verb, expired_at=expires or self._x.deadline or 0), verb)
+        received = self._x.history.commands[ended.event]
+        assert isinstance(received, b.SignalReceived)
+        value: T = shape(type).load(await self._x.unpack(received.value))
+        return value
+
+    # Knowing
+
+    def patch(  # noqa: PLR0913 - all by name, and few at a time
+        self,
+        *,
+        goal: str | None = None,
+        facts: Mapping[str, Any] | None = None,
+        plan: Sequence[str] | None = None,
+        questions: Sequence[str] = (),
+        answered: Mapping[str, str] | None = None,
+        flags: Sequence[str] = (),
+        data: S = UNSET,  # type: ignore[assignment]
+        source: str | None = None,
+    ) -> Coroutine[Any, Any, None]:
+        """Change what the agent knows: as a whole, or not at all."""
+        change = Change(
+            goal=goal,
+            facts=facts,
+            plan=plan,
+            questions=questions,
+            answered=answered,
+            flags=flags,
+            data=data,
+            source=source,
+        )
+        name = self._x.take("patch")
+        record = self._x.find(name, b.StatePatched)
+        patch = change.patch(self._x.agent.data_shape, None) if record is None else None
+        return self._patch(name, record, patch)
+
+    async def _patch(self, name: str, record: Record | None, patch: StatePatch | None) -> None:
+        x = self._x
+        await x.admit()
+        if record is not None:
+            assert isinstance(record.opened, b.StatePatched)
+            assert record.end is not None
+            patch = record.opened.patch
+            await x.enter(record.end)
+        else:
+            assert patch is not None
+            await x.finish(x.settle(b.StatePatched(name=name, patch=patch)), "patch_returns")
+        x.working.apply(patch)
+        x.patched += 1
+
+    def decide(
+        self, question: str, /, *, choose: T, over: Sequence[T], because: str, confidence: float | None = None
+    ) -> Coroutine[Any, Any, T]:
+        """Choose at a branch, and say from what and why; the first choice stands."""
+        if choose not in over:
+            raise InvalidValue(path="choose", reason=f"{choose!r} is none of the options")
+        options, chosen = [_UNDECLARED.dump(each) for each in over], _UNDECLARED.dump(choose)
+        name = self._x.take("decide")
+        body = b.DecisionMade(
+            name=name,
+            question=question,
+            chosen=inline(chosen),
+            options=inline(options),
+            because=because,
+            confidence=confidence,
+        )
+        return self._decide(body, self._x.find(name, b.DecisionMade), list(zip(options, over, strict=True)))
+
+    async def _decide(self, body: b.DecisionMade, record: Record | None, options: list[tuple[Any, T]]) -> T:
+        x = self._x
+        await x.admit()
+        if record is None:
+            await x.finish(x.settle(body))
+            chosen = body.chosen
+        else:
+            assert isinstance(record.opened, b.DecisionMade)
+            assert record.end is not None
+            await x.enter(record.end)
+            chosen = record.opened.chosen
+        plain = chosen.value()
+        return next((option for each, option in options if each == plain), plain)
+
+    # Structure
+
+    def scope(self, name: str, /) -> AbstractAsyncContextManager[None]:
+        """A place of its own for the calls inside; named like an item of the plan, it is that item."""
+        return Entered(self, name)
+
+    def turns(self, *, max: int | None = None) -> AsyncIterator[Turn]:
+        """A loop whose body depends on `run.state` alone: a resumed run enters at the current turn."""
+        return Turns(self._x, self._x.take("turns"), max)
+
+    def version(self, change: str, /) -> bool:
+        """Whether this run is on the new side of a change of the code; it stays there."""
+        self._x.called()
+        scope = here()
+        name = f"{scope.path}version:{change}#1"
+        record = self._x.find(name, b.VersionChosen)
+        if record is not None:
+            assert isinstance(record.opened, b.VersionChosen)
+            self._x.turnstile.skip(record.end or 0)
+            return record.opened.chosen
+        if change in self._x.versions.setdefault(scope.path, {}):
+            return self._x.versions[scope.path][change]
+        chosen = self._x.versions[scope.path][change] = self._x.replay.chooses_new(scope.path)
+        self._x.journal.add(b.VersionChosen(name=name, change=change, chosen=chosen))
+        return chosen
+
+    # What would differ in every execution
+
+    def now(self) -> datetime:
+        """The time, the same in every execution."""
+        return _EPOCH + timedelta(microseconds=self._value("now", self._x.kit.now))
+
+    def random(self) -> float:
+        """A number from 0 to 1, the same in every execution."""
+        value: float = self._value("random", self._x.chance)
+        return value
+
+    def uuid(self) -> str:
+        """A random UUID, the same in every execution."""
+        value: str = self._value("uuid", self._new_uuid)
+        return value
+
+    def _new_uuid(self) -> str:
+        bits = self._x.kit.ids.bits(128)
+        bits = bits & ~(0xF << 76) & ~(0x3 << 62) | 0x4 << 76 | 0x2 << 62
+        digits = f"{bits:032x}"
+        return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+
+    def _value(self, what: str, make: Any) -> Any:
+        name = self._x.take(what)
+        record = self._x.find(name, b.ValueRecorded)
+        if record is not None:
+            assert isinstance(record.opened, b.ValueRecorded)
+            self._x.turnstile.skip(record.end or 0)
+            return record.opened.value.value()
+        value = make()
+        self._x.journal.add(b.ValueRecorded(name=name, value=inline(value)))
+        return value
+
+
+class Entered(AbstractAsyncContextManager[None]):
+    """A scope while code is in it; blocking code enters it with the two coroutines that it is made of."""
+
+    def __init__(self, run: Run[Any], name: str) -> None:
+        self._run, self._name = run, name
+        self._before: Scope | None = None
+
+    def enter(self) -> Coroutine[Any, Any, None]:
+        """Take the place now; what it returns marks the item of the plan."""
+        self._run._x.called()
+        self._before = here()
+        move_to(self._before.enter(self._name, strand()))
+        return self._mark("enter", "doing")
+
+    def leave(self, *, done: bool) -> Coroutine[Any, Any, None] | None:
+        """Leave the place; one that was left with an error stays the item that is being done."""
+        assert self._before is not None
+        marking = self._mark("leave", "done") if done and not self._run._x.is_closed else None
+        move_to(self._before)
+        return marking
+
+    def _mark(self, verb: str, status: PlanStatus) -> Coroutine[Any, Any, None]:
+        x = self._run._x
+        index = x.working.item(self._name)
+        name = here().take(f"scope.{verb}", strand())
+        record = x.find(name, b.StatePatched)
+        if record is None and index is None:
+            return _nothing()
+        patch = None if index is None else StatePatch(revise=(Revision(index=index, status=status),))
+        return self._run._patch(name, record, patch)
+
+    async def __aenter__(self) -> None:
+        await self.enter()
+
+    async def __aexit__(self, kind: type[BaseException] | None, *exc: object) -> None:
+        marking = self.leave(done=kind is None)
+        if marking is not None:
+            await marking
+
+
+async def _nothing() -> None:
+    """Nothing to mark."""
+
+
+class Turns(AsyncIterator[Turn]):
+    """A loop, entered at its current turn."""
+
+    def __init__(self, execution: Execution, loop: str, most: int | None) -> None:
+        self._x, self._loop, self._most = execution, loop, most
+        self._outer = here()
+        self._number = execution.history.turns.get(loop, 0)
+        self._is_first = True
+
+    async def __anext__(self) -> Turn:
+        if await self.begin():
+            return self.arrive()
+        self.leave()
+        raise StopAsyncIteration
+
+    async def begin(self) -> bool:
+        """Begin the next turn, or enter the current one again; false if there is none."""
+        x = self._x
+        x.called()
+        await x.admit()
+        if self._is_first and self._number:
+            x.begin_turn(self._loop)
+        elif self._most is not None and self._number >= self._most:
+            return False
+        else:
+            await self._next()
+        self._is_first = False
+        return True
+
+    def arrive(self) -> Turn:
+        """The code that follows is in this turn."""
+        move_to(self._outer.turn(self._loop, self._number))
+        return Turn(self._number)
+
+    def leave(self) -> None:
+        """The code that follows is behind the loop."""
+        move_to(self._outer)
+
+    async def _next(self) -> None:
+        x = self._x
+        if x.is_ending:
+            raise Suspended(run=x.run, reason="it failed, and is being undone")
+        self._number += 1
+        x.journal.add(b.TurnStarted(loop=self._loop, number=self._number))
+        if x.must_flush("turn_ends"):
+            with x.work():
+                await x.flush()
+                await x.journal.snapshot_if_due()

@@ -1,0 +1,492 @@
+"""Steps: intent before effect, attempts that are durable, results verbatim.
+
+A step is where its last event says it is: not begun, running (then its worker died), to be tried again, unknown, or
+settled. Each turn of one loop takes it from there to its next event; so a step that was killed goes on like any other.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypedDict, TypeVar
+
+from limpet.engine.call import Call
+from limpet.engine.execution import SECOND, Execution
+from limpet.engine.failures import failure_of
+from limpet.engine.failures import was as failure_was
+from limpet.engine.history import Record
+from limpet.engine.permits import Permits
+from limpet.engine.tools import Done, Tool, idempotency_key
+from limpet.engine.turnstile import QUIET
+from limpet.engine.verdict import Ask, Happened, Over, Repeat, judge
+from limpet.engine.waits import Waits
+from limpet.errors import (
+    ConnectionLost,
+    DeadlineExceeded,
+    InvalidValue,
+    LeaseLost,
+    OutcomeUnknown,
+    OutputUnavailable,
+    StepFailed,
+)
+from limpet.events import AnyBody, Failure, Payload, digest
+from limpet.events import bodies as b
+from limpet.policy import deadline
+from limpet.stores.blobs import Blob
+
+__all__ = ["Step", "Steps"]
+
+
+class Place(TypedDict):
+    """Which attempt an event is about."""
+
+    name: str
+    number: int
+    attempt: int
+
+
+Note = TypeVar("Note", b.StepFailed, b.StepUnknown, b.StepResolved, b.StepCompleted)
+Latest = b.StepStarted | b.StepFailed | b.StepUnknown | b.StepResolved | b.StepCompleted | None
+
+
+@dataclass
+class Step:
+    """A call of a tool by the code."""
+
+    tool: Tool[..., Any, Any]
+    name: str
+    number: int
+    args: dict[str, Any]
+    """As used: a person may edit them."""
+    asked: str
+    key: str = ""
+    packed: Payload | None = None
+    blobs: Sequence[Blob] = ()
+    grant: str | None = None
+
+    def place(self, attempt: int) -> Place:
+        """What an event about an attempt begins with."""
+        return {"name": self.name, "number": self.number, "attempt": attempt}
+
+
+class Steps:
+    """All steps of one execution."""
+
+    def __init__(self, execution: Execution, waits: Waits) -> None:
+        self._x = execution
+        self._waits = waits
+        self._permits = Permits(execution, waits)
+
+    def find(
+        self, tool: Tool[..., Any, Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[Step, Record | None]:
+        """The step that the code asks for now: its identity and its number are taken at the call."""
+        bound = tool.bind(args, kwargs)
+        asked = digest(bound)
+        name = self._x.take(tool.step_name)
+        record = self._x.find(name, b.StepStarted, asked)
+        number = record.opened.number if record is not None and isinstance(record.opened, b.StepStarted) else None
+        return Step(tool, name, number or self._x.replay.new_number(), bound, asked), record
+
+    async def run(self, step: Step, record: Record | None) -> Any:
+        """The result, recorded or now; raises StepFailed or what it is a kind of."""
+        x = self._x
+        await x.admit()
+        if record is not None and record.settled is not None:
+            assert record.end is not None
+            await x.enter(record.end)
+            return await self._outcome(step, record.settled)
+        latest = await self._where(step, record)
+        while not _is_settled(latest):
+            latest = await self._next(step, latest)
+        assert latest is not None
+        ticket = x.turnstile.issue()
+        await x.finish(ticket, "step_returns")
+        return await self._outcome(step, latest)
+
+    async def _where(self, step: Step, record: Record | None) -> Latest:
+        """The last event of a step that is not settled; a new one is permitted first."""
+        x, traits = self._x, step.tool.traits
+        if record is None:
+            if traits.effect != "none":
+                x.check_new(step.name)
+            self._check_time(step)
+            step.grant, step.args = await self._permits.permit(step.tool, step.name, step.number, step.args)
+            self._prepare(step)
+            return None
+        opened = record.opened
+        assert isinstance(opened, b.StepStarted)
+        if traits.effect != "none":
+            step.args = await x.unpack(opened.args)
+        self._prepare(step)
+        step.key = opened.key or step.key
+        latest = record.latest
+        assert latest is None or isinstance(
+            latest, b.StepStarted | b.StepFailed | b.StepUnknown | b.StepResolved | b.StepCompleted
+        )
+        if isinstance(latest, b.StepUnknown) and latest.reason == "cancelled":
+            await self._until_replayed()
+        return _voided(latest) if _is_settled(latest) else latest
+
+    async def _until_replayed(self) -> None:
+        """The code cancelled it then, and is going to cancel it again while what is recorded passes by."""
+        seen = -1
+        while self._x.turnstile.is_replaying and seen != self._x.activity:
+            seen = self._x.activity
+            for _ in range(2 * QUIET):
+                await asyncio.sleep(0)  # noqa: TID251 - turns of the event loop, not time
+
+    def _prepare(self, step: Step) -> None:
+        step.packed, step.blobs = self._x.kit.store.pack(step.args)
+        if step.tool.traits.effect != "none":
+            step.key = idempotency_key(self._x.run, step.number, step.tool.name, step.args)
+
+    async def _next(self, step: Step, latest: Latest) -> Latest:
+        match latest:
+            case None:
+                return await self._attempt(step, 1)
+            case b.StepStarted():
+                return await self._after_death(step, latest)
+            case b.StepFailed():
+                assert latest.retry_at is not None
+                await self._waits.pause(step.name, latest.retry_at)
+                return await self._attempt(step, latest.attempt + 1)
+            case b.StepUnknown():
+                return await self._resolve(step, latest)
+            case b.StepResolved():
+                return await self._after_nothing(step, latest)
+            case _:
+                raise AssertionError(latest)
+
+    async def _after_death(self, step: Step, started: b.StepStarted) -> Latest:
+        """Its worker died: repeated if that was declared safe, else nobody knows."""
+        verdict = judge(step.tool.traits, Happened("died", started.attempt), self._x.chance())
+        unknown = b.StepUnknown(name=step.name, number=step.number, attempt=started.attempt, reason="died")
+        if isinstance(verdict, Ask):
+            return self._note(unknown)
+        before = () if step.tool.traits.effect == "none" else (unknown,)
+        return await self._attempt(step, started.attempt, before)
+
+    async def _after_nothing(self, step: Step, resolved: b.StepResolved) -> Latest:
+        """Nothing was applied: after a death it is done now; after an error, as often as `retry` says."""
+        retry, failure = step.tool.traits.retry, resolved.failure
+        if failure is None:
+            return await self._attempt(step, resolved.attempt)
+        if retry and resolved.attempt < retry.attempts and any(failure_was(failure, kind) for kind in retry.on):
+            return await self._attempt(step, resolved.attempt + 1)
+        return self._note(b.StepFailed(name=step.name, number=step.number, attempt=resolved.attempt, failure=failure))
+
+    def _note(self, body: Note) -> Note:
+        self._x.journal.add(body)
+        return body
+
+    # One attempt
+
+    async def _attempt(self, step: Step, attempt: int, before: Sequence[AnyBody] = ()) -> Latest:
+        x = self._x
+        self._check_time(step)
+        await x.admit()
+        with x.work():
+            if step.tool.traits.effect == "transaction":
+                return await self._transact(step, attempt)
+            x.journal.add(*before, self._started(step, attempt), blobs=step.blobs)
+            if step.tool.traits.effect != "none":
+                await x.flush()
+            reports = _Reports(x, step.number, attempt)
+            call = Call(step.key, attempt, sends=step.key, told=reports.told)
+            reports.call = call
+            try:
+                output = await self._perform(step, call)
+            except asyncio.CancelledError:
+                self._cancelled(step, attempt, call)
+                raise
+            except Exception as error:  # noqa: BLE001 - whatever a tool raises is recorded
+                return await self._went_wrong(step, attempt, call, error)
+            finally:
+                reports.close()
+            return self._completed(step, attempt, output, call)
+
+    def _started(self, step: Step, attempt: int) -> b.StepStarted:
+        traits = step.tool.traits
+        assert step.packed is not None
+        timeout_at = None if traits.timeout is None else self._x.kit.now() + traits.timeout
+        return b.StepStarted(
+            name=step.name,
+            tool=step.tool.name,
+            number=step.number,
+            attempt=attempt,
+            asked=step.asked,
+            args=step.packed,
+            effect=traits.effect,
+            key=step.key,
+            risk=traits.risk,
+            grant=step.grant,
+            timeout_at=timeout_at,
+        )
+
+    async def _perform(self, step: Step, call: Call) -> Any:
+        """Call the function, within its time and the run's."""
+        x = self._x
+        args = step.tool.unbind(step.args)
+        work = x.kit.perform(step.tool, step.tool.fn, args, call)
+        until = None if x.deadline is None else max(x.deadline - x.kit.now(), 1)
+        timeout = deadline.wake(step.tool.traits.timeout, until)
+        return await work if timeout is None else await within(x, work, timeout)
+
+    def _completed(self, step: Step, attempt: int, output: Any, call: Call) -> b.StepCompleted:
+        number, spent = step.number, call.total
+        try:
+            packed, blobs = self._x.kit.store.pack(step.tool.plain_result(output))
+        except InvalidValue as error:
+            unavailable = failure_of(error)
+            return self._note(
+                b.StepCompleted(name=step.name, number=number, attempt=attempt, unavailable=unavailable, spent=spent)
+            )
+        body = b.StepCompleted(name=step.name, number=number, attempt=attempt, output=packed, spent=spent)
+        self._x.journal.add(body, blobs=blobs)
+        return body
+
+    async def _went_wrong(self, step: Step, attempt: int, call: Call, error: Exception) -> Latest:
+        x, place = self._x, step.place(attempt)
+        timed_out = isinstance(error, _TimedOut)
+        happened = Happened("timeout" if timed_out else "raised", attempt, error)
+        failure = failure_of(error)
+        self._keep_partial(step, attempt, call)
+        unknown = b.StepUnknown(**place, reason="timeout" if timed_out else "error", failure=failure, spent=call.total)
+        match judge(step.tool.traits, happened, x.chance()):
+            case Repeat(after):
+                body = b.StepFailed(**place, failure=failure, retry_at=x.kit.now() + after, spent=call.total)
+            case Over(unknown=False):
+                body = b.StepFailed(**place, failure=failure, spent=call.total)
+            case Over():
+                x.journal.add(unknown)
+                return self._note(b.StepResolved(**place, how="declared", outcome="gave_up", failure=failure))
+            case Ask():
+                return self._note(unknown)
+        x.journal.add(body)
+        if body.retry_at is not None and x.must_flush("step_returns"):
+            await x.flush()
+        return body
+
+    def _keep_partial(self, step: Step, attempt: int, call: Call) -> None:
+        if call.partial_value is not None:
+            self._x.journal.add(
+                b.StepProgressed(number=step.number, attempt=attempt, note=call.note, partial=call.partial_value)
+            )
+
+    def _cancelled(self, step: Step, attempt: int, call: Call) -> None:
+        """The code itself cancelled it in flight: an effect may have been applied."""
+        if self._x.is_closed or self._x.stopped is not None or step.tool.traits.effect == "none":
+            return
+        self._keep_partial(step, attempt, call)
+        self._x.journal.add(
+            b.StepUnknown(name=step.name, number=step.number, attempt=attempt, reason="cancelled", spent=call.total)
+        )
+
+    async def _transact(self, step: Step, attempt: int) -> Latest:
+        """The tool's writes and the step's events commit together, so there is nothing to be unknown."""
+        x = self._x
+        call = Call(step.key, attempt, sends=step.key)
+        done: list[b.StepCompleted] = []
+
+        def work(connection: Any) -> tuple[Sequence[AnyBody], Sequence[Blob]]:
+            call.transaction = connection
+            output = x.kit.perform.directly(step.tool, step.tool.unbind(step.args), call)
+            packed, blobs = x.kit.store.pack(step.tool.plain_result(output))
+            completed = b.StepCompleted(
+                name=step.name, number=step.number, attempt=attempt, output=packed, spent=call.total
+            )
+            done[:] = [completed]
+            return (self._started(step, attempt), completed), (*step.blobs, *blobs)
+
+        while True:
+            try:
+                await x.journal.transact(work)
+                return done[0]
+            except ConnectionLost:
+                await x.kit.clock.sleep(SECOND)
+                await x.journal.refresh()
+                record = x.history.records.get(step.name)
+                if record is not None and isinstance(record.settled, b.StepCompleted):
+                    return record.settled
+            except LeaseLost as error:
+                await x.halt(error)
+            except Exception as error:  # noqa: BLE001 - whatever a tool raises is recorded
+                x.journal.add(self._started(step, attempt), blobs=step.blobs)
+                return await self._went_wrong(step, attempt, call, error)
+
+    # Not knowing
+
+    async def _resolve(self, step: Step, unknown: b.StepUnknown) -> b.StepResolved:
+        """An effect has no answer: its `verify` is asked, then a person. An idempotent one is done again."""
+        place = step.place(unknown.attempt)
+        if step.tool.traits.effect != "once":
+            return self._note(b.StepResolved(**place, how="declared", outcome="not_applied"))
+        verified = await self._verify(step, unknown)
+        if verified is not None:
+            return verified
+        outcome, result, request = await self._permits.settle_unknown(step.tool, step.name, unknown, step.args)
+        output, blobs = self._x.kit.store.pack(result) if outcome == "applied" else (None, ())
+        body = b.StepResolved(
+            **place,
+            how="person",
+            outcome=outcome,
+            output=output,
+            failure=unknown.failure,
+            request=request,
+        )
+        self._x.journal.add(body, blobs=blobs)
+        return body
+
+    async def _verify(self, step: Step, unknown: b.StepUnknown) -> b.StepResolved | None:
+        x, verify = self._x, step.tool.hooks.verify
+        if verify is None:
+            return None
+        place = step.place(unknown.attempt)
+        await x.admit()
+        with x.work():
+            await x.flush()
+            call = Call(step.key, unknown.attempt)
+            try:
+                found = await x.kit.perform(step.tool, verify, step.tool.unbind(step.args), call)
+                if isinstance(found, Done):
+                    output, blobs = x.kit.store.pack(step.tool.plain_result(found.result))
+                    body = b.StepResolved(**place, how="verify", outcome="applied", output=output)
+                    x.journal.add(body, blobs=blobs)
+                    return body
+            except Exception as error:  # noqa: BLE001 - it cannot tell: a person is asked
+                x.journal.add(b.RiskFlagged(flag=f"verify failed: {step.tool.name}", detail=failure_of(error).message))
+                return None
+        return self._note(b.StepResolved(**place, how="verify", outcome="not_applied", failure=unknown.failure))
+
+    # What the code gets
+
+    async def _outcome(self, step: Step, settled: AnyBody) -> Any:
+        match settled:
+            case b.StepCompleted(unavailable=None) | b.StepResolved(outcome="applied"):
+                assert isinstance(settled, b.StepCompleted | b.StepResolved)
+                try:
+                    return step.tool.load_result(await self._x.unpack(settled.output))
+                except InvalidValue as error:
+                    raise self._error(OutputUnavailable, step, settled.attempt, failure_of(error)) from error
+            case b.StepCompleted():
+                raise self._error(OutputUnavailable, step, settled.attempt, settled.unavailable)
+            case b.StepResolved():
+                raise self._error(OutcomeUnknown, step, settled.attempt, settled.failure)
+            case b.StepFailed():
+                raise self._error(StepFailed, step, settled.attempt, settled.failure)
+            case _:
+                raise AssertionError(settled)
+
+    def _error(self, kind: type[StepFailed], step: Step, attempts: int, failure: Failure | None) -> StepFailed:
+        error = kind(
+            tool=step.tool.name,
+            number=step.number,
+            attempts=attempts,
+            error_type=failure.type if failure else "",
+            message=failure.message if failure else "it is not known what came of it",
+            error_types=failure.mro if failure else (),
+        )
+        return self._x.blame(error, step.name)
+
+    def _check_time(self, step: Step) -> None:
+        x = self._x
+        if isinstance(deadline.decide(x.kit.now(), x.deadline), deadline.Passed):
+            assert x.deadline is not None
+            raise x.blame(DeadlineExceeded(deadline=x.deadline), step.name)
+
+
+class _TimedOut(TimeoutError):
+    """An attempt took longer than it may."""
+
+
+async def within(x: Execution, work: Any, limit: int) -> Any:
+    """What the work gives, if it ends in time; an effect that is cut off may have been applied."""
+    task = asyncio.ensure_future(work)
+    expired = False
+
+    def expire() -> None:
+        nonlocal expired
+        expired = True
+        task.cancel()
+
+    take_back = x.kit.clock.later(limit, expire)
+    try:
+        await asyncio.wait({task})
+    except asyncio.CancelledError:
+        task.cancel()
+        raise
+    finally:
+        take_back()
+    if expired and task.cancelled():
+        raise _TimedOut(f"it took longer than {limit / SECOND:g} s")
+    return task.result()
+
+
+class _Reports:
+    """How far an attempt is, as its tool says: recorded about once in a second, whatever thread it comes from."""
+
+    def __init__(self, execution: Execution, number: int, attempt: int) -> None:
+        self._x, self._number, self._attempt = execution, number, attempt
+        self._loop = asyncio.get_running_loop()
+        self._last: int | None = None
+        self._take_back: Any = None
+        self._flushing: asyncio.Task[None] | None = None
+        self.call: Call | None = None
+
+    def told(self) -> None:
+        """Something was said; from any thread."""
+        self._loop.call_soon_threadsafe(self._look)
+
+    def close(self) -> None:
+        """The attempt is over."""
+        self.call = None
+        if self._take_back is not None:
+            self._take_back()
+
+    def _look(self) -> None:
+        now = self._x.kit.clock.ticks()
+        if self.call is None or self._x.is_closed:
+            return
+        if self._last is not None and now < self._last + SECOND:
+            if self._take_back is None:
+                self._take_back = self._x.kit.clock.later(self._last + SECOND - now, self._write)
+            return
+        self._write()
+
+    def _write(self) -> None:
+        self._take_back = None
+        if self.call is None or self._x.is_closed:
+            return
+        self._last = self._x.kit.clock.ticks()
+        call = self.call
+        self._x.journal.add(
+            b.StepProgressed(
+                number=self._number,
+                attempt=self._attempt,
+                note=call.note,
+                fraction=call.fraction,
+                partial=call.partial_value,
+            )
+        )
+        self._flushing = self._loop.create_task(self._x.flush())
+
+
+def _is_settled(latest: AnyBody | None) -> bool:
+    match latest:
+        case b.StepCompleted():
+            return True
+        case b.StepFailed():
+            return latest.retry_at is None
+        case b.StepResolved():
+            return latest.outcome != "not_applied"
+        case _:
+            return False
+
+
+def _voided(latest: AnyBody | None) -> Latest:
+    """Where a step begins again whose failure a resume took back: nobody knows still, or from the start."""
+    if isinstance(latest, b.StepResolved):
+        return b.StepUnknown(
+            name=latest.name, number=latest.number, attempt=latest.attempt, reason="error", failure=latest.failure
+        )
+    return None

@@ -1,0 +1,108 @@
+"""The agent's working state as its code sees it: facts as a mapping, the user's own data as the declared type."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any, Generic
+
+import msgspec
+from msgspec import Raw, UnsetType
+from typing_extensions import TypeVar
+
+from limpet.engine.shapes import Shape
+from limpet.errors import InvalidValue
+from limpet.events import Artifact, Fact, PlanItem, StatePatch, canonical
+from limpet.state import AgentState
+
+__all__ = ["Change", "State"]
+
+S = TypeVar("S", default=dict[str, Any])
+
+
+class State(Generic[S]):
+    """What the agent knows, as far as its code has come."""
+
+    def __init__(self, working: AgentState, data: Shape) -> None:
+        self.working = working
+        """The same as it is stored."""
+        self._data = data
+
+    @property
+    def goal(self) -> str:
+        """What it wants."""
+        return self.working.goal
+
+    @property
+    def plan(self) -> list[str]:
+        """Its plan, item by item."""
+        return list(self.working.plan)
+
+    @cached_property
+    def facts(self) -> Mapping[str, Any]:
+        """What it knows, by key."""
+        return MappingProxyType({fact.key: msgspec.json.decode(fact.value) for fact in self.working.known_facts})
+
+    @property
+    def open_questions(self) -> list[str]:
+        """What it does not know."""
+        return list(self.working.open_questions)
+
+    @property
+    def artifacts(self) -> list[Artifact]:
+        """What it has put away."""
+        return list(self.working.artifacts)
+
+    @property
+    def risk_flags(self) -> list[str]:
+        """What people should see."""
+        return list(self.working.risk_flags)
+
+    @property
+    def data(self) -> S:
+        """The user's own state; before the first patch, the declared type made from nothing."""
+        raw = self.working.data
+        try:
+            loaded: S = self._data.load({} if isinstance(raw, UnsetType) else msgspec.json.decode(raw))
+        except InvalidValue as error:
+            reason = f"it is not what the agent declares: {error.reason}"
+            raise InvalidValue(path="$.data", reason=reason) from error
+        return loaded
+
+    def __repr__(self) -> str:
+        return f"State({self.working!r})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """What `run.patch` was given."""
+
+    goal: str | None = None
+    facts: Mapping[str, Any] | None = None
+    plan: Sequence[str] | None = None
+    questions: Sequence[str] = ()
+    answered: Mapping[str, str] | None = None
+    flags: Sequence[str] = ()
+    data: Any = msgspec.UNSET
+    source: str | None = None
+
+    def patch(self, shape: Shape, step: int | None) -> StatePatch:
+        """The same as it is stored."""
+        more: dict[str, Any] = {}
+        if self.goal is not None:
+            more["goal"] = self.goal
+        if self.plan is not None:
+            more["plan"] = tuple(PlanItem(item=item) for item in self.plan)
+        if not isinstance(self.data, UnsetType):
+            more["data"] = Raw(canonical(shape.dump(self.data)))
+        facts = tuple(
+            Fact(key=key, value=Raw(canonical(value)), source=self.source or "", step=step)
+            for key, value in (self.facts or {}).items()
+        )
+        return StatePatch(
+            facts=facts,
+            questions=tuple(self.questions),
+            answered=dict(self.answered or {}),
+            flags=tuple(self.flags),
+            **more,
+        )

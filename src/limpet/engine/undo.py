@@ -1,0 +1,150 @@
+"""Compensation: what a run did is undone in reverse order, once each, when the run fails or is cancelled.
+
+What there is to undo is read from the log; so it goes on where it was, whoever drives it.
+"""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+from limpet.engine.call import Call
+from limpet.engine.execution import Execution
+from limpet.engine.failures import failure_of
+from limpet.engine.steps import within
+from limpet.engine.tools import Tool, find_tool
+from limpet.engine.waits import Waits
+from limpet.events import AnyBody, Payload
+from limpet.events import bodies as b
+from limpet.policy.retry import Again, Attempt, Retry, decide
+
+__all__ = ["Undo", "undoable"]
+
+PATIENCE = Retry(3)
+CHOICES = ("retry", "skip")
+
+
+@dataclass
+class Done:
+    """A step that may have to be undone."""
+
+    started: b.StepStarted
+    output: Payload | None = None
+    applied: bool = True
+    """Whether it was, or may have been."""
+    undone: bool = False
+    attempts: int = 0
+    """Of undoing it."""
+
+
+async def undoable(log: AsyncIterator[AnyBody]) -> list[Done]:
+    """The effects of a log that can be undone or must be marked, the last one first; nothing if none can be undone."""
+    steps: dict[int, Done] = {}
+    async for body in log:
+        _learn(steps, body)
+    found = [step for _, step in sorted(steps.items(), reverse=True) if step.applied and _tool(step) is not None]
+    return found if any(_hook(step) is not None for step in found) else []
+
+
+def _learn(steps: dict[int, Done], body: AnyBody) -> None:  # noqa: C901 - one match
+    match body:
+        case b.StepStarted():
+            if body.effect != "none":
+                steps[body.number] = Done(body, steps[body.number].output if body.number in steps else None)
+        case b.StepProgressed() if body.number in steps and body.partial is not None:
+            steps[body.number].output = body.partial
+        case b.StepCompleted() | b.StepResolved() if body.number in steps:
+            steps[body.number].output = body.output or steps[body.number].output
+            steps[body.number].applied = isinstance(body, b.StepCompleted) or body.outcome != "not_applied"
+        case b.StepUnknown() if body.number in steps:
+            steps[body.number].applied = True
+        case b.StepFailed() if body.number in steps:
+            steps[body.number].applied = steps[body.number].output is not None
+        case b.CompensationStarted() | b.CompensationFailed() if body.number in steps:
+            steps[body.number].attempts = body.attempt
+        case b.CompensationCompleted() | b.CompensationSkipped() if body.number in steps:
+            steps[body.number].undone = True
+        case _:
+            pass
+
+
+def _tool(step: Done) -> Tool[..., Any, Any] | None:
+    tool = find_tool(step.started.tool)
+    return tool if tool is not None and (tool.hooks.compensate is not None or tool.traits.irreversible) else None
+
+
+def _hook(step: Done) -> Any:
+    tool = _tool(step)
+    return tool.hooks.compensate if tool is not None else None
+
+
+class Undo:
+    """The undoing of one run."""
+
+    def __init__(self, execution: Execution, waits: Waits) -> None:
+        self._x = execution
+        self._waits = waits
+
+    async def run(self, steps: list[Done]) -> None:
+        """Undo them one after the other."""
+        for step in steps:
+            tool = _tool(step)
+            if step.undone or tool is None:
+                continue
+            number = step.started.number
+            if tool.hooks.compensate is None:
+                self._x.journal.add(b.CompensationSkipped(number=number, reason="it is irreversible"))
+            else:
+                await self._undo(step, tool)
+
+    async def _undo(self, step: Done, tool: Tool[..., Any, Any]) -> None:
+        x, number, attempt = self._x, step.started.number, max(step.attempts, 1)
+        while True:
+            await x.admit()
+            with x.work():
+                error = await self._attempt(step, tool, attempt)
+            if error is None:
+                return
+            retry = tool.traits.retry or PATIENCE
+            again = decide(retry, Attempt(number=attempt, error=error), x.chance())
+            if isinstance(again, Again):
+                await self._waits.pause(f"undo/{number}", x.kit.now() + again.after)
+            elif not await self._ask(tool, number, attempt, error):
+                x.journal.add(b.CompensationSkipped(number=number, reason="a person said to leave it"))
+                return
+            attempt += 1
+
+    async def _attempt(self, step: Done, tool: Tool[..., Any, Any], attempt: int) -> Exception | None:
+        x, number = self._x, step.started.number
+        key = f"{step.started.key}:undo"
+        await x.append(b.CompensationStarted(number=number, attempt=attempt, key=key))
+        call = Call(step.started.key, attempt, sends=key)
+        try:
+            result = None if step.output is None else tool.load_result(await x.unpack(step.output))
+            args, named = tool.unbind(await x.unpack(step.started.args))
+            assert tool.hooks.compensate is not None
+            work = x.kit.perform(tool, tool.hooks.compensate, ((result, *args), named), call)
+            await (work if tool.traits.timeout is None else within(x, work, tool.traits.timeout))
+        except Exception as error:  # noqa: BLE001 - whatever it raises is recorded
+            await x.append(b.CompensationFailed(number=number, attempt=attempt, failure=failure_of(error)))
+            return error
+        await x.append(b.CompensationCompleted(number=number, attempt=attempt))
+        return None
+
+    async def _ask(self, tool: Tool[..., Any, Any], number: int, attempt: int, error: Exception) -> bool:
+        """Whether a person wants it tried again."""
+        x, name = self._x, f"undo/{number}/request#{attempt}"
+        approvals = x.agent.rules.approvals
+        opened = b.RequestOpened(
+            request=x.kit.ids.new(),
+            name=name,
+            kind="compensation",
+            question=f"Undoing {tool.name} (step {number}) failed: {failure_of(error).message}. What now?",
+            to=approvals.to if approvals is not None else ("anyone",),
+            options=x.kit.store.pack(list(CHOICES))[0],
+            number=number,
+            tool=tool.name,
+        )
+        decided = await self._waits.request(x.find(name, b.RequestOpened), opened)
+        if decided.answer is None or decided.answer.decision == "rejected":
+            return False
+        return decided.answer.decision == "approved" or await x.unpack(decided.answer.answer) == "retry"

@@ -1,0 +1,61 @@
+"""What users see of runs, events and requests."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+__all__ = ["Entry", "Request", "RunInfo"]
+
+Status = Literal["pending", "running", "waiting", "completed", "failed", "cancelled"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunInfo:
+    """A run as lists show it."""
+
+    id: str
+    agent: str
+    version: str
+    status: Status
+    waits_for: str | None
+    """What a waiting run waits for, in words."""
+    position: str
+    """Such as "step 6 of 9"."""
+    goal: str = ""
+    created: int = 0
+    updated: int = 0
+    ended: int | None = None
+    user: str | None = None
+    session: str | None = None
+    parent: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """An event of a run's log."""
+
+    run: str
+    seq: int
+    kind: str
+    time: int
+    body: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """Something that a person must decide."""
+
+    id: str
+    run: str
+    kind: str
+    question: str
+    to: tuple[str, ...]
+    tool: str | None = None
+    args: Mapping[str, Any] = field(default_factory=dict)
+    options: tuple[Any, ...] = ()
+    schema: Mapping[str, Any] | None = None
+    risk: str | None = None
+    opened: int = 0
+    expires: int | None = None
+    digest: str = ""

@@ -1,0 +1,258 @@
+"""What a run waits for: a person, a time, a signal, another run. Waiting holds no effect, and can be parked.
+
+A wait ends by an event of its own, which says how and by what; so the code sees the same end again. One that the code
+itself cancels is withdrawn.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import NamedTuple
+
+from limpet.engine.execution import Execution
+from limpet.engine.history import Record
+from limpet.errors import DeadlineExceeded
+from limpet.events import Wait
+from limpet.events import bodies as b
+from limpet.policy.deadline import wake as earliest
+
+__all__ = ["Decided", "Slot", "Waits"]
+
+Look = Callable[[], b.WaitEnded | None]
+Opening = b.RequestOpened | b.TimerSet | b.WaitOpened | b.AgentCalled
+
+
+class Slot(NamedTuple):
+    """Something the code waits for at this moment."""
+
+    name: str
+    wait: Wait
+    wake: int | None
+    """When it must be looked at, by the store's clock."""
+    look: Look | None
+    """How it ended, if it has; none for what nothing will end."""
+    ended: "asyncio.Future[tuple[b.WaitEnded, int]]"
+    request: b.RequestOpened | None = None
+
+
+class Decided(NamedTuple):
+    """How a request ended: by somebody's answer, or by silence."""
+
+    request: str
+    answer: b.RequestAnswered | None
+    expired: b.RequestExpired | None
+    expires: int | None
+
+
+class Waits:
+    """All waits of one execution."""
+
+    def __init__(self, execution: Execution) -> None:
+        self._x = execution
+        self._slots: dict[str, Slot] = {}
+        self._taken: set[int] = set()
+
+    @property
+    def open(self) -> tuple[Slot, ...]:
+        """What the code waits for."""
+        return tuple(self._slots.values())
+
+    @property
+    def wake(self) -> int | None:
+        """When the first of them must be looked at."""
+        return earliest(*(slot.wake for slot in self._slots.values()))
+
+    def look(self) -> None:
+        """End what has ended, in the order in which that came."""
+        ended = [(slot, end) for slot in self.open if slot.look is not None and (end := slot.look()) is not None]
+        for slot, end in sorted(ended, key=lambda each: (each[1].event is None, each[1].event or each[0].wake or 0)):
+            self._end(slot, end)
+
+    async def expire(self) -> bool:
+        """Write down that nobody decided in time; false if something came from elsewhere meanwhile."""
+        now, heard = self._x.kit.now(), self._x.journal.heard
+        for slot in self.open:
+            if slot.request is not None and slot.wake is not None and slot.wake <= now:
+                written = await self._expire(slot, slot.request, heard)
+                if not written:
+                    return False
+        return True
+
+    async def _expire(self, slot: Slot, request: b.RequestOpened, heard: int) -> bool:
+        x, done = self._x, len(self._x.history.escalations.get(request.request, ()))
+        if done < len(request.escalate) and slot.wake != x.deadline:
+            period = max((request.expires or 0) - self._opened_at(request), 1)
+            later = earliest(x.kit.now() + period, x.deadline)
+            to = (request.escalate[done],)
+            body = b.RequestExpired(request=request.request, outcome="escalated", to=to, expires=later)
+            written = await x.journal.append_if_current(body, heard=heard)
+            if written:
+                self._slots[slot.name] = slot._replace(wake=later)
+            return written
+        expired = b.RequestExpired(request=request.request, outcome="raised" if request.default is None else "default")
+        ended = b.WaitEnded(name=slot.name, how="timeout")
+        if not await x.journal.append_if_current(expired, ended, heard=heard):
+            return False
+        del self._slots[slot.name]
+        slot.ended.set_result((ended, x.turnstile.issue()))
+        return True
+
+    def _opened_at(self, request: b.RequestOpened) -> int:
+        record = self._x.history.records.get(request.name)
+        return record.time if record is not None else 0
+
+    def _end(self, slot: Slot, ended: b.WaitEnded) -> None:
+        del self._slots[slot.name]
+        if ended.event is not None:
+            self._taken.add(ended.event)
+        slot.ended.set_result((ended, self._x.settle(ended)))
+
+    # The kinds of waits
+
+    async def sleep(self, name: str, record: Record | None, until: int) -> None:
+        """Until a time; a deadline before it ends the wait with an error."""
+        opened = record.opened if record is not None else b.TimerSet(name=name, wake=until)
+        assert isinstance(opened, b.TimerSet)
+        wait = Wait(what="time", key=name)
+        ended = await self._wait(record, opened, wait, opened.wake, lambda: self._timed(name, opened.wake, "fired"))
+        if ended.how == "timeout":
+            raise self._late(name)
+
+    async def signal(self, name: str, record: Record | None, signal: str, expires: int | None) -> b.WaitEnded:
+        """Until a signal comes, or a time."""
+        opened = record.opened if record is not None else b.WaitOpened(name=name, signal=signal, expires=expires)
+        assert isinstance(opened, b.WaitOpened)
+
+        def look() -> b.WaitEnded | None:
+            for seq in self._x.history.signals.get(opened.signal, ()):
+                if seq not in self._taken:
+                    return b.WaitEnded(name=name, how="received", event=seq)
+            return self._timed(name, opened.expires, "timeout")
+
+        return await self._wait(record, opened, Wait(what="signal", key=opened.signal), opened.expires, look)
+
+    async def child(self, record: Record) -> b.WaitEnded:
+        """Until another run returns; it was called before."""
+        opened = record.opened
+        assert isinstance(opened, b.AgentCalled)
+
+        def look() -> b.WaitEnded | None:
+            for seq, body in self._x.history.commands.items():
+                if isinstance(body, b.AgentReturned) and body.run == opened.run:
+                    return b.WaitEnded(name=opened.name, how="returned", event=seq)
+            return self._timed(opened.name, None, "timeout")
+
+        ended = await self._wait(record, opened, Wait(what="run", key=opened.run), None, look)
+        if ended.how == "timeout":
+            raise self._late(opened.name)
+        return ended
+
+    async def request(self, record: Record | None, opened: b.RequestOpened) -> Decided:
+        """Until a person decides, or nobody has in time; the request is in the inbox when this begins to wait."""
+        x = self._x
+        if record is not None:
+            assert isinstance(record.opened, b.RequestOpened)
+            opened = record.opened
+
+        def look() -> b.WaitEnded | None:
+            for seq, body in x.history.commands.items():
+                if isinstance(body, b.RequestAnswered) and body.request == opened.request:
+                    return b.WaitEnded(name=opened.name, how="answered", event=seq)
+            return None
+
+        expires = earliest(opened.expires, x.deadline)
+        ended = await self._wait(record, opened, Wait(what="person", key=opened.request), expires, look)
+        answer = x.history.commands.get(ended.event) if ended.event is not None else None
+        assert answer is None or isinstance(answer, b.RequestAnswered)
+        return Decided(opened.request, answer, x.history.expired.get(opened.request), opened.expires)
+
+    async def pause(self, name: str, until: int) -> None:
+        """Until the next attempt of a step is due; the log knows that already."""
+        if not self._x.kit.backoffs:
+            return
+        wait = Wait(what="time", key=f"retry:{name}")
+        ended: asyncio.Future[tuple[b.WaitEnded, int]] = asyncio.get_running_loop().create_future()
+        slot = Slot(f"{name}/retry", wait, earliest(until, self._x.deadline), None, ended)
+
+        def look() -> b.WaitEnded | None:
+            if self._x.kit.now() >= until or self._is_late():
+                self._slots.pop(slot.name, None)
+                if not ended.done():
+                    ended.set_result((b.WaitEnded(name=name, how="fired"), 0))
+            return None
+
+        self._slots[slot.name] = slot._replace(look=look)
+        self._x.changed()
+        try:
+            await ended
+        finally:
+            self._slots.pop(slot.name, None)
+
+    async def _wait(
+        self, record: Record | None, opened: Opening, wait: Wait, wake: int | None, look: Look
+    ) -> b.WaitEnded:
+        x, name = self._x, opened.name
+        await x.admit()
+        if record is not None and isinstance(record.settled, b.WaitEnded):
+            assert record.end is not None
+            if record.settled.how != "withdrawn":
+                await x.enter(record.end)
+                return record.settled
+        withdrawn = record is not None and record.settled is not None
+        if record is None:
+            await self._begin(opened)
+        ended: asyncio.Future[tuple[b.WaitEnded, int]] = asyncio.get_running_loop().create_future()
+        request = opened if isinstance(opened, b.RequestOpened) else None
+        until = self._expiry(request) if request is not None else earliest(wake, x.deadline)
+        self._slots[name] = Slot(name, wait, None if withdrawn else until, None if withdrawn else look, ended, request)
+        x.touched = x.kit.clock.ticks()
+        x.changed()
+        try:
+            end, ticket = await ended
+        except asyncio.CancelledError:
+            self._withdraw(name, request, ended, noted=withdrawn)
+            raise
+        await x.finish(ticket)
+        return end
+
+    def _expiry(self, request: b.RequestOpened) -> int | None:
+        """When a request is over: its time counts anew for each person it went on to."""
+        done = self._x.history.escalations.get(request.request)
+        return earliest(done[-1].expires if done else request.expires, self._x.deadline)
+
+    async def _begin(self, opened: Opening) -> None:
+        x = self._x
+        x.journal.add(opened)
+        if isinstance(opened, b.RequestOpened):
+            with x.work():
+                await x.flush()
+
+    def _withdraw(
+        self,
+        name: str,
+        request: b.RequestOpened | None,
+        ended: "asyncio.Future[tuple[b.WaitEnded, int]]",
+        *,
+        noted: bool,
+    ) -> None:
+        """The code itself cancelled it; not because the run is parked or stopped."""
+        if ended.done() and not ended.cancelled():
+            self._x.turnstile.give_back(ended.result()[1])
+            return
+        self._slots.pop(name, None)
+        if not self._x.is_closed and not noted:
+            id = request.request if request is not None else None
+            self._x.journal.add(b.WaitEnded(name=name, how="withdrawn", request=id))
+
+    def _timed(self, name: str, until: int | None, how: str) -> b.WaitEnded | None:
+        """Whether its time, or the run's, has come."""
+        now = self._x.kit.now()
+        if until is not None and now >= until and (self._x.deadline is None or until <= self._x.deadline):
+            return b.WaitEnded(name=name, how="fired" if how == "fired" else "timeout")
+        return b.WaitEnded(name=name, how="timeout") if self._is_late() else None
+
+    def _is_late(self) -> bool:
+        return self._x.deadline is not None and self._x.kit.now() >= self._x.deadline
+
+    def _late(self, name: str) -> DeadlineExceeded:
+        assert self._x.deadline is not None
+        return self._x.blame(DeadlineExceeded(deadline=self._x.deadline), name)

@@ -1,0 +1,462 @@
+"""The app: everything a user does with runs, over one store, with a worker of its own where it has agents."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Self, TypeVar, overload
+
+from limpet.clock import Duration, microseconds
+from limpet.engine.agents import Agent
+from limpet.engine.children import creation
+from limpet.engine.duty import Duty, Time, Worker
+from limpet.engine.ear import Ear, Interest
+from limpet.engine.execution import SECOND
+from limpet.engine.handle import Handle
+from limpet.engine.views import Entry, Request, RunInfo
+from limpet.errors import (
+    AlreadyAnswered,
+    InvalidAnswer,
+    NotDone,
+    NotFound,
+    RunCancelled,
+    RunFailed,
+    StoreUnavailable,
+)
+from limpet.events import Limits, Payload
+from limpet.events import bodies as b
+from limpet.ids import check_id
+from limpet.journal import verify_run
+from limpet.service.answers import answer_of
+from limpet.service.bundles import export_run, load_run
+from limpet.service.once import agent_of, create_once
+from limpet.service.settings import Settings
+from limpet.service.views import entry_of, info_of, request_of
+from limpet.state import ENDED
+from limpet.stores import RequestFilter, RunFilter, Store
+
+__all__ = ["App"]
+
+log = logging.getLogger("limpet")
+
+T = TypeVar("T")
+In = TypeVar("In")
+Out = TypeVar("Out")
+
+
+class App:
+    """Start runs, answer, look, steer. Use as `async with`, or `await` it and close it."""
+
+    def __init__(self, settings: Settings, agents: Sequence[Agent[Any, Any]] = ()) -> None:
+        self._settings = settings
+        self._agents = {each.name: each for each in agents}
+        self._all = tuple(agents)
+        self._time = Time(settings.clock)
+        self._duty: Duty | None = None
+        self._ear: Ear | None = None
+        self._hearing: asyncio.Task[None] | None = None
+
+    # Opening and closing
+
+    async def open(self) -> Self:
+        """Open the store; with agents, begin to work, and go on with what an earlier process left behind."""
+        await self.store.open()
+        try:
+            self._time.told(await self.store.now())
+            self._ear = Ear(self.store, self._settings.clock, self._settings.listen)
+            self._hearing = asyncio.create_task(self._ear.run(), name="limpet:ear")
+            if self._all and self._settings.worker is not None:
+                await self._begin_duty(self._settings.worker)
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def _begin_duty(self, worker: Worker) -> None:
+        assert self._ear is not None
+        self._duty = self._settings.duty(self._all, worker, self._time, self)
+        found = await self._duty.begin(self._ear)
+        names = ", ".join(sorted(self._agents))
+        log.info("worker %s serves %s and goes on with %d runs", self._duty.id, names, found)
+
+    async def close(self) -> None:
+        """Let effects under way finish, give back what is being driven, and close the store."""
+        if self._duty is not None:
+            await self._duty.end()
+            self._duty = None
+        if self._hearing is not None:
+            self._hearing.cancel()
+            self._hearing = None
+        await self.store.close()
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    def __await__(self) -> Generator[Any, None, Self]:
+        return self.open().__await__()
+
+    @property
+    def store(self) -> Store:
+        """Where everything is."""
+        return self._settings.store
+
+    # Starting
+
+    @overload
+    async def run(
+        self,
+        agent: Agent[None, Out],
+        /,
+        *,
+        id: str | None = None,
+        session: str | None = None,
+        user: str | None = None,
+        labels: Mapping[str, str] | None = None,
+    ) -> Out: ...
+
+    @overload
+    async def run(
+        self,
+        agent: Agent[In, Out],
+        input: In,
+        /,
+        *,
+        id: str | None = None,
+        session: str | None = None,
+        user: str | None = None,
+        labels: Mapping[str, str] | None = None,
+    ) -> Out: ...
+
+    async def run(self, agent: Agent[Any, Any], input: Any = None, /, **how: Any) -> Any:
+        """Start a run, or find the one of this id, and wait for its result."""
+        handle = await self.start(agent, input, **how)
+        return await handle.result()
+
+    @overload
+    async def start(
+        self,
+        agent: Agent[None, Out],
+        /,
+        *,
+        id: str | None = None,
+        session: str | None = None,
+        user: str | None = None,
+        conversation: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        at: datetime | Duration | None = None,
+    ) -> Handle[Out]: ...
+
+    @overload
+    async def start(
+        self,
+        agent: Agent[In, Out],
+        input: In,
+        /,
+        *,
+        id: str | None = None,
+        session: str | None = None,
+        user: str | None = None,
+        conversation: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        at: datetime | Duration | None = None,
+    ) -> Handle[Out]: ...
+
+    @overload
+    async def start(
+        self,
+        agent: str,
+        input: Any = None,
+        /,
+        *,
+        id: str | None = None,
+        session: str | None = None,
+        user: str | None = None,
+        conversation: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        at: datetime | Duration | None = None,
+    ) -> Handle[Any]: ...
+
+    async def start(self, agent: Agent[Any, Any] | str, input: Any = None, /, **how: Any) -> Handle[Any]:
+        """Start a run, or find the one of this id with the same input; it goes on by itself."""
+        known = self._agent(agent) if isinstance(agent, str) else agent
+        plain = known.dump_input(input)
+        packed, blobs = self.store.pack(plain)
+        begins = await self._begins(how.get("at"))
+        deadline = known.rules.deadline
+        more = {name: how.get(name) for name in ("session", "user", "conversation")}
+        body = creation(
+            known,
+            packed,
+            deadline=None if deadline is None else (begins or self._time.now()) + deadline,
+            limits=known.rules.budget,
+            more={**more, "labels": dict(how.get("labels") or {}), "start_at": begins},
+        )
+        run = check_id(how.get("id") or self._settings.ids.new())
+
+        def alike(stored: Payload) -> bool:
+            return stored.is_inline and bool(known.dump_input(known.input_shape.load(stored.value())) == plain)
+
+        await self.store.create(run, body, actor=self._actor, alike=alike, blobs=blobs)
+        if self._duty is not None:
+            self._duty.ring()
+        return Handle(self, run, known)
+
+    async def _begins(self, at: datetime | Duration | None) -> int | None:
+        if at is None:
+            return None
+        if isinstance(at, datetime):
+            if at.tzinfo is None:
+                raise NotFound(what="time zone", id=at.isoformat())
+            return round(at.timestamp() * SECOND)
+        return await self.store.now() + microseconds(at)
+
+    @overload
+    async def get(self, run: str, agent: Agent[Any, Out], /) -> Handle[Out]: ...
+
+    @overload
+    async def get(self, run: str, /) -> Handle[Any]: ...
+
+    async def get(self, run: str, agent: Agent[Any, Any] | None = None, /) -> Handle[Any]:
+        """A handle on a run that exists."""
+        row = await self.store.get(run)
+        return Handle(self, run, agent or self._agents.get(row.agent))
+
+    async def once(self, key: str, fn: Callable[[], Awaitable[T]], /) -> T:
+        """Do something once for a key, and give the same result ever after: for whoever writes a tool's server."""
+        if self._ear is None:
+            raise StoreUnavailable(reason="the app is not open")
+        created = await create_once(self._settings, key)
+        if created.status not in ENDED:
+            duty = self._settings.duty([agent_of(key, fn)], self._settings.worker or Worker(), self._time, self)
+            await duty.begin(self._ear)
+            try:
+                await self._until_ended(key, None)
+            finally:
+                await duty.end()
+        result: T = await self._how_it_ended(key)
+        return result
+
+    # Steering
+
+    async def resume(self, run: str, /) -> Handle[Any]:
+        """Let a failed run go on from the step that failed, or a paused one; one that completed stays as it is."""
+        row = await self.store.get(run)
+        if row.status != "completed":
+            await self._tell(run, b.ResumeRequested(command=self._settings.ids.new()))
+        return Handle(self, run, self._agents.get(row.agent))
+
+    async def pause(self, run: str, /) -> None:
+        """Let a run wait until it is resumed; effects under way finish first."""
+        await self._tell(run, b.PauseRequested(command=self._settings.ids.new()))
+
+    async def cancel(self, run: str, reason: str = "") -> None:
+        """Stop a run, and the runs it called: effects under way finish, and what can be undone is."""
+        await self._tell(run, b.CancelRequested(command=self._settings.ids.new(), reason=reason))
+
+    async def signal(self, run: str, name: str, value: object, /) -> None:
+        """Send a run something that it receives: in order, each once."""
+        packed, blobs = self.store.pack(value)
+        body = b.SignalReceived(command=self._settings.ids.new(), signal=name, value=packed)
+        await self._tell(run, body, blobs=blobs)
+
+    async def _tell(self, run: str, *bodies: Any, blobs: Any = ()) -> None:
+        await self.store.tell(run, *bodies, actor=self._actor, blobs=blobs)
+        if self._duty is not None:
+            self._duty.ring()
+
+    # People
+
+    async def inbox(self, *, to: str | None = None, run: str | None = None) -> list[Request]:
+        """What waits for a person, the oldest first."""
+        rows = await self.store.requests(RequestFilter(to=to, run=run))
+        return [await request_of(self.store, row) for row in rows]
+
+    async def answer(self, request: str | Request, answer: object, /, *, by: str) -> None:
+        """Answer a request; the answer must fit what it asks for, and the first one stands."""
+        found = await self._request(request)
+        plain = answer_of(found, answer)
+        packed, blobs = self.store.pack(plain)
+        bodies: list[Any] = [self._decision(found, "answered", by, answer=packed)]
+        if found.kind == "budget" and isinstance(plain, dict):
+            limits = Limits(**plain)
+            bodies.append(b.BudgetExtended(command=self._settings.ids.new(), by=by, limits=limits))
+        await self._tell(found.run, *bodies, blobs=blobs)
+
+    async def approve(self, request: str | Request, /, *, by: str, args: Mapping[str, Any] | None = None) -> None:
+        """Say yes; with other arguments, if they were edited."""
+        found = await self._request(request)
+        if found.kind in ("unknown", "budget") or (found.kind == "ask" and found.schema != {"type": "boolean"}):
+            raise InvalidAnswer(request=found.id, reason=f"it is of kind {found.kind!r}, and is answered, not approved")
+        packed, blobs = (None, ()) if args is None else self.store.pack({**found.args, **args})
+        await self._tell(found.run, self._decision(found, "approved", by, args=packed), blobs=blobs)
+
+    async def reject(self, request: str | Request, /, *, by: str, because: str) -> None:
+        """Say no, and why."""
+        found = await self._request(request)
+        await self._tell(found.run, self._decision(found, "rejected", by, because=because))
+
+    def _decision(self, request: Request, decision: Any, by: str, **more: Any) -> b.RequestAnswered:
+        return b.RequestAnswered(
+            command=self._settings.ids.new(),
+            request=request.id,
+            decision=decision,
+            by=by,
+            digest=request.digest,
+            via=self._settings.door,
+            **more,
+        )
+
+    async def _request(self, request: str | Request) -> Request:
+        id = request if isinstance(request, str) else request.id
+        rows = await self.store.requests(RequestFilter(status=None, id=id))
+        if not rows:
+            raise NotFound(what="request", id=id)
+        if rows[0].status not in ("open", "expired"):
+            raise AlreadyAnswered(request=id, status=rows[0].status, by=rows[0].by or "")
+        return await request_of(self.store, rows[0])
+
+    # Looking
+
+    async def runs(
+        self,
+        *,
+        status: str | None = None,
+        agent: str | None = None,
+        session: str | None = None,
+        last: int = 50,
+    ) -> list[RunInfo]:
+        """The newest runs that match."""
+        where = RunFilter(status=(status,) if status else (), agent=agent, session=session)
+        page = await self.store.runs(where, limit=last)
+        served = await self._served()
+        return [info_of(row, served) for row in page.rows]
+
+    async def log(self, run: str, /) -> list[Entry]:
+        """Everything that happened to a run."""
+        await self.store.get(run)
+        return [entry_of(self.store, event) async for event in self.store.log(run)]
+
+    async def verify(self, run: str | None = None, /) -> None:
+        """Check the log of one run, or of all, against its own hashes; raises Tampered."""
+        if run is not None:
+            await verify_run(self.store, run)
+            return
+        before = None
+        while True:
+            page = await self.store.runs(before=before, limit=1000)
+            for row in page.rows:
+                await verify_run(self.store, row.id)
+            if (before := page.next) is None:
+                return
+
+    async def export(self, run: str, path: str | Path, /) -> None:
+        """Write a run to a file, readable by people, that `load` takes into another store."""
+        await export_run(self.store, run, Path(path))
+
+    async def load(self, path: str | Path, /) -> Handle[Any]:
+        """Take a run from a file into this store; it goes on here."""
+        row = await load_run(self.store, Path(path))
+        if self._duty is not None:
+            self._duty.ring()
+        return Handle(self, row.id, self._agents.get(row.agent))
+
+    async def agents(self) -> list[dict[str, Any]]:
+        """The contracts of the agents that this app was opened with."""
+        return [each.contract() for each in self._all]
+
+    async def workers(self) -> list[Any]:
+        """Every worker of this store that was not given up."""
+        return list(await self.store.workers())
+
+    async def _served(self) -> dict[str, set[str]]:
+        now, served = self._time.now(), dict[str, set[str]]()
+        for worker in await self.store.workers():
+            if worker.lease_until > now:
+                for name, versions in worker.agents.items():
+                    served.setdefault(name, set()).update(versions)
+        return served
+
+    # What handles are made over
+
+    async def result(self, run: str, timeout: Duration | None) -> Any:
+        """What a run returned, as JSON, once it has ended; raises how it ended otherwise."""
+        if (await self.store.get(run)).status not in ENDED:
+            await self._until_ended(run, timeout)
+        return await self._how_it_ended(run)
+
+    async def _until_ended(self, run: str, timeout: Duration | None) -> None:
+        if self._ear is None:
+            raise StoreUnavailable(reason="the app is not open")
+        ended = asyncio.Event()
+        interest = Interest(run, lambda: 0, lambda place: ended.set() if place.status in ENDED else None)
+        take_back = None if timeout is None else self._settings.clock.later(microseconds(timeout), ended.set)
+        self._ear.listen(interest)
+        try:
+            await ended.wait()
+        finally:
+            self._ear.forget(interest)
+            if take_back is not None:
+                take_back()
+
+    async def _how_it_ended(self, run: str) -> Any:
+        row = await self.store.get(run)
+        if row.status not in ENDED:
+            raise NotDone(run=run, status=row.status)
+        before = None
+        while True:
+            [event] = await self.store.read(run, before=before, limit=1, backwards=True)
+            body = self.store.decode(event)
+            match body:
+                case b.RunCompleted():
+                    return await self.store.unpack(body.output)
+                case b.RunFailed():
+                    failure = body.failure
+                    raise RunFailed(
+                        run=run,
+                        error_type=failure.type,
+                        message=failure.message,
+                        step=body.number,
+                        error_types=failure.mro,
+                    )
+                case b.RunCancelled():
+                    raise RunCancelled(run=run, reason=body.reason)
+                case _:
+                    pass
+            before = event.seq
+
+    async def info(self, run: str) -> RunInfo:
+        """A run as lists show it."""
+        return info_of(await self.store.get(run), await self._served())
+
+    async def events(self, run: str, after: int = 0, *, follow: bool = True) -> AsyncIterator[Entry]:
+        """A run's events, until it has ended; without `follow`, those that there are."""
+        grown = asyncio.Event()
+        interest = Interest(run, lambda: after, lambda _: grown.set())
+        if follow and self._ear is not None:
+            self._ear.listen(interest)
+        try:
+            while True:
+                row = await self.store.get(run)
+                async for event in self.store.log(run, after=after):
+                    after = event.seq
+                    yield entry_of(self.store, event)
+                if not follow or (row.status in ENDED and after >= row.seq):
+                    return
+                await grown.wait()
+                grown.clear()
+        finally:
+            if self._ear is not None:
+                self._ear.forget(interest)
+
+    @property
+    def _actor(self) -> str:
+        return self._duty.id if self._duty is not None else "app"
+
+    def _agent(self, name: str) -> Agent[Any, Any]:
+        if name not in self._agents:
+            raise NotFound(what="agent", id=name)
+        return self._agents[name]

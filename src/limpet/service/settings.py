@@ -1,0 +1,48 @@
+"""What an app stands on, and how it works."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from limpet.clock import Clock
+from limpet.engine.agents import Agent
+from limpet.engine.duty import Duty, Pace, Time, Worker
+from limpet.engine.execution import SECOND, Kit, Perform
+from limpet.engine.functions import Functions
+from limpet.engine.handle import Port
+from limpet.ids import Ids
+from limpet.stores import Store
+
+__all__ = ["Settings"]
+
+
+class Settings:
+    """The parts of an app; the defaults are those of production."""
+
+    def __init__(self, store: Store, clock: Clock, ids: Ids) -> None:
+        self.store, self.clock, self.ids = store, clock, ids
+        self.worker: Worker | None = Worker()
+        self.pace = Pace()
+        self.perform: Perform = Functions()
+        self.linger = SECOND
+        """How long a run that only waits stays in memory."""
+        self.listen = SECOND // 50
+        """How often changes of other processes are looked for, at most."""
+        self.backoffs = True
+        """Whether the time between attempts is waited for."""
+        self.door = "python"
+        """Through what commands come."""
+
+    def duty(self, agents: Sequence[Agent[Any, Any]], worker: Worker, time: Time, port: Port) -> Duty:
+        """A worker for some agents."""
+        kit = Kit(
+            store=self.store,
+            clock=self.clock,
+            ids=self.ids,
+            worker=f"w-{self.ids.new()}",
+            perform=self.perform,
+            now=time.now,
+            linger=self.linger,
+            backoffs=self.backoffs,
+            port=port,
+        )
+        return Duty(kit, agents, worker, time, self.pace)

@@ -1,0 +1,76 @@
+"""From rows and events to what users see."""
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import msgspec
+
+from limpet.engine.views import Entry, Request, RunInfo, Status
+from limpet.events import Event
+from limpet.events import bodies as b
+from limpet.events.values import encode
+from limpet.state import Position
+from limpet.stores import RequestRow, RunRow, Store
+
+__all__ = ["entry_of", "info_of", "request_of"]
+
+
+def info_of(row: RunRow, served: Mapping[str, set[str]]) -> RunInfo:
+    """A run as lists show it; `served` says which versions of which agents live workers serve."""
+    position = Position(seq=row.seq, step=row.step, steps=row.steps, item=row.item, items=row.items)
+    return RunInfo(
+        id=row.id,
+        agent=row.agent,
+        version=row.agent_version,
+        status=cast("Status", row.status),
+        waits_for=_waits_for(row, served),
+        position=str(position),
+        goal=row.goal,
+        created=row.created,
+        updated=row.time,
+        ended=row.ended,
+        user=row.user,
+        session=row.session,
+        parent=row.parent,
+        labels=row.labels,
+    )
+
+
+def _waits_for(row: RunRow, served: Mapping[str, set[str]]) -> str | None:
+    if row.status == "waiting":
+        return ", ".join(row.waits) or "time"
+    if row.status == "pending" and row.agent_version not in served.get(row.agent, ()):
+        return f"worker:{row.agent} {row.agent_version}"
+    return None
+
+
+def entry_of(store: Store, event: Event) -> Entry:
+    """An event with its body as plain JSON."""
+    body: dict[str, Any] = msgspec.json.decode(encode(store.decode(event)))
+    return Entry(run=event.run, seq=event.seq, kind=event.kind, time=event.time, body=body)
+
+
+async def request_of(store: Store, row: RequestRow) -> Request:
+    """A request with what it asks, which is in its event."""
+    [event] = await store.read(row.run, after=row.seq - 1, limit=1)
+    opened = store.decode(event)
+    assert isinstance(opened, b.RequestOpened)
+
+    async def value(payload: Any) -> Any:
+        return None if payload is None else await store.unpack(payload)
+
+    return Request(
+        id=row.id,
+        run=row.run,
+        kind=row.kind,
+        question=opened.question,
+        to=row.to,
+        tool=opened.tool,
+        args=await value(opened.args) or {},
+        options=tuple(await value(opened.options) or ()),
+        schema=await value(opened.schema),
+        risk=opened.risk,
+        opened=row.opened,
+        expires=row.expires,
+        digest=row.digest,
+    )

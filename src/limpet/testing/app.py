@@ -1,0 +1,119 @@
+"""An app for tests: everything in memory, and nothing moves by itself."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, ParamSpec, TypeVar
+
+from limpet.clock import Duration, FrozenClock, SystemClock, microseconds
+from limpet.engine.agents import Agent
+from limpet.engine.duty import Duty, Pace, Time, Worker
+from limpet.engine.handle import Port
+from limpet.engine.tools import Tool
+from limpet.ids import SeededIds
+from limpet.service.app import App
+from limpet.service.settings import Settings
+from limpet.stores import Inline, RunFilter, RunRow, Store
+from limpet.stores.memory import MemoryBackend
+from limpet.testing.stubs import Stubs
+
+__all__ = ["TestApp", "TestSettings", "app"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+FOREVER = "9000d"
+# Turns of the event loop before a thread is given real time.
+PATIENCE = 50
+
+
+class TestSettings(Settings):
+    """A store in memory without threads, a clock that stands still, the same ids in every test, no pauses."""
+
+    __test__ = False
+
+    def __init__(self) -> None:
+        self.frozen = FrozenClock()
+        self.stubs = Stubs()
+        super().__init__(Store(MemoryBackend(self.frozen), Inline()), self.frozen, SeededIds())
+        self.worker = Worker(lease=FOREVER)
+        self.pace = Pace(look=microseconds(FOREVER), rest=0, threads=False)
+        self.perform = self.stubs
+        self.linger = self.listen = 0
+        self.backoffs = False
+        self.lives = 0
+
+    def duty(self, agents: Sequence[Agent[Any, Any]], worker: Worker, time: Time, port: Port) -> Duty:
+        """Every life of the worker has the same name: the next one takes over at once what the last one had."""
+        duty = super().duty(agents, worker, time, port)
+        duty.rename(f"w-{'-'.join(sorted(each.name for each in agents))}")
+        return duty
+
+
+class TestApp(App):
+    """An app whose world a test moves."""
+
+    __test__ = False
+
+    def __init__(self, settings: TestSettings, agents: Sequence[Agent[Any, Any]]) -> None:
+        super().__init__(settings, agents)
+        self._world = settings
+
+    def stub(self, tool: Tool[P, T, Any], *results: T | BaseException) -> None:
+        """What a tool returns or raises, call by call; the last one for all further calls."""
+        self._world.stubs.stub(tool, results)
+
+    def calls(self, tool: Tool[..., Any, Any]) -> list[Mapping[str, Any]]:
+        """What a tool was called with, in all lives of the process."""
+        return list(self._world.stubs.calls.get(tool.name, ()))
+
+    async def settle(self) -> None:
+        """Until every run waits or has ended."""
+        turns = 0
+        while not await self._is_settled():
+            turns += 1
+            await (asyncio.sleep(0) if turns % PATIENCE else SystemClock().sleep(1000))  # noqa: TID251 - a turn
+
+    async def advance(self, how_long: Duration, /) -> None:
+        """Let time pass, with everything that happens meanwhile in its order."""
+        clock, target = self._world.frozen, self._world.frozen.now() + microseconds(how_long)
+        await self.settle()
+        while clock.now() < target:
+            due = [time for time in (clock.next_alarm, await self._next_wake()) if time is not None]
+            clock.set(min([target, *(time for time in due if time > clock.now())]))
+            if self._duty is not None:
+                self._duty.ring()
+            await self.settle()
+
+    async def crash(self) -> None:
+        """The process is killed, and another one begins on the same store."""
+        if self._duty is None:
+            return
+        await self._duty.kill()
+        await self._begin_duty(self._world.worker or Worker())
+
+    async def result(self, run: str, timeout: Duration | None) -> Any:  # noqa: ARG002 - no time passes
+        """What a run returned; NotDone if it waits, because nothing moves by itself."""
+        await self.settle()
+        return await self._how_it_ended(run)
+
+    async def _is_settled(self) -> bool:
+        if self._duty is not None and self._duty.is_busy:
+            return False
+        now = self._world.frozen.now()
+        return self._duty is None or not any(
+            row.status == "running" or (row.ready_at is not None and row.ready_at <= now) for row in await self._live()
+        )
+
+    async def _next_wake(self) -> int | None:
+        return min((row.ready_at for row in await self._live() if row.ready_at is not None), default=None)
+
+    async def _live(self) -> list[RunRow]:
+        page = await self.store.runs(RunFilter(status=("pending", "running", "waiting")), limit=1000)
+        return [row for row in page.rows if row.agent in self._agents]
+
+
+@asynccontextmanager
+async def app(*agents: Agent[Any, Any]) -> AsyncIterator[TestApp]:
+    """An app in memory: the clock stands still until `advance`; only the time between attempts passes at once."""
+    async with TestApp(TestSettings(), agents) as opened:
+        yield opened
