@@ -94,6 +94,8 @@ class FrozenClock:
 
     def later(self, how_long: int, call: Callable[[], object], /) -> Callable[[], None]:
         """Call something when the clock has been moved this far; what it returns takes that back."""
+        if how_long <= 0:
+            return asyncio.get_running_loop().call_soon(call).cancel
         alarm = (self._now + how_long, call)
         self._alarms.append(alarm)
 

@@ -61,7 +61,7 @@ class Asks:
         x = self._x
         await x.admit()
         if opened is not None:
-            x.check_new(name)
+            await x.check_new(name)
         asked = opened if record is None else record.opened
         assert isinstance(asked, b.RequestOpened)
         decided = await self._waits.request(record, asked)

@@ -9,7 +9,7 @@ from datetime import datetime
 from threading import Thread, get_ident
 from typing import Any, Generic, ParamSpec, overload
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 from typing_extensions import TypeForm, TypeVar
 
 from limpet.clock import Duration
@@ -235,7 +235,7 @@ class BlockingRun(Generic[S]):
         questions: Sequence[str] = (),
         answered: Mapping[str, str] | None = None,
         flags: Sequence[str] = (),
-        data: S = UNSET,  # type: ignore[assignment]
+        data: S | UnsetType = UNSET,
         source: str | None = None,
     ) -> None:
         """Change what the agent knows: as a whole, or not at all."""

@@ -120,7 +120,7 @@ class Children:
     async def _create(self, agent: Agent[Any, Any], name: str, plain: Any, how: How) -> None:
         """One append: it was called, and its run exists."""
         x, mode = self._x, how.mode
-        x.check_new(name)
+        await x.check_new(name)
         now = x.kit.now()
         if isinstance(deadlines.decide(now, x.deadline), deadlines.Passed):
             assert x.deadline is not None

@@ -268,7 +268,7 @@ class Drive:
         """Wait until something happens, or something is due."""
         assert self._waits is not None
         due = [] if held else [wake - self._kit.now() for slot in self._waits.open if (wake := slot.wake) is not None]
-        if not held and self._waits.open and x.is_idle:
+        if not held and self._waits.open and x.is_idle and not x.turnstile.is_busy:
             due.append(x.touched + self._kit.linger - self._kit.clock.ticks())
         if self._look.is_set():
             return

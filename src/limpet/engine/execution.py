@@ -5,7 +5,7 @@ goes on if it did not come to that. Once it is closed, every verb raises Suspend
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from limpet.engine.history import History, Record
 from limpet.engine.replay import Replay
 from limpet.engine.scopes import Scope
 from limpet.engine.tools import Tool
-from limpet.engine.turnstile import Turnstile
+from limpet.engine.turnstile import QUIET, Turnstile
 from limpet.errors import ConnectionLost, Divergence, LimpetError, StoreBusy, Suspended, UnscopedParallel
 from limpet.events import AnyBody, Payload
 from limpet.ids import Ids
@@ -94,6 +94,8 @@ class Execution:
         """How many of them will never go on."""
         self.activity = 0
         """Grows with everything that the code does."""
+        self.waiting: Collection[object] = ()
+        """What the code waits for."""
         self.touched = kit.clock.ticks()
         self.turns: Mapping[str, AgentState] = {}
         """What the agent knew at the start of the current turn of each loop."""
@@ -142,13 +144,25 @@ class Execution:
             raise Suspended(run=self.run, reason="it failed, and is being undone")
         return record
 
-    def check_new(self, name: str) -> None:
-        """Stop the run before an effect that the log has no place for."""
+    async def check_new(self, name: str) -> None:
+        """Stop the run before an effect that the log has no place for, once the code has come as far as it can."""
         try:
-            self.replay.check_new(name)
+            try:
+                self.replay.check_new(name)
+            except Divergence:
+                await self.quiet()
+                self.replay.check_new(name)
         except Divergence as error:
             self.stop(error)
             raise
+
+    async def quiet(self) -> None:
+        """Return when the code has done nothing for some turns of the event loop."""
+        seen = -1
+        while seen != self.activity:
+            seen = self.activity
+            for _ in range(2 * QUIET):
+                await asyncio.sleep(0)  # noqa: TID251 - turns of the event loop, not time
 
     async def admit(self) -> None:
         """Go on while the execution is open."""
@@ -250,6 +264,8 @@ class Execution:
         """Return to the code when it is the turn of this end."""
         await self.turnstile.enter(end)
         self.touch()
+        if self.waiting:
+            self.changed()  # it may be that only waits are left
         while self._flags and self._flags[0][0] < end:
             self.flag(self._flags.pop(0)[1])
 

@@ -4,10 +4,20 @@ Divergence is judged when an unrecorded effect is about to start, not at the cal
 scope have not been asked for, the code is somewhere else than it was, and doing something new could do it twice.
 """
 
+from collections.abc import Iterator
+
 from limpet.engine.history import History, Record, scope_of
 from limpet.errors import Divergence
 
 __all__ = ["Replay"]
+
+
+def _around(scope: str) -> Iterator[str]:
+    """A scope and all those that it lies in."""
+    yield scope
+    while scope:
+        scope = scope_of(scope.removesuffix("/"))
+        yield scope
 
 
 class Replay:
@@ -47,9 +57,13 @@ class Replay:
         return not self._unasked.get(scope)
 
     def check_new(self, name: str) -> None:
-        """Refuse an effect that is not recorded while recorded ones of its scope wait to be asked for."""
-        for waiting in self._unasked.get(scope_of(name), {}):
-            raise self._divergence(name, f"{waiting} is recorded there, and the code has not come to it")
+        """Refuse an effect that is not recorded while recorded ones wait to be asked for: of its scope, or around it.
+
+        Those around it count too: what was moved into a new scope would be done twice.
+        """
+        for scope in _around(scope_of(name)):
+            for waiting in self._unasked.get(scope, {}):
+                raise self._divergence(name, f"{waiting} is recorded there, and the code has not come to it")
 
     def check_end(self) -> None:
         """Refuse the end of the code while recorded effects were not asked for."""

@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, ParamSpec, overload
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 from typing_extensions import TypeForm, TypeVar
 
 from limpet.clock import Duration, microseconds
@@ -186,7 +186,7 @@ class Run(Generic[S]):
         questions: Sequence[str] = (),
         answered: Mapping[str, str] | None = None,
         flags: Sequence[str] = (),
-        data: S = UNSET,  # type: ignore[assignment]
+        data: S | UnsetType = UNSET,
         source: str | None = None,
     ) -> Coroutine[Any, Any, None]:
         """Change what the agent knows: as a whole, or not at all."""

@@ -16,7 +16,6 @@ from limpet.engine.failures import was as failure_was
 from limpet.engine.history import Record
 from limpet.engine.permits import Permits
 from limpet.engine.tools import Done, Tool, idempotency_key
-from limpet.engine.turnstile import QUIET
 from limpet.engine.verdict import Ask, Happened, Over, Repeat, judge
 from limpet.engine.waits import Waits
 from limpet.errors import (
@@ -108,7 +107,7 @@ class Steps:
         x, traits = self._x, step.tool.traits
         if record is None:
             if traits.effect != "none":
-                x.check_new(step.name)
+                await x.check_new(step.name)
             self._check_time(step)
             step.grant, step.args = await self._permits.permit(step.tool, step.name, step.number, step.args)
             self._prepare(step)
@@ -124,16 +123,8 @@ class Steps:
             latest, b.StepStarted | b.StepFailed | b.StepUnknown | b.StepResolved | b.StepCompleted
         )
         if isinstance(latest, b.StepUnknown) and latest.reason == "cancelled":
-            await self._until_replayed()
+            await x.quiet()  # the code cancelled it then, and is going to cancel it again
         return _voided(latest) if _is_settled(latest) else latest
-
-    async def _until_replayed(self) -> None:
-        """The code cancelled it then, and is going to cancel it again while what is recorded passes by."""
-        seen = -1
-        while self._x.turnstile.is_replaying and seen != self._x.activity:
-            seen = self._x.activity
-            for _ in range(2 * QUIET):
-                await asyncio.sleep(0)  # noqa: TID251 - turns of the event loop, not time
 
     def _prepare(self, step: Step) -> None:
         step.packed, step.blobs = self._x.kit.store.pack(step.args)

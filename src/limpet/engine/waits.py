@@ -49,6 +49,7 @@ class Waits:
     def __init__(self, execution: Execution) -> None:
         self._x = execution
         self._slots: dict[str, Slot] = {}
+        execution.waiting = self._slots
         self._taken: set[int] = set()
 
     @property

@@ -84,6 +84,10 @@ class TestApp(App):
                 self._duty.ring()
             await self.settle()
 
+    def replace(self, *agents: Agent[Any, Any]) -> None:
+        """Other code: the next process serves these agents."""
+        self._all, self._agents = agents, {each.name: each for each in agents}
+
     async def crash(self) -> None:
         """The process is killed, and another one begins on the same store."""
         if self._duty is None:

@@ -1,0 +1,351 @@
+"""Steps: intent before effect, results verbatim, attempts, and what nobody knows."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+import limpet
+from limpet import testing
+
+
+async def kinds(app: limpet.App, run: str) -> list[str]:
+    return [event.kind for event in await app.log(run)]
+
+
+async def test_a_result_is_recorded_and_its_function_not_called_again() -> None:
+    """A crash after the step: its result comes from the log, also None, 0 and what is empty."""
+    for output in (None, 0, "", [], {}, False, "text", {"a": [1, None]}):
+
+        @limpet.tool(effect="once", name=f"give-{output!r}")
+        async def give(result: Any = output) -> Any:
+            return result
+
+        @limpet.agent()
+        async def agent(run: limpet.Run) -> Any:
+            first = await run.step(give)  # noqa: B023
+            await run.ask("go on?")
+            return [first, await run.step(give)]  # noqa: B023
+
+        async with testing.app(agent) as app:
+            handle = await app.start(agent)
+            await app.settle()
+            await app.crash()
+            await app.approve((await app.inbox())[0], by="ann")
+            assert await handle.result() == [output, output]
+            assert len(app.calls(give)) == 2
+
+
+async def test_intent_is_durable_before_an_effect_and_a_read_costs_one_commit() -> None:
+    """When the function of an effect runs, its start is in the log; that of a read rides with its end."""
+    seen: dict[str, list[str]] = {}
+
+    @limpet.tool(effect="none")
+    async def read() -> None:
+        seen["read"] = await kinds(app, "r1")
+
+    @limpet.tool(effect="idempotent")
+    async def act() -> None:
+        seen["act"] = await kinds(app, "r1")
+
+    @limpet.agent()
+    async def agent(run: limpet.Run) -> None:
+        await run.step(read)
+        await run.step(act)
+
+    async with testing.app(agent) as app:
+        await app.run(agent, id="r1")
+    assert seen["read"] == ["run.created", "run.claimed"]
+    assert seen["act"] == [*seen["read"], "step.started", "step.completed", "step.started"]
+
+
+async def test_every_error_is_kept_and_the_last_one_is_raised() -> None:
+    """Attempts are durable; the code gets StepFailed with what it was, live and on replay."""
+
+    @limpet.tool(effect="none", retry=limpet.Retry(3))
+    async def flaky() -> str:
+        raise TimeoutError("no answer")
+
+    caught: list[tuple[int, str, bool, bool]] = []
+
+    @limpet.agent()
+    async def agent(run: limpet.Run) -> str:
+        try:
+            return await run.step(flaky)
+        except limpet.StepFailed as error:
+            caught.append((error.attempts, error.message, error.was(OSError), error.was("ValueError")))
+            await run.ask("go on?")
+            return "caught"
+
+    async with testing.app(agent) as app:
+        handle = await app.start(agent)
+        await app.settle()
+        await app.crash()
+        await app.approve((await app.inbox())[0], by="ann")
+        assert await handle.result() == "caught"
+        assert len(app.calls(flaky)) == 3
+        log = await app.log(handle.id)
+        assert [event.body["attempt"] for event in log if event.kind == "step.failed"] == [1, 2, 3]
+    assert caught == [(3, "no answer", True, False)] * len(caught)
+    assert len(caught) >= 2
+
+
+async def test_what_says_that_nothing_was_applied_is_retried_whatever_the_effect() -> None:
+    """NotApplied and RetryAfter; Permanent ends it at once."""
+
+    @limpet.tool(effect="once", retry=limpet.Retry(3))
+    async def act() -> str:
+        raise NotImplementedError
+
+    @limpet.agent()
+    async def agent(run: limpet.Run) -> str:
+        return await run.step(act)
+
+    async with testing.app(agent) as app:
+        app.stub(act, limpet.NotApplied("busy"), limpet.RetryAfter("5s"), "done")
+        assert await app.run(agent) == "done"
+        app.stub(act, limpet.Permanent("never"))
+        with pytest.raises(limpet.RunFailed) as failed:
+            await app.run(agent)
+        assert failed.value.error_type == "limpet.StepFailed"
+        assert len(app.calls(act)) == 4
+
+
+async def test_a_once_effect_that_raised_is_verified() -> None:
+    """Applied: its result is taken. Not applied: it is tried again as often as retry says, then it has failed."""
+    applied = {"yes": False}
+
+    @limpet.tool(effect="once", retry=limpet.Retry(2))
+    async def act() -> str:
+        raise NotImplementedError
+
+    @act.verify
+    async def was_done() -> limpet.Done[str] | None:
+        return limpet.Done("found") if applied["yes"] else None
+
+    @limpet.agent()
+    async def agent(run: limpet.Run) -> str:
+        return await run.step(act)
+
+    async with testing.app(agent) as app:
+        app.stub(act, ConnectionError("?"), "second")
+        assert await app.run(agent) == "second"
+        app.stub(act, ConnectionError("?"))
+        with pytest.raises(limpet.RunFailed, match="StepFailed"):
+            await app.run(agent)
+        applied["yes"] = True
+        calls = len(app.calls(act))
+        assert await app.run(agent) == "found"
+        assert len(app.calls(act)) == calls + 1
+
+
+@pytest.mark.parametrize(
+    ("said", "calls", "result"),
+    [({"applied": "by hand"}, 1, "by hand"), ("not_applied", 2, "done"), ("gave_up", 1, "unknown")],
+)
+async def test_a_once_effect_that_nobody_can_verify_goes_to_a_person(said: Any, calls: int, result: str) -> None:
+    """Its worker died in it: it is never repeated blindly."""
+    crashed = asyncio.Event()
+
+    @limpet.tool(effect="once")
+    async def act() -> str:
+        if not crashed.is_set():
+            crashed.set()
+            await asyncio.get_running_loop().create_future()
+        return "done"
+
+    @limpet.agent()
+    async def agent(run: limpet.Run) -> str:
+        try:
+            return await run.step(act)
+        except limpet.OutcomeUnknown:
+            return "unknown"
+
+    async with testing.app(agent) as app:
+        handle = await app.start(agent)
+        await crashed.wait()
+        await app.crash()
+        await app.settle()
+        [request] = await app.inbox()
+        assert (request.kind, request.tool) == ("unknown", "act")
+        with pytest.raises(limpet.InvalidAnswer):
+            await app.answer(request, "perhaps", by="ann")
+        await app.answer(request, said, by="ann")
+        assert await handle.result() == result
+        assert len(app.calls(act)) == calls
+
+
+@pytest.mark.parametrize("effect", ["none", "idempotent"])
+async def test_a_death_is_repeated_where_that_is_safe_and_counts_no_attempt(effect: Any) -> None:
+    """With the same key; the attempt keeps its number."""
+    crashed = asyncio.Event()
+    seen: list[tuple[int, str]] = []
+
+    @limpet.tool(effect=effect, retry=limpet.Retry(1))
+    async def act() -> str:
+        call = limpet.current()
+        seen.append((call.attempt, call.key if effect != "none" else ""))
+        if not crashed.is_set():
+            crashed.set()
+            await asyncio.get_running_loop().create_future()
+        return "done"
+
+    @limpet.agent()
+    async def agent(run: limpet.Run) -> str:
+        return await run.step(act)
+
+    async with testing.app(agent) as app:
+        handle = await app.start(agent, id="r1")
+        await crashed.wait()
+        await app.crash()
+        assert await handle.result() == "done"
+    assert len(seen) == 2
+    assert seen[0] == seen[1]
+    assert seen[0] == (1, f"r1:step_1:act:{'44136fa355b3678a'}" if effect != "none" else "")
+
+
+async def test_an_idempotent_effect_without_an_answer_is_unknown() -> None:
+    """After its last attempt the code is told so, not that it failed."""
+
+    @limpet.tool(effect="idempotent", retry=limpet.Retry(2))
+    async def act() -> str:
+        raise ConnectionError("lost")
+
+    @limpet.agent()
+    async def agent(run: limpet.Run) -> str:
+        with pytest.raises(limpet.OutcomeUnknown) as unknown:
+            await run.step(act)
+        assert unknown.value.was(ConnectionError)
+        return "unknown"
+
+    async with testing.app(agent) as app:
+        assert await app.run(agent, id="r1") == "unknown"
+        assert [kind for kind in await kinds(app, "r1") if kind.startswith("step.")] == [
+            "step.started",
+            "step.failed",
+            "step.started",
+            "step.unknown",
+            "step.resolved",
+        ]
+
+
+async def test_an_attempt_has_its_time() -> None:
+    """By the injected clock; then a read has failed."""
+
+    @limpet.tool(effect="none", timeout="10s")
+    async def slow() -> None:
+        await asyncio.get_running_loop().create_future()
+
+    @limpet.agent()
+    async def agent(run: limpet.Run) -> str:
+        try:
+            await run.step(slow)
+        except limpet.StepFailed as failed:
+            return failed.message
+        return "in time"
+
+    async with testing.app(agent) as app:
+        handle = await app.start(agent)
+        while not app.calls(slow):
+            await asyncio.sleep(0)  # noqa: TID251 - a turn of the loop
+        app._world.frozen.advance("10s")
+        assert await handle.result() == "it took longer than 10 s"
+
+
+async def test_an_output_that_cannot_be_stored_is_unavailable_and_never_run_again() -> None:
+    """The effect was applied: the same error each time."""
+
+    @limpet.tool(effect="once")
+    async def act() -> Any:
+        return object()
+
+    @limpet.agent()
+    async def agent(run: limpet.Run) -> str:
+        with pytest.raises(limpet.OutputUnavailable):
+            await run.step(act)
+        await run.ask("go on?")
+        return "done"
+
+    async with testing.app(agent) as app:
+        handle = await app.start(agent)
+        await app.settle()
+        await app.crash()
+        await app.approve((await app.inbox())[0], by="ann")
+        assert await handle.result() == "done"
+        assert len(app.calls(act)) == 1
+
+
+async def test_inside_a_tool() -> None:
+    """The key, the attempt, progress, partial values, what was spent; a key in a read is an error."""
+
+    @limpet.tool(effect="idempotent")
+    async def act() -> str:
+        call = limpet.current()
+        call.progress("half", 0.5)
+        call.spent(tokens=10, cost=0.5)
+        call.spent(tokens=2)
+        await asyncio.sleep(0)  # noqa: TID251 - a turn of the loop
+        return limpet.idempotency_key()
+
+    @limpet.tool(effect="none")
+    async def read() -> str:
+        with pytest.raises(limpet.NoCall):
+            limpet.idempotency_key()
+        return "no key"
+
+    @limpet.agent()
+    async def agent(run: limpet.Run) -> list[str]:
+        return [await run.step(act), await run.step(read)]
+
+    with pytest.raises(limpet.NoCall):
+        limpet.current()
+    async with testing.app(agent) as app:
+        [key, _] = await app.run(agent, id="r1")
+        assert key.startswith("r1:step_1:act:")
+        log = await app.log("r1")
+        [progress] = [event.body for event in log if event.kind == "step.progressed"]
+        assert (progress["note"], progress["fraction"]) == ("half", 0.5)
+        completed = next(event.body for event in log if event.kind == "step.completed")
+        assert completed["spent"] == {"tokens": 12, "cost": 0.5}
+
+
+async def test_a_direct_call_of_a_tool_in_an_agent_is_refused() -> None:
+    """Inside another tool it is the plain function."""
+
+    @limpet.tool(effect="none")
+    async def inner() -> int:
+        return 7
+
+    @limpet.tool(effect="none")
+    async def outer() -> int:
+        return await inner()
+
+    @limpet.agent()
+    async def agent(run: limpet.Run) -> int:
+        with pytest.raises(limpet.NotDurable, match="run.step"):
+            await inner()
+        return await run.step(outer)
+
+    async with testing.app(agent) as app:
+        assert await app.run(agent) == 7
+
+
+async def test_sync_tools_run_beside_the_event_loop() -> None:
+    """With the same context: key, progress, errors."""
+
+    @limpet.tool(effect="idempotent")
+    def act(n: int) -> str:
+        if n == 2:
+            raise limpet.Permanent("no")
+        limpet.current().progress("on a thread")
+        return limpet.idempotency_key()
+
+    @limpet.agent()
+    async def agent(run: limpet.Run) -> str:
+        key = await run.step(act, 1)
+        with pytest.raises(limpet.StepFailed):
+            await run.step(act, 2)
+        return key
+
+    async with testing.app(agent) as app:
+        assert (await app.run(agent, id="r1")).startswith("r1:step_1:act:")
