@@ -23,9 +23,9 @@ async def test_a_result_is_recorded_and_its_function_not_called_again() -> None:
 
         @limpet.agent()
         async def agent(run: limpet.Run) -> Any:
-            first = await run.step(give)  # noqa: B023
+            first = await run.step(give)
             await run.ask("go on?")
-            return [first, await run.step(give)]  # noqa: B023
+            return [first, await run.step(give)]
 
         async with testing.app(agent) as app:
             handle = await app.start(agent)
@@ -322,7 +322,7 @@ async def test_a_direct_call_of_a_tool_in_an_agent_is_refused() -> None:
 
     @limpet.agent()
     async def agent(run: limpet.Run) -> int:
-        with pytest.raises(limpet.NotDurable, match="run.step"):
+        with pytest.raises(limpet.NotDurable, match=r"run\.step"):
             await inner()
         return await run.step(outer)
 

@@ -86,7 +86,7 @@ async def test_groups_around_waits_behave() -> None:
             tasks = [group.create_task(run.ask("2?")), group.create_task(run.step(act, "b"))]
         try:
             found.append(await run.ask("3?"))
-        except:  # noqa: E722
+        except:
             found.append("caught")
             raise
         return found + [task.result() for task in tasks]

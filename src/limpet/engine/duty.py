@@ -96,7 +96,7 @@ class Duty:
         self._ear = ear
         self._take_in(await self.store.register(self._row, lease=self._worker.lease))
         self._renewing()
-        found = await self._claim()
+        found = await self.claim()
         self._background.append(asyncio.create_task(self._work(), name="limpet:worker"))
         return found
 
@@ -233,7 +233,7 @@ class Duty:
         """Claim until there is nothing more, or no room."""
         try:
             while not self._stopping and len(self._drives) < self._worker.concurrency:
-                if not await self._claim():
+                if not await self.claim():
                     break
         except ConnectionLost:
             await self._recover()
@@ -243,7 +243,8 @@ class Duty:
         if self._pace.rest:
             await self._kit.clock.sleep(self._pace.rest)
 
-    async def _claim(self) -> int:
+    async def claim(self) -> int:
+        """Take what can be taken now, and begin to drive it; how many runs."""
         now = self._time.now()
         self._wakes = {run: wake for run, wake in self._wakes.items() if wake > now}
         limit = self._worker.concurrency - len(self._drives)

@@ -63,6 +63,8 @@ class Kit:
     """An estimate of the store's clock."""
     linger: int = SECOND
     """How long a run that only waits stays in memory, in microseconds."""
+    hush: int = SECOND // 10
+    """How long a run may be busy before commands to it are looked for."""
     backoffs: bool = True
     """Whether the time between attempts is waited for."""
     port: Port | None = None
@@ -166,10 +168,18 @@ class Execution:
 
     async def admit(self) -> None:
         """Go on while the execution is open."""
+        if self._is_told_to_stop:
+            self.hold()
+            self.changed()
         if not self._open.is_set():
             await self._open.wait()
         if self._closed is not None:
             raise self._closed
+
+    @property
+    def _is_told_to_stop(self) -> bool:
+        fold = self.journal.fold
+        return (fold.cancel is not None or fold.pausing) and not self.is_undoing and self._closed is None
 
     @contextmanager
     def work(self) -> Iterator[None]:
@@ -191,7 +201,7 @@ class Execution:
     @property
     def is_silent(self) -> bool:
         """Whether it has been busy for a while without a sign."""
-        return self.kit.clock.ticks() > self.touched + SECOND // 10
+        return self.kit.clock.ticks() >= self.touched + self.kit.hush
 
     def hold(self) -> None:
         """Let no further verb begin."""

@@ -99,7 +99,7 @@ class Steps:
             latest = await self._next(step, latest)
         assert latest is not None
         ticket = x.turnstile.issue()
-        await x.finish(ticket, "step_returns")
+        await x.finish(ticket, "step_returns" if step.tool.traits.effect == "none" else "effect_returns")
         return await self._outcome(step, latest)
 
     async def _where(self, step: Step, record: Record | None) -> Latest:

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
+from copy import copy
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Self, TypeVar, overload
@@ -56,6 +57,19 @@ class App:
         self._duty: Duty | None = None
         self._ear: Ear | None = None
         self._hearing: asyncio.Task[None] | None = None
+
+    def but(self, *, worker: Worker | None = None, store: Store | None = None, door: str | None = None) -> "App":
+        """The same app, not opened: a worker whatever it was before, in another store, or for another door."""
+        settings = copy(self._settings)
+        settings.worker = worker or settings.worker
+        settings.store = store or settings.store
+        settings.door = door or settings.door
+        return App(settings, self._all)
+
+    @property
+    def serves(self) -> tuple[Agent[Any, Any], ...]:
+        """The agents that it was opened with."""
+        return self._all
 
     # Opening and closing
 

@@ -25,6 +25,8 @@ class Settings:
         self.perform: Perform = Functions()
         self.linger = SECOND
         """How long a run that only waits stays in memory."""
+        self.hush = SECOND // 10
+        """How long a run may be busy before commands to it are looked for."""
         self.listen = SECOND // 50
         """How often changes of other processes are looked for, at most."""
         self.backoffs = True
@@ -42,6 +44,7 @@ class Settings:
             perform=self.perform,
             now=time.now,
             linger=self.linger,
+            hush=self.hush,
             backoffs=self.backoffs,
             port=port,
         )

@@ -38,7 +38,7 @@ class TestSettings(Settings):
         self.worker = Worker(lease=FOREVER)
         self.pace = Pace(look=microseconds(FOREVER), rest=0, threads=False)
         self.perform = self.stubs
-        self.linger = self.listen = 0
+        self.linger = self.listen = self.hush = 0
         self.backoffs = False
         self.lives = 0
 
@@ -95,18 +95,21 @@ class TestApp(App):
         await self._duty.kill()
         await self._begin_duty(self._world.worker or Worker())
 
+    async def close(self) -> None:
+        """The process ends here, whatever is under way: no time passes in which it could finish."""
+        if self._duty is not None:
+            await self._duty.kill()
+            self._duty = None
+        await super().close()
+
     async def result(self, run: str, timeout: Duration | None) -> Any:  # noqa: ARG002 - no time passes
         """What a run returned; NotDone if it waits, because nothing moves by itself."""
         await self.settle()
         return await self._how_it_ended(run)
 
     async def _is_settled(self) -> bool:
-        if self._duty is not None and self._duty.is_busy:
-            return False
-        now = self._world.frozen.now()
-        return self._duty is None or not any(
-            row.status == "running" or (row.ready_at is not None and row.ready_at <= now) for row in await self._live()
-        )
+        duty = self._duty
+        return duty is None or (not duty.is_busy and await duty.claim() == 0 and not duty.is_busy)
 
     async def _next_wake(self) -> int | None:
         return min((row.ready_at for row in await self._live() if row.ready_at is not None), default=None)

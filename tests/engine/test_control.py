@@ -1,0 +1,295 @@
+"""Cancel, pause, resume, quarantine; children; one run at a time."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+import limpet
+from limpet import testing
+
+
+async def kinds(app: limpet.App, run: str) -> list[str]:
+    return [event.kind for event in await app.log(run)]
+
+
+async def test_a_failed_run_goes_on_from_its_failed_step() -> None:
+    """What was done before is not done again, and what the code caught stays caught."""
+
+    @limpet.tool(effect="once")
+    async def act(what: str) -> str:
+        return what
+
+    @limpet.tool(effect="none")
+    async def flaky(n: int) -> int:
+        raise NotImplementedError
+
+    @limpet.agent()
+    async def agent(run: limpet.Run) -> list[Any]:
+        first = await run.step(act, "a")
+        try:
+            await run.step(flaky, 1)
+        except limpet.StepFailed:
+            first += " caught"
+        try:
+            return [first, await run.step(flaky, 2)]
+        except limpet.StepFailed as error:
+            raise ValueError("wrapped") from error
+
+    async with testing.app(agent) as app:
+        app.stub(flaky, ValueError("1"), ValueError("2"), 7)
+        handle = await app.start(agent)
+        with pytest.raises(limpet.RunFailed, match="ValueError: wrapped"):
+            await handle.result()
+        await app.resume(handle.id)
+        assert await handle.result() == ["a caught", 7]
+        assert len(app.calls(act)) == 1
+        assert [call["n"] for call in app.calls(flaky)] == [1, 2, 2]
+        await app.resume(handle.id)
+        assert (await handle.info()).status == "completed"
+        numbers = [event.body["number"] for event in await app.log(handle.id) if event.kind == "step.started"]
+        assert numbers == [1, 2, 3, 3]
+
+
+async def test_a_resume_asks_anew_who_was_asked() -> None:
+    """An ask that expired, a rejection, a child that failed."""
+
+    @limpet.agent()
+    async def child(run: limpet.Run, n: int) -> int:
+        if not await run.ask("child?"):
+            raise ValueError("no")
+        return n
+
+    @limpet.agent()
+    async def agent(run: limpet.Run) -> list[Any]:
+        return [await run.ask("sure?", expires="1h"), await run.call(child, 3)]
+
+    async with testing.app(agent, child) as app:
+        handle = await app.start(agent)
+        await app.advance("1h")
+        assert (await handle.info()).status == "failed"
+        await app.resume(handle.id)
+        await app.settle()
+        await app.approve((await app.inbox())[0], by="ann")
+        await app.settle()
+        await app.answer((await app.inbox())[0], False, by="ann")
+        with pytest.raises(limpet.RunFailed, match="AgentFailed"):
+            await handle.result()
+        await app.resume(handle.id)
+        await app.settle()
+        await app.approve((await app.inbox())[0], by="ann")
+        assert await handle.result() == [True, 3]
+
+
+async def test_pause_and_resume() -> None:
+    """Effects under way finish; nothing more begins until it is resumed."""
+    entered, go = asyncio.Event(), asyncio.Event()
+
+    @limpet.tool(effect="once")
+    async def act(what: str) -> str:
+        entered.set()
+        await go.wait()
+        return what
+
+    @limpet.agent()
+    async def agent(run: limpet.Run) -> list[str]:
+        return [await run.step(act, "a"), await run.step(act, "b")]
+
+    async with testing.app(agent) as app:
+        handle = await app.start(agent)
+        await entered.wait()
+        await app.pause(handle.id)
+        go.set()
+        await app.settle()
+        assert (await handle.info()).waits_for == "operator:paused"
+        assert len(app.calls(act)) == 1
+        await app.advance("10d")
+        assert len(app.calls(act)) == 1
+        await app.resume(handle.id)
+        assert await handle.result() == ["a", "b"]
+        assert len(app.calls(act)) == 2
+
+
+async def test_cancel_reaches_children_lets_effects_finish_and_undoes() -> None:
+    """In reverse order; requests leave the inbox; the function is not entered again."""
+    undone: list[Any] = []
+    entered, go = asyncio.Event(), asyncio.Event()
+
+    @limpet.tool(effect="idempotent")
+    async def act(what: str) -> str:
+        if what == "slow":
+            entered.set()
+            await go.wait()
+        return f"did {what}"
+
+    @act.compensate
+    async def undo(result: str | None, what: str) -> None:
+        undone.append((result, what, limpet.idempotency_key()[-6:]))
+
+    @limpet.agent()
+    async def child(run: limpet.Run, n: int) -> int:
+        await run.ask("wait for ever?")
+        return n
+
+    @limpet.agent()
+    async def agent(run: limpet.Run) -> None:
+        await run.step(act, "first")
+        await asyncio.gather(run.call(child, 1), run.ask("me?"), run.step(act, "slow"))
+        await run.step(act, "never")
+
+    async with testing.app(agent, child) as app:
+        handle = await app.start(agent, id="r1")
+        await entered.wait()
+        await app.cancel("r1", reason="enough")
+        go.set()
+        with pytest.raises(limpet.RunCancelled, match="enough"):
+            await handle.result()
+        assert [(result, what) for result, what, _ in undone] == [("did slow", "slow"), ("did first", "first")]
+        assert await app.inbox() == []
+        assert [run.status for run in await app.runs()] == ["cancelled", "cancelled"]
+        with pytest.raises(limpet.WrongState):
+            await app.cancel("r1", reason="again")
+        assert (await kinds(app, "r1"))[-1] == "run.cancelled"
+
+
+async def test_a_run_that_kills_its_workers_is_quarantined() -> None:
+    """After five deaths with nothing settled in between it waits for an operator."""
+    entered = asyncio.Event()
+
+    @limpet.tool(effect="none")
+    async def poison() -> None:
+        entered.set()
+        await asyncio.get_running_loop().create_future()
+
+    @limpet.agent()
+    async def agent(run: limpet.Run) -> None:
+        await run.step(poison)
+
+    async with testing.app(agent) as app:
+        handle = await app.start(agent)
+        for _ in range(5):
+            await entered.wait()
+            entered.clear()
+            await app.crash()
+        await app.settle()
+        assert (await handle.info()).waits_for == "operator:quarantined"
+        assert len(app.calls(poison)) == 5
+        await app.resume(handle.id)
+        await entered.wait()
+
+
+async def test_children() -> None:
+    """Called in parallel, each a run of its own; started, and left alone; their ids say where they come from."""
+
+    @limpet.agent()
+    async def double(run: limpet.Run, n: int) -> int:
+        await run.sleep("1m")
+        return 2 * n
+
+    @limpet.agent()
+    async def agent(run: limpet.Run) -> list[Any]:
+        found = await asyncio.gather(*(run.call(double, n) for n in range(3)))
+        started = await run.start(double, 9, id=f"audit-{run.id}")
+        return [*found, started.id]
+
+    async with testing.app(agent, double) as app:
+        handle = await app.start(agent, id="r1")
+        await app.settle()
+        await app.crash()
+        await app.advance("2m")
+        assert await handle.result() == [0, 2, 4, "audit-r1"]
+        assert await (await app.get("audit-r1", double)).result() == 18
+        ids = {run.id for run in await app.runs()}
+        assert ids == {"r1", "r1.double-1", "r1.double-2", "r1.double-3", "audit-r1"}
+
+
+async def test_one_run_at_a_time_per_session() -> None:
+    """From its first claim to its end; another session does not wait."""
+    running: list[str] = []
+
+    @limpet.agent(exclusive="session")
+    async def chat(run: limpet.Run) -> list[str]:
+        running.append(run.id)
+        await run.sleep("1h")
+        return running
+
+    async with testing.app(chat) as app:
+        for id, session in (("a1", "a"), ("a2", "a"), ("b1", "b")):
+            await app.start(chat, id=id, session=session)
+            await app.advance("1s")
+        assert sorted(set(running)) == ["a1", "b1"]
+        with pytest.raises(limpet.ContractError):
+            await app.start(chat)
+
+
+async def test_the_same_id_is_the_same_run() -> None:
+    """With another input it is a conflict; 20 at once are one run."""
+
+    @limpet.agent()
+    async def agent(run: limpet.Run, n: int) -> int:
+        return n
+
+    async with testing.app(agent) as app:
+        assert await asyncio.gather(*(app.run(agent, 5, id="r1") for _ in range(20))) == [5] * 20
+        with pytest.raises(limpet.InputConflict):
+            await app.start(agent, 6, id="r1")
+        with pytest.raises(limpet.ContractError):
+            await app.start(agent, "six")  # type: ignore[arg-type]
+        assert len(await app.runs()) == 1
+
+
+async def test_do_it_once() -> None:
+    """For a key: others who ask meanwhile wait, and everybody gets the first result."""
+    calls: list[int] = []
+
+    async def work() -> dict[str, int]:
+        calls.append(1)
+        return {"n": len(calls)}
+
+    @limpet.agent()
+    async def nothing(run: limpet.Run) -> None: ...
+
+    async with testing.app(nothing) as app:
+        assert await asyncio.gather(*(app.once("key-1", work) for _ in range(5))) == [{"n": 1}] * 5
+        assert await app.once("key-1", work) == {"n": 1}
+        assert await app.once("key-2", work) == {"n": 2}
+
+
+async def test_an_input_that_does_not_fit_any_more_waits_for_an_operator() -> None:
+    """Validated before a resume, as its age is."""
+
+    async def takes_text(run: limpet.Run, what: str) -> str:
+        await run.sleep("1h")
+        return what
+
+    async def takes_number(run: limpet.Run, what: int) -> int:
+        return what
+
+    before = limpet.agent(name="moved")(takes_text)
+    async with testing.app(before) as app:
+        handle = await app.start(before, "text")
+        await app.settle()
+        app.replace(limpet.agent(name="moved")(takes_number))
+        await app.crash()
+        await app.advance("1h")
+        assert (await handle.info()).waits_for == "operator:input"
+        app.replace(limpet.agent(name="moved", max_age="1m")(takes_text))
+        await app.crash()
+        await app.resume(handle.id)
+        assert await handle.result() == "text"
+
+
+async def test_an_old_run_waits_for_an_operator_where_the_agent_says_so() -> None:
+    """And goes on when somebody has said so."""
+
+    @limpet.agent(max_age="1d")
+    async def agent(run: limpet.Run) -> str:
+        await run.sleep("3d")
+        return "late"
+
+    async with testing.app(agent) as app:
+        handle = await app.start(agent)
+        await app.advance("3d")
+        assert (await handle.info()).waits_for == "operator:too old"
+        await app.resume(handle.id)
+        assert await handle.result() == "late"

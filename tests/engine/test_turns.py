@@ -1,0 +1,382 @@
+"""Turns, state, budgets, compensation, blocking agents."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+
+import limpet
+from limpet import testing
+
+
+class Chat(msgspec.Struct):
+    mood: str = "fine"
+    turns: int = 0
+
+
+async def test_a_resumed_run_enters_at_the_current_turn() -> None:
+    """With what it knew at the start of that turn; finished turns are not gone through again."""
+    entered: list[tuple[int, int]] = []
+
+    @limpet.tool(effect="once")
+    async def act(turn: int) -> int:
+        return turn
+
+    @limpet.agent()
+    async def agent(run: limpet.Run[Chat]) -> Chat:
+        await run.patch(goal="count", data=Chat(mood="new"))
+        async for turn in run.turns(max=5):
+            entered.append((turn.number, run.state.data.turns))
+            await run.step(act, turn.number)
+            await run.patch(data=Chat(run.state.data.mood, run.state.data.turns + 1), facts={f"t{turn.number}": 1})
+            if turn.number == 3:
+                await run.ask("go on?")
+        await run.step(act, 99)
+        return run.state.data
+
+    async with testing.app(agent) as app:
+        handle = await app.start(agent)
+        await app.settle()
+        await app.crash()
+        await app.approve((await app.inbox())[0], by="ann")
+        assert await handle.result() == Chat("new", 5)
+        assert [call["turn"] for call in app.calls(act)] == [1, 2, 3, 4, 5, 99]
+    assert entered[:3] == [(1, 0), (2, 1), (3, 2)]
+    assert set(entered[3:]) == {(3, 2), (4, 3), (5, 4)}
+
+
+async def test_nested_loops_and_breaks() -> None:
+    """Each loop has its own current turn; what follows a break belongs to its last turn."""
+
+    @limpet.tool(effect="once")
+    async def act(what: str) -> str:
+        return what
+
+    @limpet.agent()
+    async def agent(run: limpet.Run) -> None:
+        async for outer in run.turns(max=2):
+            async for inner in run.turns():
+                await run.step(act, f"{outer.number}.{inner.number}")
+                if inner.number == 2:
+                    break
+            await run.sleep("1h")
+        await run.step(act, "end")
+
+    async with testing.app(agent) as app:
+        handle = await app.start(agent)
+        for _ in range(2):
+            await app.settle()
+            await app.crash()
+            await app.advance("1h")
+        await handle.result()
+        assert [call["what"] for call in app.calls(act)] == ["1.1", "1.2", "2.1", "2.2", "end"]
+
+
+async def test_state_is_what_the_code_has_passed() -> None:
+    """Not what the log has beyond it; facts, plan items, flags."""
+    seen: list[Any] = []
+
+    @limpet.agent()
+    async def agent(run: limpet.Run) -> None:
+        seen.append((run.state.goal, dict(run.state.facts)))
+        await run.patch(goal="g", plan=["look", "act"], facts={"a": {"b": 1}}, source="test")
+        async with run.scope("look"):
+            await run.patch(facts={"a": 2}, questions=["why?"])
+        seen.append((run.state.goal, dict(run.state.facts), run.state.working.plan_status))
+        await run.sleep("1h")
+        await run.patch(answered={"why?": "because"})
+        seen.append(run.state.open_questions)
+
+    async with testing.app(agent) as app:
+        handle = await app.start(agent)
+        await app.settle()
+        await app.crash()
+        await app.advance("1h")
+        await handle.result()
+    assert seen[:2] == seen[2:4]
+    assert seen[0] == ("", {})
+    assert seen[1] == ("g", {"a": 2}, ("done", "pending"))
+    assert seen[-1] == []
+
+
+async def test_a_wrong_patch_is_refused_as_a_whole_and_the_run_goes_on() -> None:
+    """The code can catch it."""
+
+    @limpet.agent()
+    async def agent(run: limpet.Run) -> list[str]:
+        with pytest.raises(limpet.InvalidPatch):
+            await run.patch(goal="never", answered={"unasked": "x"})
+        return [run.state.goal]
+
+    async with testing.app(agent) as app:
+        assert await app.run(agent) == [""]
+
+
+async def test_a_choice_stands() -> None:
+    """Whatever the code would choose the next time."""
+    choices = iter(["red", "blue", "blue", "blue"])
+
+    @limpet.agent()
+    async def agent(run: limpet.Run) -> str:
+        chosen = await run.decide("colour?", choose=next(choices), over=["red", "blue"], because="a whim")
+        await run.sleep("1h")
+        return chosen
+
+    async with testing.app(agent) as app:
+        handle = await app.start(agent)
+        await app.advance("1h")
+        assert await handle.result() == "red"
+
+
+@pytest.mark.parametrize("strategy", ["every_step", "every_iteration", "on_state_change"])
+async def test_checkpoint_strategies(strategy: Any) -> None:
+    """Under a weaker one a read may run again after a crash; never an effect."""
+    waiting = asyncio.Event()
+
+    @limpet.tool(effect="none")
+    async def read(n: int) -> int:
+        if n == 2 and not waiting.is_set():
+            waiting.set()
+            await asyncio.get_running_loop().create_future()
+        return n
+
+    @limpet.tool(effect="once")
+    async def act() -> None: ...
+
+    @limpet.agent(checkpoint=strategy)
+    async def agent(run: limpet.Run) -> str:
+        await run.step(act)
+        await run.step(read, 1)
+        await run.step(read, 2)
+        return "done"
+
+    async with testing.app(agent) as app:
+        handle = await app.start(agent)
+        await waiting.wait()
+        await app.crash()
+        assert await handle.result() == "done"
+        assert len(app.calls(act)) == 1
+        assert [call["n"] for call in app.calls(read)] == ([1, 2, 2] if strategy == "every_step" else [1, 2, 1, 2])
+
+
+# Budgets
+
+
+async def test_a_budget_of_steps() -> None:
+    """Pressure is flagged at 80 %; then it fails."""
+
+    @limpet.tool(effect="none")
+    async def read() -> None: ...
+
+    @limpet.agent(budget=limpet.Budget(max_steps=5))
+    async def agent(run: limpet.Run) -> list[str]:
+        for _ in range(5):
+            await run.step(read)
+        flags = run.state.risk_flags
+        with pytest.raises(limpet.BudgetExceeded):
+            await run.step(read)
+        return flags
+
+    async with testing.app(agent) as app:
+        assert await app.run(agent) == ["budget pressure: max_steps"]
+        assert len(app.calls(read)) == 5
+
+
+async def test_a_person_extends_a_budget() -> None:
+    """Of tokens and money, as tools say; refused, it is exceeded."""
+
+    @limpet.tool(effect="none")
+    async def think() -> None:
+        limpet.current().spent(tokens=60, cost=0.5)
+
+    @limpet.agent(budget=limpet.Budget(max_llm_tokens=100, exhausted="ask"))
+    async def agent(run: limpet.Run) -> None:
+        for _ in range(5):
+            await run.step(think)
+
+    async with testing.app(agent) as app:
+        handle = await app.start(agent)
+        await app.settle()
+        [request] = await app.inbox()
+        assert request.kind == "budget"
+        with pytest.raises(limpet.InvalidAnswer):
+            await app.answer(request, True, by="ann")
+        await app.answer(request, {"max_llm_tokens": 200}, by="ann")
+        await app.settle()
+        assert len(app.calls(think)) == 4
+        await app.reject((await app.inbox())[0], by="ann", because="enough")
+        with pytest.raises(limpet.RunFailed, match="BudgetExceeded"):
+            await handle.result()
+
+
+async def test_children_get_a_slice() -> None:
+    """Never more than is left; what they spent counts."""
+
+    @limpet.tool(effect="none")
+    async def read() -> None: ...
+
+    @limpet.agent()
+    async def child(run: limpet.Run, n: int) -> int:
+        done = 0
+        for _ in range(n):
+            try:
+                await run.step(read)
+            except limpet.BudgetExceeded:
+                break
+            done += 1
+        return done
+
+    @limpet.agent(budget=limpet.Budget(max_steps=10))
+    async def agent(run: limpet.Run) -> list[int]:
+        return [
+            await run.call(child, 3, budget=limpet.Budget(max_steps=2)),
+            await run.call(child, 100),
+            await run.call(child, 100),
+        ]
+
+    async with testing.app(agent, child) as app:
+        assert await app.run(agent) == [2, 8, 0]
+
+
+# Compensation
+
+
+async def test_a_failed_run_is_undone_in_reverse_order_once_each() -> None:
+    """The unknown step too, with its partial value; irreversible ones are marked; then it cannot be resumed."""
+    undone: list[Any] = []
+
+    @limpet.tool(effect="idempotent")
+    async def book(what: str) -> str:
+        if what == "last":
+            limpet.current().partial("half")
+            raise ConnectionError("?")
+        return f"booked {what}"
+
+    @book.compensate
+    async def cancel_booking(result: str | None, what: str) -> None:
+        undone.append((what, result))
+
+    @limpet.tool(effect="once", irreversible=True)
+    async def tell() -> None: ...
+
+    @limpet.tool(effect="none")
+    async def read() -> None: ...
+
+    @limpet.agent()
+    async def agent(run: limpet.Run) -> None:
+        await run.step(book, "first")
+        await run.step(read)
+        await run.step(tell)
+        await run.step(book, "last")
+
+    async with testing.app(agent) as app:
+        handle = await app.start(agent)
+        with pytest.raises(limpet.RunFailed, match="OutcomeUnknown"):
+            await handle.result()
+        assert undone == [("last", "half"), ("first", "booked first")]
+        log = await app.log(handle.id)
+        marks = [(event.kind, event.body["number"]) for event in log if event.kind.startswith("compensation.")]
+        assert marks == [
+            ("compensation.started", 4),
+            ("compensation.completed", 4),
+            ("compensation.skipped", 3),
+            ("compensation.started", 1),
+            ("compensation.completed", 1),
+        ]
+        with pytest.raises(limpet.WrongState, match="undone"):
+            await app.resume(handle.id)
+
+
+async def test_undoing_goes_on_after_a_crash_and_asks_a_person() -> None:
+    """A failed compensation is retried, then a request; it is durable."""
+    fails = {"yes": True}
+    undone: list[str] = []
+
+    @limpet.tool(effect="idempotent")
+    async def book(what: str) -> None: ...
+
+    @book.compensate
+    async def cancel_booking(result: None, what: str) -> None:
+        undone.append(what)
+        if what == "a" and fails["yes"]:
+            raise ConnectionError("no")
+
+    @limpet.agent()
+    async def agent(run: limpet.Run) -> None:
+        for what in "abc":
+            await run.step(book, what)
+        raise ValueError("over")
+
+    async with testing.app(agent) as app:
+        handle = await app.start(agent)
+        await app.settle()
+        assert undone == ["c", "b", "a", "a", "a"]
+        [request] = await app.inbox()
+        assert (request.kind, request.options) == ("compensation", ("retry", "skip"))
+        await app.crash()
+        fails["yes"] = False
+        await app.answer(request, "retry", by="ann")
+        with pytest.raises(limpet.RunFailed, match="over"):
+            await handle.result()
+        assert undone == ["c", "b", "a", "a", "a", "a"]
+
+
+# Blocking agents
+
+
+async def test_a_blocking_agent_has_the_same_verbs() -> None:
+    """In a thread of its own; parked, its blocked call raises; its log is that of an async one."""
+
+    @limpet.tool(effect="once")
+    def act(what: str) -> str:
+        return what.upper()
+
+    ends: list[str] = []
+
+    @limpet.agent(name="same")
+    def blocking(run: limpet.sync.Run[Chat], what: str) -> list[Any]:
+        run.patch(goal=what, plan=["one", "two"])
+        found: list[Any] = []
+        try:
+            with run.scope("one"):
+                found.append(run.step(act, what))
+            for turn in run.turns(max=2):
+                run.patch(data=Chat(turns=turn.number))
+                found.append(run.step(act, f"t{turn.number}"))
+            found.append(run.ask("sure?"))
+            found.append(run.receive("go", int))
+        except limpet.Suspended:
+            ends.append("suspended")
+            raise
+        run.decide("x?", choose=1, over=[1, 2], because="y")
+        return [*found, run.state.data.turns, run.now() is not None]
+
+    @limpet.agent(name="same")
+    async def flowing(run: limpet.Run[Chat], what: str) -> list[Any]:
+        await run.patch(goal=what, plan=["one", "two"])
+        found: list[Any] = []
+        async with run.scope("one"):
+            found.append(await run.step(act, what))
+        async for turn in run.turns(max=2):
+            await run.patch(data=Chat(turns=turn.number))
+            found.append(await run.step(act, f"t{turn.number}"))
+        found.append(await run.ask("sure?"))
+        found.append(await run.receive("go", int))
+        await run.decide("x?", choose=1, over=[1, 2], because="y")
+        return [*found, run.state.data.turns, run.now() is not None]
+
+    logs = []
+    for agent in (blocking, flowing):
+        async with testing.app(agent) as app:
+            handle = await app.start(agent, "hi", id="r1")
+            await app.settle()
+            await app.crash()
+            await app.approve((await app.inbox())[0], by="ann")
+            await app.settle()
+            await app.signal("r1", "go", 5)
+            assert await handle.result() == ["HI", "T2", True, 5, 2, True]
+            assert len(app.calls(act)) == 3
+            logs.append([(event.kind, event.body.get("name")) for event in await app.log("r1")])
+    assert logs[0] == logs[1]
+    assert ends
