@@ -15,6 +15,7 @@ from limpet.engine.agents import Agent, Budget, agent
 from limpet.engine.call import Call, current, idempotency_key
 from limpet.engine.duty import Worker
 from limpet.engine.handle import Handle
+from limpet.engine.retrying import retry
 from limpet.engine.run import Run, Turn
 from limpet.engine.tools import Done, Tool, tool
 from limpet.engine.typed import State
@@ -46,6 +47,7 @@ from limpet.errors import (
     LeaseLost,
     LimpetError,
     NoCall,
+    NoStore,
     NotDone,
     NotDurable,
     NotFound,
@@ -116,6 +118,7 @@ __all__ = [
     "LimpetError",
     "MasterKeys",
     "NoCall",
+    "NoStore",
     "NotApplied",
     "NotDone",
     "NotDurable",
@@ -156,6 +159,7 @@ __all__ = [
     "idempotency_key",
     "open",
     "open_store",
+    "retry",
     "sync",
     "tool",
 ]

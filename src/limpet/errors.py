@@ -5,6 +5,7 @@
     ├── InvalidId             an id that cannot name a run
     ├── InvalidDuration       a duration that cannot be read
     ├── InvalidUrl            an address that no store has
+    ├── NoStore               there is no store at an address
     ├── InvalidPatch          a patch refused as a whole
     ├── InvalidAppend         an append that no correct writer would send
     ├── NotFound              there is no such run, request, worker or blob
@@ -79,6 +80,7 @@ __all__ = [
     "LeaseLost",
     "LimpetError",
     "NoCall",
+    "NoStore",
     "NotDone",
     "NotDurable",
     "NotFound",
@@ -178,6 +180,16 @@ class InvalidUrl(LimpetError):
     code = "invalid_url"
     _says = "{url!r} is not the address of a store."
     _cure = "Use sqlite:///file.db (four slashes for an absolute path), postgresql://user@host/database or memory:."
+
+
+@dataclass(eq=False, repr=False)
+class NoStore(LimpetError):
+    """There is no store at an address; none was made, because there would be nothing to see in it."""
+
+    url: str
+    code = "no_store"
+    _says = "There is no store at {url}, and none was made."
+    _cure = "Say where it is with --url or LIMPET_URL, or go to its folder; a worker makes a new one."
 
 
 @dataclass(eq=False, repr=False)

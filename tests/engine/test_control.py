@@ -234,7 +234,7 @@ async def test_the_same_id_is_the_same_run() -> None:
         with pytest.raises(limpet.InputConflict):
             await app.start(agent, 6, id="r1")
         with pytest.raises(limpet.ContractError):
-            await app.start(agent, "six")  # type: ignore[arg-type]
+            await app.start("agent", "six")
         assert len(await app.runs()) == 1
 
 

@@ -15,7 +15,8 @@ async def kinds(app: limpet.App, run: str) -> list[str]:
 
 async def test_a_result_is_recorded_and_its_function_not_called_again() -> None:
     """A crash after the step: its result comes from the log, also None, 0 and what is empty."""
-    for output in (None, 0, "", [], {}, False, "text", {"a": [1, None]}):
+    outputs: list[Any] = [None, 0, "", [], {}, False, "text", {"a": [1, None]}]
+    for output in outputs:
 
         @limpet.tool(effect="once", name=f"give-{output!r}")
         async def give(result: Any = output) -> Any:

@@ -1,14 +1,14 @@
 """What a tool's code can ask about the step that runs it: its key, its attempt, and the way to say how far it is."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
 
+from limpet.engine.place import entered
 from limpet.errors import NoCall
 from limpet.events import Payload, Spent, inline
 
-__all__ = ["Call", "current", "header_key", "idempotency_key", "running"]
+__all__ = ["Call", "current", "header_key", "idempotency_key", "in_tool"]
 
 _current: ContextVar["Call | None"] = ContextVar("limpet_call", default=None)
 
@@ -77,11 +77,19 @@ def header_key() -> str:
     return call.sends if call is not None else ""
 
 
-@contextmanager
-def running(call: Call) -> Iterator[None]:
-    """What is called inside belongs to this attempt."""
-    token = _current.set(call)
-    try:
-        yield
-    finally:
-        _current.reset(token)
+class in_tool:  # noqa: N801 - used like a function
+    """What is called inside is a tool's code, and belongs to this attempt."""
+
+    __slots__ = ("_call", "_place", "_tokens")
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+        self._place = entered("tool")
+
+    def __enter__(self) -> None:
+        self._place.__enter__()
+        self._tokens = _current.set(self._call)
+
+    def __exit__(self, *exc: object) -> None:
+        _current.reset(self._tokens)
+        self._place.__exit__(*exc)

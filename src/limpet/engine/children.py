@@ -8,7 +8,7 @@ from limpet.engine.agents import Agent, Budget
 from limpet.engine.execution import Execution
 from limpet.engine.history import Record
 from limpet.engine.waits import Waits
-from limpet.errors import AgentFailed, ContractError, DeadlineExceeded, InputConflict, InvalidValue, LimpetError
+from limpet.errors import AgentFailed, ContractError, DeadlineExceeded, InputConflict, InvalidValue
 from limpet.events import Limits, Lineage, Payload, StatePatch, digest
 from limpet.events import bodies as b
 from limpet.ids import check_id
@@ -154,15 +154,10 @@ class Children:
         x = self._x
         leg = Create(run=child, bodies=(created,), actor=x.kit.worker)
         with x.work():
-            try:
-                taken = await x.journal.append_together(called, legs=[leg], blobs=blobs)
-                if isinstance(taken, Taken):
-                    self._check_same(taken, created, child)
-                    await x.journal.append(called)
-            except InputConflict:
-                raise
-            except LimpetError as error:
-                await x.halt(error)
+            taken = await x.insist(lambda: x.journal.append_together(called, legs=[leg], blobs=blobs))
+            if taken is not None:
+                self._check_same(taken, created, child)
+                await x.append(called)
 
     def _check_same(self, taken: Taken, created: b.RunCreated, child: str) -> None:
         """A run of this id exists: of a start with an id of its own, perhaps the very one that was meant."""

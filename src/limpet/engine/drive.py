@@ -15,7 +15,7 @@ from limpet.engine.blocking import run_blocking
 from limpet.engine.execution import SECOND, Execution, Kit, move_to
 from limpet.engine.failures import failure_of
 from limpet.engine.history import History
-from limpet.engine.place import entered
+from limpet.engine.place import enter_agent
 from limpet.engine.run import Run
 from limpet.engine.scopes import Scope
 from limpet.engine.turnstile import QUIET
@@ -190,11 +190,11 @@ class Drive:
         return self._agent.input_shape.load(await self._kit.store.unpack(self._created.input))
 
     async def _function(self, run: Run[Any], args: Sequence[Any]) -> Any:
-        with entered("agent"):
-            if not self._agent.is_async:
-                return await run_blocking(self._agent.fn, run, args)
-            move_to(Scope("", asyncio.current_task()))
-            return await self._agent.fn(run, *args)
+        enter_agent()
+        if not self._agent.is_async:
+            return await run_blocking(self._agent.fn, run, args)
+        move_to(Scope("", asyncio.current_task()))
+        return await self._agent.fn(run, *args)
 
     # Attending
 
@@ -214,6 +214,8 @@ class Drive:
                     return why
             elif await self._settled(x, heard):
                 return "parked"
+            elif not x.journal.fold.pausing and x.stopped is None:
+                x.go_on()
             await self._pause(x, held=why is not None)
 
     def _why(self, x: Execution, task: "asyncio.Task[Any]") -> Why | None:
@@ -257,10 +259,10 @@ class Drive:
     async def _park(self, x: Execution, waits: tuple[Wait, ...], wake: int | None, heard: int) -> bool:
         """Leave the run to whoever comes when what it waits for is there; not if something came meanwhile."""
         x.hold()
-        if await x.journal.append_if_current(b.RunWaiting(waits=waits, wake=wake), heard=heard):
+        waiting = b.RunWaiting(waits=waits, wake=wake)
+        if await self._repeat(x.journal.append_if_current, waiting, heard=heard):
             self.wake = wake
             return True
-        x.go_on()
         self._look.set()
         return False
 

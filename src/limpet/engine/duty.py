@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from threading import Event as Flag
@@ -74,6 +74,8 @@ class Duty:
         self._row = WorkerRow(id=self.id, agents=_served(agents))
         self._drives: dict[str, Drive] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._small: set[asyncio.Task[None]] = set()
+        self._claiming = asyncio.Lock()
         self._wakes: dict[str, int] = {}
         self._rung = asyncio.Event()
         self._stopping = False
@@ -188,7 +190,15 @@ class Duty:
         self._take_in(renewal)
         for run, drive in self._drives.items():
             if renewal.held.get(run) != drive.fence and drive.seq:
-                asyncio.ensure_future(self._check(run, drive))  # noqa: RUF006 - it ends by itself
+                self._spawn(self._check(run, drive))
+        if renewal.held.keys() - self._drives.keys():
+            self._spawn(self._adopt(renewal.held))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Something small beside everything else."""
+        task = asyncio.create_task(work)
+        self._small.add(task)
+        task.add_done_callback(self._small.discard)
 
     async def _check(self, run: str, drive: Drive) -> None:
         """A renewal may have been on its way while the run was claimed, parked or ended."""
@@ -235,7 +245,7 @@ class Duty:
             while not self._stopping and len(self._drives) < self._worker.concurrency:
                 if not await self.claim():
                     break
-        except ConnectionLost:
+        except (ConnectionLost, NotFound):  # the reply was lost, or the worker was given up
             await self._recover()
         except LimpetError as error:
             log.error("worker %s cannot claim: %s", self.id, error)  # noqa: TRY400 - the error says it all
@@ -247,22 +257,28 @@ class Duty:
         """Take what can be taken now, and begin to drive it; how many runs."""
         now = self._time.now()
         self._wakes = {run: wake for run, wake in self._wakes.items() if wake > now}
-        limit = self._worker.concurrency - len(self._drives)
-        claimed = await self.store.claim(self.id, limit=limit)
-        for each in claimed:
-            self._drive(each)
+        async with self._claiming:
+            limit = self._worker.concurrency - len(self._drives)
+            claimed = await self.store.claim(self.id, limit=limit) if limit > 0 else ()
+            for each in claimed:
+                self._drive(each)
         return len(claimed)
+
+    async def _adopt(self, held: Mapping[str, int]) -> None:
+        """Drive runs that were claimed for us though the reply was lost."""
+        async with self._claiming:
+            for run, fence in held.items():
+                if run in self._drives or self._stopping:
+                    continue
+                with suppress(LimpetError):
+                    row = await self.store.get(run)
+                    if row.worker == self.id and row.fence == fence and run not in self._drives:
+                        self._drive(Claimed(row, died=False))
 
     async def _recover(self) -> None:
         """The reply to a claim was lost: what it gave us is ours all the same."""
         try:
-            renewal = await self._renew()
-            self._take_in(renewal)
-            for run, fence in renewal.held.items():
-                if run not in self._drives:
-                    row = await self.store.get(run)
-                    if row.fence == fence and row.worker == self.id:
-                        self._drive(Claimed(row, died=False))
+            self._renewed(await self._renew())
         except LimpetError as error:
             log.warning("worker %s will look again for its runs: %s", self.id, error)
             self._rung.set()
@@ -282,14 +298,14 @@ class Duty:
             return drive.seq if drive.is_listening else None
 
         def tell(place: Any) -> None:
-            asyncio.ensure_future(drive.hear(place.seq, place.fence))  # noqa: RUF006 - it ends by itself
+            self._spawn(drive.hear(place.seq, place.fence))
 
         interest = Interest(drive.run, known, tell)
         self._ear.listen(interest)
         try:
             await drive.drive()
-        except LimpetError as error:
-            log.error("run %s cannot be driven here: %s", drive.run, error)  # noqa: TRY400 - the error says it all
+        except Exception as error:
+            log.exception("run %s cannot be driven here", drive.run)
             with suppress(LimpetError):
                 await self.store.release(drive.run, fence=drive.fence, worker=self.id, reason=str(error)[:500])
             await self._kit.clock.sleep(SECOND)

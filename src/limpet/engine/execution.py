@@ -5,11 +5,11 @@ goes on if it did not come to that. Once it is closed, every verb raises Suspend
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, NoReturn, Protocol, TypeVar
+from typing import Any, NamedTuple, NoReturn, Protocol, TypeVar
 
 from limpet.clock import Clock
 from limpet.engine.agents import Agent
@@ -22,7 +22,8 @@ from limpet.engine.scopes import Scope
 from limpet.engine.tools import Tool
 from limpet.engine.turnstile import QUIET, Turnstile
 from limpet.errors import ConnectionLost, Divergence, LimpetError, StoreBusy, Suspended, UnscopedParallel
-from limpet.events import AnyBody, Payload
+from limpet.events import AnyBody, Payload, Wait
+from limpet.events import bodies as b
 from limpet.ids import Ids
 from limpet.journal import Journal
 from limpet.policy.checkpoint import Moment, must_flush
@@ -31,13 +32,27 @@ from limpet.state.patch import Working
 from limpet.stores import Store
 from limpet.stores.blobs import Blob
 
-__all__ = ["Execution", "Kit", "Perform", "begin_thread", "here", "move_to", "on_strand", "strand"]
+__all__ = ["Execution", "Kit", "Perform", "Slot", "begin_thread", "here", "move_to", "on_strand", "strand"]
 
+T = TypeVar("T")
 E = TypeVar("E", bound=BaseException)
 SECOND = 1_000_000
 
 _scope: ContextVar[Scope | None] = ContextVar("limpet_scope", default=None)
 _thread: ContextVar[int | None] = ContextVar("limpet_thread", default=None)
+
+
+class Slot(NamedTuple):
+    """Something the code waits for at this moment."""
+
+    name: str
+    wait: Wait
+    wake: int | None
+    """When it must be looked at, by the store's clock."""
+    look: Callable[[], b.WaitEnded | None] | None
+    """How it ended, if it has; none for what nothing will end."""
+    ended: "asyncio.Future[tuple[b.WaitEnded, int]]"
+    request: b.RequestOpened | None = None
 
 
 class Perform(Protocol):
@@ -96,7 +111,7 @@ class Execution:
         """How many of them will never go on."""
         self.activity = 0
         """Grows with everything that the code does."""
-        self.waiting: Collection[object] = ()
+        self.waiting: Mapping[str, Slot] = {}
         """What the code waits for."""
         self.touched = kit.clock.ticks()
         self.turns: Mapping[str, AgentState] = {}
@@ -114,7 +129,9 @@ class Execution:
         self._open = asyncio.Event()
         self._open.set()
         self._closed: Suspended | None = None
+        self._never: list[asyncio.Future[None]] = []
         self._flags = list(history.flags)
+        self._work = _Work(self)
 
     # Coming in
 
@@ -167,13 +184,15 @@ class Execution:
                 await asyncio.sleep(0)  # noqa: TID251 - turns of the event loop, not time
 
     async def admit(self) -> None:
-        """Go on while the execution is open."""
+        """Go on while the execution is open; if it is closed meanwhile, the code is being cancelled."""
         if self._is_told_to_stop:
             self.hold()
             self.changed()
         if not self._open.is_set():
             await self._open.wait()
-        if self._closed is not None:
+            if self._closed is not None:
+                raise asyncio.CancelledError
+        elif self._closed is not None:
             raise self._closed
 
     @property
@@ -181,17 +200,16 @@ class Execution:
         fold = self.journal.fold
         return (fold.cancel is not None or fold.pausing) and not self.is_undoing and self._closed is None
 
-    @contextmanager
-    def work(self) -> Iterator[None]:
+    def work(self) -> "_Work":
         """What is done inside is finished before the run parks or stops."""
-        self.at_work += 1
-        try:
-            yield
-        finally:
-            self.at_work -= 1
-            self.touch()
-            if self.is_idle:
-                self.changed()
+        return self._work
+
+    def end_work(self) -> None:
+        """Something is finished; whoever waits for that is told."""
+        self.at_work -= 1
+        self.touch()
+        if self.at_work == self.halted and (self.waiting or not self._open.is_set()):
+            self.changed()
 
     @property
     def is_idle(self) -> bool:
@@ -212,9 +230,13 @@ class Execution:
         self._open.set()
 
     def close(self, reason: str) -> None:
-        """From now on every verb raises Suspended."""
+        """From now on every verb raises Suspended; those that are waiting are cancelled, whoever has them."""
         self._closed = Suspended(run=self.run, reason=reason)
         self._open.set()
+        for future in (*self._never, *self.turnstile.waiting):
+            future.cancel()
+        for slot in self.waiting.values():
+            slot.ended.cancel()
 
     @property
     def is_closed(self) -> bool:
@@ -240,11 +262,15 @@ class Execution:
 
     async def flush(self) -> None:
         """Return when everything so far is durable; if it never will be, stop the run, and never return."""
+        await self.insist(self.journal.flush)
+
+    async def insist(self, write: Callable[[], Awaitable[T]]) -> T:
+        """What writing gives, repeated until the store is there: it lands once. If it is refused, the run stops."""
         while True:
             try:
-                return await self.journal.flush()
+                return await write()
             except (ConnectionLost, StoreBusy):
-                await self.kit.clock.sleep(SECOND)  # it is repeated as it was sealed, and lands once
+                await self.kit.clock.sleep(SECOND)
             except LimpetError as error:
                 await self.halt(error)
 
@@ -252,7 +278,9 @@ class Execution:
         """Stop the run, and never return to the code."""
         self.halted += 1
         self.stop(error)
-        await asyncio.get_running_loop().create_future()
+        never: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._never.append(never)
+        await never
         raise AssertionError
 
     async def append(self, body: AnyBody) -> None:
@@ -303,6 +331,21 @@ class Execution:
     def chance(self) -> float:
         """A number from 0 to 1."""
         return float(self.kit.ids.bits(53)) / (1 << 53)
+
+
+class _Work:
+    """Around what must not be cut; the same one for all of an execution."""
+
+    __slots__ = ("_x",)
+
+    def __init__(self, execution: Execution) -> None:
+        self._x = execution
+
+    def __enter__(self) -> None:
+        self._x.at_work += 1
+
+    def __exit__(self, *exc: object) -> None:
+        self._x.end_work()
 
 
 def here() -> Scope:

@@ -8,8 +8,7 @@ from queue import SimpleQueue
 from threading import Lock, Thread
 from typing import Any
 
-from limpet.engine.call import Call, running
-from limpet.engine.place import entered
+from limpet.engine.call import Call, in_tool
 from limpet.engine.tools import Tool
 
 __all__ = ["Bound", "Functions", "Pool"]
@@ -76,7 +75,7 @@ class Functions:
 
     async def __call__(self, _: Tool[..., Any, Any], /, fn: Callable[..., Any], args: Bound, call: Call) -> Any:
         """What the function returns; `current()` is this call."""
-        with entered("tool"), running(call):
+        with in_tool(call):
             if inspect.iscoroutinefunction(fn):
                 return await fn(*args[0], **args[1])
             context = copy_context()
@@ -85,5 +84,5 @@ class Functions:
 
     def directly(self, tool: Tool[..., Any, Any], args: Bound, call: Call) -> Any:
         """The same on this thread, for a function that is a transaction."""
-        with entered("tool"), running(call):
+        with in_tool(call):
             return tool.fn(*args[0], **args[1])

@@ -1,11 +1,9 @@
 """Where code is running: in an agent's function, in a tool, or outside of any run."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Literal
 
-__all__ = ["entered", "is_in_agent"]
+__all__ = ["enter_agent", "entered", "is_in_agent"]
 
 _place: ContextVar[Literal["agent", "tool", "outside"]] = ContextVar("limpet_place", default="outside")
 
@@ -15,11 +13,21 @@ def is_in_agent() -> bool:
     return _place.get() == "agent"
 
 
-@contextmanager
-def entered(place: Literal["agent", "tool"]) -> Iterator[None]:
+def enter_agent() -> None:
+    """What follows in this task or thread is an agent's own code."""
+    _place.set("agent")
+
+
+class entered:  # noqa: N801 - used like a function
     """What is called inside runs there, in tasks that it starts too."""
-    token = _place.set(place)
-    try:
-        yield
-    finally:
-        _place.reset(token)
+
+    __slots__ = ("_name", "_token")
+
+    def __init__(self, place: Literal["agent", "tool"]) -> None:
+        self._name: Literal["agent", "tool"] = place
+
+    def __enter__(self) -> None:
+        self._token = _place.set(self._name)
+
+    def __exit__(self, *exc: object) -> None:
+        _place.reset(self._token)

@@ -7,6 +7,7 @@ settled. Each turn of one loop takes it from there to its next event; so a step 
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any, TypedDict, TypeVar
 
 from limpet.engine.call import Call
@@ -27,7 +28,7 @@ from limpet.errors import (
     OutputUnavailable,
     StepFailed,
 )
-from limpet.events import AnyBody, Failure, Payload, digest
+from limpet.events import AnyBody, Failure, Payload, canonical
 from limpet.events import bodies as b
 from limpet.policy import deadline
 from limpet.stores.blobs import Blob
@@ -57,6 +58,8 @@ class Step:
     args: dict[str, Any]
     """As used: a person may edit them."""
     asked: str
+    encoded: bytes
+    """The same as bytes."""
     key: str = ""
     packed: Payload | None = None
     blobs: Sequence[Blob] = ()
@@ -80,11 +83,12 @@ class Steps:
     ) -> tuple[Step, Record | None]:
         """The step that the code asks for now: its identity and its number are taken at the call."""
         bound = tool.bind(args, kwargs)
-        asked = digest(bound)
+        encoded = canonical(bound)
+        asked = sha256(encoded).hexdigest()
         name = self._x.take(tool.step_name)
         record = self._x.find(name, b.StepStarted, asked)
         number = record.opened.number if record is not None and isinstance(record.opened, b.StepStarted) else None
-        return Step(tool, name, number or self._x.replay.new_number(), bound, asked), record
+        return Step(tool, name, number or self._x.replay.new_number(), bound, asked, encoded), record
 
     async def run(self, step: Step, record: Record | None) -> Any:
         """The result, recorded or now; raises StepFailed or what it is a kind of."""
@@ -109,14 +113,13 @@ class Steps:
             if traits.effect != "none":
                 await x.check_new(step.name)
             self._check_time(step)
-            step.grant, step.args = await self._permits.permit(step.tool, step.name, step.number, step.args)
-            self._prepare(step)
+            grant, args = await self._permits.permit(step.tool, step.name, step.number, step.args)
+            step.grant = grant
+            self._prepare(step, args)
             return None
         opened = record.opened
         assert isinstance(opened, b.StepStarted)
-        if traits.effect != "none":
-            step.args = await x.unpack(opened.args)
-        self._prepare(step)
+        self._prepare(step, step.args if traits.effect == "none" else await x.unpack(opened.args))
         step.key = opened.key or step.key
         latest = record.latest
         assert latest is None or isinstance(
@@ -126,10 +129,15 @@ class Steps:
             await x.quiet()  # the code cancelled it then, and is going to cancel it again
         return _voided(latest) if _is_settled(latest) else latest
 
-    def _prepare(self, step: Step) -> None:
-        step.packed, step.blobs = self._x.kit.store.pack(step.args)
+    def _prepare(self, step: Step, args: dict[str, Any]) -> None:
+        """Its arguments as used, and its key."""
+        used = step.asked
+        if args is not step.args:
+            step.args, step.encoded = args, canonical(args)
+            used = sha256(step.encoded).hexdigest()
+        step.packed, step.blobs = self._x.kit.store.pack_canonical(step.encoded)
         if step.tool.traits.effect != "none":
-            step.key = idempotency_key(self._x.run, step.number, step.tool.name, step.args)
+            step.key = idempotency_key(self._x.run, step.number, step.tool.name, used)
 
     async def _next(self, step: Step, latest: Latest) -> Latest:
         match latest:
@@ -381,8 +389,7 @@ class Steps:
 
     def _check_time(self, step: Step) -> None:
         x = self._x
-        if isinstance(deadline.decide(x.kit.now(), x.deadline), deadline.Passed):
-            assert x.deadline is not None
+        if x.deadline is not None and isinstance(deadline.decide(x.kit.now(), x.deadline), deadline.Passed):
             raise x.blame(DeadlineExceeded(deadline=x.deadline), step.name)
 
 

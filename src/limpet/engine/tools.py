@@ -15,7 +15,6 @@ from limpet.engine.place import is_in_agent
 from limpet.engine.shapes import Shape, shape
 from limpet.engine.traits import EFFECTS, Effect, Traits
 from limpet.errors import DefinitionError, NotDurable
-from limpet.events import digest
 from limpet.policy.retry import Retry
 
 __all__ = ["Done", "Tool", "find_tool", "idempotency_key", "tool"]
@@ -113,15 +112,28 @@ class Tool(Generic[P, T, R]):
 
     def bind(self, args: Sequence[object], kwargs: Mapping[str, object]) -> dict[str, Any]:
         """The arguments as JSON by their names, less those that are as by default: a new default changes nothing."""
+        given = {name: self._plain(name, value) for name, value in self._bound(args, kwargs).items()}
+        defaults = self._defaults
+        return {name: value for name, value in given.items() if name not in defaults or value != defaults[name]}
+
+    def _bound(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Mapping[str, Any]:
+        """The arguments by their names; written out for plain signatures, because `inspect` takes its time."""
+        names = self._plain_names
+        if names is not None and len(args) <= len(names):
+            found = dict(zip(names, args, strict=False))
+            if not (kwargs.keys() & found.keys()):
+                found.update(kwargs)
+                if self._required <= found.keys() <= self._known:
+                    return found
         try:
-            bound = self._signature.bind(*args, **kwargs).arguments
+            return self._signature.bind(*args, **kwargs).arguments
         except TypeError as error:
             raise TypeError(f"{self.name}: {error}") from None
-        given = {name: self._dump(name, value) for name, value in bound.items()}
-        return {name: value for name, value in given.items() if not self._is_default(name, value)}
 
     def unbind(self, given: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """How the function is called with arguments that were bound, and perhaps edited since."""
+        if self._plain_names is not None and self._required <= given.keys() <= self._known:
+            return (), {name: self._shapes[name].load(value) for name, value in given.items()}
         bound = self._signature.bind_partial()
         for name, value in given.items():
             bound.arguments[name] = self._load(name, value)
@@ -135,14 +147,37 @@ class Tool(Generic[P, T, R]):
         """A result as its annotation says."""
         return self._shapes["return"].load(value)
 
-    def _dump(self, name: str, value: Any) -> Any:
+    @cached_property
+    def _plain_names(self) -> tuple[str, ...] | None:
+        """What can be given by place, if every parameter can be given by name."""
+        kinds = {name: parameter.kind for name, parameter in self._signature.parameters.items()}
+        if not set(kinds.values()) <= {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY}:
+            return None
+        return tuple(name for name, kind in kinds.items() if kind is inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+    @cached_property
+    def _known(self) -> frozenset[str]:
+        return frozenset(self._signature.parameters)
+
+    @cached_property
+    def _required(self) -> frozenset[str]:
+        empty = inspect.Parameter.empty
+        return frozenset(name for name, each in self._signature.parameters.items() if each.default is empty)
+
+    @cached_property
+    def _defaults(self) -> Mapping[str, Any]:
+        """What parameters are by default, as JSON."""
+        given = self._known - self._required
+        return {name: self._plain(name, self._signature.parameters[name].default) for name in given}
+
+    def _plain(self, name: str, value: Any) -> Any:
         match self._signature.parameters[name].kind:
             case inspect.Parameter.VAR_POSITIONAL:
-                return [self._shapes[name].dump(each) for each in value]
+                return [self._shapes[name].plain(each) for each in value]
             case inspect.Parameter.VAR_KEYWORD:
-                return {key: self._shapes[name].dump(each) for key, each in value.items()}
+                return {key: self._shapes[name].plain(each) for key, each in value.items()}
             case _:
-                return self._shapes[name].dump(value)
+                return self._shapes[name].plain(value)
 
     def _load(self, name: str, value: Any) -> Any:
         match self._signature.parameters[name].kind:
@@ -152,10 +187,6 @@ class Tool(Generic[P, T, R]):
                 return {key: self._shapes[name].load(each) for key, each in value.items()}
             case _:
                 return self._shapes[name].load(value)
-
-    def _is_default(self, name: str, value: Any) -> bool:
-        default = self._signature.parameters[name].default
-        return default is not inspect.Parameter.empty and self._shapes[name].dump(default) == value
 
 
 class _Define(Protocol):
@@ -224,6 +255,6 @@ def _origin(fn: Callable[..., Any]) -> tuple[str, str]:
     return fn.__module__, fn.__qualname__
 
 
-def idempotency_key(run: str, number: int, name: str, args: Mapping[str, Any]) -> str:
-    """The key of an action, the same on every attempt and resume; its form is frozen."""
-    return f"{run}:step_{number}:{name}:{digest(dict(args))[:16]}"
+def idempotency_key(run: str, number: int, name: str, args: str) -> str:
+    """The key of an action, the same on every attempt and resume; its form is frozen. `args` is their digest."""
+    return f"{run}:step_{number}:{name}:{args[:16]}"

@@ -40,6 +40,11 @@ class Turnstile:
         """Whether somebody is about to return."""
         return bool(self._waiting or self._issued)
 
+    @property
+    def waiting(self) -> "list[asyncio.Future[None]]":
+        """Whoever waits for their turn."""
+        return [turn for _, turn in self._waiting]
+
     def called(self) -> None:
         """The code made a call: it has taken in what it was given before."""
         self._is_taken_in = True

@@ -8,30 +8,17 @@ import asyncio
 from collections.abc import Callable
 from typing import NamedTuple
 
-from limpet.engine.execution import Execution
+from limpet.engine.execution import Execution, Slot
 from limpet.engine.history import Record
 from limpet.errors import DeadlineExceeded
 from limpet.events import Wait
 from limpet.events import bodies as b
 from limpet.policy.deadline import wake as earliest
 
-__all__ = ["Decided", "Slot", "Waits"]
+__all__ = ["Decided", "Waits"]
 
 Look = Callable[[], b.WaitEnded | None]
 Opening = b.RequestOpened | b.TimerSet | b.WaitOpened | b.AgentCalled
-
-
-class Slot(NamedTuple):
-    """Something the code waits for at this moment."""
-
-    name: str
-    wait: Wait
-    wake: int | None
-    """When it must be looked at, by the store's clock."""
-    look: Look | None
-    """How it ended, if it has; none for what nothing will end."""
-    ended: "asyncio.Future[tuple[b.WaitEnded, int]]"
-    request: b.RequestOpened | None = None
 
 
 class Decided(NamedTuple):

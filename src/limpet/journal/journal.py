@@ -53,6 +53,8 @@ class Journal:
         self._buffer: list[AnyBody] = []
         self._blobs: list[Blob] = []
         self._flight: _Flight | None = None
+        self._landed: tuple[AnyBody, ...] = ()
+        """What was sent last, and is not sent by itself: its writer may have lost the reply."""
         self._turn = asyncio.Lock()
         self._snapshot_bytes = loaded.snapshot_bytes
         self._tail_bytes, self._tail_events = loaded.tail_bytes, loaded.tail_events
@@ -148,6 +150,8 @@ class Journal:
         self, bodies: tuple[AnyBody, ...], legs: tuple[Leg, ...], blobs: Sequence[Blob], heard: int | None = None
     ) -> Appended | Missed | Taken | None:
         """Send what has gathered and these after it; repeated, if just this was sent and its reply was lost."""
+        if self._landed and self._landed[0] is bodies[0]:
+            return Appended((self.head,))  # somebody else sent it meanwhile
         flight = self._flight
         if flight is not None:
             done = await self._send(flight)
@@ -219,6 +223,7 @@ class Journal:
         done = await self._store.append(leg, *flight.legs, blobs=flight.blobs)
         self._flight = None
         if isinstance(done, Appended):
+            self._landed = flight.last
             self._take_in(flight.events)
             return done
         self._buffer[:0] = flight.gathered

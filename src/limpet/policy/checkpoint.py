@@ -5,7 +5,9 @@ from typing import Literal
 __all__ = ["Moment", "Strategy", "must_flush", "snapshot_due"]
 
 Strategy = Literal["every_step", "every_iteration", "on_state_change"]
-Moment = Literal["before_effect", "effect_returns", "step_returns", "model_returns", "turn_ends", "patch_returns", "status_changes"]
+Moment = Literal[
+    "before_effect", "effect_returns", "step_returns", "model_returns", "turn_ends", "patch_returns", "status_changes"
+]
 
 _ALWAYS: frozenset[Moment] = frozenset({"before_effect", "effect_returns", "model_returns", "status_changes"})
 _ALSO: dict[Strategy, frozenset[Moment]] = {
@@ -21,7 +23,7 @@ LONGEST_TAIL = 2_000
 def must_flush(strategy: Strategy, moment: Moment) -> bool:
     """Whether the code waits for the disk at this moment.
 
-    Under all strategies before an effect leaves the process, and before it returns: a read may run again, an effect not.
+    Under all strategies before an effect leaves the process and before it returns: a read may run again, no effect.
     """
     return moment in _ALWAYS or moment in _ALSO[strategy]
 

@@ -19,6 +19,7 @@ from limpet.engine.views import Entry, Request, RunInfo
 from limpet.errors import (
     AlreadyAnswered,
     InvalidAnswer,
+    InvalidValue,
     NotDone,
     NotFound,
     RunCancelled,
@@ -224,7 +225,7 @@ class App:
             return None
         if isinstance(at, datetime):
             if at.tzinfo is None:
-                raise NotFound(what="time zone", id=at.isoformat())
+                raise InvalidValue(path="at", reason=f"{at.isoformat()} has no time zone")
             return round(at.timestamp() * SECOND)
         return await self.store.now() + microseconds(at)
 

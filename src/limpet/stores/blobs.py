@@ -19,6 +19,7 @@ __all__ = [
     "BlobRow",
     "is_name",
     "pack_blob",
+    "pack_canonical",
     "pack_chunk",
     "pack_value",
     "unpack_chunk",
@@ -54,7 +55,11 @@ def is_name(blob: str) -> bool:
 
 def pack_value(codec: Codec, value: object, *, inline: int = INLINE) -> tuple[Payload, tuple[Blob, ...]]:
     """A value as a payload, with the blob that it refers to if it is big."""
-    data = canonical(value)
+    return pack_canonical(codec, canonical(value), inline=inline)
+
+
+def pack_canonical(codec: Codec, data: bytes, *, inline: int = INLINE) -> tuple[Payload, tuple[Blob, ...]]:
+    """The same for a value that is encoded already."""
     if len(data) <= inline:
         return Payload(json=Raw(data)), ()
     blob = pack_blob(codec, data)

@@ -24,7 +24,17 @@ from limpet.events import bodies as b
 from limpet.ids import Ids, RandomIds, check_id
 from limpet.stores import ops
 from limpet.stores.backend import Backend, Capabilities, Outcome
-from limpet.stores.blobs import CHUNK, INLINE, Blob, is_name, pack_blob, pack_chunk, pack_value, unpack_chunk
+from limpet.stores.blobs import (
+    CHUNK,
+    INLINE,
+    Blob,
+    is_name,
+    pack_blob,
+    pack_canonical,
+    pack_chunk,
+    pack_value,
+    unpack_chunk,
+)
 from limpet.stores.cipher import Cipher, MasterKeys, rotated
 from limpet.stores.handover import Handover, Threads
 from limpet.stores.privacy import hide_filter, hide_row, reveal_request, reveal_row
@@ -230,6 +240,10 @@ class Store:
     def pack(self, value: object, *, inline: int = INLINE) -> tuple[Payload, tuple[Blob, ...]]:
         """A value as a payload: inline if it is small, else with the blob that must come with the append."""
         return pack_value(self.codec, value, inline=inline)
+
+    def pack_canonical(self, data: bytes) -> tuple[Payload, tuple[Blob, ...]]:
+        """The same for a value that is encoded already."""
+        return pack_canonical(self.codec, data)
 
     async def unpack(self, payload: Payload) -> Any:
         """The value of a payload, wherever it is."""

@@ -1,0 +1,1 @@
+"""One file per foreign system, thin: each implements our protocol or theirs."""

@@ -1,0 +1,5 @@
+"""The command line: it translates, and knows nothing that the service does not say."""
+
+from limpet.cli.commands import command
+
+__all__ = ["command"]

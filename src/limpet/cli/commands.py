@@ -1,0 +1,140 @@
+"""The commands. Each takes `--url` and, where it shows something, `--json`; docs/cli.md says what that holds.
+
+Exit codes: 0 done, 1 an error, whose text and cure are on stderr, 2 wrong usage.
+"""
+
+import asyncio
+import getpass
+from typing import Annotated, Literal
+
+import msgspec
+import typer
+
+from limpet.cli.asking import ask, reported
+from limpet.cli.output import print_json
+from limpet.cli.pages import print_report, print_runs
+from limpet.cli.working import serve, worker_of
+from limpet.engine.duty import Worker
+from limpet.engine.views import RunInfo
+from limpet.service import App
+from limpet.service.finding import find_run
+from limpet.service.report import Report
+from limpet.service.report import report as report_on
+
+__all__ = ["command"]
+
+command = typer.Typer(
+    help="Durable runs of AI agents: drive them, look at them, decide for them.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+Url = Annotated[str, typer.Option(envvar="LIMPET_URL", help="The store: sqlite:///file.db or postgresql://…")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+RunId = Annotated[str, typer.Argument(metavar="RUN", help="Its id, or the beginning of it.", show_default=False)]
+RequestId = Annotated[str, typer.Argument(metavar="REQUEST", help="Its id, as `limpet show` says.", show_default=False)]
+By = Annotated[str, typer.Option(help="Who decides.", default_factory=getpass.getuser, show_default="you")]
+Status = Literal["pending", "running", "waiting", "completed", "failed", "cancelled"]
+STORE = "sqlite:///limpet.db"
+
+
+@command.command()
+def worker(
+    target: Annotated[
+        str,
+        typer.Argument(metavar="MODULE:ATTRIBUTE", help="An app, an agent or a list of agents.", show_default=False),
+    ],
+    url: Annotated[str | None, typer.Option(help="The store, if not the app's own or LIMPET_URL.")] = None,
+    concurrency: Annotated[int, typer.Option(min=1, help="How many runs at once.")] = 100,
+    lease: Annotated[str, typer.Option(help="How long its runs stay its own without a sign of life.")] = "10s",
+    grace: Annotated[str, typer.Option(help="How long effects under way may take when it stops.")] = "10s",
+) -> None:
+    """Drive runs, until SIGTERM or Ctrl-C.
+
+    Then effects under way finish within the grace, and the runs are given back; a second signal does not wait.
+    """
+    with reported():
+        app = worker_of(target, url, Worker(concurrency=concurrency, lease=lease, grace=grace))
+        asyncio.run(serve(app))
+
+
+@command.command()
+def runs(  # noqa: PLR0913 - all by name, and few at a time
+    *,
+    url: Url = STORE,
+    status: Annotated[Status | None, typer.Option(help="Only these.", show_default=False)] = None,
+    agent: Annotated[str | None, typer.Option(help="Only of this agent.", show_default=False)] = None,
+    failed: Annotated[bool, typer.Option("--failed", help="The same as --status failed.")] = False,
+    waiting: Annotated[bool, typer.Option("--waiting", help="The same as --status waiting.")] = False,
+    last: Annotated[int, typer.Option(min=1, max=1000, help="How many.")] = 20,
+    json: Json = False,
+) -> None:
+    """List the newest runs."""
+    wanted = {each for each in (status, "failed" if failed else None, "waiting" if waiting else None) if each}
+    if len(wanted) > 1:
+        raise typer.BadParameter(f"a run is not {' and '.join(sorted(wanted))} at once")
+
+    async def look(app: App) -> tuple[list[RunInfo], int]:
+        found = await app.runs(status=next(iter(wanted), None), agent=agent, last=last)
+        return found, await app.store.now()
+
+    found, now = ask(url, look)
+    print_json(found) if json else print_runs(found, now)
+
+
+@command.command()
+def show(run: RunId, url: Url = STORE, json: Json = False) -> None:
+    """Show a run on one page, and what to type next."""
+
+    async def look(app: App) -> Report:
+        return await report_on(app, (await find_run(app.store, run)).id)
+
+    found = ask(url, look)
+    print_json(found.as_json()) if json else print_report(found)
+
+
+@command.command()
+def resume(run: RunId, url: Url = STORE) -> None:
+    """Let a failed or paused run go on."""
+
+    async def go_on(app: App) -> str:
+        return (await app.resume((await find_run(app.store, run)).id)).id
+
+    typer.echo(f"{ask(url, go_on)} goes on, when a worker serves it")
+
+
+@command.command()
+def approve(request: RequestId, by: By, url: Url = STORE) -> None:
+    """Say yes to a request."""
+    ask(url, lambda app: app.approve(request, by=by))
+    typer.echo(f"{request} is approved by {by}")
+
+
+@command.command()
+def reject(
+    request: RequestId,
+    by: By,
+    because: Annotated[str, typer.Option(help="Why.", show_default=False)],
+    url: Url = STORE,
+) -> None:
+    """Say no to a request, and why."""
+    ask(url, lambda app: app.reject(request, by=by, because=because))
+    typer.echo(f"{request} is rejected by {by}")
+
+
+@command.command()
+def answer(
+    request: RequestId,
+    value: Annotated[str, typer.Argument(metavar="ANSWER", help="JSON; what is none is text.", show_default=False)],
+    by: By,
+    url: Url = STORE,
+) -> None:
+    """Answer a request."""
+    try:
+        plain = msgspec.json.decode(value)
+    except msgspec.DecodeError:
+        plain = value
+    ask(url, lambda app: app.answer(request, plain, by=by))
+    typer.echo(f"{request} is answered by {by}")

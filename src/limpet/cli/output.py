@@ -1,0 +1,65 @@
+"""What commands print: JSON, or text for people, in colour where a terminal wants it."""
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+__all__ = ["cell", "clean", "console", "print_json", "table"]
+
+STYLES = {
+    "completed": "green",
+    "failed": "red",
+    "unknown": "red",
+    "cancelled": "dim",
+    "undone": "dim",
+    "waiting": "yellow",
+    "retrying": "yellow",
+    "running": "cyan",
+}
+# Where nobody looks, no line is broken.
+WIDE = 10_000
+
+
+def print_json(value: Any) -> None:
+    """As JSON, indented."""
+    typer.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+
+
+def console() -> "Console":
+    """Where text goes: plain, unless there is a terminal and NO_COLOR is not set."""
+    from rich.console import Console  # noqa: PLC0415 - it takes 100 ms, and only those who look need it
+
+    found = Console()
+    is_plain = found.no_color or not found.is_terminal
+    return Console(
+        color_system=None if is_plain else "auto",
+        width=None if found.is_terminal else WIDE,
+        highlight=False,
+        markup=False,
+        emoji=False,
+    )
+
+
+def table(*columns: str) -> "Table":
+    """A small table without lines."""
+    from rich.table import Table  # noqa: PLC0415
+
+    return Table(*columns, box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+
+
+def cell(value: str) -> "Text":
+    """A cell of a table; a status in its colour."""
+    from rich.text import Text  # noqa: PLC0415
+
+    return Text(clean(value), style=STYLES.get(value, ""))
+
+
+def clean(text: object) -> str:
+    """One line, without anything that a terminal would obey: what runs say is not to be trusted."""
+    return "".join(each if each.isprintable() else " " for each in str(text))

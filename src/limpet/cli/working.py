@@ -1,0 +1,72 @@
+"""A process that does nothing but work: what it serves, and how it stops."""
+
+import asyncio
+import importlib
+import logging
+import signal
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import typer
+
+import limpet
+from limpet.engine.agents import Agent
+from limpet.engine.duty import Worker
+from limpet.service import App
+
+__all__ = ["serve", "worker_of"]
+
+log = logging.getLogger("limpet")
+
+
+def worker_of(target: str, url: str | None, worker: Worker) -> App:
+    """The app that a worker is, from what the user's module holds under a name."""
+    found = _load(target)
+    if isinstance(found, App):
+        if not found.serves:
+            raise typer.BadParameter(f"{target} was opened without agents: limpet.open(…, agents=[…])")
+        return found.but(worker=worker, store=None if url is None else limpet.open_store(url))
+    agents = [found] if isinstance(found, Agent) else found
+    if not isinstance(agents, list | tuple) or not agents or not all(isinstance(each, Agent) for each in agents):
+        kind = type(found).__name__
+        raise typer.BadParameter(f"{target} is of type {kind}: an app, an agent or a list of agents is needed")
+    return limpet.open(url, agents=agents).but(worker=worker)
+
+
+async def serve(app: App) -> None:
+    """Work until SIGTERM or SIGINT; a second one does not wait for anything."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+
+    def end() -> None:
+        for each in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(each)
+        stop.set()
+
+    with suppress(NotImplementedError):  # Windows: Ctrl-C ends it at once
+        for each in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(each, end)
+    async with app:
+        await stop.wait()
+        log.info("stopping: effects under way finish, the rest is given back")
+
+
+def _load(target: str) -> Any:
+    """What is in MODULE under ATTRIBUTE; the working directory is searched first, as for `python -m`."""
+    module, _, attribute = target.partition(":")
+    if not module or not attribute:
+        raise typer.BadParameter(f"{target!r} is not MODULE:ATTRIBUTE, such as support:app")
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        found: Any = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise  # it is there, and imports something that is not
+        raise typer.BadParameter(f"there is no module {error.name!r} in {Path.cwd()} or on the path") from error
+    for name in attribute.split("."):
+        if not hasattr(found, name):
+            raise typer.BadParameter(f"{module} has no {attribute!r}")
+        found = getattr(found, name)
+    return found

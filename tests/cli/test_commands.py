@@ -1,0 +1,189 @@
+"""What the commands say, to people and to programs, and how they end."""
+
+import json
+import re
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from shutil import copytree
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from limpet import RunFailed, sync
+from limpet.cli import command
+from tests.cli.shop import both, letter, order
+
+LIMPET = str(Path(sys.executable).with_name("limpet"))
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with a run that failed, one that waits for a person, and one that nobody serves."""
+    folder = tmp_path_factory.mktemp("store")
+    url = f"sqlite:///{folder}/limpet.db"
+    with sync.open(url, agents=both) as app:
+        app.start(letter, "ann", id="letter-1", user="ann", labels={"team": "a"})
+        with pytest.raises(RunFailed):
+            app.run(order, "dust", id="order-1")
+        until_parked(app)
+    with sync.open(url, agents=both, worker=False) as app:
+        app.start(order, "book", id="order-2")
+    return folder
+
+
+@pytest.fixture
+def url(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The address of a copy of it."""
+    copytree(template, tmp_path, dirs_exist_ok=True)
+    found = f"sqlite:///{tmp_path}/limpet.db"
+    monkeypatch.setenv("LIMPET_URL", found)
+    return found
+
+
+def until_parked(app: sync.App) -> None:
+    """Until the letter waits for a person, in no process."""
+    while not app.get("letter-1").info().waits_for:
+        threading.Event().wait(0.01)
+
+
+def limpet(*words: str, **env: str) -> Result:
+    """The command in this process."""
+    return CliRunner().invoke(command, words, env=env, prog_name="limpet")
+
+
+def told(*words: str) -> Any:
+    """The JSON that a command prints."""
+    done = limpet(*words, "--json")
+    assert done.exit_code == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def lines(text: str) -> list[list[str]]:
+    """The cells of a table."""
+    return [re.split(r"\s{2,}", line.strip()) for line in text.splitlines() if line.strip()]
+
+
+def test_runs_are_listed_the_newest_first(url: str) -> None:
+    """A line for each, with where it is and what it waits for."""
+    [head, *rows] = lines(limpet("runs").stdout)
+    assert head == ["run", "agent", "status", "position", "age", "waits for", "goal"]
+    assert [row[:3] for row in rows] == [
+        ["order-2", "order 1", "pending"],
+        ["order-1", "order 1", "failed"],
+        ["letter-1", "letter 1", "waiting"],
+    ]
+    assert rows[0][-1] == "worker:order 1"
+    assert rows[1][3:] == ["step 1 of 3", rows[1][4], "sell dust"]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--failed"], ["order-1"]),
+        (["--waiting"], ["letter-1"]),
+        (["--status", "pending"], ["order-2"]),
+        (["--agent", "order"], ["order-2", "order-1"]),
+        (["--last", "1"], ["order-2"]),
+        (["--status", "cancelled"], []),
+    ],
+)
+def test_runs_are_filtered(url: str, words: list[str], expected: list[str]) -> None:
+    """By status, by agent, by number."""
+    assert [each["id"] for each in told("runs", *words)] == expected
+
+
+def test_a_failed_run_on_one_page(url: str) -> None:
+    """Steps with their attempts and errors, the last error, and the command to type."""
+    said = limpet("show", "order-1").stdout
+    assert ["status", "failed"] in lines(said)
+    assert ["goal", "sell dust"] in lines(said)
+    assert ["1", "price/shop_price#1", "failed", "1", "builtins.ValueError: dust is not for sale"] in lines(said)
+    assert "last error (step 1): limpet.StepFailed" in said
+    assert said.endswith("next: limpet resume order-1\n")
+
+
+def test_a_waiting_run_says_for_what(url: str) -> None:
+    """The question, who is asked, and how to answer; its id may be cut short."""
+    said = limpet("show", "lett").stdout
+    [request] = told("show", "letter-1")["requests"]
+    assert f"asks Which colour? [red | blue]\n     {request['id']}, to sales\n" in said
+    assert said.endswith(f"next: limpet answer {request['id']} …\n")
+
+
+def test_a_run_as_json(url: str) -> None:
+    """The fields that docs/cli.md lists, and no others."""
+    found = told("show", "order-1")
+    page = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
+    listed = set(told("runs")[0])
+    assert set(found) == listed | {"wake", "steps", "requests", "error"}
+    fields = set(found) | set(found["steps"][0]) | set(found["error"]) | set(told("show", "letter-1")["requests"][0])
+    assert fields == set(re.findall(r"^\| `(\w+)` ", page, re.MULTILINE))
+    assert found["error"]["step"] == 1
+    assert found["steps"][0]["error"] == "builtins.ValueError: dust is not for sale"
+
+
+def test_what_show_says_to_type_can_be_typed(url: str) -> None:
+    """A person answers, approves, resumes; each command ends with 0, and once decided is decided."""
+    [request] = told("show", "letter-1")["requests"]
+    wrong = limpet("answer", request["id"], "green")
+    assert (wrong.exit_code, "[invalid_answer]" in wrong.stderr) == (1, True)
+    assert limpet("answer", request["id"], "red", "--by", "ann").exit_code == 0
+    with sync.open(url, agents=[letter]) as app:
+        until_parked(app)
+    [second] = told("show", "letter-1")["requests"]
+    said = limpet("show", "letter-1").stdout
+    assert f"shop_mail(receipt='ann')\n     {second['id']}" in said
+    assert said.endswith(f"next: limpet approve {second['id']}\nnext: limpet reject {second['id']} --because …\n")
+    assert limpet("reject", second["id"], "--because", "too red").exit_code == 0
+    again = limpet("approve", second["id"])
+    assert (again.exit_code, "[already_answered]" in again.stderr) == (1, True)
+    with sync.open(url, agents=[letter]) as app:
+        [decided] = [each for each in app.log("letter-1") if each.body.get("decision") == "rejected"]
+    assert decided.body["via"] == "cli"
+    assert limpet("resume", "order-1").exit_code == 0
+    assert told("show", "order-1")["status"] == "pending"
+
+
+@pytest.mark.parametrize(("given", "meant"), [("order", "order-2, order-1"), ("odrer-1", "order-1, order-2")])
+def test_a_run_that_is_not_there(url: str, given: str, meant: str) -> None:
+    """The error, its cure, and what may have been meant; also for a beginning that fits several."""
+    done = limpet("show", given)
+    why = f"There is no run '{given}' in this store. Check the id and the store's address. [not_found]"
+    assert (done.exit_code, done.stderr) == (1, f"error: {why}\nDid you mean {meant}?\n")
+    assert "Did you mean" not in limpet("show", "zzz").stderr
+
+
+@pytest.mark.parametrize("words", [["runs"], ["show", "x"]])
+def test_looking_makes_no_store(tmp_path: Path, words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a folder without one, that is said, with the cure."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("LIMPET_URL", raising=False)
+    done = limpet(*words)
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert done.stderr.startswith("error: There is no store at sqlite:///limpet.db, and none was made. Say where")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_colour_is_for_terminals_that_want_it(url: str) -> None:
+    """Plain where there is none, and with NO_COLOR."""
+    assert "\x1b" not in limpet("runs").stdout
+    assert "\x1b" in limpet("runs", FORCE_COLOR="1").stdout
+    assert "\x1b" not in limpet("runs", FORCE_COLOR="1", NO_COLOR="1").stdout
+
+
+def test_what_a_run_says_is_not_obeyed_by_terminals(url: str) -> None:
+    """No escape sequence of a goal or an error gets through."""
+    with sync.open(url, agents=both, worker=False) as app:
+        app.start(order, "book", id="order-3", user="\x1b[31m\nann")
+    assert " [31m ann" in limpet("show", "order-3").stdout
+
+
+def test_the_command_as_a_process(url: str) -> None:
+    """Installed, with an address, and wrong usage."""
+    done = subprocess.run([LIMPET, "runs", "--failed", "--url", url], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr, lines(done.stdout)[1][0]) == (0, "", "order-1")
+    for words in ([], ["nothing"], ["show"], ["runs", "--status", "odd"], ["runs", "--failed", "--waiting"]):
+        assert subprocess.run([LIMPET, *words], capture_output=True, check=False).returncode == 2

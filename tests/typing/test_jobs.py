@@ -1,0 +1,109 @@
+"""The jobs that users want to write run as they are written; job 7 is a file of tests, and runs itself."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import job1_support
+import job2_deploy
+import pytest
+
+import limpet
+from limpet import sync
+from limpet.clock import SystemClock
+
+JOBS = Path(__file__).parent / "jobs"
+
+
+class Shop:
+    """A shop whose bank does not answer the first request."""
+
+    def __init__(self) -> None:
+        self.refunds: list[str] = []
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        if request.url.path == "/orders/o1":
+            return httpx.Response(200, json={"id": "o1", "total": 900, "email": "a@b"})
+        self.refunds.append(request.headers["Idempotency-Key"])
+        if len(self.refunds) == 1:
+            raise httpx.ConnectTimeout("the bank does not answer")
+        return httpx.Response(200, json={"receipt": "R-1"})
+
+
+async def approve(url: str) -> None:
+    """Finance says yes, from another process as it were."""
+    async with limpet.open(url) as app:
+        while not (requests := await app.inbox(to="finance")):
+            await SystemClock().sleep(10_000)
+        await app.approve(requests[0], by="finance")
+
+
+async def test_job_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Retried with the same key, approved by finance; run again, it is the same run, and nothing happens twice."""
+    url, shop = f"sqlite:///{tmp_path}/limpet.db", Shop()
+    monkeypatch.setenv("LIMPET_URL", url)
+    client = httpx.AsyncClient(base_url="https://shop.example", transport=httpx.MockTransport(shop))
+    monkeypatch.setattr(job1_support, "shop", client)
+    async with asyncio.timeout(60):
+        await asyncio.gather(job1_support.main(), approve(url))
+        await job1_support.main()
+    assert capsys.readouterr().out == "R-1\nR-1\n"
+    first, second = shop.refunds
+    assert first == second
+    assert first.startswith("ticket-42:step_2:refund:")
+
+
+def deploying(
+    monkeypatch: pytest.MonkeyPatch, folder: str, build: Callable[..., str], sleep: Callable[[int], None]
+) -> None:
+    """Job 2 on a store of the test's own, with a build and a minute that take no time."""
+    opened = sync.open
+
+    def elsewhere(_: str, **how: Any) -> sync.App:
+        return opened(f"sqlite:///{folder}/limpet.db", **how)
+
+    monkeypatch.setattr(limpet.sync, "open", elsewhere)
+    monkeypatch.setattr(job2_deploy, "subprocess", SimpleNamespace(check_output=build))
+    monkeypatch.setattr(job2_deploy, "time", SimpleNamespace(sleep=sleep))
+
+
+def rebooted(folder: str) -> None:
+    """A process that is killed in the eighth minute."""
+    minutes: list[int] = []
+
+    def sleep(minute: int) -> None:
+        minutes.append(minute)
+        if len(minutes) == 8:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    with pytest.MonkeyPatch.context() as patching:
+        deploying(patching, folder, lambda *_, **__: "image-1\n", sleep)
+        job2_deploy.script()
+
+
+def test_job_2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rebooted in the eighth minute: the image is not built again, the roll-out is repeated with its key."""
+    code = f"from tests.typing.test_jobs import rebooted; rebooted({str(tmp_path)!r})"
+    path = os.pathsep.join([str(JOBS), str(JOBS.parents[2])])
+    killed = subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path}, check=False)
+    assert killed.returncode == -signal.SIGKILL
+
+    minutes: list[int] = []
+    deploying(monkeypatch, str(tmp_path), lambda *_, **__: pytest.fail("built again"), minutes.append)
+    assert job2_deploy.script() == "image-1"
+    assert minutes == [60] * 10
+    assert job2_deploy.script() == "image-1"
+    assert minutes == [60] * 10
+    with limpet.sync.open("", worker=False) as app:
+        log = app.log("deploy-x-abc")
+    begun = [each.body for each in log if each.kind == "step.started"]
+    assert [each["name"] for each in begun] == ["build#1", "roll_out#1", "roll_out#1"]
+    assert begun[1]["key"] == begun[2]["key"]
+    assert any(each.kind == "step.progressed" for each in log)

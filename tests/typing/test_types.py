@@ -1,0 +1,79 @@
+"""What users write checks under mypy and pyright, both strict; what is wrong is refused, line by line.
+
+Pyright comes as basedpyright, which brings everything it needs in wheels, with the rules of pyright's own strict mode.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from limpet import testing
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+FILES = sorted(
+    path.relative_to(HERE).as_posix() for folder in ("cases", "jobs") for path in (HERE / folder).glob("*.py")
+)
+Errors = dict[tuple[str, int], str]
+
+
+def run(*command: str, **more: str) -> str:
+    """What a checker prints; that it found errors is no failure."""
+    done = subprocess.run(
+        [sys.executable, "-m", *command],
+        cwd=HERE,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+        env={**os.environ, **more},
+    )
+    assert done.returncode in (0, 1), done.stdout + done.stderr
+    return done.stdout
+
+
+def mypy() -> Errors:
+    """By file and line, without any setting but strict."""
+    options = ("--strict", "--config-file=", "--explicit-package-bases", f"--cache-dir={ROOT}/.mypy_cache/typing")
+    said = run("mypy", *options, *FILES, MYPYPATH=f"{ROOT}/src:{HERE}/jobs")
+    found = re.findall(r"^(\S+?):(\d+): error: (.*)$", said, re.MULTILINE)
+    return {
+        (Path(file).relative_to(HERE).as_posix() if file[0] == "/" else file, int(n)): why for file, n, why in found
+    }
+
+
+def pyright() -> Errors:
+    """By file and line."""
+    said = json.loads(run("basedpyright", "--pythonpath", sys.executable, "--outputjson"))
+    assert said["summary"]["filesAnalyzed"] == len(FILES)
+    return {
+        (Path(each["file"]).relative_to(HERE).as_posix(), each["range"]["start"]["line"] + 1): each["message"]
+        for each in said["generalDiagnostics"]
+    }
+
+
+def marked(mark: str) -> set[tuple[str, int]]:
+    """The lines that hold some words."""
+    lines = [(file, (HERE / file).read_text(encoding="utf-8").splitlines()) for file in FILES]
+    return {(file, number) for file, text in lines for number, line in enumerate(text, 1) if mark in line}
+
+
+def not_yet(place: tuple[str, int]) -> bool:
+    """Whether a line follows the first use of what is not there yet, in a job's last test."""
+    if hasattr(testing, "crash_everywhere"):
+        return False
+    return any(place[0] == file and place[1] >= number for file, number in marked("crash_everywhere"))
+
+
+@pytest.mark.parametrize("check", [mypy, pyright])
+def test_what_is_right_passes_and_what_is_wrong_is_refused(check: Callable[[], Errors]) -> None:
+    """No error in the jobs and in what is right; every marked line of what is wrong, and no other."""
+    found, wanted = check(), marked("  # error")
+    assert {place: why for place, why in found.items() if place not in wanted and not not_yet(place)} == {}
+    assert wanted - found.keys() == set()

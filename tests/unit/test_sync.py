@@ -1,0 +1,140 @@
+"""The app for blocking code: the same verbs, waited for."""
+
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import limpet
+from limpet import sync
+
+
+@limpet.tool(effect="none")
+def sync_double(number: int) -> int:
+    return 2 * number
+
+
+@limpet.agent()
+def doubles(run: sync.Run, number: int) -> int:
+    return run.step(sync_double, number)
+
+
+@limpet.agent()
+async def fails(run: limpet.Run) -> None:
+    raise ValueError("no luck")
+
+
+@limpet.agent()
+def asks(run: sync.Run) -> str:
+    colour = run.ask("Which colour?", options=["red", "blue"])
+    return f"{colour} {run.receive('size', int)}" if run.ask("Sure?") else "none"
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Iterator[sync.App]:
+    with sync.open(f"sqlite:///{tmp_path}/limpet.db", agents=[doubles, fails, asks]) as opened:
+        yield opened
+
+
+def until_asked(app: sync.App, question: str) -> limpet.Request:
+    """The request, once it is in the inbox."""
+    while not (found := [each for each in app.inbox() if each.question == question]):
+        threading.Event().wait(0.01)
+    return found[0]
+
+
+def test_a_run_is_run_and_found_again(app: sync.App) -> None:
+    """By its id: the same run, the same result, nothing done twice."""
+    assert app.run(doubles, 21, id="d-1") == 42
+    assert app.start(doubles, 21, id="d-1").result() == 42
+    assert app.get("d-1", doubles).result(timeout="1s") == 42
+    assert app.get("d-1").info().status == "completed"
+    assert [each.kind for each in app.log("d-1")].count("step.completed") == 1
+    assert [each.id for each in app.runs(agent="doubles")] == ["d-1"]
+
+
+def test_people_answer(app: sync.App) -> None:
+    """Options, a signal, a yes; and a rejection is a no."""
+    handle = app.start(asks, id="a-1", user="ann")
+    with pytest.raises(limpet.NotDone):
+        handle.result(timeout="10ms")
+    with pytest.raises(limpet.InvalidAnswer):
+        app.answer(until_asked(app, "Which colour?"), "green", by="ann")
+    app.answer(until_asked(app, "Which colour?"), "blue", by="ann")
+    app.approve(until_asked(app, "Sure?"), by="ann")
+    app.signal("a-1", "size", 7)
+    assert handle.result(timeout="20s") == "blue 7"
+    other = app.start("asks", id="a-2")
+    app.answer(until_asked(app, "Which colour?"), "red", by="ann")
+    app.reject(until_asked(app, "Sure?"), by="ann", because="too red")
+    assert other.result(timeout="20s") == "none"
+
+
+def test_a_run_is_steered(app: sync.App) -> None:
+    """Paused, resumed, cancelled."""
+    handle = app.start(asks, id="s-1")
+    until_asked(app, "Which colour?")
+    app.pause("s-1")
+    while handle.info().waits_for != "operator:paused":
+        threading.Event().wait(0.01)
+    assert app.resume("s-1").id == "s-1"
+    handle.cancel("enough")
+    with pytest.raises(limpet.RunCancelled, match="enough"):
+        handle.result(timeout="20s")
+    app.start(asks, id="s-2")
+    app.cancel("s-2", reason="enough too")
+    with pytest.raises(limpet.RunCancelled, match="enough too"):
+        app.get("s-2").result(timeout="20s")
+
+
+def test_errors_come_out_as_they_are(app: sync.App) -> None:
+    """With their facts."""
+    with pytest.raises(limpet.RunFailed) as error:
+        app.run(fails)
+    assert error.value.facts["error_type"] == "builtins.ValueError"
+    with pytest.raises(limpet.NotFound):
+        app.get("nobody")
+
+
+def test_an_interrupt_ends_the_waiting_and_not_the_run(app: sync.App) -> None:
+    """Ctrl-C while a result is waited for."""
+    handle = app.start(asks, id="i-1")
+    main = threading.get_ident()
+    timer = threading.Timer(0.2, lambda: signal.pthread_kill(main, signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        handle.result()
+    timer.join()
+    assert handle.info().status in ("running", "waiting")
+
+
+def test_nothing_is_touched_until_it_is_entered(tmp_path: Path) -> None:
+    """And after it is closed it says so; closing it again is nothing."""
+    app = sync.open(f"sqlite:///{tmp_path}/limpet.db", agents=[doubles], worker=False)
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(limpet.StoreUnavailable, match="not open"):
+        app.runs()
+    with app:
+        assert app.runs() == []
+    app.close()
+    with pytest.raises(limpet.StoreUnavailable, match="not open"):
+        app.runs()
+
+
+def test_a_store_that_cannot_be_opened_leaves_no_event_loop_behind(tmp_path: Path) -> None:
+    """The error comes out, and the loop's thread is gone."""
+    with pytest.raises(limpet.StoreUnavailable), sync.open(f"sqlite:///{tmp_path}/no/limpet.db"):
+        pass
+    assert "limpet-sync" not in [each.name for each in threading.enumerate()]
+
+
+def test_blocking_its_own_event_loop_is_refused(app: sync.App) -> None:
+    """It would wait for ever."""
+
+    async def inside(_: limpet.App) -> None:
+        app.runs()
+
+    with pytest.raises(RuntimeError, match="own event loop"):
+        app.wait(inside)
