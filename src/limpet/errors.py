@@ -35,6 +35,7 @@
     ├── BudgetExceeded        the run may not use more
     ├── DeadlineExceeded      the run's deadline has passed
     ├── InvalidAnswer         an answer that the request does not allow
+    ├── InvalidBundle         a file that holds no run
     ├── Suspended             the run is not driven here any more
     ├── NoCall                this is for the code of tools
     ├── KeyMissing            what is stored was encrypted with a key that is not at hand
@@ -71,6 +72,7 @@ __all__ = [
     "InputConflict",
     "InvalidAnswer",
     "InvalidAppend",
+    "InvalidBundle",
     "InvalidDuration",
     "InvalidId",
     "InvalidPatch",
@@ -122,6 +124,11 @@ class LimpetError(Exception):
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @property
+    def says(self) -> str:
+        """What happened."""
+        return self._says.format(**self.facts)
+
+    @property
     def cure(self) -> str:
         """What to do about it."""
         return self._cure.format(**self.facts)
@@ -135,7 +142,7 @@ class LimpetError(Exception):
         return type(self), tuple(self.facts.values())  # so that it can be copied, and leave a process of a pool
 
     def __str__(self) -> str:
-        return f"{self._says.format(**self.facts)} {self.cure} [{self.code}]"
+        return f"{self.says} {self.cure} [{self.code}]"
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in self.facts.items())})"
@@ -527,6 +534,17 @@ class InvalidAnswer(LimpetError):
     code = "invalid_answer"
     _says = "The answer does not fit request {request}: {reason}."
     _cure = "Look at the request's options or schema, and answer again; it is still open."
+
+
+@dataclass(eq=False, repr=False)
+class InvalidBundle(LimpetError):
+    """A file that holds no run, or one that was changed."""
+
+    path: str
+    reason: str
+    code = "invalid_bundle"
+    _says = "{path} is not a bundle with a run: {reason}."
+    _cure = "Export the run again with this version of Limpet, or an older one."
 
 
 @dataclass(eq=False, repr=False)

@@ -11,6 +11,7 @@ from limpet.engine import tools
 def own_tools() -> Iterator[None]:
     """Tools are registered by name in the process: each test has its own."""
     before = dict(tools._tools)
+    tools._tools.clear()
     yield
     tools._tools.clear()
     tools._tools.update(before)

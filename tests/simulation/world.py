@@ -15,7 +15,7 @@ from limpet.events import Codec
 from limpet.ids import SeededIds
 from limpet.service.app import App
 from limpet.service.settings import Settings
-from limpet.stores import Inline, Store
+from limpet.stores import Inline, RunRow, Store
 from limpet.stores.handover import Lane
 from limpet.stores.memory import MemoryBackend
 from limpet.stores.ops import Op
@@ -228,18 +228,22 @@ class World:
             rows = (await self.people.store.runs(limit=1000)).rows
             if all(row.status in ("completed", "failed", "cancelled") for row in rows):
                 return
-            for row in rows:
-                if row.status == "waiting" and any(wait.startswith("operator:") for wait in row.waits):
-                    with suppress(limpet.WrongState):
-                        await self.people.resume(row.id)
-            for request in await self.people.inbox():
-                with suppress(limpet.AlreadyAnswered, limpet.Expired, limpet.WrongState):
-                    await self._decide(request)
+            await self._help(rows)
             for _ in range(40):
                 await asyncio.sleep(0)
         rows = (await self.people.store.runs(limit=1000)).rows
         late = [(row.id, row.status, row.waits, row.worker) for row in rows if row.ended is None]
         raise AssertionError(f"I8: {late}")
+
+    async def _help(self, rows: Sequence[RunRow]) -> None:
+        """Operators and people do what is asked of them."""
+        for row in rows:
+            if row.status == "waiting" and any(wait.startswith("operator:") for wait in row.waits):
+                with suppress(limpet.WrongState):
+                    await self.people.resume(row.id)
+        for request in await self.people.inbox():
+            with suppress(limpet.AlreadyAnswered, limpet.Expired, limpet.WrongState):
+                await self._decide(request)
 
     async def _decide(self, request: limpet.Request) -> None:
         if request.kind == "ask":

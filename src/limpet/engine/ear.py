@@ -27,17 +27,17 @@ class Ear:
 
     def __init__(self, store: Store, clock: Clock, every: int) -> None:
         self._store, self._clock, self._every = store, clock, every
-        self._interests: set[Interest] = set()
+        self._interests: dict[Interest, None] = {}
         self._rung = asyncio.Event()
 
     def listen(self, interest: Interest) -> None:
         """Begin to tell somebody; they are told first of what there is already."""
-        self._interests.add(interest)
+        self._interests[interest] = None
         self._rung.set()
 
     def forget(self, interest: Interest) -> None:
         """Stop telling them."""
-        self._interests.discard(interest)
+        self._interests.pop(interest, None)
 
     async def run(self) -> None:
         """Until cancelled."""

@@ -107,8 +107,8 @@ class Execution:
         """What was flagged here, and may not be in the log yet."""
         self.at_work = 0
         """How many verbs are doing something that must not be cut."""
-        self.halted = 0
-        """How many of them will never go on."""
+        self.performing = 0
+        """How many functions of tools are running."""
         self.activity = 0
         """Grows with everything that the code does."""
         self.waiting: Mapping[str, Slot] = {}
@@ -208,13 +208,23 @@ class Execution:
         """Something is finished; whoever waits for that is told."""
         self.at_work -= 1
         self.touch()
-        if self.at_work == self.halted and (self.waiting or not self._open.is_set()):
+        if not self.at_work and (self.waiting or not self._open.is_set()):
             self.changed()
+
+    async def perform(self, tool: Tool[..., Any, Any], fn: Callable[..., Any], args: Bound, call: Call) -> Any:
+        """What a function of a tool returns."""
+        self.performing += 1
+        try:
+            return await self.kit.perform(tool, fn, args, call)
+        finally:
+            self.performing -= 1
+            if self.stopped is not None:
+                self.changed()
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is under way that must not be cut."""
-        return self.at_work == self.halted
+        """Whether nothing is under way that must not be cut; once nothing can be written any more, only tools are."""
+        return not (self.at_work if self.stopped is None else self.performing)
 
     @property
     def is_silent(self) -> bool:
@@ -276,7 +286,6 @@ class Execution:
 
     async def halt(self, error: LimpetError) -> NoReturn:
         """Stop the run, and never return to the code."""
-        self.halted += 1
         self.stop(error)
         never: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._never.append(never)

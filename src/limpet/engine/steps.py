@@ -226,7 +226,7 @@ class Steps:
         """Call the function, within its time and the run's."""
         x = self._x
         args = step.tool.unbind(step.args)
-        work = x.kit.perform(step.tool, step.tool.fn, args, call)
+        work = x.perform(step.tool, step.tool.fn, args, call)
         until = None if x.deadline is None else max(x.deadline - x.kit.now(), 1)
         timeout = deadline.wake(step.tool.traits.timeout, until)
         return await work if timeout is None else await within(x, work, timeout)
@@ -346,7 +346,7 @@ class Steps:
             await x.flush()
             call = Call(step.key, unknown.attempt)
             try:
-                found = await x.kit.perform(step.tool, verify, step.tool.unbind(step.args), call)
+                found = await x.perform(step.tool, verify, step.tool.unbind(step.args), call)
                 if isinstance(found, Done):
                     output, blobs = x.kit.store.pack(step.tool.plain_result(found.result))
                     body = b.StepResolved(**place, how="verify", outcome="applied", output=output)

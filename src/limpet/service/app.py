@@ -373,10 +373,8 @@ class App:
         await export_run(self.store, run, Path(path))
 
     async def load(self, path: str | Path, /) -> Handle[Any]:
-        """Take a run from a file into this store; it goes on here."""
-        row = await load_run(self.store, Path(path))
-        if self._duty is not None:
-            self._duty.ring()
+        """Take a run from a file into this store; one that has not ended goes on here when it is resumed."""
+        row = await load_run(self.store, Path(path), self._actor)
         return Handle(self, row.id, self._agents.get(row.agent))
 
     async def agents(self) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from msgspec import Struct
 
 from limpet.errors import InvalidAppend
-from limpet.events import VOCABULARY, AnyBody, Head, Packed, Sealed, Writer
+from limpet.events import VOCABULARY, AnyBody, Event, Head, Packed, Sealed, Writer
 from limpet.events.bodies import (
     Command,
     ConversationCreated,
@@ -40,6 +40,7 @@ __all__ = [
     "Extend",
     "KeepLate",
     "Leg",
+    "Load",
     "Missed",
     "Op",
     "PutChunk",
@@ -256,6 +257,13 @@ class Collect(Op[int], frozen=True, kw_only=True):
 
     grace: int
     limit: int
+
+
+class Load(Op[RunRow], frozen=True, kw_only=True):
+    """A whole log from elsewhere, as it was; a run that has not ended waits here until somebody resumes it."""
+
+    events: tuple[Event, ...]
+    actor: str
 
 
 class Rebuild(Op[None], frozen=True, kw_only=True):

@@ -19,7 +19,7 @@ def refusal(body: AnyBody, row: RunRow, request: RequestRow | None, now: int) ->
 def _is_possible(body: AnyBody, row: RunRow) -> bool:
     match body:
         case b.ResumeRequested():
-            return row.status == "waiting" or (row.status == "failed" and not row.undoing)
+            return row.status in ("waiting", "running") or (row.status == "failed" and not row.undoing)
         case b.PauseRequested():
             return row.status not in ENDED and not row.cancelling
         case b.BudgetExtended() | b.AgentReturned():

@@ -89,8 +89,8 @@ class Store:
 
     async def open(self) -> Self:
         """Connect, make or migrate the schema, and take out the keys."""
-        await self._writer.mend(self._backend.open)
         try:
+            await self._writer.mend(self._backend.open)
             await self._take_out_keys()
         except BaseException:
             await self.close()
@@ -216,6 +216,16 @@ class Store:
         """Keep what a superseded worker still has, beside the log."""
         self._check_codec(events)
         await self._writer.submit(ops.KeepLate(events=tuple(events), blobs=await self._small(blobs)))
+
+    async def load(self, events: Sequence[Event], *, actor: str) -> RunRow:
+        """Take in a whole log from elsewhere, after the blobs that it refers to; a live run waits to be resumed."""
+        if not events:
+            raise InvalidAppend(run="", reason="a log has at least one event")
+        for event in events:
+            check_id(event.run)
+            if bool(event.key_id) != self.codec.is_private:
+                raise InvalidAppend(run=event.run, reason=f"event {event.seq} was not sealed by this store's codec")
+        return reveal_row(self.codec, await self._writer.submit(ops.Load(events=tuple(events), actor=actor)))
 
     async def rebuild(self, run: str) -> None:
         """Make everything anew that was made from a log: its row, labels, requests and references to blobs."""

@@ -9,14 +9,19 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from msgspec import MsgspecError
+from msgspec.structs import replace
 
-from limpet.errors import InvalidAppend, LimpetError, NotFound, StoreBusy
-from limpet.events import AnyBody, Codec, blobs_of
+from limpet.errors import InputConflict, InvalidAppend, LimpetError, NotFound, StoreBusy, Tampered
+from limpet.events import AnyBody, Codec, blobs_of, verify
+from limpet.events import bodies as b
+from limpet.state import ENDED
 from limpet.stores import appending, claiming, ops
 from limpet.stores.backend import Blocked, Misfit, Outcome, Tables
 from limpet.stores.blobs import Blob
+from limpet.stores.privacy import hide_row
+from limpet.stores.project import new_row
 from limpet.stores.rebuild import derive
-from limpet.stores.rows import Late, Snapshot
+from limpet.stores.rows import Late, RunRow, Snapshot
 from limpet.stores.transaction import Transaction, references
 
 __all__ = ["Begin", "commit", "transact"]
@@ -238,6 +243,31 @@ def _rebuild(tx: Transaction, op: ops.Rebuild) -> None:
     tx.tables.rewrite(derived.row, derived.requests, [known[blob] for blob in derived.blobs if blob in known])
 
 
+def _load(tx: Transaction, op: ops.Load) -> RunRow:
+    """The log as it was, its rows made from it; what it had under way elsewhere is not under way here."""
+    first, last = op.events[0], op.events[-1]
+    existing = tx.tables.row(first.run)
+    if existing is not None:
+        raise InputConflict(run=first.run, agent=existing.agent)
+    if verify(op.events).hash != last.hash:
+        raise Tampered(run=first.run, seq=last.seq, reason="its head does not fit")
+    log = [(event, tx.decode(event)) for event in op.events]
+    derived = derive(0, log, tx.codec)
+    tx.bring((), derived.blobs)
+    tx.need(derived.blobs)
+    row = replace(new_row(*log[0]), seq=last.seq, hash=last.hash, time=last.time)
+    number = tx.tables.add(hide_row(tx.codec, row))
+    tx.tables.insert(number, op.events, [body.command if isinstance(body, b.Command) else None for _, body in log])
+    _rebuild(tx, ops.Rebuild(run=first.run))
+    row = tx.row(first.run)
+    if row.worker is not None:
+        tx.write(row, (b.RunReleased(reason="it was loaded from elsewhere"),), op.actor)
+        row = tx.row(first.run)
+    if row.status not in ENDED:
+        tx.write(row, (b.PauseRequested(command=f"load:{last.hash.hex()[:32]}", reason="it was loaded"),), op.actor)
+    return tx.row(first.run)
+
+
 def _settle(tx: Transaction, op: ops.Settle) -> bool:
     """A store that has streams and was never asked was made without encryption."""
     encrypted = op.encrypted and tx.tables.is_new()
@@ -263,6 +293,7 @@ _PERFORM: dict[type[ops.Op[Any]], Callable[[Transaction, Any], object]] = {
     ops.PutChunk: _put_chunk,
     ops.EndUpload: _end_upload,
     ops.Collect: _collect,
+    ops.Load: _load,
     ops.Rebuild: _rebuild,
     ops.Recount: lambda tx, _: tx.tables.recount(),
     ops.Settle: _settle,

@@ -12,6 +12,7 @@ from limpet.errors import (
 from limpet.events import AnyBody, Limits, Wait, inline, verify
 from limpet.events import bodies as b
 from limpet.events.parts import Failure
+from limpet.state import Fold
 from limpet.stores import Missed, Tell
 from limpet.stores.conformance.suite import (
     Owner,
@@ -268,11 +269,17 @@ async def a_run_that_is_being_undone_cannot_be_resumed(world: World) -> None:
 
 
 @behaviour()
-async def a_running_run_cannot_be_resumed(world: World) -> None:
-    """There is nothing to resume."""
+async def a_resume_takes_back_a_pause_that_was_not_followed_yet(world: World) -> None:
+    """The run is still running; it goes on as if nobody had said anything."""
     await world.own()
-    error = await expect(WrongState, world.store.tell("r1", b.ResumeRequested(command="c1"), actor="ann"))
-    assert error.status == "running"
+    await world.store.tell("r1", b.PauseRequested(command="c1"), actor="ann")
+    await world.store.tell("r1", b.ResumeRequested(command="c2"), actor="ann")
+    row = await world.store.get("r1")
+    assert (row.status, row.worker is not None) == ("running", True)
+    folding = Fold()
+    async for event in world.store.log("r1"):
+        folding.add(event, world.store.decode(event))
+    assert not folding.pausing
 
 
 @behaviour()

@@ -1,0 +1,103 @@
+"""Faults: a store under a process that dies right before or right after a commit."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from limpet.errors import ConnectionLost, DefinitionError, LimpetError
+from limpet.events import KINDS, VOCABULARY, AnyBody
+from limpet.stores import Backend, Create, Inline, Missed, Release, Store, Taken, Tell, Transacted, ops
+from limpet.stores.backend import Outcome
+
+__all__ = ["Fault", "FaultyStore", "When", "events", "words"]
+
+When = Literal["before", "after"]
+Bodies = Sequence[AnyBody]
+
+
+@dataclass
+class Fault:
+    """Where a process dies: about the n-th commit of events that match."""
+
+    when: When
+    matches: Callable[[Bodies], bool]
+    nth: int = 1
+
+    def is_here(self, when: When, bodies: Bodies) -> bool:
+        """Count down; whether this is the place."""
+        self.nth -= when == self.when and self.matches(bodies)
+        return self.nth == 0
+
+
+def events(kind: str, facts: Mapping[str, Any]) -> Callable[[Bodies], bool]:
+    """What matches commits with an event of a kind that says this; any commit, if nothing is said."""
+    if kind and kind not in {each.name for each in KINDS}:
+        raise DefinitionError(what="A crash", reason=f"no event is called {kind!r}")
+
+    def fits(body: AnyBody) -> bool:
+        named = not kind or VOCABULARY.kind_of(body).name == kind
+        return named and all(getattr(body, name, None) == value for name, value in facts.items())
+
+    return lambda bodies: not (kind or facts) or any(map(fits, bodies))
+
+
+def words(bodies: Bodies) -> str:
+    """Events in words: `step.started pay#1`."""
+    return ", ".join(f"{VOCABULARY.kind_of(body).name} {_name(body)}".strip() for body in bodies) or "a transaction"
+
+
+def _name(body: AnyBody) -> str:
+    loop = getattr(body, "loop", None)
+    return str(getattr(body, "name", None) or "") if loop is None else f"{loop}/{getattr(body, 'number', '')}"
+
+
+class FaultyStore(Store):
+    """A store whose worker dies at faults: it hears of nothing any more, and writes nothing. Others go on."""
+
+    def __init__(self, backend: Backend) -> None:
+        super().__init__(backend, Inline())
+        self.faults: list[Fault] = []
+        self.died_at = ""
+        """The events of the commit about which it died, in words."""
+        self.is_down = False
+        self.die: Callable[[], object] = lambda: None
+        """Told when it dies."""
+
+    def _commit(self, batch: Sequence[ops.Op[Any]]) -> list[Outcome]:
+        return [self._one(op) for op in batch]
+
+    def _one(self, op: ops.Op[Any]) -> Outcome:
+        self._come("before", _bodies(op))
+        if self._is_deaf(op):
+            return _silence(op)
+        [done] = super()._commit([op])
+        if not isinstance(done, LimpetError | Missed | Taken):
+            self._come("after", [each.body for each in done.events] if isinstance(done, Transacted) else _bodies(op))
+        return _silence(op) if self._is_deaf(op) else done
+
+    def _come(self, when: When, bodies: Bodies | None) -> None:
+        if bodies is not None and not self.is_down and any([fault.is_here(when, bodies) for fault in self.faults]):
+            self.is_down, self.died_at = True, words(bodies)
+            self.die()
+
+    def _is_deaf(self, op: ops.Op[Any]) -> bool:
+        """Whether it comes from the process that died: creations and commands come from others."""
+        others = isinstance(op, ops.Append) and all(isinstance(leg, Create | Tell) for leg in op.legs)
+        return self.is_down and not others
+
+
+def _bodies(op: ops.Op[Any]) -> Bodies | None:
+    """The events of a commit; nothing for one that adds none to a log by itself."""
+    if isinstance(op, ops.Append):
+        return [body for leg in op.legs for body in _leg(leg)]
+    return () if isinstance(op, ops.Transact) else None
+
+
+def _leg(leg: ops.Leg) -> Bodies:
+    if isinstance(leg, ops.Extend):
+        return [sealed.body for sealed in leg.events]
+    return () if isinstance(leg, Release) else leg.bodies
+
+
+def _silence(op: ops.Op[Any]) -> Outcome:
+    return () if isinstance(op, ops.Claim) else ConnectionLost(reason="its process was killed")

@@ -1,0 +1,69 @@
+"""Runs in files: out of one store, into another."""
+
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import limpet
+from limpet import testing
+
+
+@limpet.tool(effect="once", name="bundle_act")
+async def bundle_act(what: str) -> str:
+    return what * 5000
+
+
+@limpet.agent(name="bundled")
+async def bundled(run: limpet.Run, what: str) -> int:
+    text = await run.step(bundle_act, what)
+    await run.ask("go on?")
+    return len(text + await run.step(bundle_act, what))
+
+
+async def test_a_run_moves_to_another_store(tmp_path: Path, postgres_schema: str) -> None:
+    """With its blobs, its waits and its hashes; it goes on there when it is resumed, with no action repeated."""
+    path = tmp_path / "run.zip"
+    async with testing.app(bundled) as app:
+        await app.start(bundled, "ab", id="r1")
+        await app.settle()
+        await app.export("r1", path)
+        before = await app.log("r1")
+    with zipfile.ZipFile(path) as bundle:
+        assert bundle.read("log.jsonl").count(b"\n") == len(before)
+    for url in (f"sqlite:///{tmp_path}/other.db", postgres_schema):
+        async with limpet.open(url, agents=[bundled]) as other:
+            handle = await other.load(path)
+            assert (await handle.info()).waits_for == "operator:paused"
+            assert (await other.log("r1"))[: len(before)] == before
+            await other.verify("r1")
+            assert await other.store.check_rows("r1") == []
+            with pytest.raises(limpet.InputConflict):
+                await other.load(path)
+            await other.approve((await other.inbox())[0], by="ann")
+            await other.resume("r1")
+            assert await handle.result(timeout="30s") == 20_000
+            steps = [event for event in await other.log("r1") if event.kind == "step.started"]
+            assert [event.body["number"] for event in steps] == [1, 2]
+
+
+async def test_a_changed_file_is_refused(tmp_path: Path) -> None:
+    """By its hashes, before anything is stored; as is a file that is no bundle."""
+    path = tmp_path / "run.zip"
+    async with testing.app(bundled) as app:
+        await app.start(bundled, "ab", id="r1")
+        await app.settle()
+        await app.export("r1", path)
+    with zipfile.ZipFile(path) as bundle:
+        parts = {name: bundle.read(name) for name in bundle.namelist()}
+    parts["log.jsonl"] = parts["log.jsonl"].replace(b"go on?", b"go ON?")
+    with zipfile.ZipFile(path, "w") as bundle:
+        for name, data in parts.items():
+            bundle.writestr(name, data)
+    async with testing.app(bundled) as app:
+        with pytest.raises(limpet.Tampered):
+            await app.load(path)
+        path.write_bytes(b"nothing")
+        with pytest.raises(limpet.InvalidBundle):
+            await app.load(path)
+        assert await app.runs() == []
