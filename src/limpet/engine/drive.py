@@ -14,7 +14,7 @@ from limpet.engine.agents import Agent
 from limpet.engine.blocking import run_blocking
 from limpet.engine.execution import SECOND, Execution, Kit, move_to
 from limpet.engine.failures import failure_of
-from limpet.engine.history import History
+from limpet.engine.memory import Memory
 from limpet.engine.place import enter_agent
 from limpet.engine.run import Run
 from limpet.engine.scopes import Scope
@@ -22,10 +22,10 @@ from limpet.engine.turnstile import QUIET
 from limpet.engine.undo import Undo, undoable
 from limpet.engine.waits import Waits
 from limpet.errors import ConnectionLost, Divergence, InvalidValue, LeaseLost, LimpetError, StoreBusy
-from limpet.events import AnyBody, Event, Failure, Wait
+from limpet.events import AnyBody, Failure, Wait
 from limpet.events import bodies as b
 from limpet.journal import Journal
-from limpet.state import AgentState, Fold
+from limpet.state import AgentState
 from limpet.state.fold import PAUSED
 from limpet.state.patch import Working
 from limpet.stores import Claimed, Leg, Tell
@@ -49,10 +49,7 @@ class Drive:
         self.fence = claimed.row.fence
         self.wake: int | None = None
         """When the run that was parked here must be looked at again."""
-        self._history = History()
-        self._turns: dict[str, AgentState] = {}
-        self._created: b.RunCreated | None = None
-        self._last = self._lay_since = 0
+        self._memory = Memory()
         self._look = asyncio.Event()
         self._draining = False
         self._journal: Journal | None = None
@@ -109,7 +106,9 @@ class Drive:
 
     async def drive(self) -> None:
         """Until the run has left this worker."""
-        self._journal = journal = await Journal.open(self._kit.store, self._claimed, self._kit.now, learn=self._learn)
+        self._journal = journal = await Journal.open(
+            self._kit.store, self._claimed, self._kit.now, learner=self._memory
+        )
         self._x = x = self._execution()
         refused = None if journal.fold.cancel is not None else await self._unfit()
         if refused is not None:
@@ -117,29 +116,15 @@ class Drive:
         elif journal.fold.cancel is not None:
             await self._cancel()
         else:
-            x.is_ending = self._history.is_undoing
+            x.is_ending = self._memory.history.is_undoing
             await self._enter(x)
-
-    def _learn(self, event: Event, body: AnyBody, fold: Fold) -> None:
-        self._history.learn(event, body)
-        if isinstance(body, b.RunClaimed):
-            self._lay_since, self._last = self._last, event.time
-            return
-        self._last = event.time
-        if isinstance(body, b.RunCreated):
-            self._created = body
-        elif isinstance(body, b.TurnStarted):
-            inner = f"{body.loop}/"
-            self._turns = {loop: state for loop, state in self._turns.items() if not loop.startswith(inner)}
-            self._turns[body.loop] = fold.working.freeze()
 
     def _execution(self) -> Execution:
         assert self._journal is not None
-        assert self._created is not None
-        x = Execution(self._kit, self._journal, self._history, self._agent)
-        created = self._created
+        assert self._memory.created is not None
+        x = Execution(self._kit, self._journal, self._memory, self._agent)
+        created = self._memory.created
         x.deadline, x.user, x.session = created.deadline, created.user, created.session
-        x.turns = self._turns
         x.working = Working(AgentState())
         if created.initial is not None:
             x.working.apply(created.initial)
@@ -151,20 +136,20 @@ class Drive:
         """Why the run must not be resumed by itself: a key, and why in words."""
         row, rules = self._claimed.row, self._agent.rules
         assert self._journal is not None
-        assert self._created is not None
+        assert self._memory.created is not None
         if row.deaths >= MAX_DEATHS:
             return "quarantined", f"{row.deaths} workers in a row died with it"
-        if rules.max_age is not None and self._kit.now() - self._lay_since > rules.max_age:
+        if rules.max_age is not None and self._kit.now() - self._memory.lay_since > rules.max_age:
             return "too old", "it lay still for longer than its agent allows"
         try:
-            self._agent.input_shape.load(await self._kit.store.unpack(self._created.input))
+            self._agent.input_shape.load(await self._kit.store.unpack(self._memory.created.input))
         except InvalidValue as error:
             return "input", f"its input is not what {self._agent.name} declares now: {error.reason}"
         return None
 
     async def _enter(self, x: Execution) -> None:
         """Enter the agent's function, and see it through."""
-        assert self._created is not None
+        assert self._memory.created is not None
         assert self._waits is not None
         run: Run[Any] = Run(x, self._waits)
         args = (await self._input(),) if self._agent.takes_input else ()
@@ -186,8 +171,8 @@ class Drive:
                 await self._cut(task)
 
     async def _input(self) -> Any:
-        assert self._created is not None
-        return self._agent.input_shape.load(await self._kit.store.unpack(self._created.input))
+        assert self._memory.created is not None
+        return self._agent.input_shape.load(await self._kit.store.unpack(self._memory.created.input))
 
     async def _function(self, run: Run[Any], args: Sequence[Any]) -> Any:
         enter_agent()
@@ -336,7 +321,7 @@ class Drive:
         legs = [
             Tell(run=child.run, bodies=(command,), actor=self._kit.worker, optional=True) for child in state.children
         ]
-        if withdrawn and not self._history.is_undoing:
+        if withdrawn and not self._memory.history.is_undoing:
             self._journal.add(*withdrawn)
         if await self._undo():
             await self._end(b.RunCancelled(reason=reason), (), legs=legs)
@@ -409,9 +394,9 @@ class Drive:
                 return done
 
     def _told_parent(self, ended: AnyBody, failure: Failure | None) -> tuple[Leg, ...]:
-        assert self._created is not None
+        assert self._memory.created is not None
         assert self._journal is not None
-        parent = self._created.parent
+        parent = self._memory.created.parent
         if parent is None or parent.mode not in ("call", "handoff"):
             return ()
         outcome: Any = {b.RunCompleted: "completed", b.RunFailed: "failed"}.get(type(ended), "cancelled")

@@ -16,7 +16,8 @@ from limpet.engine.agents import Agent
 from limpet.engine.call import Call
 from limpet.engine.functions import Bound
 from limpet.engine.handle import Port
-from limpet.engine.history import History, Record
+from limpet.engine.history import Record
+from limpet.engine.memory import Memory
 from limpet.engine.replay import Replay
 from limpet.engine.scopes import Scope
 from limpet.engine.tools import Tool
@@ -89,8 +90,9 @@ class Kit:
 class Execution:
     """What the verbs of one run share while a worker drives it."""
 
-    def __init__(self, kit: Kit, journal: Journal, history: History, agent: Agent[Any, Any]) -> None:
-        self.kit, self.journal, self.history, self.agent = kit, journal, history, agent
+    def __init__(self, kit: Kit, journal: Journal, memory: Memory, agent: Agent[Any, Any]) -> None:
+        self.kit, self.journal, self.agent = kit, journal, agent
+        self.history = history = memory.history
         self.run = journal.run
         self.replay = Replay(self.run, history)
         self.turnstile = Turnstile(record.end for record in history.records.values() if record.end is not None)
@@ -114,8 +116,7 @@ class Execution:
         self.waiting: Mapping[str, Slot] = {}
         """What the code waits for."""
         self.touched = kit.clock.ticks()
-        self.turns: Mapping[str, AgentState] = {}
-        """What the agent knew at the start of the current turn of each loop."""
+        self.memory = memory
         self.versions: dict[str, dict[str, bool]] = {}
         """What was chosen here, and may not be in the log yet."""
         self.is_ending = False
@@ -318,7 +319,7 @@ class Execution:
 
     def begin_turn(self, loop: str) -> None:
         """The code enters a loop at its current turn, and knows what it knew at its start."""
-        self.working = Working(self.turns[loop])
+        self.working = Working(self.memory.states[loop])
         self.patched += 1
 
     def flag(self, flag: str) -> None:

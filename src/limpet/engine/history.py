@@ -157,9 +157,13 @@ class History:
 
     def _open(self, event: Event, body: Opening) -> Record:
         """A new record; one that was opened before, and ended with a failure of the run, begins anew."""
-        if body.name not in self.records:
-            self._scopes.setdefault(scope_of(body.name), []).append(body.name)
-        record = self.records[body.name] = Record(body.name, body, event.time)
+        return self.put(Record(body.name, body, event.time))
+
+    def put(self, record: Record) -> Record:
+        """Keep a record."""
+        if record.name not in self.records:
+            self._scopes.setdefault(scope_of(record.name), []).append(record.name)
+        self.records[record.name] = record
         return record
 
     def _settle(self, event: Event, body: Settling) -> None:
@@ -195,6 +199,9 @@ class History:
     def _forget(self, record: Record) -> None:
         if isinstance(record.settled, b.WaitEnded) and record.settled.event is not None:
             self.commands.pop(record.settled.event, None)
+        if isinstance(record.opened, b.RequestOpened):
+            self.expired.pop(record.opened.request, None)
+            self.escalations.pop(record.opened.request, None)
 
 
 def scope_of(name: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Self
 
 from limpet.events import AnyBody, Sealed, seal_all
 from limpet.events import bodies as b
-from limpet.journal.snapshots import Learn, Loaded, load_whole, save
+from limpet.journal.snapshots import Learner, Loaded, load_whole, save
 from limpet.policy.checkpoint import snapshot_due
 from limpet.state import Fold, RunState
 from limpet.state.patch import Working
@@ -38,7 +38,7 @@ class Journal:
     """A claimed run's log: what it says so far, and the way to add to it."""
 
     def __init__(
-        self, store: Store, claimed: Claimed, loaded: Loaded, now: Callable[[], int], learn: Learn | None = None
+        self, store: Store, claimed: Claimed, loaded: Loaded, now: Callable[[], int], learner: Learner | None = None
     ) -> None:
         assert claimed.row.worker is not None
         self.run, self.fence, self._actor = claimed.row.id, claimed.row.fence, claimed.row.worker
@@ -47,7 +47,7 @@ class Journal:
         """The last event that came from elsewhere, as far as this journal has folded."""
         self._store = store
         self._now = now
-        self._learn = learn
+        self._learner = learner
         self._fold = Fold(loaded.state)
         self._ahead = Working(loaded.state.working)
         self._buffer: list[AnyBody] = []
@@ -60,14 +60,16 @@ class Journal:
         self._tail_bytes, self._tail_events = loaded.tail_bytes, loaded.tail_events
 
     @classmethod
-    async def open(cls, store: Store, claimed: Claimed, now: Callable[[], int], *, learn: Learn | None = None) -> Self:
+    async def open(
+        cls, store: Store, claimed: Claimed, now: Callable[[], int], *, learner: Learner | None = None
+    ) -> Self:
         """The journal of a run that was just claimed; `now` is an estimate of the store's clock.
 
-        `learn` is told every event of the log, from the first to the last, whoever wrote it, as soon as it is known to
-        be stored: for whoever must know more than the state.
+        `learner` is told every event of the log, from the first to the last, whoever wrote it, as soon as it is known
+        to be stored: for whoever must know more than the state. A snapshot may have kept what it has learnt.
         """
-        loaded = await load_whole(store, claimed.row.id, at_most=claimed.row.seq, learn=learn)
-        return cls(store, claimed, loaded, now, learn)
+        loaded = await load_whole(store, claimed.row.id, at_most=claimed.row.seq, learner=learner)
+        return cls(store, claimed, loaded, now, learner)
 
     @property
     def state(self) -> RunState:
@@ -186,7 +188,8 @@ class Journal:
             tail_bytes=self._tail_bytes, tail_events=self._tail_events, snapshot_bytes=self._snapshot_bytes
         ):
             return False
-        self._snapshot_bytes = await save(self._store, self.head, self.state)
+        memory = self._learner.dump() if self._learner is not None else None
+        self._snapshot_bytes = await save(self._store, self.head, self.state, memory)
         self._tail_bytes = self._tail_events = 0
         return True
 
@@ -247,8 +250,8 @@ class Journal:
     def _take_in(self, events: Sequence[Sealed]) -> None:
         for sealed in events:
             self._fold.add(sealed.event, sealed.body)
-            if self._learn is not None:
-                self._learn(sealed.event, sealed.body, self._fold)
+            if self._learner is not None:
+                self._learner.learn(sealed.event, sealed.body, self._fold)
             self._tail_bytes += len(sealed.event.body)
         self._tail_events += len(events)
         self.head = events[-1].event.head

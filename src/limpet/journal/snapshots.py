@@ -1,34 +1,44 @@
 """Snapshots: cached states of a run. Deleting them all changes no answer; one that cannot be read is not used."""
 
-from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Raw, Struct, UnsetType
 
 from limpet.events import AnyBody, Event, Head
 from limpet.events.values import encode
 from limpet.state import Fold, RunState
 from limpet.stores import Store
 
-__all__ = ["VERSION", "Learn", "Loaded", "load", "load_whole", "save"]
+__all__ = ["VERSION", "Learner", "Loaded", "load", "load_whole", "save"]
 
 # Grows when RunState changes in a way that older snapshots do not fit; those are then folded anew from the log.
 VERSION = 1
 
 
-Learn = Callable[[Event, AnyBody, Fold], object]
-"""Something that is told every event of a log, in order, and what all events up to it fold to."""
+class Learner(Protocol):
+    """Something that is told every event of a log, in order; a snapshot may keep what it has learnt."""
+
+    def learn(self, event: Event, body: AnyBody, fold: Fold, /) -> None:
+        """Take in the next event; `fold` is what all events up to it fold to."""
+
+    def dump(self) -> bytes | None:
+        """What it has learnt so far, as JSON; nothing if a snapshot need not keep it."""
+
+    def restore(self, data: bytes, /) -> bool:
+        """Go on from there; false if it cannot be read, with nothing learnt."""
 
 
 class _Stored(Struct, frozen=True):
     version: int
     state: RunState
+    memory: Raw | UnsetType = UNSET
+    """What a learner had learnt by then."""
 
 
-async def save(store: Store, at: Head, state: RunState) -> int:
-    """Store a state as it was at a head; its size in bytes."""
-    data = encode(_Stored(VERSION, state))
+async def save(store: Store, at: Head, state: RunState, memory: bytes | None = None) -> int:
+    """Store a state as it was at a head, and what was learnt by then; its size in bytes."""
+    data = encode(_Stored(VERSION, state, UNSET if memory is None else Raw(memory)))
     await store.save_snapshot(state.run, at, data)
     return len(data)
 
@@ -49,9 +59,15 @@ async def load(store: Store, run: str, *, at_most: int | None = None) -> RunStat
     return (await load_whole(store, run, at_most=at_most)).state
 
 
-async def load_whole(store: Store, run: str, *, at_most: int | None = None, learn: Learn | None = None) -> Loaded:
-    """The state of a run from the newest snapshot that fits, and the log after it; whoever learns needs all of it."""
-    state, snapshot_bytes = (None, 0) if learn is not None else await _newest(store, run, at_most)
+async def load_whole(store: Store, run: str, *, at_most: int | None = None, learner: Learner | None = None) -> Loaded:
+    """The state of a run from the newest snapshot that fits, and the log after it.
+
+    Whoever learns needs all of it, or a snapshot that kept what was learnt.
+    """
+    stored, snapshot_bytes = await _newest(store, run, at_most)
+    if learner is not None and (stored is None or not _remembers(stored, learner)):
+        stored, snapshot_bytes = None, 0
+    state = stored.state if stored is not None else None
     folding = Fold(state)
     tail_bytes = tail_events = 0
     async for event in store.log(run, after=state.position.seq if state else 0):
@@ -59,13 +75,17 @@ async def load_whole(store: Store, run: str, *, at_most: int | None = None, lear
             break
         body = store.decode(event)
         folding.add(event, body)
-        if learn is not None:
-            learn(event, body, folding)
+        if learner is not None:
+            learner.learn(event, body, folding)
         tail_bytes, tail_events = tail_bytes + len(event.body), tail_events + 1
     return Loaded(folding.freeze(), snapshot_bytes, tail_bytes, tail_events)
 
 
-async def _newest(store: Store, run: str, at_most: int | None) -> tuple[RunState | None, int]:
+def _remembers(stored: _Stored, learner: Learner) -> bool:
+    return not isinstance(stored.memory, UnsetType) and learner.restore(bytes(stored.memory))
+
+
+async def _newest(store: Store, run: str, at_most: int | None) -> tuple[_Stored | None, int]:
     """The newest snapshot, if it is of this log and can be read, and its size."""
     found = await store.snapshot(run, at_most=at_most)
     if found is None:
@@ -73,13 +93,13 @@ async def _newest(store: Store, run: str, at_most: int | None) -> tuple[RunState
     anchor = await store.read(run, after=found.seq - 1, limit=1)
     if not anchor or anchor[0].hash != found.hash:
         return None, 0
-    state = _decode(found.data)
-    return state, len(found.data) if state else 0
+    stored = _decode(found.data)
+    return stored, len(found.data) if stored else 0
 
 
-def _decode(data: bytes) -> RunState | None:
+def _decode(data: bytes) -> _Stored | None:
     try:
         stored = msgspec.json.decode(data, type=_Stored)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
-    return stored.state if stored.version == VERSION else None
+    return stored if stored.version == VERSION else None

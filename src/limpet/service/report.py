@@ -6,7 +6,6 @@ from typing import Any, Literal
 from limpet.engine.views import Request, RunInfo
 from limpet.events import AnyBody, Event, Failure
 from limpet.events import bodies as b
-from limpet.journal.snapshots import load_whole
 from limpet.service.app import App
 from limpet.state import Fold
 
@@ -62,8 +61,12 @@ class Report:
 
 async def report(app: App, run: str) -> Report:
     """The report on a run."""
-    steps = _Steps()
-    state = (await load_whole(app.store, run, learn=steps.learn)).state
+    steps, folding = _Steps(), Fold()
+    async for event in app.store.log(run):
+        body = app.store.decode(event)
+        folding.add(event, body)
+        steps.learn(event, body)
+    state = folding.freeze()
     return Report(
         info=await app.info(run),
         wake=state.wake,
@@ -80,7 +83,7 @@ class _Steps:
     def __init__(self) -> None:
         self.found: dict[int, StepInfo] = {}
 
-    def learn(self, event: Event, body: AnyBody, _: Fold) -> None:
+    def learn(self, event: Event, body: AnyBody) -> None:
         """Take in one event."""
         match body:
             case b.StepStarted():

@@ -12,17 +12,18 @@ from msgspec.structs import replace
 
 from limpet.clock import FrozenClock
 from limpet.errors import InvalidPatch, LeaseLost, StoreUnavailable, Tampered, UnknownEvent
-from limpet.events import Codec, PlanItem, Revision, StatePatch, Wait, canonical, inline
+from limpet.events import AnyBody, Codec, Event, PlanItem, Revision, StatePatch, Wait, canonical, inline, parse
 from limpet.events import bodies as b
+from limpet.events.values import encode
 from limpet.journal import Journal, load, verify_run
 from limpet.journal.snapshots import save
-from limpet.state import fold
+from limpet.state import Fold, fold
 from limpet.stores import Create, Inline
 from limpet.stores.backend import Outcome
 from limpet.stores.conformance import Harness, World
 from limpet.stores.conformance.suite import answered, asked, completed, created, signalled, started
 from limpet.stores.memory import MemoryBackend
-from limpet.stores.ops import Op
+from limpet.stores.ops import Claimed, Op
 from limpet.stores.sqlite import SqliteBackend
 
 
@@ -390,16 +391,49 @@ async def test_what_came_too_late_keeps_its_blobs(world: World) -> None:
     assert await world.store.unpack(payload) == "x" * 10_000
 
 
+class Learning:
+    """Learns which events there are."""
+
+    def __init__(self) -> None:
+        self.learnt: list[int] = []
+
+    def learn(self, event: Event, body: AnyBody, fold: Fold) -> None:  # noqa: ARG002
+        self.learnt.append(event.seq)
+
+    def dump(self) -> bytes | None:
+        return encode(self.learnt)
+
+    def restore(self, data: bytes) -> bool:
+        self.learnt[:] = parse(data)
+        return True
+
+
+async def test_what_was_learnt_is_kept_in_a_snapshot(world: World) -> None:
+    """And learnt on from there; without the snapshot the same is learnt from the log."""
+    await world.create("r1")
+    await world.worker()
+    [claimed] = await world.claim()
+    journal = await Journal.open(world.store, claimed, world.clock.now, learner=Learning())
+    await journal.append(*(b.StatePatched(name=f"patch#{n}", patch=StatePatch(goal="x" * 4000)) for n in range(20)))
+    assert await journal.snapshot_if_due()
+    await journal.append(started())
+    row = await world.store.get("r1")
+    again = [Learning(), Learning()]
+    await Journal.open(world.store, Claimed(row, died=False), world.clock.now, learner=again[0])
+    await world.store.drop_snapshots("r1", [seq for seq, _ in await world.store.snapshots("r1")])
+    await Journal.open(world.store, Claimed(row, died=False), world.clock.now, learner=again[1])
+    assert again[0].learnt == again[1].learnt == list(range(1, 24))
+
+
 async def test_somebody_learns_every_event_once_and_in_order(world: World) -> None:
     """From before the journal was opened, of its own, and of others'."""
     await world.create("r1")
     await world.store.tell("r1", signalled("early", command="c1"), actor="ann")
     await world.worker()
     [claimed] = await world.claim()
-    learnt: list[int] = []
-    journal = await Journal.open(
-        world.store, claimed, world.clock.now, learn=lambda event, *_: learnt.append(event.seq)
-    )
+    learner = Learning()
+    learnt = learner.learnt
+    journal = await Journal.open(world.store, claimed, world.clock.now, learner=learner)
     assert learnt == [1, 2, 3]
     await world.store.tell("r1", signalled("late", command="c2"), actor="ann")
     await journal.append(started())

@@ -1,0 +1,143 @@
+"""What a worker remembers of a run's log while it drives it, and the form in which a snapshot keeps that.
+
+It is learnt event by event, or taken from a snapshot and learnt on from there: what happened in turns that are over is
+not needed, so a run of many turns is entered as fast as a short one.
+"""
+
+from typing import Any
+
+import msgspec
+from msgspec import Raw, Struct
+
+from limpet.engine.history import History, Record
+from limpet.events import VOCABULARY, AnyBody, Event
+from limpet.events import bodies as b
+from limpet.events.values import encode
+from limpet.state import AgentState, Fold
+
+__all__ = ["Memory"]
+
+
+class _Body(Struct, frozen=True, array_like=True):
+    """A body with its stored name."""
+
+    kind: str
+    version: int
+    body: Raw
+
+
+class _Record(Struct, frozen=True, array_like=True):
+    opened: _Body
+    time: int
+    end: int | None
+    settled: _Body | None
+    latest: _Body | None
+    resolutions: int
+
+
+class _Memory(Struct, frozen=True):
+    created: _Body
+    last: int
+    lay_since: int
+    states: dict[str, AgentState]
+    records: list[_Record]
+    commands: dict[int, _Body]
+    expired: list[_Body]
+    escalations: dict[str, list[_Body]]
+    signals: dict[str, list[int]]
+    flags: list[tuple[int, str]]
+    turns: dict[str, int]
+    last_number: int
+    last_child: int
+    is_undoing: bool
+
+
+class Memory:
+    """A run's history, and what its agent knew at the start of each current turn."""
+
+    def __init__(self) -> None:
+        self.history = History()
+        self.states: dict[str, AgentState] = {}
+        """What the agent knew at the start of the current turn of each loop."""
+        self.created: b.RunCreated | None = None
+        self.last = self.lay_since = 0
+        """When the last event was, and the last one before the claim."""
+
+    def learn(self, event: Event, body: AnyBody, fold: Fold) -> None:
+        """Take in the next event."""
+        self.history.learn(event, body)
+        if isinstance(body, b.RunClaimed):
+            self.lay_since, self.last = self.last, event.time
+            return
+        self.last = event.time
+        if isinstance(body, b.TurnStarted):
+            inner = f"{body.loop}/"
+            self.states = {loop: state for loop, state in self.states.items() if not loop.startswith(inner)}
+            self.states[body.loop] = fold.working.freeze()
+        elif isinstance(body, b.RunCreated):
+            self.created = body
+
+    def dump(self) -> bytes | None:
+        """As a snapshot keeps it; nothing where that would save nothing, because there are no turns."""
+        history = self.history
+        if self.created is None or not history.turns:
+            return None
+        return encode(
+            _Memory(
+                created=_dump(self.created),
+                last=self.last,
+                lay_since=self.lay_since,
+                states=self.states,
+                records=[_dump_record(record) for record in history.records.values()],
+                commands={seq: _dump(body) for seq, body in history.commands.items()},
+                expired=[_dump(body) for body in history.expired.values()],
+                escalations={name: [_dump(each) for each in all] for name, all in history.escalations.items()},
+                signals={name: seqs for name, seqs in history.signals.items() if seqs},
+                flags=history.flags,
+                turns=history.turns,
+                last_number=history.last_number,
+                last_child=history.last_child,
+                is_undoing=history.is_undoing,
+            )
+        )
+
+    def restore(self, data: bytes) -> bool:
+        """Go on from what a snapshot kept; false if it cannot be read."""
+        try:
+            kept = msgspec.json.decode(data, type=_Memory)
+        except msgspec.MsgspecError:
+            return False
+        self.created = _load(kept.created)
+        self.last, self.lay_since, self.states = kept.last, kept.lay_since, kept.states
+        history = self.history
+        for record in kept.records:
+            history.put(_load_record(record))
+        history.commands = {seq: _load(body) for seq, body in kept.commands.items()}
+        history.expired = {body.request: body for body in map(_load, kept.expired)}
+        history.escalations = {name: [_load(each) for each in all] for name, all in kept.escalations.items()}
+        history.signals, history.flags, history.turns = kept.signals, kept.flags, kept.turns
+        history.last_number, history.last_child = kept.last_number, kept.last_child
+        history.is_undoing = kept.is_undoing
+        return True
+
+
+def _dump(body: AnyBody) -> _Body:
+    kind = VOCABULARY.kind_of(body)
+    return _Body(kind.name, kind.version, Raw(encode(body)))
+
+
+def _load(stored: _Body) -> Any:
+    return VOCABULARY.decode(stored.kind, stored.version, bytes(stored.body))
+
+
+def _dump_record(record: Record) -> _Record:
+    settled = None if record.settled is None else _dump(record.settled)
+    latest = None if record.latest is None else _dump(record.latest)
+    return _Record(_dump(record.opened), record.time, record.end, settled, latest, record.resolutions)
+
+
+def _load_record(stored: _Record) -> Record:
+    opened: Any = _load(stored.opened)
+    settled = None if stored.settled is None else _load(stored.settled)
+    latest = None if stored.latest is None else _load(stored.latest)
+    return Record(opened.name, opened, stored.time, stored.end, settled, latest, stored.resolutions)
