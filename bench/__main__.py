@@ -11,13 +11,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 import apsw
 import psycopg
 
+from bench import runs
 from limpet import open_store
 from limpet.clock import SystemClock
 from limpet.events import Head, inline, seal
@@ -40,6 +41,7 @@ class Ground(NamedTuple):
 
 def main() -> None:
     """Measure in turn, and print medians with their ratios."""
+    runs.quiet()
     found: dict[tuple[str, str], list[float]] = {}
     with postgres_server() as server:
         grounds = {f"SQLite {apsw.sqlite_lib_version()}": sqlite, server.version: server.ground}
@@ -49,9 +51,18 @@ def main() -> None:
                 for title, measure in MEASURES.items():
                     with ground() as fresh:
                         found.setdefault((name, title), []).append(measure(fresh))
+                with ground() as fresh:
+                    for title, figure in asyncio.run(runs.measure(fresh.url)).items():
+                        found.setdefault((name, title), []).append(figure)
+        print("resumes", file=sys.stderr)
+        turns = runs.TURNS if "--full" in sys.argv else runs.SOME_TURNS
+        resumes = {name: _resumes(ground, turns) for name, ground in grounds.items()}
     print(f"\n{os.cpu_count()} cores, medians of {ROUNDS} rounds, 1 KB an event, durable commits")
     for name in grounds:
         report(name, {measure: statistics.median(found[name, measure]) for measure in MEASURES})
+        report_runs({measure: statistics.median(found[name, measure]) for measure in (*MEASURES, *RUNS)})
+        for title, figure in resumes[name].items():
+            print(f"  {title + ' resumed, with opening':32} {figure:>17.0f} ms")
 
 
 def report(name: str, median: dict[str, float]) -> None:
@@ -71,6 +82,25 @@ def report(name: str, median: dict[str, float]) -> None:
     print(f"\n{name}")
     for title, figure, ratio in rows:
         print(f"  {title:32} {figure:>20}   {ratio}")
+
+
+def report_runs(median: dict[str, float]) -> None:
+    """The same for whole runs."""
+    bare = median["bare commit"]
+    for kind, aim in (("read", 3), ("effect", 5)):
+        one, many = median[f"one {kind}"], median[f"many {kind}s"]
+        aims = f"{one / bare:.2f}× a bare commit (aim: at most {aim}×)"
+        print(f"  {f'one run, {runs.STEPS} {kind}s':32} {one:>14.0f} µs each   {aims}")
+        share = f"1/{median['store, 200 callers'] / many:.1f} of the store's events"
+        print(f"  {f'{runs.RUNS} runs of {runs.EACH} {kind}s at once':32} {many:>12,.0f} steps/s   {share}")
+
+
+def _resumes(ground: Callable[[], AbstractContextManager[Ground]], turns: int) -> dict[str, float]:
+    with ground() as fresh:
+        return asyncio.run(runs.measure_resumes(fresh.url, turns))
+
+
+RUNS = ("one read", "many reads", "one effect", "many effects")
 
 
 # Our store

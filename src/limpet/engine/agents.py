@@ -21,6 +21,8 @@ __all__ = ["Agent", "Budget", "Rules", "agent"]
 
 In = TypeVar("In")
 Out = TypeVar("Out")
+In_contra = TypeVar("In_contra", contravariant=True)
+Out_co = TypeVar("Out_co", covariant=True)
 S = TypeVar("S")
 Exclusive = Literal["session", "user"]
 
@@ -67,7 +69,7 @@ class Rules:
     """A run that lay still for longer waits for an operator."""
 
 
-class Agent(Generic[In, Out]):
+class Agent(Generic[In_contra, Out_co]):
     """A named, versioned function that makes durable runs."""
 
     def __init__(self, fn: Callable[..., Any], name: str, rules: Rules) -> None:

@@ -1,0 +1,102 @@
+"""How fast runs are: one alone, 200 at once, replayed, resumed in turns. On the same stores as the bare loops."""
+
+import asyncio
+import logging
+import time
+from typing import Any
+
+import limpet
+
+BODY = "x" * 900
+STEPS, RUNS, EACH = 300, 200, 10
+REPLAYED, TURNS = 10_000, 100_000
+SOME_TURNS = 2_000
+
+
+@limpet.tool(effect="none")
+async def bench_read(n: int) -> str:  # noqa: ARG001
+    return BODY
+
+
+@limpet.tool(effect="idempotent")
+async def bench_act(n: int) -> str:  # noqa: ARG001
+    return BODY
+
+
+@limpet.tool(effect="none")
+async def bench_small(n: int) -> int:
+    return n
+
+
+@limpet.agent(name="bench_reads")
+async def reads(run: limpet.Run, steps: int) -> None:
+    for n in range(steps):
+        await run.step(bench_read, n)
+
+
+@limpet.agent(name="bench_acts")
+async def acts(run: limpet.Run, steps: int) -> None:
+    for n in range(steps):
+        await run.step(bench_act, n)
+
+
+@limpet.agent(name="bench_long", checkpoint="every_iteration")
+async def long(run: limpet.Run, steps: int) -> int:
+    for n in range(steps):
+        await run.step(bench_small, n)
+    await run.ask("go on?")
+    return steps
+
+
+@limpet.agent(name="bench_turns", checkpoint="on_state_change")
+async def turns(run: limpet.Run, count: int) -> int:
+    async for turn in run.turns():
+        await run.step(bench_small, turn.number)
+        if turn.number >= count:
+            await run.ask("go on?")
+            return count
+    return 0
+
+
+AGENTS = [reads, acts, long, turns]
+
+
+async def measure(url: str) -> dict[str, float]:
+    """Microseconds a step of one run alone; steps a second of 200 at once."""
+    found: dict[str, float] = {}
+    async with limpet.open(url, agents=AGENTS, worker=limpet.Worker(concurrency=RUNS)) as app:
+        for agent, name in ((reads, "read"), (acts, "effect")):
+            await app.run(agent, 20)
+            found[f"one {name}"] = await _timed(app.run(agent, STEPS)) / STEPS * 1e6
+            together = asyncio.gather(*(app.run(agent, EACH) for _ in range(RUNS)))
+            found[f"many {name}s"] = RUNS * EACH / await _timed(together)
+    return found
+
+
+async def measure_resumes(url: str, turn_count: int) -> dict[str, float]:
+    """Milliseconds from opening an app until a run that another process left has gone on to its end."""
+    found = {}
+    for agent, count in ((long, REPLAYED), (turns, turn_count)):
+        async with limpet.open(url, agents=AGENTS) as app:
+            handle = await app.start(agent, count, id=agent.name)
+            async for event in handle.events():
+                if event.kind == "run.waiting":
+                    break
+        async with limpet.open(url, worker=False) as people:
+            await people.approve((await people.inbox(run=agent.name))[0], by="bench")
+        begun = time.perf_counter()
+        async with limpet.open(url, agents=AGENTS) as app:
+            await (await app.get(agent.name)).result()
+            found[f"{agent.name} {count}"] = (time.perf_counter() - begun) * 1e3
+    return found
+
+
+async def _timed(work: Any) -> float:
+    begun = time.perf_counter()
+    await work
+    return time.perf_counter() - begun
+
+
+def quiet() -> None:
+    """No lines of the worker between the figures."""
+    logging.getLogger("limpet").setLevel(logging.ERROR)
