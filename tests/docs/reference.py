@@ -6,6 +6,7 @@ from pathlib import Path
 
 from limpet import errors
 from limpet.events import KINDS
+from tests.guarantees import manifest
 
 ROOT = Path(__file__).parents[2]
 
@@ -50,7 +51,11 @@ def errors_page() -> str:
     return "\n".join(lines) + "\n"
 
 
-PAGES = {"docs/reference/events.md": events_page, "docs/reference/errors.md": errors_page}
+PAGES = {
+    "docs/reference/events.md": events_page,
+    "docs/reference/errors.md": errors_page,
+    "docs/guarantees.md": manifest.page,
+}
 
 if __name__ == "__main__":
     for path, page in PAGES.items():

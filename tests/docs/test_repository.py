@@ -42,12 +42,20 @@ def test_the_readme_is_short_and_shows_the_example_that_runs() -> None:
     """Under 150 lines; its example is the file's, word for word."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert len(text.splitlines()) < 150
-    example = (ROOT / "examples" / "first_log.py").read_text(encoding="utf-8")
+    example = (ROOT / "examples" / "first_agent.py").read_text(encoding="utf-8")
     [snippet] = blocks(ROOT / "README.md", "python")
     assert example.endswith(snippet)
 
 
-def test_the_first_example_runs_and_goes_on(tmp_path: Path) -> None:
+def test_the_first_agent_runs_and_is_found_done(tmp_path: Path) -> None:
+    """Once it acts, and again it gives the same result without acting."""
+    example = str(ROOT / "examples" / "first_agent.py")
+    first = run(example, cwd=tmp_path).splitlines()
+    assert (len(first), first[-1]) == (3, "R-7")
+    assert run(example, cwd=tmp_path) == "R-7\n"
+
+
+def test_the_first_log_runs_and_goes_on(tmp_path: Path) -> None:
     """Once it does four steps, and again it finds them done."""
     example = str(ROOT / "examples" / "first_log.py")
     expected = "".join(f"step {n}: {name}\n" for n, name in enumerate(("look", "decide", "refund", "tell"), 1))

@@ -28,8 +28,12 @@ async def still_replays(*agents: Agent[Any, Any], bundles: str | Path) -> list[s
     Every run is gone through as far as it is recorded: whatever would be new is not begun. A run that completed must
     return the same again.
     """
-    found = [(path, await _replay(path, agents)) for path in sorted(Path(bundles).glob("*.zip"))]
+    found = [(path, await _replay(path, agents)) for path in _files(bundles)]
     return [f"{path.name}: {problem}" for path, problem in found if problem is not None]
+
+
+def _files(bundles: str | Path) -> list[Path]:
+    return sorted(Path(bundles).glob("*.zip"))
 
 
 async def _replay(path: Path, agents: Sequence[Agent[Any, Any]]) -> str | None:
@@ -66,7 +70,7 @@ async def _go_through(app: TestApp, bundle: Bundle, reaching: _Reaching) -> str 
     if (row.agent, row.agent_version) not in served:
         return f"no agent {row.agent!r} of version {row.agent_version!r} was given"
     await app.resume(row.id)
-    while not reaching.is_there and not await app.is_settled():
+    while not reaching.is_there and not await app.is_settled():  # noqa: ASYNC110 - turns, not time
         await asyncio.sleep(0)  # noqa: TID251 - a turn of the event loop
     return None if reaching.is_there else await _compare(app, row.id, bundle.events[-1])
 

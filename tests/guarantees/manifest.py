@@ -1,0 +1,164 @@
+# ruff: noqa: E501 - sentences
+"""What is promised, and the tests that would fail if it were untrue. `docs/guarantees.md` is made from this."""
+
+from typing import NamedTuple
+
+__all__ = ["PROMISES", "Promise", "page"]
+
+
+class Promise(NamedTuple):
+    """One promise."""
+
+    id: str
+    title: str
+    says: str
+    tests: tuple[str, ...]
+
+
+PROMISES = (
+    Promise(
+        "G1-durable",
+        "Durable",
+        "If start, step, answer, signal or cancel returned success, it survives kill -9 and power loss (SQLite "
+        "`synchronous=FULL`, PostgreSQL `synchronous_commit=on`, under the default checkpoint strategy).",
+        (
+            "tests/crash/test_kills.py::test_nothing_acknowledged_is_lost",
+            "tests/crash/test_runs.py::test_killed_before_and_after_every_commit",
+            "tests/crash/test_postgres_faults.py::test_a_server_that_crashes_loses_and_doubles_nothing",
+            "tests/simulation/test_simulation.py::test_seed",
+        ),
+    ),
+    Promise(
+        "G2-no-step-twice",
+        "No step twice",
+        "A completed step returns its recorded result on resume; its function is not called again. Under a weaker "
+        "checkpoint strategy a read may run again; never an effect.",
+        (
+            "tests/engine/test_steps.py::test_a_result_is_recorded_and_its_function_not_called_again",
+            "tests/engine/test_turns.py::test_checkpoint_strategies",
+            "tests/crash/test_runs.py::test_killed_at_random",
+        ),
+    ),
+    Promise(
+        "G3-no-blind-repeat",
+        "No blind repeat",
+        "An effect that started and has no answer is unknown, and is repeated only if its author declared that safe; "
+        "otherwise its `verify` is asked, and failing that a person. Exactly-once in a tool that has no idempotency key "
+        "is not promised.",
+        (
+            "tests/engine/test_steps.py::test_a_once_effect_that_nobody_can_verify_goes_to_a_person",
+            "tests/engine/test_steps.py::test_a_once_effect_that_raised_is_verified",
+            "tests/engine/test_steps.py::test_an_idempotent_effect_without_an_answer_is_unknown",
+            "tests/crash/test_runs.py::test_killed_in_every_tool_and_again_while_the_next_process_finds_out",
+            "tests/simulation/test_simulation.py::test_the_watcher_sees_a_blind_repeat",
+        ),
+    ),
+    Promise(
+        "G4-one-key",
+        "One key per action",
+        "Every external action carries `{run}:step_{number}:{tool}:{hash of args}`, the same on every retry and resume.",
+        (
+            "tests/unit/engine/test_tools.py::test_keys_are_frozen",
+            "tests/engine/test_steps.py::test_a_death_is_repeated_where_that_is_safe_and_counts_no_attempt",
+            "tests/simulation/test_simulation.py::test_seed",
+        ),
+    ),
+    Promise(
+        "G5-one-writer",
+        "One writer",
+        "What an agent does is written under its fence; a superseded worker cannot add one event. Commands from outside "
+        "are a closed list, sequenced by the store.",
+        (
+            "tests/crash/test_runs.py::test_a_process_that_was_stopped_writes_nothing_more",
+            "tests/conformance/test_postgres.py::test_the_postgres_store_behaves",
+            "tests/conformance/test_sqlite.py::test_the_sqlite_store_behaves",
+        ),
+    ),
+    Promise(
+        "G6-no-gap",
+        "No gap",
+        "A run's log is 1..n, each append all or nothing, hash-chained: a change inside it is found; truncation or a "
+        "rewrite of the whole is found against exported heads.",
+        (
+            "tests/laws/test_law_chain.py::test_a_change_of_any_field_of_any_event_is_found",
+            "tests/engine/test_bundles.py::test_a_changed_file_is_refused",
+        ),
+    ),
+    Promise(
+        "G7-one-answer",
+        "One answer",
+        "Each request is decided once, bound to the exact arguments that the person saw. Deciding it and making the run "
+        "runnable are one transaction.",
+        (
+            "tests/engine/test_waits.py::test_answers_by_kind",
+            "tests/engine/test_waits.py::test_silence",
+            "tests/typing/jobs/job7_test.py::test_refund_is_retried_and_paid_once",
+            "tests/simulation/test_simulation.py::test_seed",
+        ),
+    ),
+    Promise(
+        "G8-fold",
+        "State = fold(log)",
+        "The same on every store, from any snapshot, in any later version. Agent code sees the same live and replayed.",
+        (
+            "tests/laws/test_law_fold.py::test_every_cut_of_a_log_gives_the_same_state",
+            "tests/engine/test_replay_code.py::test_a_race_has_the_same_winner",
+            "tests/engine/test_replay_code.py::test_an_edit_is_refused_before_any_effect",
+            "tests/engine/test_turns.py::test_state_is_what_the_code_has_passed",
+            "tests/unit/journal/test_journal.py::test_what_was_learnt_is_kept_in_a_snapshot",
+        ),
+    ),
+    Promise(
+        "G9-linear",
+        "Linear growth",
+        "Bytes per step are constant. Messages and big payloads are stored once and referred to.",
+        (
+            "tests/unit/stores/test_blobs.py::test_content_takes_its_place_once",
+            "tests/engine/test_turns.py::test_a_resumed_run_enters_at_the_current_turn",
+        ),
+    ),
+    Promise(
+        "G10-live",
+        "Liveness",
+        "When faults stop, every runnable run goes on within two leases; on one machine a killed process's runs go on at "
+        "once when it is restarted.",
+        (
+            "tests/crash/test_kills.py::test_a_killed_workers_run_is_claimed_without_waiting",
+            "tests/crash/test_runs.py::test_killed_before_and_after_every_commit",
+            "tests/simulation/test_simulation.py::test_seed",
+        ),
+    ),
+    Promise(
+        "G11-inert",
+        "Inert data",
+        "JSON only in our formats. No pickle, no object revival, no type markers inside user data.",
+        ("tests/laws/test_law_values.py::test_whatever_is_given_comes_back_or_is_refused",),
+    ),
+    Promise(
+        "G12-honest",
+        "Honest",
+        "An error is never reported as success; a refused write changes nothing; every error has a stable code, its "
+        "facts, and the cure.",
+        (
+            "tests/unit/test_errors.py::test_the_templates_format_with_the_fields",
+            "tests/engine/test_steps.py::test_an_output_that_cannot_be_stored_is_unavailable_and_never_run_again",
+            "tests/unit/stores/test_disk_failures.py::test_everybody_in_a_failed_batch_hears_of_it",
+        ),
+    ),
+)
+
+
+def page() -> str:
+    """The page for users."""
+    lines = [
+        "# Guarantees",
+        "",
+        "Each promise has an id and the tests that would fail if it were untrue. This page is made from",
+        "`tests/guarantees/manifest.py` by `make fix`; a test fails when a promise has no test.",
+        "",
+    ]
+    for promise in PROMISES:
+        lines += [f"## {promise.id}: {promise.title}", "", promise.says, "", "Proven by:", ""]
+        lines += [f"- `{test}`" for test in promise.tests]
+        lines.append("")
+    return "\n".join(lines)
