@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,8 +33,8 @@ async def clock_act(n: int) -> int:
 
 
 @limpet.agent(name="clocked", deadline="1000d")
-async def clocked(run: limpet.Run) -> list[object]:
-    found: list[object] = [await run.step(clock_act, 1)]
+async def clocked(run: limpet.Run) -> list[Any]:
+    found: list[Any] = [await run.step(clock_act, 1)]
     await run.sleep("300ms")
     found.append(await run.step(clock_act, 2))
     found.append(await run.ask("sure?", expires="300ms", default=True))
@@ -44,7 +45,7 @@ async def clocked(run: limpet.Run) -> list[object]:
     return [*found, await run.step(clock_act, 3)]
 
 
-OUTCOME: list[object] = [1, 2, True, "nobody", 3]
+OUTCOME: list[Any] = [1, 2, True, "nobody", 3]
 
 
 @asynccontextmanager
@@ -55,7 +56,7 @@ async def opened(url: str, clock: Jumping) -> AsyncIterator[App]:
         yield app
 
 
-async def outcome(url: str, jump: Callable[[Jumping], object]) -> list[object]:
+async def outcome(url: str, jump: Callable[[Jumping], object]) -> list[Any]:
     """A run while the clock of its worker is set every 60 ms, and at last right again."""
     clock = Jumping()
 
