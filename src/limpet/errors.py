@@ -38,6 +38,8 @@
     ├── InvalidBundle         a file that holds no run
     ├── Suspended             the run is not driven here any more
     ├── NoCall                this is for the code of tools
+    ├── NotResumable          an agent did something else when it was resumed
+    ├── TrialStuck            a run in a test will never end
     ├── KeyMissing            what is stored was encrypted with a key that is not at hand
     ├── WrongKeys             the store and the keys that it is opened with do not belong together
     ├── BlobDamaged           stored bytes that are not what their name says
@@ -86,6 +88,7 @@ __all__ = [
     "NotDone",
     "NotDurable",
     "NotFound",
+    "NotResumable",
     "OutcomeUnknown",
     "OutputUnavailable",
     "Rejected",
@@ -99,6 +102,7 @@ __all__ = [
     "StoreUnavailable",
     "Suspended",
     "Tampered",
+    "TrialStuck",
     "UnknownEvent",
     "UnscopedParallel",
     "Unsupported",
@@ -566,6 +570,34 @@ class NoCall(LimpetError):
     code = "no_call"
     _says = "{wanted} is not there: this code is not run by a step that has one."
     _cure = "Call it inside a tool that a step runs; an idempotency key needs a tool with an effect."
+
+
+@dataclass(eq=False, repr=False)
+class NotResumable(LimpetError, AssertionError):
+    """An agent did something else when it was resumed: its code depends on more than its run."""
+
+    agent: str
+    when: str
+    difference: str
+    code = "not_resumable"
+    _says = "{agent} did something else when it {when}: {difference}."
+    _cure = (
+        "Keep what lives between turns in run.state.data; take time, chance and ids from run.now(), run.random() and "
+        "run.uuid(); leave the rest to tools, and stub those that give something else each time."
+    )
+
+
+@dataclass(eq=False, repr=False)
+class TrialStuck(LimpetError):
+    """A run in a test waits for what will never come, or takes too long."""
+
+    agent: str
+    reason: str
+    asks: bool = False
+    """Whether it waits for a person."""
+    code = "trial_stuck"
+    _says = "A run of {agent} came to no end: {reason}."
+    _cure = 'Say in `answers` what people say, by tool, by question, or with "*" for all; stub what does not come.'
 
 
 @dataclass(eq=False, repr=False)

@@ -5,7 +5,7 @@ Every verb is a plain function that takes its identity at the call and returns a
 """
 
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, ParamSpec, overload
 
@@ -25,7 +25,7 @@ from limpet.engine.steps import Steps
 from limpet.engine.tools import Tool
 from limpet.engine.typed import Change, State
 from limpet.engine.waits import Waits
-from limpet.errors import Expired, InvalidValue, Suspended
+from limpet.errors import Expired, InvalidValue, LimpetError, Suspended
 from limpet.events import PlanStatus, Revision, StatePatch, inline
 from limpet.events import bodies as b
 
@@ -402,4 +402,5 @@ class Turns(AsyncIterator[Turn]):
         if x.must_flush("turn_ends"):
             with x.work():
                 await x.flush()
-                await x.journal.snapshot_if_due()
+                with suppress(LimpetError):  # it is but a cache
+                    await x.journal.snapshot_if_due()

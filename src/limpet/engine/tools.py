@@ -22,6 +22,8 @@ __all__ = ["Done", "Tool", "find_tool", "idempotency_key", "tool"]
 P = ParamSpec("P")
 T = TypeVar("T")
 R = TypeVar("R")
+T_co = TypeVar("T_co", covariant=True)
+R_co = TypeVar("R_co", covariant=True)
 
 _tools: dict[str, "Tool[..., Any, Any]"] = {}
 
@@ -41,17 +43,17 @@ class Hooks:
     compensate: Callable[..., Any] | None = None
 
 
-class Tool(Generic[P, T, R]):
+class Tool(Generic[P, T_co, R_co]):
     """A function with a declared effect."""
 
-    def __init__(self, fn: Callable[P, R], name: str, traits: Traits) -> None:
+    def __init__(self, fn: Callable[P, R_co], name: str, traits: Traits) -> None:
         self.fn, self.name, self.traits = fn, name, traits
         self.step_name = name
         """What its steps are called in the log."""
         self.hooks = Hooks()
         update_wrapper(self, fn)
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
         """The plain function, outside of an agent's own code."""
         if is_in_agent():
             raise NotDurable(tool=self.name)
@@ -62,25 +64,25 @@ class Tool(Generic[P, T, R]):
 
     def options(
         self, *, name: str | None = None, retry: Retry | None = None, timeout: Duration | None = None
-    ) -> "Tool[P, T, R]":
+    ) -> "Tool[P, T_co, R_co]":
         """The same tool, called otherwise: under another name in the log, more patiently, for longer."""
         longer = self.traits.timeout if timeout is None else microseconds(timeout)
-        other: Tool[P, T, R] = Tool(
+        other: Tool[P, T_co, R_co] = Tool(
             self.fn, self.name, replace(self.traits, retry=retry or self.traits.retry, timeout=longer)
         )
         other.step_name, other.hooks = name or self.step_name, self.hooks
         return other
 
     def verify(
-        self, fn: Callable[P, Awaitable[Done[T] | None] | Done[T] | None]
-    ) -> Callable[P, Awaitable[Done[T] | None] | Done[T] | None]:
+        self, fn: Callable[P, Awaitable[Done[T_co] | None] | Done[T_co] | None]
+    ) -> Callable[P, Awaitable[Done[T_co] | None] | Done[T_co] | None]:
         """Say how to find out whether an attempt without an answer was applied: `Done(result)`, or None if not."""
         self.hooks.verify = self._once("verify", self.hooks.verify, fn)
         return fn
 
     def compensate(
-        self, fn: Callable[Concatenate[T | None, P], Awaitable[None] | None]
-    ) -> Callable[Concatenate[T | None, P], Awaitable[None] | None]:
+        self, fn: Callable[Concatenate[T_co | None, P], Awaitable[None] | None]
+    ) -> Callable[Concatenate[T_co | None, P], Awaitable[None] | None]:
         """Say how it is undone; the result comes first, None when it is not known."""
         if self.traits.effect == "none" or self.traits.irreversible:
             reason = "it has no effect" if self.traits.effect == "none" else "it is irreversible"

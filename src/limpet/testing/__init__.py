@@ -1,5 +1,7 @@
 """Testing agents: a store in memory, a clock that stands still, tools that are stubbed, processes that crash."""
 
 from limpet.testing.app import TestApp, app
+from limpet.testing.crashes import CrashReport, crash_everywhere
+from limpet.testing.resuming import always_resume
 
-__all__ = ["TestApp", "app"]
+__all__ = ["CrashReport", "TestApp", "always_resume", "app", "crash_everywhere"]

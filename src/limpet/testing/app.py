@@ -1,11 +1,11 @@
 """An app for tests: everything in memory, and nothing moves by itself."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, ParamSpec, TypeVar
 
-from limpet.clock import Duration, FrozenClock, SystemClock, microseconds
+from limpet.clock import Clock, Duration, FrozenClock, SystemClock, microseconds
 from limpet.engine.agents import Agent
 from limpet.engine.duty import Duty, Pace, Time, Worker
 from limpet.engine.handle import Port
@@ -13,8 +13,9 @@ from limpet.engine.tools import Tool
 from limpet.ids import SeededIds
 from limpet.service.app import App
 from limpet.service.settings import Settings
-from limpet.stores import Inline, RunFilter, RunRow, Store
+from limpet.stores import Backend, RunFilter, RunRow
 from limpet.stores.memory import MemoryBackend
+from limpet.testing.faults import Fault, FaultyStore, When, events
 from limpet.testing.stubs import Stubs
 
 __all__ = ["TestApp", "TestSettings", "app"]
@@ -31,22 +32,28 @@ class TestSettings(Settings):
 
     __test__ = False
 
-    def __init__(self) -> None:
-        self.frozen = FrozenClock()
-        self.stubs = Stubs()
-        super().__init__(Store(MemoryBackend(self.frozen), Inline()), self.frozen, SeededIds())
+    def __init__(self, backend: Callable[[Clock], Backend] = MemoryBackend, clock: FrozenClock | None = None) -> None:
+        self.frozen = clock or FrozenClock()
+        self.faulty = FaultyStore(backend(self.frozen))
+        super().__init__(self.faulty, self.frozen, _Ids())
         self.worker = Worker(lease=FOREVER)
         self.pace = Pace(look=microseconds(FOREVER), rest=0, threads=False)
-        self.perform = self.stubs
+        self.perform = self.stubs = Stubs()
         self.linger = self.listen = self.hush = 0
         self.backoffs = False
-        self.lives = 0
 
     def duty(self, agents: Sequence[Agent[Any, Any]], worker: Worker, time: Time, port: Port) -> Duty:
         """Every life of the worker has the same name: the next one takes over at once what the last one had."""
         duty = super().duty(agents, worker, time, port)
         duty.rename(f"w-{'-'.join(sorted(each.name for each in agents))}")
         return duty
+
+
+class _Ids:
+    """The same in every test; what the code draws does not depend on how many processes there were."""
+
+    def __init__(self) -> None:
+        self.new, self.bits = SeededIds(0).new, SeededIds(1).bits
 
 
 class TestApp(App):
@@ -57,6 +64,7 @@ class TestApp(App):
     def __init__(self, settings: TestSettings, agents: Sequence[Agent[Any, Any]]) -> None:
         super().__init__(settings, agents)
         self._world = settings
+        self._crashes = 0
 
     def stub(self, tool: Tool[P, T, Any], *results: T | BaseException) -> None:
         """What a tool returns or raises, call by call; the last one for all further calls."""
@@ -69,7 +77,7 @@ class TestApp(App):
     async def settle(self) -> None:
         """Until every run waits or has ended."""
         turns = 0
-        while not await self._is_settled():
+        while not await self.is_settled():
             turns += 1
             await (asyncio.sleep(0) if turns % PATIENCE else SystemClock().sleep(1000))  # noqa: TID251 - a turn
 
@@ -88,11 +96,25 @@ class TestApp(App):
         """Other code: the next process serves these agents."""
         self._all, self._agents = agents, {each.name: each for each in agents}
 
+    def crash_at(self, when: When, kind: str = "", /, *, nth: int = 1, **facts: Any) -> None:
+        """Crash right "before" or "after" the commit of an event: the n-th of this kind that says this, or of any.
+
+        `app.crash_at("after", "step.started", tool="refund")`. It comes when the test next waits for something.
+        """
+        self._world.faulty.faults.append(Fault(when, events(kind, facts), nth))
+
+    @property
+    def crashes(self) -> int:
+        """How often the process crashed."""
+        return self._crashes
+
     async def crash(self) -> None:
         """The process is killed, and another one begins on the same store."""
         if self._duty is None:
             return
+        self._crashes += 1
         await self._duty.kill()
+        self._world.faulty.is_down = False
         await self._begin_duty(self._world.worker or Worker())
 
     async def close(self) -> None:
@@ -107,7 +129,10 @@ class TestApp(App):
         await self.settle()
         return await self._how_it_ended(run)
 
-    async def _is_settled(self) -> bool:
+    async def is_settled(self) -> bool:
+        """Whether every run waits or has ended."""
+        if self._world.faulty.is_down:
+            await self.crash()
         duty = self._duty
         return duty is None or (not duty.is_busy and await duty.claim() == 0 and not duty.is_busy)
 

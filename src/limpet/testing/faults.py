@@ -6,7 +6,8 @@ from typing import Any, Literal
 
 from limpet.errors import ConnectionLost, DefinitionError, LimpetError
 from limpet.events import KINDS, VOCABULARY, AnyBody
-from limpet.stores import Backend, Create, Inline, Missed, Release, Store, Taken, Tell, Transacted, ops
+from limpet.events import bodies as b
+from limpet.stores import Backend, Create, Extend, Inline, Missed, Store, Taken, Tell, Transacted, ops
 from limpet.stores.backend import Outcome
 
 __all__ = ["Fault", "FaultyStore", "When", "events", "words"]
@@ -25,7 +26,9 @@ class Fault:
 
     def is_here(self, when: When, bodies: Bodies) -> bool:
         """Count down; whether this is the place."""
-        self.nth -= when == self.when and self.matches(bodies)
+        if when != self.when or not self.matches(bodies):
+            return False
+        self.nth -= 1
         return self.nth == 0
 
 
@@ -42,13 +45,11 @@ def events(kind: str, facts: Mapping[str, Any]) -> Callable[[Bodies], bool]:
 
 
 def words(bodies: Bodies) -> str:
-    """Events in words: `step.started pay#1`."""
-    return ", ".join(f"{VOCABULARY.kind_of(body).name} {_name(body)}".strip() for body in bodies) or "a transaction"
-
-
-def _name(body: AnyBody) -> str:
-    loop = getattr(body, "loop", None)
-    return str(getattr(body, "name", None) or "") if loop is None else f"{loop}/{getattr(body, 'number', '')}"
+    """Events in words: `step.started pay#1`, `turn.started turns#1/2`."""
+    names = [getattr(body, "name", None) or "" for body in bodies]
+    turns = [f"{body.loop}/{body.number}" if isinstance(body, b.TurnStarted) else "" for body in bodies]
+    kinds = [VOCABULARY.kind_of(body).name for body in bodies]
+    return ", ".join(" ".join(filter(None, each)) for each in zip(kinds, names, turns, strict=True)) or "a transaction"
 
 
 class FaultyStore(Store):
@@ -76,7 +77,10 @@ class FaultyStore(Store):
         return _silence(op) if self._is_deaf(op) else done
 
     def _come(self, when: When, bodies: Bodies | None) -> None:
-        if bodies is not None and not self.is_down and any([fault.is_here(when, bodies) for fault in self.faults]):
+        if bodies is None or self.is_down:
+            return
+        here = [fault.is_here(when, bodies) for fault in self.faults]  # all of them count
+        if any(here):
             self.is_down, self.died_at = True, words(bodies)
             self.die()
 
@@ -89,14 +93,9 @@ class FaultyStore(Store):
 def _bodies(op: ops.Op[Any]) -> Bodies | None:
     """The events of a commit; nothing for one that adds none to a log by itself."""
     if isinstance(op, ops.Append):
-        return [body for leg in op.legs for body in _leg(leg)]
+        sealed = [each.body for leg in op.legs if isinstance(leg, Extend) for each in leg.events]
+        return [*sealed, *(body for leg in op.legs if isinstance(leg, Create | Tell) for body in leg.bodies)]
     return () if isinstance(op, ops.Transact) else None
-
-
-def _leg(leg: ops.Leg) -> Bodies:
-    if isinstance(leg, ops.Extend):
-        return [sealed.body for sealed in leg.events]
-    return () if isinstance(leg, Release) else leg.bodies
 
 
 def _silence(op: ops.Op[Any]) -> Outcome:

@@ -1,14 +1,45 @@
 """Tools in tests: what they are called with is kept, and what they return can be said."""
 
 import inspect
+import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from limpet.engine.call import Call
 from limpet.engine.functions import Bound, Functions
 from limpet.engine.tools import Tool
+from limpet.errors import InvalidValue
+from limpet.events import canonical
 
-__all__ = ["Stubs"]
+__all__ = ["Stubs", "Witness"]
+
+
+class Witness:
+    """What came of effects, by their keys: what a person finds out who is asked. In a file it outlives a process."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
+        self._known: dict[str, list[Any]] = {}
+        if path is not None and path.exists():
+            for line in path.read_text(encoding="utf-8").splitlines():
+                self._known.update(json.loads(line))
+
+    def note(self, key: str, *result: Any) -> None:
+        """An effect began, or gave a result."""
+        line = canonical({key: [*result]}) + b"\n"
+        self._known[key] = [*result]
+        if self._path is not None:
+            with self._path.open("ab") as file:
+                file.write(line)
+
+    def say(self, key: str) -> Any:
+        """What came of it, as a request of kind "unknown" is answered; nothing if that cannot be known."""
+        known = self._known.get(key)
+        if known is None:
+            return "not_applied"
+        return {"applied": known[0]} if known else None
 
 
 class Stubs(Functions):
@@ -16,6 +47,7 @@ class Stubs(Functions):
 
     def __init__(self) -> None:
         super().__init__()
+        self.witness = Witness()
         self._results: dict[str, list[Any]] = {}
         self.calls: dict[str, list[Mapping[str, Any]]] = {}
 
@@ -30,9 +62,16 @@ class Stubs(Functions):
         if fn is not tool.fn:
             return await super().__call__(tool, fn, args, call)
         self._note(tool, args)
-        if tool.name not in self._results:
-            return await super().__call__(tool, fn, args, call)
-        return self._next(tool)
+        if tool.traits.effect == "none":
+            return await self._result(tool, args, call)
+        self.witness.note(call.key)
+        result = await self._result(tool, args, call)
+        with suppress(InvalidValue):  # it cannot be stored: whoever stores it says so
+            self.witness.note(call.key, tool.plain_result(result))
+        return result
+
+    async def _result(self, tool: Tool[..., Any, Any], args: Bound, call: Call) -> Any:
+        return self._next(tool) if tool.name in self._results else await super().__call__(tool, tool.fn, args, call)
 
     def directly(self, tool: Tool[..., Any, Any], args: Bound, call: Call) -> Any:
         """The same for a function that is a transaction."""

@@ -1,10 +1,8 @@
 """Trials: a run from its start to its end, with people who answer and time that passes as soon as it is waited for."""
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from inspect import unwrap
-from pathlib import Path
+from inspect import getclosurevars
 from typing import Any
 
 from limpet.engine.agents import Agent
@@ -14,54 +12,16 @@ from limpet.state import ENDED
 from limpet.stores import RunRow
 from limpet.testing.app import TestApp
 
-__all__ = ["Witness", "family", "see_through"]
-
-Answers = Mapping[str, Any]
-
-
-class Witness:
-    """What came of effects, by their keys: what a person finds out who is asked. In a file it outlives a process."""
-
-    def __init__(self, path: Path | None = None) -> None:
-        self._path = path
-        self._known: dict[str, list[Any]] = {}
-        if path is not None and path.exists():
-            for line in path.read_text(encoding="utf-8").splitlines():
-                self._known.update(json.loads(line))
-
-    def note(self, key: str, *result: Any) -> None:
-        """An effect began, or gave a result."""
-        self._known[key] = [*result]
-        if self._path is not None:
-            with self._path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({key: result}) + "\n")
-
-    def say(self, key: str) -> Any:
-        """What came of it, as a request of kind "unknown" is answered; nothing if that cannot be known."""
-        known = self._known.get(key)
-        if known is None:
-            return "not_applied"
-        return {"applied": known[0]} if known else None
+__all__ = ["family", "see_through"]
 
 
 def family(agent: Agent[Any, Any]) -> list[Agent[Any, Any]]:
-    """An agent, and those that its code may call: whatever agents its module and the function around it name."""
-    found: dict[tuple[str, str], Agent[Any, Any]] = {}
-    left = [agent]
-    while left:
-        each = left.pop()
-        if found.setdefault((each.name, each.version), each) is each:
-            left += [other for other in _named(each) if (other.name, other.version) not in found]
-    return list(found.values())
+    """An agent, and those that its code may call: whatever agents its module and the functions around it name."""
+    named = (*agent.fn.__globals__.values(), *getclosurevars(agent.fn).nonlocals.values(), agent)
+    return list({(each.name, each.version): each for each in named if isinstance(each, Agent)}.values())
 
 
-def _named(agent: Agent[Any, Any]) -> Iterator[Agent[Any, Any]]:
-    fn = unwrap(agent.fn)
-    cells = [cell.cell_contents for cell in fn.__closure__ or () if cell != type(cell)()]
-    yield from (value for value in (*fn.__globals__.values(), *cells) if isinstance(value, Agent))
-
-
-async def see_through(app: TestApp, run: str, answers: Answers) -> list[Any]:
+async def see_through(app: TestApp, run: str, answers: Mapping[str, Any]) -> list[Any]:
     """Answer what a run asks and let time pass, until it has ended; how it did. Raises TrialStuck if it never will."""
     while True:
         await app.settle()
@@ -89,17 +49,18 @@ async def _let_time_pass(app: TestApp, row: RunRow, requests: Sequence[Request])
     if requests:
         asks = "; ".join(f"{each.question!r}, of kind {each.kind}" for each in requests)
         raise TrialStuck(agent=row.agent, reason=f"nobody answers {asks}", asks=True)
-    if (ahead := await app.ahead()) is None:
+    now, wake = await app.store.now(), await app._next_wake()
+    if wake is None or wake <= now:
         flags = [each.body.get("detail", "") for each in await app.log(row.id) if each.kind == "risk.flagged"]
-        raise TrialStuck(agent=row.agent, reason=" ".join([f"it waits for {', '.join(row.waits)}.", *flags[-1:]]))
-    await app.advance(timedelta(microseconds=ahead))
+        raise TrialStuck(agent=row.agent, reason="; ".join([f"it waits for {', '.join(row.waits)}", *flags[-1:]]))
+    await app.advance(timedelta(microseconds=wake - now))
 
 
-async def _answer(app: TestApp, request: Request, answers: Answers) -> bool:
+async def _answer(app: TestApp, request: Request, answers: Mapping[str, Any]) -> bool:
     """Answer as was said, by tool, by question or for all; false if nothing was."""
-    said = next((answers[key] for key in (request.tool, request.question, "*") if key in answers), None)
+    said = next((answers[key] for key in (request.tool or "", request.question, "*") if key in answers), None)
     if request.kind == "unknown" and (said is None or isinstance(said, bool)):
-        said = app.witness.say(await _key(app, request))
+        said = app._world.stubs.witness.say(await _key(app, request))
     if said is None:
         return False
     if request.kind != "approval":
@@ -115,4 +76,4 @@ async def _key(app: TestApp, request: Request) -> str:
     """The idempotency key of the step that a request is about."""
     log = [each.body for each in await app.log(request.run)]
     number = next(each["number"] for each in log if each.get("request") == request.id)
-    return str(next(each["key"] for each in log if "asked" in each and each["number"] == number))
+    return str(next(each["key"] for each in log if "key" in each and each["number"] == number))

@@ -57,6 +57,7 @@ assert_type(pay(5), str)
 async def support(run: limpet.Run, ticket: Ticket) -> Verdict:
     assert_type(run.id, str)
     assert_type(await run.step(fetch, ticket.order), list[int])
+    assert_type(len(await run.step(fetch, ticket.order)), int)
     assert_type(await run.step(fetch, order="o", fresh=True), list[int])
     assert_type(await run.step(pay, 5), str)
     assert_type(await run.step(pay.options(name="pay again", retry=limpet.Retry(1), timeout=5), 5), str)

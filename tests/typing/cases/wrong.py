@@ -3,7 +3,7 @@
 from pydantic import BaseModel
 
 import limpet
-from limpet import sync, testing
+from limpet import sync
 
 
 class Ticket(BaseModel):
@@ -120,8 +120,3 @@ def script(ticket: Ticket) -> None:
         app.run(support, ticket, sesion="s")  # error
         number: int = app.run(support, ticket)  # error
         app.cancel(f"t-{number}")  # error
-
-
-async def tested() -> None:
-    async with testing.app(support) as app:
-        app.stub(pay, 5)  # error

@@ -1,0 +1,235 @@
+"""Agents that are killed everywhere in processes of their own, and what an outside world, a file, has counted."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import limpet
+from limpet import testing
+from limpet.testing import crashes
+from limpet.testing.faults import When
+
+
+def lines() -> list[str]:
+    path = Path(os.environ["WORLD"])
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def act(name: str, key: str) -> None:
+    with Path(os.environ["WORLD"]).open("a") as file:
+        file.write(f"{name} {key}\n")
+
+
+def counted() -> Mapping[str, int]:
+    """What the world did: the same thing with the same key once."""
+    return Counter(line.split()[0] for line in set(lines()))
+
+
+@pytest.fixture(autouse=True)
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD", str(tmp_path / "world"))
+
+
+@limpet.tool(effect="none")
+async def trial_look(what: str) -> str:
+    print("look", what)
+    return what.upper()
+
+
+@limpet.tool(effect="idempotent", risk="external_action")
+async def trial_pay(cents: int) -> str:
+    act("pay", limpet.idempotency_key())
+    return f"R-{cents}"
+
+
+@limpet.tool(effect="once")
+def trial_mail(to: str) -> int:
+    act("mail", os.urandom(8).hex())
+    return len(to)
+
+
+@limpet.tool(effect="once")
+async def trial_post(to: str) -> None:
+    act("post", limpet.idempotency_key())
+
+
+@trial_post.verify
+async def was_posted(to: str) -> limpet.Done[None] | None:
+    return limpet.Done(None) if f"post {limpet.idempotency_key()}" in lines() else None
+
+
+@limpet.agent()
+async def helper(run: limpet.Run, cents: int) -> str:
+    return await run.step(trial_pay, cents)
+
+
+@limpet.agent(approvals=limpet.Approvals("external_action", to="finance"))
+async def errand(run: limpet.Run, order: str) -> list[Any]:
+    await run.patch(goal=order)
+    done: list[Any] = [*await asyncio.gather(run.step(trial_look, "a"), run.step(trial_look, order))]
+    done.append(await run.step(trial_pay, 900))
+    await run.sleep("3d")
+    done.append(await run.step(trial_mail, "ann"))
+    if await run.ask("Post it?"):
+        await run.step(trial_post, "ann")
+    done.append(await run.call(helper, 7))
+    return done
+
+
+async def test_nothing_is_lost_and_nothing_doubled() -> None:
+    """Approvals, sleeps, children, effects with a key, with a `verify`, and one that a person is asked about."""
+    report = await testing.crash_everywhere(errand, "o1", answers={"*": True}, effects=counted)
+    assert report == testing.CrashReport(points=report.points)
+    assert report.points > 30
+    runs = {line.split()[1].split(":")[0] for line in lines() if line.startswith("post ")}
+    assert len(runs) == report.points + 2
+
+
+@limpet.tool(effect="idempotent")
+async def trial_careless() -> None:
+    act("careless", os.urandom(8).hex())
+
+
+@limpet.tool(effect="once")
+async def trial_forgetful() -> None:
+    act("forgetful", os.urandom(8).hex())
+
+
+@trial_forgetful.verify
+def surely() -> limpet.Done[None]:
+    return limpet.Done(None)
+
+
+@limpet.agent()
+async def sloppy(run: limpet.Run) -> None:
+    await run.step(trial_careless)
+    await run.step(trial_forgetful)
+
+
+async def test_what_is_declared_wrongly_is_found() -> None:
+    """Safe to repeat, and it is not; a `verify` that says yes whatever happened."""
+    report = await testing.crash_everywhere(sloppy, None, effects=counted)
+    [doubled], [lost] = report.doubled, report.lost
+    assert doubled.startswith("Killed before commit 3 (step.completed trial_careless#1")
+    assert doubled.endswith("careless took place 2 times, and 1 without a kill.")
+    assert lost.startswith("Killed after commit 4 (step.started trial_forgetful#1")
+    assert lost.endswith("forgetful took place 0 times, and 1 without a kill.")
+    assert report.failed == []
+
+
+@limpet.agent()
+async def fickle(run: limpet.Run, order: str) -> str:
+    await run.step(trial_look, order)
+    await run.step(trial_pay, os.getpid())
+    raise ValueError(order) if len(lines()) < 2 else KeyError(order)
+
+
+async def test_other_ends_are_reported() -> None:
+    """Code that has diverged waits for an operator; another error is another end."""
+    report = await testing.crash_everywhere(fickle, "o1", effects=counted)
+    assert any("came to no end (it waits for operator:diverged; The code of" in each for each in report.failed)
+    assert any("failed with builtins.KeyError, and failed with builtins.ValueError" in each for each in report.failed)
+
+
+@limpet.agent()
+async def endless(run: limpet.Run) -> None:
+    await asyncio.Event().wait()
+
+
+async def test_what_cannot_be_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A question that nobody answers, code that hangs, an agent that another process cannot find."""
+    hurried = crashes.HELPER.replace("crashing.main", "crashing.LONGEST = 1; crashing.main")
+    monkeypatch.setattr(crashes, "HELPER", hurried)
+    with pytest.raises(limpet.TrialStuck, match="it took longer than 1 s"):
+        await testing.crash_everywhere(endless, None, effects=counted)
+    with pytest.raises(limpet.TrialStuck, match=r"nobody answers 'May trial_pay run .*', of kind approval"):
+        await testing.crash_everywhere(errand, "o1", effects=counted)
+
+    @limpet.agent()
+    async def inner(run: limpet.Run) -> None: ...
+
+    with pytest.raises(limpet.DefinitionError, match="top level of a module, not in a function"):
+        await testing.crash_everywhere(inner, None, effects=counted)
+
+
+def test_a_script_tries_itself(tmp_path: Path) -> None:
+    """An agent in `__main__` is found by its file."""
+    path = tmp_path / "script.py"
+    path.write_text(
+        "import asyncio, limpet\nfrom limpet import testing\n\n@limpet.agent()\nasync def a(run: limpet.Run) -> int:\n"
+        "    return 1\n\nif __name__ == '__main__':\n"
+        "    print(asyncio.run(testing.crash_everywhere(a, None, effects=dict)).points)\n"
+    )
+    done = subprocess.run([sys.executable, path], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "4\n"
+
+
+# In memory
+
+
+@pytest.mark.parametrize(("when", "kind", "calls"), [("before", "step.completed", 2), ("after", "step.completed", 1)])
+async def test_a_crash_at_a_named_point(when: When, kind: str, calls: int) -> None:
+    """The commit is written or not, and the process hears of neither."""
+    async with testing.app(helper) as app:
+        app.crash_at(when, kind, name="trial_pay#1")
+        assert await app.run(helper, 5) == "R-5"
+        assert (len(app.calls(trial_pay)), app.crashes) == (calls, 1)
+        with pytest.raises(limpet.DefinitionError, match=r"no event is called 'step\.ended'"):
+            app.crash_at("after", "step.ended")
+
+
+@limpet.agent()
+async def looping(run: limpet.Run[dict[str, int]], most: int) -> list[Any]:
+    """A loop as it should be."""
+    drawn = [run.uuid(), run.random(), str(run.now())]
+    async for turn in run.turns(max=most):
+        seen = await run.step(trial_look, str(turn.number))
+        await run.patch(data={"sum": run.state.data.get("sum", 0) + len(seen)})
+        await run.step(trial_mail, run.uuid())
+        if turn.number == 2:
+            await run.sleep("1d")
+    return [*drawn, run.random(), run.state.data["sum"]]
+
+
+async def test_agents_that_can_be_resumed() -> None:
+    """At every step and turn; values that are drawn, parallel steps, waits and stubs in order included."""
+    times = await testing.always_resume(looping, 3, prepare=lambda app: app.stub(trial_look, "1", "22", "333"))
+    assert times >= 12
+    assert await testing.always_resume(errand, "o1", answers={"*": True}) >= 15
+
+
+async def test_agents_that_cannot() -> None:
+    """The place is named: a variable over turns, arguments and results by chance."""
+
+    @limpet.agent()
+    async def local(run: limpet.Run) -> int:
+        total = 0
+        async for turn in run.turns(max=3):
+            seen = await run.step(trial_look, "x" * turn.number)
+            total += len(seen)
+        return total
+
+    @limpet.agent()
+    async def chancy(run: limpet.Run) -> None:
+        await run.step(trial_mail, os.urandom(3).hex())
+
+    @limpet.agent()
+    async def counting(run: limpet.Run) -> int:
+        entered.append(1)
+        await run.step(trial_mail, "again" if len(entered) == 5 else "first")
+        return 5
+
+    entered: list[int] = []
+    with pytest.raises(limpet.NotResumable, match=r"after turn.started turns#1/2: it completed with 5, and else .* 6"):
+        await testing.always_resume(local, None)
+    with pytest.raises(AssertionError, match=r"was run a second time: trial_mail#1 is new, is missing, or has"):
+        await testing.always_resume(chancy, None)
+    with pytest.raises(limpet.NotResumable, match=r"after step.completed .*: it stuck with it waits for operator:div"):
+        await testing.always_resume(counting, None)
