@@ -93,6 +93,10 @@ class Duty:
         """Whether it drives anything."""
         return bool(self._drives)
 
+    def drives(self, run: str) -> bool:
+        """Whether it drives this run now; whoever waits for it hears when it has left."""
+        return run in self._drives
+
     async def begin(self, ear: Ear) -> int:
         """Register, and take over at once what an earlier process of this machine left; how many runs."""
         self._ear = ear
@@ -316,6 +320,7 @@ class Duty:
             if drive.wake is not None:
                 self._wakes[drive.run] = drive.wake
             self._rung.set()
+            self._ear.ring()
 
 
 def _by_version(agents: Sequence[Agent[Any, Any]]) -> dict[tuple[str, str], Agent[Any, Any]]:

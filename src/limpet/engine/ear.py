@@ -39,6 +39,10 @@ class Ear:
         """Stop telling them."""
         self._interests.pop(interest, None)
 
+    def ring(self) -> None:
+        """Something may have changed."""
+        self._rung.set()
+
     async def run(self) -> None:
         """Until cancelled."""
         with self._store.watch() as watch:

@@ -89,16 +89,20 @@ class History:
         self._scopes: dict[str, list[str]] = {}
         self._failed: b.RunFailed | None = None
 
-    def learn(self, event: Event, body: AnyBody) -> None:  # noqa: C901 - one match
+    def learn(self, event: Event, body: AnyBody) -> None:  # noqa: C901, PLR0912 - one match
         """Take in the next event."""
+        if isinstance(body, b.StepCompleted):  # most are steps
+            self._settle(event, body)
+            return
+        if isinstance(body, b.StepStarted):
+            self._begin_attempt(event, body)
+            return
         match body:
             case b.RequestAnswered() | b.AgentReturned():
                 self.commands[event.seq] = body
             case b.SignalReceived():
                 self.commands[event.seq] = body
                 self.signals.setdefault(body.signal, []).append(event.seq)
-            case b.StepStarted():
-                self._begin_attempt(event, body)
             case b.RequestOpened() | b.TimerSet() | b.WaitOpened():
                 self._open(event, body)
             case b.AgentCalled():
@@ -125,7 +129,8 @@ class History:
         if isinstance(body, b.StepResolved):
             self.records[body.name].resolutions += 1
         match body:
-            case b.StepCompleted() | b.WaitEnded():
+            case b.WaitEnded():
+                self._take_signal(body)
                 self._settle(event, body)
             case b.StepFailed() if body.retry_at is None:
                 self._settle(event, body)
@@ -167,10 +172,14 @@ class History:
         return record
 
     def _settle(self, event: Event, body: Settling) -> None:
-        if isinstance(body, b.WaitEnded) and isinstance(signal := self.commands.get(body.event or 0), b.SignalReceived):
-            self.signals[signal.signal].remove(body.event or 0)
         record = self.records[body.name]
         record.settled, record.end, record.latest = body, event.seq, body
+
+    def _take_signal(self, ended: b.WaitEnded) -> None:
+        """A signal that a wait took is not there for others."""
+        signal = self.commands.get(ended.event) if ended.event is not None else None
+        if isinstance(signal, b.SignalReceived) and ended.event is not None:
+            self.signals[signal.signal].remove(ended.event)
 
     def _void(self) -> None:
         """A resume takes back the failure that ended the run, and nothing else.

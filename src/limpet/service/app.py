@@ -405,7 +405,12 @@ class App:
         if self._ear is None:
             raise StoreUnavailable(reason="the app is not open")
         ended = asyncio.Event()
-        interest = Interest(run, lambda: 0, lambda place: ended.set() if place.status in ENDED else None)
+        duty = self._duty
+        interest = Interest(
+            run,
+            lambda: None if duty is not None and duty.drives(run) else 0,
+            lambda place: ended.set() if place.status in ENDED else None,
+        )
         take_back = None if timeout is None else self._settings.clock.later(microseconds(timeout), ended.set)
         self._ear.listen(interest)
         try:
