@@ -1,0 +1,50 @@
+"""Tools whose writes commit with the event that says so."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import limpet
+
+
+def execute(sql: str) -> list[Any]:
+    """On the store's own connection, in the middle of its transaction."""
+    connection = limpet.current().transaction
+    found = connection.execute(sql)
+    return list(found) if sql.startswith("SELECT") else []
+
+
+@limpet.tool(effect="transaction", name="tx_write", retry=limpet.Retry(2, first="1ms"))
+def tx_write(n: int, fail_at: int = 0) -> str:
+    execute("CREATE TABLE IF NOT EXISTS mine (n integer, key text)")
+    execute(f"INSERT INTO mine VALUES ({n}, '{limpet.idempotency_key()}')")
+    if limpet.current().attempt <= fail_at:
+        raise ValueError("after it wrote")
+    return f"wrote {n}"
+
+
+@limpet.tool(effect="transaction", name="tx_read")
+def tx_read() -> list[int]:
+    return [row[0] for row in execute("SELECT n FROM mine ORDER BY n")]
+
+
+@limpet.agent(name="transacting")
+async def transacting(run: limpet.Run) -> list[Any]:
+    found: list[Any] = [await run.step(tx_write, 1), await run.step(tx_write, 2, fail_at=1)]
+    with pytest.raises(limpet.StepFailed):
+        await run.step(tx_write, 3, fail_at=9)
+    return [*found, await run.step(tx_read)]
+
+
+@pytest.mark.parametrize("store", ["sqlite", "postgres"])
+async def test_both_or_neither(store: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """What raised has left nothing, and what returned is there with its event; nothing is ever unknown."""
+    url = f"sqlite:///{tmp_path}/t.db" if store == "sqlite" else request.getfixturevalue("postgres_schema")
+    async with limpet.open(url, agents=[transacting]) as app:
+        handle = await app.start(transacting, id="r1")
+        assert await handle.result(timeout="30s") == ["wrote 1", "wrote 2", [1, 2]]
+        log = [event.kind for event in await app.log("r1") if event.kind.startswith("step.")]
+        assert "step.unknown" not in log
+        assert log.count("step.completed") == 3
+        await app.verify("r1")
