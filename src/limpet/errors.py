@@ -455,7 +455,7 @@ class AgentFailed(LimpetError):
     error_type: str = ""
     message: str = ""
     code = "agent_failed"
-    _says = "{agent} ({run}) did not complete but {outcome}: {error_type} {message}."
+    _says = "{agent} ({run}) did not complete but {outcome}: {error_type} {message}"
     _cure = "Look at that run; resuming this one calls the agent anew."
 
 
@@ -481,7 +481,7 @@ class RunFailed(LimpetError):
     step: int | None = None
     error_types: tuple[str, ...] = ()
     code = "run_failed"
-    _says = "{run} failed: {error_type}: {message}."
+    _says = "{run} failed: {error_type}: {message}"
     _cure = "Mend the cause, then resume it: it goes on from the step that failed."
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 import limpet
+from limpet import testing
 
 
 def execute(sql: str) -> list[Any]:
@@ -48,3 +49,11 @@ async def test_both_or_neither(store: str, tmp_path: Path, request: pytest.Fixtu
         assert "step.unknown" not in log
         assert log.count("step.completed") == 3
         await app.verify("r1")
+
+
+async def test_a_stub_needs_no_database() -> None:
+    """In memory there are no transactions; what a test says a tool returns is in none."""
+    async with testing.app(transacting) as app:
+        app.stub(tx_write, "one", "two", ValueError("no"))
+        app.stub(tx_read, [7])
+        assert await app.run(transacting) == ["one", "two", [7]]

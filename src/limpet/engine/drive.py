@@ -449,6 +449,9 @@ class Drive:
         try:
             await x.journal.flush()
             await self._release("its worker is going")
+        except LeaseLost as lost:
+            x.stop(lost)
+            await self._stopped(x, None)
         except LimpetError as error:
             log.warning("run %s could not be given back: %s", self.run, error)
 

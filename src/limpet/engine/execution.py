@@ -65,6 +65,9 @@ class Perform(Protocol):
     def directly(self, tool: Tool[..., Any, Any], args: Bound, call: Call) -> Any:
         """The same on this thread, for a function that is a transaction."""
 
+    def is_stubbed(self, tool: Tool[..., Any, Any]) -> bool:
+        """Whether a test says what it returns; then it is in no transaction."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Kit:

@@ -82,6 +82,10 @@ class Functions:
             found = await self._pool.run(lambda: context.run(fn, *args[0], **args[1]))
             return await found if inspect.isawaitable(found) else found
 
+    def is_stubbed(self, _: Tool[..., Any, Any]) -> bool:
+        """Never, outside of tests."""
+        return False
+
     def directly(self, tool: Tool[..., Any, Any], args: Bound, call: Call) -> Any:
         """The same on this thread, for a function that is a transaction."""
         with in_tool(call):

@@ -73,6 +73,10 @@ class Stubs(Functions):
     async def _result(self, tool: Tool[..., Any, Any], args: Bound, call: Call) -> Any:
         return self._next(tool) if tool.name in self._results else await super().__call__(tool, tool.fn, args, call)
 
+    def is_stubbed(self, tool: Tool[..., Any, Any]) -> bool:
+        """Whether a test says what it returns."""
+        return tool.name in self._results
+
     def directly(self, tool: Tool[..., Any, Any], args: Bound, call: Call) -> Any:
         """The same for a function that is a transaction."""
         self._note(tool, args)

@@ -181,7 +181,7 @@ class _Opened:
 class _Transaction:
     """The writer's transaction, behind the gate."""
 
-    def __init__(self, db: apsw.Connection, gate: Gate, tables: Tables, sql: Mapping[str, str]) -> None:
+    def __init__(self, db: apsw.Connection, gate: Gate, tables: SqliteTables, sql: Mapping[str, str]) -> None:
         self._db, self._gate, self._tables = db, gate, tables
         self._execute = db.cursor().execute
         self._begin, self._commit, self._rollback = sql["begin"], sql["commit"], sql["rollback"]
@@ -199,9 +199,11 @@ class _Transaction:
         try:
             if error is None:
                 self._execute(self._commit)
+                self._tables.committed()
         except apsw.Error as failed:
             error = failed
         finally:
+            self._tables.undone()
             try:
                 if self._db.in_transaction:
                     self._execute(self._rollback)

@@ -39,6 +39,7 @@ class SqliteTables:
         self._clock = clock
         self._locks = locks
         self._numbers: dict[str, int] = {}
+        self._gone: list[str] = []
 
     def now(self) -> int:
         """The store's clock, which is this machine's."""
@@ -266,9 +267,20 @@ class SqliteTables:
         self._run("save_worker", worker.id, worker.host, as_text(worker.agents), worker.started, worker.lease_until)
 
     def drop_worker(self, worker: str) -> None:
-        """Delete a worker's row."""
+        """Delete a worker's row; its lock goes when that is committed, or its death would be hidden if we died here."""
         self._run("drop_worker", worker)
-        self._locks.drop(worker)
+        self._gone.append(worker)
+
+    def committed(self) -> None:
+        """What was done is durable, and nobody else is writing: give up the locks of workers that have gone."""
+        gone, self._gone = self._gone, []
+        for worker in gone:
+            if self.worker(worker) is None:
+                self._locks.drop(worker)
+
+    def undone(self) -> None:
+        """Nothing of it was done."""
+        self._gone.clear()
 
     def is_dead(self, worker: WorkerRow) -> bool:
         """Whether its process is known to have ended: it holds its lock no more."""

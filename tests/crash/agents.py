@@ -1,0 +1,205 @@
+"""Agents that are killed, the tools that they use, and what processes do that drive them."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable, Coroutine, Sequence
+from multiprocessing.connection import Connection
+from threading import get_ident
+from typing import Any
+
+import limpet
+from limpet.events import bodies as b
+from limpet.stores import Store, ops
+from tests.crash.counting import answer_of
+from tests.crash.jobs import Fuse
+
+__all__ = ["TOOLS", "agent_of", "drive", "serve"]
+
+TOOLS = ("crash_look", "crash_glance", "crash_pay", "crash_book", "crash_mail", "crash_post")
+Batch = Sequence[ops.Op[Any]]
+
+
+class Here:
+    """What the tools of this process know: where the service is, and which of them does not survive its success."""
+
+    port = 0
+    fatal = ""
+
+
+def post(tool: str, path: str, key: str = "") -> int:
+    """Let the service do something, and live to tell, perhaps."""
+    answer = answer_of(Here.port, "POST", path, key)
+    if tool == Here.fatal:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return answer
+
+
+def found(run: str, step: str) -> limpet.Done[int] | None:
+    """Ask the service whether it was done."""
+    times = answer_of(Here.port, "GET", f"/once/{run}/{step}")
+    return limpet.Done(times) if times else None
+
+
+@limpet.tool(effect="none")
+async def crash_look(run: str, step: str) -> int:
+    return await asyncio.to_thread(post, "crash_look", f"/read/{run}/{step}")
+
+
+@limpet.tool(effect="none")
+def crash_glance(run: str, step: str) -> int:
+    return post("crash_glance", f"/read/{run}/{step}")
+
+
+@limpet.tool(effect="idempotent")
+async def crash_pay(run: str, step: str) -> int:
+    return await asyncio.to_thread(post, "crash_pay", f"/keyed/{run}/{step}", limpet.idempotency_key())
+
+
+@limpet.tool(effect="idempotent")
+def crash_book(run: str, step: str) -> int:
+    return post("crash_book", f"/keyed/{run}/{step}", limpet.idempotency_key())
+
+
+@limpet.tool(effect="once")
+async def crash_mail(run: str, step: str) -> int:
+    return await asyncio.to_thread(post, "crash_mail", f"/once/{run}/{step}")
+
+
+@crash_mail.verify
+async def was_mailed(run: str, step: str) -> limpet.Done[int] | None:
+    return await asyncio.to_thread(found, run, step)
+
+
+@limpet.tool(effect="once")
+def crash_post(run: str, step: str) -> int:
+    return post("crash_post", f"/once/{run}/{step}")
+
+
+crash_post.verify(found)
+
+
+class Refused(Exception):
+    """The service does not want it."""
+
+
+@limpet.tool(effect="idempotent", not_applied=(Refused,))
+def crash_refuse(run: str, step: str) -> int:
+    """Asked for in vain."""
+    post("crash_refuse", f"/read/{run}/{step}")
+    raise Refused(step)
+
+
+async def errand(run: limpet.Run, order: str) -> list[int]:
+    """Nine steps, four of which do something; what each of them gave."""
+    await run.patch(goal=f"settle {order}", plan=["look", "pay", "tell"])
+    async with run.scope("look"):
+        seen = [*await asyncio.gather(run.step(crash_look, run.id, "a"), run.step(crash_glance, run.id, "b"))]
+        await run.patch(facts={"seen": seen})
+    how = await run.decide("how?", choose="whole", over=["part", "whole"], because="it arrived broken")
+    async with run.scope("pay"):
+        seen.append(await run.step(crash_pay, run.id, "c"))
+        seen.append(await run.step(crash_look, run.id, "d"))
+        seen.append(await run.step(crash_book, run.id, "e"))
+    await run.sleep("20ms")
+    async with run.scope("tell"):
+        seen.append(await run.step(crash_mail, run.id, "f"))
+        if await run.ask("Tell them all?", to="parent") and how == "whole":
+            seen.append(await run.step(crash_look, run.id, "g"))
+            seen.append(await run.step(crash_post, run.id, "h"))
+    seen.append(await run.step(crash_glance, run.id, "i"))
+    return seen
+
+
+async def mender(run: limpet.Run, order: str) -> str:
+    """A step fails, and its handler takes other steps; one follows."""
+    branch = "well"
+    try:
+        await run.step(crash_refuse, run.id, "first")
+    except limpet.StepFailed as error:
+        branch = "refused" if error.was(Refused) else "broken"
+        await run.step(crash_pay, run.id, branch)
+    await run.step(crash_post, run.id, branch)
+    return branch
+
+
+async def pair(run: limpet.Run, order: str) -> str:
+    """Two effects, and perhaps a wait between them."""
+    await run.step(crash_mail, run.id, "first")
+    if order == "asks":
+        await run.ask("Go on?")
+    if order == "sleeps":
+        await run.sleep("2s")
+    await run.step(crash_pay, run.id, "second")
+    return order
+
+
+def agent_of(name: str, run: str) -> limpet.Agent[str, Any]:
+    """An agent, in a version of the run's own: processes that drive other runs leave it alone."""
+    functions: dict[str, Callable[[limpet.Run, str], Coroutine[Any, Any, Any]]] = {"errand": errand, "mender": mender}
+    return limpet.agent(name=name, version=run)(functions.get(name, pair))
+
+
+# What processes do
+
+
+async def drive(pipe: Connection, url: str, port: int, name: str, run: str, where: str = "") -> None:
+    """Drive a run to its end, or until this process comes to where it is to be killed."""
+    Here.port, agent = port, agent_of(name, run)
+    lay_fuse(where)
+    pipe.send("ready")
+    async with limpet.open(url, agents=[agent], worker=limpet.Worker(lease="1h")) as app:
+        await app.run(agent, name, id=run)
+
+
+async def serve(pipe: Connection, url: str, port: int, name: str, run: str, lease: str) -> None:
+    """Drive a run that somebody starts until told to go; or be stopped first, when nothing is held that others need."""
+    Here.port, signals = port, list[int]()
+    about_commits(lambda _, done: signal.pthread_kill(get_ident(), signals.pop()) if done and signals else None)
+    app = await limpet.open(url, agents=[agent_of(name, run)], worker=limpet.Worker(lease=lease))
+    pipe.send("ready")
+    if await asyncio.to_thread(pipe.recv) == "stop":
+        signals.append(signal.SIGSTOP)  # soon: the lease is renewed
+        await asyncio.to_thread(pipe.recv)
+    closing = asyncio.ensure_future(app.close())
+    asyncio.get_running_loop().call_soon(pipe.send, "closing")  # after the first step of that
+    await closing
+
+
+def lay_fuse(where: str) -> None:
+    """Where this process is killed.
+
+    `tool:crash_pay` when its effect was applied; `commit:7` at the seventh of the places before and after commits that
+    add to a log or give a run to a worker; `crash_pay:1` at the first of those about commits that start a step of this
+    tool; `statements:9` and `queries:9` in the middle of something, at what a database is asked.
+    """
+    what, _, place = where.partition(":")
+    if what == "tool":
+        Here.fatal = place
+    elif what in ("statements", "queries"):
+        Fuse(int(place)).lay(what)
+    elif what:
+        fuse = Fuse(int(place))
+        about_commits(lambda batch, done: fuse.burn() if counts(what, batch, done) else None)
+
+
+def counts(what: str, batch: Batch, done: Sequence[Any]) -> bool:
+    """Whether a commit adds to a log or gives a run to a worker; or whether it starts a step of a tool."""
+    legs = [leg for op in batch if isinstance(op, ops.Append) for leg in op.legs]
+    if what == "commit":
+        return bool(legs) or any(isinstance(op, ops.Claim) and out for op, out in zip(batch, done, strict=False))
+    bodies = [sealed.body for leg in legs if isinstance(leg, ops.Extend) for sealed in leg.events]
+    return any(isinstance(body, b.StepStarted) and body.tool == what for body in bodies)
+
+
+def about_commits(tell: Callable[[Batch, Sequence[Any]], object]) -> None:
+    """Tell somebody of each commit before it, and with its outcomes after it, where it is done."""
+    real = Store._commit
+
+    def commit(self: Store, batch: Batch) -> list[Any]:
+        tell(batch, ())
+        done = real(self, batch)
+        tell(batch, done)
+        return done
+
+    Store._commit = commit  # type: ignore[method-assign]
