@@ -188,7 +188,7 @@ class App:
 
     def cancel(self, run: str, /, *, reason: str) -> None:
         """Stop a run, and the runs it called: effects under way finish, and what can be undone is."""
-        self.wait(lambda app: app.cancel(run, reason))
+        self.wait(lambda app: app.cancel(run, reason=reason))
 
     def signal(self, run: str, name: str, value: object, /) -> None:
         """Send a run something that it receives: in order, each once."""

@@ -63,6 +63,8 @@ class Children:
     def __init__(self, execution: Execution, waits: Waits) -> None:
         self._x = execution
         self._waits = waits
+        self._lent: dict[str, Limits] = {}
+        """What went along with calls that may not be in the log yet."""
 
     def find(self, agent: Agent[Any, Any], input: object, how: str) -> tuple[str, Any, Record | None]:
         """The call that the code makes now: its identity, its input as JSON, its record."""
@@ -148,7 +150,12 @@ class Children:
             budget=limits if mode == "call" and x.journal.fold.working.budget is not None else None,
             deadline=deadline,
         )
-        await self._append(called, created, child, blobs)
+        if called.budget is not None:
+            self._lent[child] = called.budget
+        try:
+            await self._append(called, created, child, blobs)
+        finally:
+            self._lent.pop(child, None)
 
     async def _append(self, called: b.AgentCalled, created: b.RunCreated, child: str, blobs: Sequence[Any]) -> None:
         x = self._x
@@ -173,4 +180,5 @@ class Children:
         if limits is None:
             return share
         lent = [child.budget for child in fold.children if child.budget is not None]
+        lent += [budget for run, budget in self._lent.items() if all(run != child.run for child in fold.children)]
         return budgets.slice_of(budgets.remaining(limits, fold.spent, lent), share)

@@ -14,6 +14,7 @@ from limpet.engine.agents import Agent
 from limpet.engine.blocking import run_blocking
 from limpet.engine.execution import SECOND, Execution, Kit, move_to
 from limpet.engine.failures import failure_of
+from limpet.engine.history import History
 from limpet.engine.memory import Memory
 from limpet.engine.place import enter_agent
 from limpet.engine.run import Run
@@ -21,7 +22,16 @@ from limpet.engine.scopes import Scope
 from limpet.engine.turnstile import QUIET
 from limpet.engine.undo import Undo, undoable
 from limpet.engine.waits import Waits
-from limpet.errors import ConnectionLost, Divergence, InvalidValue, LeaseLost, LimpetError, StoreBusy
+from limpet.errors import (
+    ConnectionLost,
+    Divergence,
+    InvalidValue,
+    LeaseLost,
+    LimpetError,
+    NotFound,
+    StoreBusy,
+    WrongState,
+)
 from limpet.events import AnyBody, Failure, Wait
 from limpet.events import bodies as b
 from limpet.journal import Journal
@@ -110,13 +120,15 @@ class Drive:
             self._kit.store, self._claimed, self._kit.now, learner=self._memory
         )
         self._x = x = self._execution()
-        refused = None if journal.fold.cancel is not None else await self._unfit()
+        undoing = self._memory.history.undoing
+        refused = await self._unfit(journal.fold.cancel is not None or undoing is not None)
         if refused is not None:
             await self._park_for_operator(*refused)
         elif journal.fold.cancel is not None:
             await self._cancel()
+        elif undoing is not None:
+            await self._go_on_failing(undoing.because or Failure(type="limpet.Suspended"))
         else:
-            x.is_ending = self._memory.history.is_undoing
             await self._enter(x)
 
     def _execution(self) -> Execution:
@@ -132,13 +144,15 @@ class Drive:
         self._x, self._waits = x, Waits(x)
         return x
 
-    async def _unfit(self) -> tuple[str, str] | None:
+    async def _unfit(self, is_ending: bool) -> tuple[str, str] | None:
         """Why the run must not be resumed by itself: a key, and why in words."""
         row, rules = self._claimed.row, self._agent.rules
         assert self._journal is not None
         assert self._memory.created is not None
         if row.deaths >= MAX_DEATHS:
             return "quarantined", f"{row.deaths} workers in a row died with it"
+        if is_ending:
+            return None  # its function is not entered again
         if rules.max_age is not None and self._kit.now() - self._memory.lay_since > rules.max_age:
             return "too old", "it lay still for longer than its agent allows"
         try:
@@ -225,7 +239,11 @@ class Drive:
             if x.journal.fold.pausing and not x.is_undoing:
                 x.hold()
                 return x.is_idle and await self._park(x, (PAUSED,), None, heard)
-            if not self._has_lingered(x) or not await _is_quiet(x):
+            if (name := self._waits.overdue()) is not None:
+                reason = "the code cancelled it before, and does not cancel it now"
+                x.stop(Divergence(run=self.run, verb=name, reason=reason))
+                return False
+            if not self._has_lingered(x) or not await _is_quiet(x) or (self._task is not None and self._task.done()):
                 return False
             waits = dict.fromkeys(slot.wait for slot in self._waits.open)
             return await self._park(x, tuple(waits), self._waits.wake, heard)
@@ -237,7 +255,7 @@ class Drive:
 
     def _has_lingered(self, x: Execution) -> bool:
         assert self._waits is not None
-        if not self._waits.open or not x.is_idle or x.turnstile.is_busy:
+        if not self._waits.open or self._waits.left or not x.is_idle or x.turnstile.is_busy:
             return False
         return self._kit.clock.ticks() >= x.touched + self._kit.linger
 
@@ -255,7 +273,7 @@ class Drive:
         """Wait until something happens, or something is due."""
         assert self._waits is not None
         due = [] if held else [wake - self._kit.now() for slot in self._waits.open if (wake := slot.wake) is not None]
-        if not held and self._waits.open and x.is_idle and not x.turnstile.is_busy:
+        if not held and self._waits.open and not self._waits.left and x.is_idle and not x.turnstile.is_busy:
             due.append(x.touched + self._kit.linger - self._kit.clock.ticks())
         if self._look.is_set():
             return
@@ -287,8 +305,8 @@ class Drive:
             await self._stopped(x, task)
             return
         try:
+            x.replay.check_end()
             if error is None:
-                x.replay.check_end()
                 output = self._agent.dump_output(task.result())
                 packed, blobs = self._kit.store.pack(output)
                 await self._end(b.RunCompleted(output=packed), blobs)
@@ -302,12 +320,18 @@ class Drive:
 
     async def _fail(self, error: BaseException | None) -> None:
         assert error is not None
-        failure, verb = failure_of(error), _verb_of(error)
-        if not await self._undo():
+        failure = failure_of(error)
+        if not await self._undo(failure):
             return
         number = getattr(error, "number", None)
+        verb = _verb_of(error, self._memory.history)
         ended = b.RunFailed(failure=failure, name=verb, number=number if isinstance(number, int) else None)
         await self._end(ended, (), failure=failure)
+
+    async def _go_on_failing(self, failure: Failure) -> None:
+        """It has failed before, and is being undone: its function is not entered again."""
+        if await self._undo(failure):
+            await self._end(b.RunFailed(failure=failure), (), failure=failure)
 
     async def _cancel(self) -> None:
         """Nothing of it is under way: withdraw what it asks, cancel its children, undo what it did."""
@@ -317,16 +341,21 @@ class Drive:
         withdrawn = [
             b.WaitEnded(name=request.name, how="withdrawn", request=request.request) for request in state.requests
         ]
-        command = b.CancelRequested(command=f"{self.run}:cancel", reason=f"{self.run} was cancelled: {reason}")
-        legs = [
-            Tell(run=child.run, bodies=(command,), actor=self._kit.worker, optional=True) for child in state.children
-        ]
         if withdrawn and not self._memory.history.is_undoing:
             self._journal.add(*withdrawn)
-        if await self._undo():
-            await self._end(b.RunCancelled(reason=reason), (), legs=legs)
+        for child in state.children:
+            await self._cancel_child(child.run, reason)
+        if await self._undo(None):
+            await self._end(b.RunCancelled(reason=reason), ())
 
-    async def _undo(self) -> bool:
+    async def _cancel_child(self, run: str, reason: str) -> None:
+        """Tell a run that this one called; one that has ended by now needs no telling."""
+        command = b.CancelRequested(command=f"{self.run}:cancel", reason=f"{self.run} was cancelled: {reason}")
+        assert self._x is not None
+        with suppress(WrongState, NotFound):
+            await self._x.patiently(lambda: self._kit.store.tell(run, command, actor=self._kit.worker))
+
+    async def _undo(self, because: Failure | None) -> bool:
         """Undo what the run did; false if that is waited for, or was stopped."""
         if not await self._write_all():
             return False
@@ -337,7 +366,7 @@ class Drive:
         x = self._execution()
         x.is_undoing, x.deadline = True, None
         assert self._waits is not None
-        task = asyncio.create_task(Undo(x, self._waits).run(steps), name=f"limpet:{self.run}:undo")
+        task = asyncio.create_task(Undo(x, self._waits).run(steps, because), name=f"limpet:{self.run}:undo")
         why = await self._attend(x, task)
         match why:
             case "done":
@@ -365,7 +394,7 @@ class Drive:
             return False
         return True
 
-    async def _end(self, ended: Any, blobs: Any, *, failure: Failure | None = None, legs: Sequence[Leg] = ()) -> None:
+    async def _end(self, ended: Any, blobs: Any, *, failure: Failure | None = None) -> None:
         """Write the last event, and tell the run that called this one."""
         assert self._x is not None
         journal = self._x.journal
@@ -377,7 +406,7 @@ class Drive:
                     await self._cancel()
                     return
                 told = self._told_parent(ended, failure)
-                if await self._repeat(journal.append_if_current, ended, heard=heard, blobs=blobs, legs=(*legs, *told)):
+                if await self._repeat(journal.append_if_current, ended, heard=heard, blobs=blobs, legs=told):
                     return
         except LimpetError as error:
             self._x.stop(error)
@@ -467,12 +496,15 @@ async def _is_quiet(x: Execution) -> bool:
     return x.activity == seen and x.is_idle
 
 
-def _verb_of(error: BaseException | None) -> str | None:
-    """The verb whose error it is, or was before it was wrapped in another."""
+def _verb_of(error: BaseException | None, history: History) -> str | None:
+    """The verb whose error it is, or was before it was wrapped in another.
+
+    Not one that the code had caught and gone on from: taking that failure back would do both.
+    """
     seen = 0
     while error is not None and seen < 20:
         verb = error.__dict__.get("limpet_verb")
         if isinstance(verb, str):
-            return verb
+            return verb if history.is_last(verb) or verb not in history.records else None
         error, seen = error.__cause__ or error.__context__, seen + 1
     return None

@@ -23,6 +23,7 @@ __all__ = ["Duty", "Pace", "Worker"]
 
 log = logging.getLogger("limpet")
 
+FIRST = asyncio.FIRST_COMPLETED
 # Renewal stops when the event loop has not turned for so long: its runs are better off elsewhere.
 STUCK = 60 * SECOND
 
@@ -127,11 +128,14 @@ class Duty:
 
     async def _leave(self) -> None:
         left = [task for task in self._tasks if not task.done()]
-        for task in left:
-            task.cancel()
         if left:
             log.warning("%d runs were not finished within the grace, and are given back as they are", len(left))
-            await asyncio.wait(left)
+            code = [task for drive in self._drives.values() for task in drive.kill()]
+            for task in (*left, *code):
+                task.cancel()
+            patience = asyncio.ensure_future(self._kit.clock.sleep(SECOND))
+            await asyncio.wait({asyncio.ensure_future(asyncio.wait([*left, *code])), patience}, return_when=FIRST)
+            patience.cancel()
         self._stop_renewing.set()
         with suppress(LimpetError):
             await self.store.retire(self.id)
@@ -310,6 +314,8 @@ class Duty:
             await drive.drive()
         except Exception as error:
             log.exception("run %s cannot be driven here", drive.run)
+            for task in drive.kill():
+                task.cancel()
             with suppress(LimpetError):
                 await self.store.release(drive.run, fence=drive.fence, worker=self.id, reason=str(error)[:500])
             await self._kit.clock.sleep(SECOND)

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from typing import NamedTuple
 
 from limpet.clock import Clock
@@ -11,6 +10,10 @@ from limpet.stores import Store
 from limpet.stores.store import Place
 
 __all__ = ["Ear", "Interest"]
+
+
+# Microseconds until it is looked again for somebody who could not be told.
+AGAIN = 100_000
 
 
 class Interest(NamedTuple):
@@ -51,8 +54,11 @@ class Ear:
                 while True:
                     await self._rung.wait()
                     self._rung.clear()
-                    with suppress(LimpetError):  # whoever works with the store hears of it there
+                    try:
                         await self._look()
+                    except LimpetError:  # whoever works with the store hears of it there; here it is looked again
+                        self._rung.set()
+                        await self._clock.sleep(AGAIN)
                     if self._every:
                         await self._clock.sleep(self._every)
             finally:
@@ -65,6 +71,8 @@ class Ear:
 
     async def _look(self) -> None:
         wanted = [(each, known) for each in list(self._interests) if (known := each.known()) is not None]
+        if len(wanted) < len(self._interests) and self._every:
+            self._clock.later(AGAIN, self._rung.set)  # it may matter to them soon
         if not wanted:
             return
         places = await self._store.places([each.run for each, _ in wanted])

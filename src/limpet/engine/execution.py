@@ -122,8 +122,6 @@ class Execution:
         self.memory = memory
         self.versions: dict[str, dict[str, bool]] = {}
         """What was chosen here, and may not be in the log yet."""
-        self.is_ending = False
-        """The run failed before, and is being undone: nothing new begins."""
         self.is_undoing = False
         """This is the undoing itself."""
         self.stopped: LimpetError | None = None
@@ -159,13 +157,10 @@ class Execution:
     def find(self, name: str, kind: type[object], asked: str = "") -> Record | None:
         """The record of a call; one that was another call stops the run."""
         try:
-            record = self.replay.find(name, kind, asked)
+            return self.replay.find(name, kind, asked)
         except Divergence as error:
             self.stop(error)
             raise
-        if record is None and self.is_ending:
-            raise Suspended(run=self.run, reason="it failed, and is being undone")
-        return record
 
     async def check_new(self, name: str) -> None:
         """Stop the run before an effect that the log has no place for, once the code has come as far as it can."""
@@ -217,9 +212,14 @@ class Execution:
 
     async def perform(self, tool: Tool[..., Any, Any], fn: Callable[..., Any], args: Bound, call: Call) -> Any:
         """What a function of a tool returns."""
+        return await self.kit.perform(tool, fn, args, call)
+
+    @contextmanager
+    def acting(self) -> Iterator[None]:
+        """A tool runs inside, and what came of it is put into the log: kept beside it, if the run is lost meanwhile."""
         self.performing += 1
         try:
-            return await self.kit.perform(tool, fn, args, call)
+            yield
         finally:
             self.performing -= 1
             if self.stopped is not None:
@@ -291,7 +291,13 @@ class Execution:
     async def halt(self, error: LimpetError) -> NoReturn:
         """Stop the run, and never return to the code."""
         self.stop(error)
+        await self.for_ever()
+
+    async def for_ever(self) -> NoReturn:
+        """Never return to the code, until it is cancelled."""
         never: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self._closed is not None:
+            raise asyncio.CancelledError
         self._never.append(never)
         await never
         raise AssertionError
@@ -334,7 +340,15 @@ class Execution:
         """The value of a payload, wherever it is."""
         if payload is None:
             return None
-        return payload.value() if payload.is_inline else await self.kit.store.unpack(payload)
+        return payload.value() if payload.is_inline else await self.patiently(lambda: self.kit.store.unpack(payload))
+
+    async def patiently(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """What a question to the store gives, repeated until the store is there."""
+        while True:
+            try:
+                return await ask()
+            except (ConnectionLost, StoreBusy):
+                await self.kit.clock.sleep(SECOND)
 
     def blame(self, error: E, verb: str) -> E:
         """The error with the verb whose error it is: if it ends the run, a resume takes back just that."""

@@ -43,7 +43,8 @@ class Pool:
             try:
                 result = work()
             except BaseException as raised:  # noqa: BLE001 - whoever waits must hear
-                error = RuntimeError(f"{raised!r} left a function") if isinstance(raised, StopIteration) else raised
+                odd = isinstance(raised, StopIteration | SystemExit | KeyboardInterrupt)
+                error = RuntimeError(f"{raised!r} left a function") if odd else raised
             try:
                 loop.call_soon_threadsafe(report, result, error)
             except RuntimeError:

@@ -26,7 +26,7 @@ class Port(Protocol):
     def events(self, run: str, after: int, *, follow: bool) -> AsyncIterator["Entry"]:
         """A run's events."""
 
-    async def cancel(self, run: str, reason: str) -> None:
+    async def cancel(self, run: str, /, *, reason: str) -> None:
         """Stop a run."""
 
 
@@ -56,4 +56,4 @@ class Handle(Generic[Out]):
 
     async def cancel(self, reason: str) -> None:
         """Stop it: effects under way finish, what can be undone is."""
-        await self._port.cancel(self.id, reason)
+        await self._port.cancel(self.id, reason=reason)

@@ -34,8 +34,11 @@ class Record:
 
     name: str
     opened: Opening
+    seq: int = 0
     time: int = 0
-    """When it was opened."""
+    """Where in the log and when it was opened."""
+    left: int = 0
+    """When the code cancelled it, if it did."""
     end: int | None = None
     """The sequence of the event that settled it."""
     settled: Settling | None = None
@@ -84,10 +87,20 @@ class History:
         """Flags that a policy raised, each with its place in the log."""
         self.turns: dict[str, int] = {}
         """The current turn of each loop."""
-        self.is_undoing = False
-        """A compensation has begun."""
+        self.undoing: b.CompensationStarted | b.CompensationSkipped | None = None
+        """How a compensation began."""
         self._scopes: dict[str, list[str]] = {}
         self._failed: b.RunFailed | None = None
+
+    @property
+    def is_undoing(self) -> bool:
+        """Whether a compensation has begun."""
+        return self.undoing is not None
+
+    def is_last(self, name: str) -> bool:
+        """Whether nothing was begun after this call had ended."""
+        end = self.records[name].end if name in self.records else None
+        return end is not None and all(record.seq < end for record in self.records.values())
 
     def learn(self, event: Event, body: AnyBody) -> None:  # noqa: C901, PLR0912 - one match
         """Take in the next event."""
@@ -125,19 +138,23 @@ class History:
             case _:
                 self._go_on(event, body)
 
-    def _go_on(self, event: Event, body: AnyBody) -> None:  # noqa: C901 - one match
+    def _go_on(self, event: Event, body: AnyBody) -> None:  # noqa: C901, PLR0912 - one match
         if isinstance(body, b.StepResolved):
             self.records[body.name].resolutions += 1
         match body:
             case b.WaitEnded():
                 self._take_signal(body)
                 self._settle(event, body)
+                if body.how == "withdrawn":
+                    self.records[body.name].left = event.time
             case b.StepFailed() if body.retry_at is None:
                 self._settle(event, body)
             case b.StepResolved() if body.outcome != "not_applied":
                 self._settle(event, body)
             case b.StepFailed() | b.StepUnknown() | b.StepResolved():
                 self.records[body.name].latest = body
+                if isinstance(body, b.StepUnknown) and body.reason == "cancelled":
+                    self.records[body.name].left = event.time
             case b.RunFailed():
                 self._failed = body
             case b.ResumeRequested():
@@ -145,7 +162,7 @@ class History:
             case b.RiskFlagged():
                 self.flags.append((event.seq, body.flag))
             case b.CompensationStarted() | b.CompensationSkipped():
-                self.is_undoing = True
+                self.undoing = self.undoing or body
             case _:
                 pass
 
@@ -162,7 +179,7 @@ class History:
 
     def _open(self, event: Event, body: Opening) -> Record:
         """A new record; one that was opened before, and ended with a failure of the run, begins anew."""
-        return self.put(Record(body.name, body, event.time))
+        return self.put(Record(body.name, body, event.seq, event.time))
 
     def put(self, record: Record) -> Record:
         """Keep a record."""

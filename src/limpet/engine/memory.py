@@ -28,7 +28,9 @@ class _Body(Struct, frozen=True, array_like=True):
 
 class _Record(Struct, frozen=True, array_like=True):
     opened: _Body
+    seq: int
     time: int
+    left: int
     end: int | None
     settled: _Body | None
     latest: _Body | None
@@ -41,7 +43,7 @@ class _Memory(Struct, frozen=True):
     lay_since: int
     states: dict[str, AgentState]
     records: list[_Record]
-    commands: dict[int, _Body]
+    commands: list[tuple[int, _Body]]
     expired: list[_Body]
     escalations: dict[str, list[_Body]]
     signals: dict[str, list[int]]
@@ -49,7 +51,7 @@ class _Memory(Struct, frozen=True):
     turns: dict[str, int]
     last_number: int
     last_child: int
-    is_undoing: bool
+    undoing: _Body | None
 
 
 class Memory:
@@ -89,7 +91,7 @@ class Memory:
                 lay_since=self.lay_since,
                 states=self.states,
                 records=[_dump_record(record) for record in history.records.values()],
-                commands={seq: _dump(body) for seq, body in history.commands.items()},
+                commands=[(seq, _dump(body)) for seq, body in history.commands.items()],
                 expired=[_dump(body) for body in history.expired.values()],
                 escalations={name: [_dump(each) for each in all] for name, all in history.escalations.items()},
                 signals={name: seqs for name, seqs in history.signals.items() if seqs},
@@ -97,7 +99,7 @@ class Memory:
                 turns=history.turns,
                 last_number=history.last_number,
                 last_child=history.last_child,
-                is_undoing=history.is_undoing,
+                undoing=None if history.undoing is None else _dump(history.undoing),
             )
         )
 
@@ -112,12 +114,12 @@ class Memory:
         history = self.history
         for record in kept.records:
             history.put(_load_record(record))
-        history.commands = {seq: _load(body) for seq, body in kept.commands.items()}
+        history.commands = {seq: _load(body) for seq, body in kept.commands}
         history.expired = {body.request: body for body in map(_load, kept.expired)}
         history.escalations = {name: [_load(each) for each in all] for name, all in kept.escalations.items()}
         history.signals, history.flags, history.turns = kept.signals, kept.flags, kept.turns
         history.last_number, history.last_child = kept.last_number, kept.last_child
-        history.is_undoing = kept.is_undoing
+        history.undoing = None if kept.undoing is None else _load(kept.undoing)
         return True
 
 
@@ -133,11 +135,15 @@ def _load(stored: _Body) -> Any:
 def _dump_record(record: Record) -> _Record:
     settled = None if record.settled is None else _dump(record.settled)
     latest = None if record.latest is None else _dump(record.latest)
-    return _Record(_dump(record.opened), record.time, record.end, settled, latest, record.resolutions)
+    return _Record(
+        _dump(record.opened), record.seq, record.time, record.left, record.end, settled, latest, record.resolutions
+    )
 
 
 def _load_record(stored: _Record) -> Record:
     opened: Any = _load(stored.opened)
     settled = None if stored.settled is None else _load(stored.settled)
     latest = None if stored.latest is None else _load(stored.latest)
-    return Record(opened.name, opened, stored.time, stored.end, settled, latest, stored.resolutions)
+    return Record(
+        opened.name, opened, stored.seq, stored.time, stored.left, stored.end, settled, latest, stored.resolutions
+    )

@@ -10,9 +10,10 @@ from typing import Any, Literal
 from msgspec.structs import replace
 
 from limpet.engine.execution import Execution
+from limpet.engine.history import Record
 from limpet.engine.tools import Tool
 from limpet.engine.waits import Decided, Waits
-from limpet.errors import BudgetExceeded, Expired, Rejected
+from limpet.errors import BudgetExceeded, Expired, InvalidAnswer, InvalidValue, Rejected
 from limpet.events import Limits, Spent, digest
 from limpet.events import bodies as b
 from limpet.policy import budget, risk
@@ -55,9 +56,12 @@ class Permits:
         occurrence = 1
         while True:
             request = f"{name}/approval#{occurrence}"
-            decided = await self._waits.request(
-                self._x.find(request, b.RequestOpened), self._approval(tool, request, number, args, ask)
-            )
+            opened = self._approval(tool, request, number, args, ask)
+            record = self._x.find(request, b.RequestOpened)
+            if record is not None and not self._is_for(record, opened):
+                occurrence += 1  # what was shown is not what would be done now
+                continue
+            decided = await self._waits.request(record, opened)
             answer = decided.answer
             if answer is None:
                 raise self._x.blame(self._expired(decided), request)
@@ -65,8 +69,28 @@ class Permits:
                 raise self._x.blame(_rejected(tool.name, number, answer), request)
             if decided.expires is None or self._x.kit.now() < decided.expires:
                 edited = await self._x.unpack(answer.args)
-                return decided.request, args if edited is None else edited
+                return decided.request, args if edited is None else self._checked(tool, edited, decided, request)
             occurrence += 1  # it was given, and not used in its time
+
+    def _is_for(self, record: Record, opened: b.RequestOpened) -> bool:
+        """Whether a request shows what is asked for now; one that does not leaves the inbox."""
+        assert isinstance(record.opened, b.RequestOpened)
+        if record.opened.digest == opened.digest:
+            return True
+        if record.settled is None and self._x.journal.fold.is_asking(record.opened.request):
+            withdrawn = b.WaitEnded(name=record.name, how="withdrawn", request=record.opened.request)
+            self._x.journal.add(withdrawn)
+        return False
+
+    def _checked(self, tool: Tool[..., Any, Any], edited: Any, decided: Decided, name: str) -> dict[str, Any]:
+        """Arguments that a person edited, if the tool takes them."""
+        try:
+            tool.unbind(edited)
+        except (InvalidValue, TypeError, KeyError) as error:
+            reason = f"{tool.name} does not take the edited arguments: {error}"
+            raise self._x.blame(InvalidAnswer(request=decided.request, reason=reason), name) from error
+        found: dict[str, Any] = edited
+        return found
 
     def _approval(
         self, tool: Tool[..., Any, Any], name: str, number: int, args: dict[str, Any], ask: risk.AskPerson

@@ -4,8 +4,9 @@ Every verb is a plain function that takes its identity at the call and returns a
 `gather(run.step(a), run.call(b))` is the same in every execution.
 """
 
+import logging
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, ParamSpec, overload
 
@@ -25,7 +26,7 @@ from limpet.engine.steps import Steps
 from limpet.engine.tools import Tool
 from limpet.engine.typed import Change, State
 from limpet.engine.waits import Waits
-from limpet.errors import Expired, InvalidValue, LimpetError, Suspended
+from limpet.errors import Expired, InvalidValue
 from limpet.events import PlanStatus, Revision, StatePatch, inline
 from limpet.events import bodies as b
 
@@ -38,6 +39,7 @@ C = TypeVar("C", bound=str)
 In = TypeVar("In")
 Out = TypeVar("Out")
 S = TypeVar("S", default=dict[str, Any])
+log = logging.getLogger("limpet")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _UNDECLARED = shape(Any)
 
@@ -395,12 +397,16 @@ class Turns(AsyncIterator[Turn]):
 
     async def _next(self) -> None:
         x = self._x
-        if x.is_ending:
-            raise Suspended(run=x.run, reason="it failed, and is being undone")
         self._number += 1
         x.journal.add(b.TurnStarted(loop=self._loop, number=self._number))
-        if x.must_flush("turn_ends"):
-            with x.work():
+        with x.work():
+            if x.must_flush("turn_ends"):
                 await x.flush()
-                with suppress(LimpetError):  # it is but a cache
-                    await x.journal.snapshot_if_due()
+            await self._snapshot()
+
+    async def _snapshot(self) -> None:
+        """It is but a cache: whatever goes wrong, the run goes on."""
+        try:
+            await self._x.journal.snapshot_if_due()
+        except Exception:
+            log.exception("no snapshot of run %s was written", self._x.run)

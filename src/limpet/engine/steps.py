@@ -27,6 +27,8 @@ from limpet.errors import (
     OutcomeUnknown,
     OutputUnavailable,
     StepFailed,
+    StoreBusy,
+    StoreUnavailable,
 )
 from limpet.events import AnyBody, Failure, Payload, canonical
 from limpet.events import bodies as b
@@ -44,6 +46,8 @@ class Place(TypedDict):
     attempt: int
 
 
+# A `verify` that does not answer cannot tell.
+VERIFY_WITHIN = 60 * SECOND
 Note = TypeVar("Note", b.StepFailed, b.StepUnknown, b.StepResolved, b.StepCompleted)
 Latest = b.StepStarted | b.StepFailed | b.StepUnknown | b.StepResolved | b.StepCompleted | None
 
@@ -64,6 +68,9 @@ class Step:
     packed: Payload | None = None
     blobs: Sequence[Blob] = ()
     grant: str | None = None
+    attempt: int = 0
+    """The last one that was begun here."""
+    call: Call | None = None
 
     def place(self, attempt: int) -> Place:
         """What an event about an attempt begins with."""
@@ -99,8 +106,12 @@ class Steps:
             await x.enter(record.end)
             return await self._outcome(step, record.settled)
         latest = await self._where(step, record)
-        while not _is_settled(latest):
-            latest = await self._next(step, latest)
+        try:
+            while not _is_settled(latest):
+                latest = await self._next(step, latest)
+        except asyncio.CancelledError:
+            self._cancelled(step, latest)
+            raise
         assert latest is not None
         ticket = x.turnstile.issue()
         await x.finish(ticket, "step_returns" if step.tool.traits.effect == "none" else "effect_returns")
@@ -126,7 +137,7 @@ class Steps:
             latest, b.StepStarted | b.StepFailed | b.StepUnknown | b.StepResolved | b.StepCompleted
         )
         if isinstance(latest, b.StepUnknown) and latest.reason == "cancelled":
-            await x.quiet()  # the code cancelled it then, and is going to cancel it again
+            await self._waits.until_cancelled(record)
         return _voided(latest) if _is_settled(latest) else latest
 
     def _prepare(self, step: Step, args: dict[str, Any]) -> None:
@@ -188,21 +199,24 @@ class Steps:
             if step.tool.traits.effect == "transaction" and not x.kit.perform.is_stubbed(step.tool):
                 return await self._transact(step, attempt)
             x.journal.add(*before, self._started(step, attempt), blobs=step.blobs)
+            step.attempt, step.grant, step.call = attempt, None, None  # an approval is used once
             if step.tool.traits.effect != "none":
                 await x.flush()
             reports = _Reports(x, step.number, attempt)
-            call = Call(step.key, attempt, sends=step.key, told=reports.told)
-            reports.call = call
-            try:
-                output = await self._perform(step, call)
-            except asyncio.CancelledError:
-                self._cancelled(step, attempt, call)
-                raise
-            except Exception as error:  # noqa: BLE001 - whatever a tool raises is recorded
-                return await self._went_wrong(step, attempt, call, error)
-            finally:
-                reports.close()
-            return self._completed(step, attempt, output, call)
+            call = step.call = reports.call = Call(step.key, attempt, sends=step.key, told=reports.told)
+            body: b.StepCompleted | b.StepFailed | b.StepUnknown | b.StepResolved
+            with x.acting():
+                try:
+                    output = await self._perform(step, call)
+                except Exception as error:  # noqa: BLE001 - whatever a tool raises is recorded
+                    body = self._went_wrong(step, attempt, call, error)
+                else:
+                    body = self._completed(step, attempt, output, call)
+                finally:
+                    reports.close()
+            if isinstance(body, b.StepFailed) and body.retry_at is not None and x.must_flush("step_returns"):
+                await x.flush()
+            return body
 
     def _started(self, step: Step, attempt: int) -> b.StepStarted:
         traits = step.tool.traits
@@ -244,7 +258,9 @@ class Steps:
         self._x.journal.add(body, blobs=blobs)
         return body
 
-    async def _went_wrong(self, step: Step, attempt: int, call: Call, error: Exception) -> Latest:
+    def _went_wrong(
+        self, step: Step, attempt: int, call: Call, error: Exception
+    ) -> b.StepFailed | b.StepUnknown | b.StepResolved:
         x, place = self._x, step.place(attempt)
         timed_out = isinstance(error, _TimedOut)
         happened = Happened("timeout" if timed_out else "raised", attempt, error)
@@ -261,10 +277,7 @@ class Steps:
                 return self._note(b.StepResolved(**place, how="declared", outcome="gave_up", failure=failure))
             case Ask():
                 return self._note(unknown)
-        x.journal.add(body)
-        if body.retry_at is not None and x.must_flush("step_returns"):
-            await x.flush()
-        return body
+        return self._note(body)
 
     def _keep_partial(self, step: Step, attempt: int, call: Call) -> None:
         if call.partial_value is not None:
@@ -272,14 +285,17 @@ class Steps:
                 b.StepProgressed(number=step.number, attempt=attempt, note=call.note, partial=call.partial_value)
             )
 
-    def _cancelled(self, step: Step, attempt: int, call: Call) -> None:
-        """The code itself cancelled it in flight: an effect may have been applied."""
-        if self._x.is_closed or self._x.stopped is not None or step.tool.traits.effect == "none":
+    def _cancelled(self, step: Step, latest: Latest) -> None:
+        """The code itself cancelled it: on replay it is not begun again, but waits to be cancelled again."""
+        x = self._x
+        if x.is_closed or x.stopped is not None or (step.attempt == 0 and latest is None):
             return
-        self._keep_partial(step, attempt, call)
-        self._x.journal.add(
-            b.StepUnknown(name=step.name, number=step.number, attempt=attempt, reason="cancelled", spent=call.total)
-        )
+        attempt = step.attempt or (latest.attempt if latest is not None else 1)
+        spent = None
+        if step.call is not None:
+            self._keep_partial(step, attempt, step.call)
+            spent = step.call.total
+        x.journal.add(b.StepUnknown(**step.place(attempt), reason="cancelled", spent=spent))
 
     async def _transact(self, step: Step, attempt: int) -> Latest:
         """The tool's writes and the step's events commit together, so there is nothing to be unknown."""
@@ -301,17 +317,17 @@ class Steps:
             try:
                 await x.journal.transact(work)
                 return done[0]
-            except ConnectionLost:
+            except (ConnectionLost, StoreBusy):
                 await x.kit.clock.sleep(SECOND)
-                await x.journal.refresh()
+                await x.patiently(x.journal.refresh)
                 record = x.history.records.get(step.name)
                 if record is not None and isinstance(record.settled, b.StepCompleted):
                     return record.settled
-            except LeaseLost as error:
+            except (LeaseLost, StoreUnavailable) as error:
                 await x.halt(error)
             except Exception as error:  # noqa: BLE001 - whatever a tool raises is recorded
                 x.journal.add(self._started(step, attempt), blobs=step.blobs)
-                return await self._went_wrong(step, attempt, call, error)
+                return self._went_wrong(step, attempt, call, error)
 
     # Not knowing
 
@@ -346,7 +362,8 @@ class Steps:
             await x.flush()
             call = Call(step.key, unknown.attempt)
             try:
-                found = await x.perform(step.tool, verify, step.tool.unbind(step.args), call)
+                work = x.perform(step.tool, verify, step.tool.unbind(step.args), call)
+                found = await within(x, work, step.tool.traits.timeout or VERIFY_WITHIN)
                 if isinstance(found, Done):
                     output, blobs = x.kit.store.pack(step.tool.plain_result(found.result))
                     body = b.StepResolved(**place, how="verify", outcome="applied", output=output)

@@ -9,11 +9,12 @@ from typing import Any
 
 from limpet.engine.call import Call
 from limpet.engine.execution import Execution
-from limpet.engine.failures import failure_of
+from limpet.engine.failures import failure_of, was
 from limpet.engine.steps import within
 from limpet.engine.tools import Tool, find_tool
+from limpet.engine.verdict import LEAVES_NOTHING, NotApplied, Permanent, RetryAfter
 from limpet.engine.waits import Waits
-from limpet.events import AnyBody, Payload
+from limpet.events import AnyBody, Failure, Payload
 from limpet.events import bodies as b
 from limpet.policy.retry import Again, Attempt, Retry, decide
 
@@ -29,11 +30,18 @@ class Done:
 
     started: b.StepStarted
     output: Payload | None = None
-    applied: bool = True
-    """Whether it was, or may have been."""
+    running: bool = True
+    """The last attempt has no answer yet."""
+    maybe: bool = False
+    """Some attempt was applied, or may have been."""
     undone: bool = False
     attempts: int = 0
     """Of undoing it."""
+
+    @property
+    def is_applied(self) -> bool:
+        """Whether it was, or may have been; a partial value says that something was."""
+        return self.maybe or self.running or self.output is not None
 
 
 async def undoable(log: AsyncIterator[AnyBody]) -> list[Done]:
@@ -41,7 +49,7 @@ async def undoable(log: AsyncIterator[AnyBody]) -> list[Done]:
     steps: dict[int, Done] = {}
     async for body in log:
         _learn(steps, body)
-    found = [step for _, step in sorted(steps.items(), reverse=True) if step.applied and _tool(step) is not None]
+    found = [step for _, step in sorted(steps.items(), reverse=True) if step.is_applied and _tool(step) is not None]
     return found if any(_hook(step) is not None for step in found) else []
 
 
@@ -49,16 +57,20 @@ def _learn(steps: dict[int, Done], body: AnyBody) -> None:  # noqa: C901 - one m
     match body:
         case b.StepStarted():
             if body.effect != "none":
-                steps[body.number] = Done(body, steps[body.number].output if body.number in steps else None)
+                before = steps.get(body.number)
+                output, maybe = (before.output, before.maybe) if before is not None else (None, False)
+                steps[body.number] = Done(body, output, maybe=maybe)
         case b.StepProgressed() if body.number in steps and body.partial is not None:
             steps[body.number].output = body.partial
         case b.StepCompleted() | b.StepResolved() if body.number in steps:
-            steps[body.number].output = body.output or steps[body.number].output
-            steps[body.number].applied = isinstance(body, b.StepCompleted) or body.outcome != "not_applied"
+            step = steps[body.number]
+            step.output, step.running = body.output or step.output, False
+            step.maybe = isinstance(body, b.StepCompleted) or body.outcome != "not_applied"
         case b.StepUnknown() if body.number in steps:
-            steps[body.number].applied = True
+            steps[body.number].maybe, steps[body.number].running = True, False
         case b.StepFailed() if body.number in steps:
-            steps[body.number].applied = steps[body.number].output is not None
+            step = steps[body.number]
+            step.running, step.maybe = False, step.maybe or not _says_nothing(step, body.failure)
         case b.CompensationStarted() | b.CompensationFailed() if body.number in steps:
             steps[body.number].attempts = body.attempt
         case b.CompensationCompleted() | b.CompensationSkipped() if body.number in steps:
@@ -77,24 +89,38 @@ def _hook(step: Done) -> Any:
     return tool.hooks.compensate if tool is not None else None
 
 
+def _says_nothing(step: Done, failure: Failure) -> bool:
+    """Whether an error says that nothing was applied."""
+    tool = find_tool(step.started.tool)
+    kinds = (Permanent, NotApplied, RetryAfter, *(tool.traits.not_applied if tool is not None else ()))
+    return step.started.effect in LEAVES_NOTHING or any(was(failure, kind) for kind in kinds)
+
+
 class Undo:
     """The undoing of one run."""
 
     def __init__(self, execution: Execution, waits: Waits) -> None:
         self._x = execution
         self._waits = waits
+        self._because: Failure | None = None
 
-    async def run(self, steps: list[Done]) -> None:
-        """Undo them one after the other."""
+    async def run(self, steps: list[Done], because: Failure | None) -> None:
+        """Undo them one after the other; the first event says what the run failed with."""
+        self._because = None if self._x.history.is_undoing else because
         for step in steps:
             tool = _tool(step)
             if step.undone or tool is None:
                 continue
             number = step.started.number
             if tool.hooks.compensate is None:
-                self._x.journal.add(b.CompensationSkipped(number=number, reason="it is irreversible"))
+                skipped = b.CompensationSkipped(number=number, reason="it is irreversible", because=self._first())
+                self._x.journal.add(skipped)
             else:
                 await self._undo(step, tool)
+
+    def _first(self) -> Failure | None:
+        because, self._because = self._because, None
+        return because
 
     async def _undo(self, step: Done, tool: Tool[..., Any, Any]) -> None:
         x, number, attempt = self._x, step.started.number, max(step.attempts, 1)
@@ -116,7 +142,7 @@ class Undo:
     async def _attempt(self, step: Done, tool: Tool[..., Any, Any], attempt: int) -> Exception | None:
         x, number = self._x, step.started.number
         key = f"{step.started.key}:undo"
-        await x.append(b.CompensationStarted(number=number, attempt=attempt, key=key))
+        await x.append(b.CompensationStarted(number=number, attempt=attempt, key=key, because=self._first()))
         call = Call(step.started.key, attempt, sends=key)
         try:
             result = None if step.output is None else tool.load_result(await x.unpack(step.output))

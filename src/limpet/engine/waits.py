@@ -6,7 +6,7 @@ itself cancels is withdrawn.
 
 import asyncio
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from limpet.engine.execution import Execution, Slot
 from limpet.engine.history import Record
@@ -17,6 +17,8 @@ from limpet.policy.deadline import wake as earliest
 
 __all__ = ["Decided", "Waits"]
 
+# On top of the time that it took the code to cancel something before.
+PATIENCE = 10_000_000
 Look = Callable[[], b.WaitEnded | None]
 Opening = b.RequestOpened | b.TimerSet | b.WaitOpened | b.AgentCalled
 
@@ -38,6 +40,8 @@ class Waits:
         self._slots: dict[str, Slot] = {}
         execution.waiting = self._slots
         self._taken: set[int] = set()
+        self.left: dict[str, int] = {}
+        """Calls that the code is going to cancel again, each with how long that is waited for."""
 
     @property
     def open(self) -> tuple[Slot, ...]:
@@ -52,8 +56,10 @@ class Waits:
     def look(self) -> None:
         """End what has ended, in the order in which that came."""
         ended = [(slot, end) for slot in self.open if slot.look is not None and (end := slot.look()) is not None]
-        for slot, end in sorted(ended, key=lambda each: (each[1].event is None, each[1].event or each[0].wake or 0)):
-            self._end(slot, end)
+        for slot, _ in sorted(ended, key=lambda each: (each[1].event is None, each[1].event or each[0].wake or 0)):
+            end = slot.look() if slot.look is not None else None  # once more: another may have taken it
+            if end is not None and slot.name in self._slots:
+                self._end(slot, end)
 
     async def expire(self) -> bool:
         """Write down that nobody decided in time; false if something came from elsewhere meanwhile."""
@@ -73,15 +79,15 @@ class Waits:
             to = (request.escalate[done],)
             body = b.RequestExpired(request=request.request, outcome="escalated", to=to, expires=later)
             written = await x.journal.append_if_current(body, heard=heard)
-            if written:
+            if written and slot.name in self._slots:
                 self._slots[slot.name] = slot._replace(wake=later)
             return written
         expired = b.RequestExpired(request=request.request, outcome="raised" if request.default is None else "default")
         ended = b.WaitEnded(name=slot.name, how="timeout")
         if not await x.journal.append_if_current(expired, ended, heard=heard):
             return False
-        del self._slots[slot.name]
-        slot.ended.set_result((ended, x.turnstile.issue()))
+        if self._slots.pop(slot.name, None) is not None and not slot.ended.done():
+            slot.ended.set_result((ended, x.turnstile.issue()))
         return True
 
     def _opened_at(self, request: b.RequestOpened) -> int:
@@ -151,7 +157,7 @@ class Waits:
         ended = await self._wait(record, opened, Wait(what="person", key=opened.request), expires, look)
         answer = x.history.commands.get(ended.event) if ended.event is not None else None
         assert answer is None or isinstance(answer, b.RequestAnswered)
-        return Decided(opened.request, answer, x.history.expired.get(opened.request), opened.expires)
+        return Decided(opened.request, answer, x.history.expired.get(opened.request), self._expiry(opened))
 
     async def pause(self, name: str, until: int) -> None:
         """Until the next attempt of a step is due; the log knows that already."""
@@ -185,22 +191,52 @@ class Waits:
             if record.settled.how != "withdrawn":
                 await x.enter(record.end)
                 return record.settled
-        withdrawn = record is not None and record.settled is not None
-        if record is None:
+        if record is not None and record.settled is not None:
+            await self.until_cancelled(record)
+        if record is None or self._was_closed(opened):
             await self._begin(opened)
         ended: asyncio.Future[tuple[b.WaitEnded, int]] = asyncio.get_running_loop().create_future()
         request = opened if isinstance(opened, b.RequestOpened) else None
         until = self._expiry(request) if request is not None else earliest(wake, x.deadline)
-        self._slots[name] = Slot(name, wait, None if withdrawn else until, None if withdrawn else look, ended, request)
+        self._slots[name] = Slot(name, wait, until, look, ended, request)
         x.touched = x.kit.clock.ticks()
         x.changed()
         try:
             end, ticket = await ended
         except asyncio.CancelledError:
-            self._withdraw(name, request, ended, noted=withdrawn)
+            self._withdraw(name, request, ended)
             raise
         await x.finish(ticket)
         return end
+
+    def _was_closed(self, opened: Opening) -> bool:
+        """Whether the end of a failed run closed a request that nobody had decided: it is opened again."""
+        if not isinstance(opened, b.RequestOpened) or self._x.journal.fold.is_asking(opened.request):
+            return False
+        decided = opened.request in self._x.history.expired or any(
+            isinstance(body, b.RequestAnswered) and body.request == opened.request
+            for body in self._x.history.commands.values()
+        )
+        return not decided
+
+    async def until_cancelled(self, record: Record) -> NoReturn:
+        """The code cancelled this then, and is going to cancel it again: it stays open until it does."""
+        x = self._x
+        patience = x.kit.clock.ticks() + max(record.left - record.time, 0) + PATIENCE
+        self.left[record.name] = patience
+        take_back = x.kit.clock.later(patience - x.kit.clock.ticks(), x.changed)
+        x.changed()
+        try:
+            await x.for_ever()
+        finally:
+            take_back()
+            self.left.pop(record.name, None)
+        raise AssertionError
+
+    def overdue(self) -> str | None:
+        """A call that the code cancelled once, and does not cancel again."""
+        now = self._x.kit.clock.ticks()
+        return next((name for name, patience in self.left.items() if patience <= now), None)
 
     def _expiry(self, request: b.RequestOpened) -> int | None:
         """When a request is over: its time counts anew for each person it went on to."""
@@ -219,15 +255,13 @@ class Waits:
         name: str,
         request: b.RequestOpened | None,
         ended: "asyncio.Future[tuple[b.WaitEnded, int]]",
-        *,
-        noted: bool,
     ) -> None:
         """The code itself cancelled it; not because the run is parked or stopped."""
         if ended.done() and not ended.cancelled():
             self._x.turnstile.give_back(ended.result()[1])
             return
         self._slots.pop(name, None)
-        if not self._x.is_closed and not noted:
+        if not self._x.is_closed:
             id = request.request if request is not None else None
             self._x.journal.add(b.WaitEnded(name=name, how="withdrawn", request=id))
 

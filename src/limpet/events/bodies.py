@@ -522,6 +522,8 @@ class CompensationStarted(Body, frozen=True, kw_only=True):
     number: int
     attempt: int
     key: str
+    because: Failure | None = None
+    """What the run failed with, in the first such event."""
 
 
 class CompensationCompleted(Body, frozen=True, kw_only=True):
@@ -545,3 +547,5 @@ class CompensationSkipped(Body, frozen=True, kw_only=True):
 
     number: int
     reason: str
+    because: Failure | None = None
+    """What the run failed with, in the first such event."""

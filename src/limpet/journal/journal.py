@@ -53,8 +53,8 @@ class Journal:
         self._buffer: list[AnyBody] = []
         self._blobs: list[Blob] = []
         self._flight: _Flight | None = None
-        self._landed: tuple[AnyBody, ...] = ()
-        """What was sent last, and is not sent by itself: its writer may have lost the reply."""
+        self._landed: list[AnyBody] = []
+        """What others sent again after its reply was lost, and its writer will ask for."""
         self._turn = asyncio.Lock()
         self._snapshot_bytes = loaded.snapshot_bytes
         self._tail_bytes, self._tail_events = loaded.tail_bytes, loaded.tail_events
@@ -152,13 +152,16 @@ class Journal:
         self, bodies: tuple[AnyBody, ...], legs: tuple[Leg, ...], blobs: Sequence[Blob], heard: int | None = None
     ) -> Appended | Missed | Taken | None:
         """Send what has gathered and these after it; repeated, if just this was sent and its reply was lost."""
-        if self._landed and self._landed[0] is bodies[0]:
+        landed = next((each for each in self._landed if each is bodies[0]), None)
+        if landed is not None:
+            self._landed = [each for each in self._landed if each is not landed]
             return Appended((self.head,))  # somebody else sent it meanwhile
         flight = self._flight
         if flight is not None:
             done = await self._send(flight)
             if (flight.last, flight.legs) == (bodies, legs):
                 return done
+            self._note_landed(flight, done)
         if heard is not None and heard < self.heard:
             return None
         self._blobs.extend(blobs)
@@ -167,8 +170,8 @@ class Journal:
     async def refresh(self) -> None:
         """Fold what came from elsewhere, without writing anything."""
         async with self._turn:
-            if self._flight is not None:
-                await self._send(self._flight)
+            if (flight := self._flight) is not None:
+                self._note_landed(flight, await self._send(flight))
             while page := await self._store.read(self.run, after=self.head.seq):
                 self._hear([Sealed(event, self._store.decode(event)) for event in page])
 
@@ -214,7 +217,13 @@ class Journal:
 
     async def _flush(self) -> None:
         while self._flight or self._buffer:
-            await self._send(self._flight or self._take())
+            flight = self._flight or self._take()
+            self._note_landed(flight, await self._send(flight))
+
+    def _note_landed(self, flight: _Flight, done: Appended | Missed | Taken) -> None:
+        """What was sent here for somebody who lost the reply."""
+        if flight.last and isinstance(done, Appended):
+            self._landed.append(flight.last[0])
 
     async def _send(self, flight: _Flight) -> Appended | Missed | Taken:
         """Send once, and fold what was written: these events, or what others wrote first.
@@ -226,7 +235,6 @@ class Journal:
         done = await self._store.append(leg, *flight.legs, blobs=flight.blobs)
         self._flight = None
         if isinstance(done, Appended):
-            self._landed = flight.last
             self._take_in(flight.events)
             return done
         self._buffer[:0] = flight.gathered

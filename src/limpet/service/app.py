@@ -8,6 +8,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Self, TypeVar, overload
 
+import msgspec
+
 from limpet.clock import Duration, microseconds
 from limpet.engine.agents import Agent
 from limpet.engine.children import creation
@@ -30,7 +32,7 @@ from limpet.events import Limits, Payload
 from limpet.events import bodies as b
 from limpet.ids import check_id
 from limpet.journal import verify_run
-from limpet.service.answers import answer_of
+from limpet.service.answers import answer_of, check_args, check_rejectable
 from limpet.service.bundles import export_run, load_run
 from limpet.service.once import agent_of, create_once
 from limpet.service.settings import Settings
@@ -268,7 +270,7 @@ class App:
         """Let a run wait until it is resumed; effects under way finish first."""
         await self._tell(run, b.PauseRequested(command=self._settings.ids.new()))
 
-    async def cancel(self, run: str, reason: str = "") -> None:
+    async def cancel(self, run: str, /, *, reason: str) -> None:
         """Stop a run, and the runs it called: effects under way finish, and what can be undone is."""
         await self._tell(run, b.CancelRequested(command=self._settings.ids.new(), reason=reason))
 
@@ -297,7 +299,7 @@ class App:
         packed, blobs = self.store.pack(plain)
         bodies: list[Any] = [self._decision(found, "answered", by, answer=packed)]
         if found.kind == "budget" and isinstance(plain, dict):
-            limits = Limits(**plain)
+            limits = msgspec.convert(plain, Limits)
             bodies.append(b.BudgetExtended(command=self._settings.ids.new(), by=by, limits=limits))
         await self._tell(found.run, *bodies, blobs=blobs)
 
@@ -306,12 +308,16 @@ class App:
         found = await self._request(request)
         if found.kind in ("unknown", "budget") or (found.kind == "ask" and found.schema != {"type": "boolean"}):
             raise InvalidAnswer(request=found.id, reason=f"it is of kind {found.kind!r}, and is answered, not approved")
-        packed, blobs = (None, ()) if args is None else self.store.pack({**found.args, **args})
+        edited = None if args is None else {**found.args, **args}
+        if edited is not None:
+            check_args(found, edited)
+        packed, blobs = (None, ()) if edited is None else self.store.pack(edited)
         await self._tell(found.run, self._decision(found, "approved", by, args=packed), blobs=blobs)
 
     async def reject(self, request: str | Request, /, *, by: str, because: str) -> None:
         """Say no, and why."""
         found = await self._request(request)
+        check_rejectable(found)
         await self._tell(found.run, self._decision(found, "rejected", by, because=because))
 
     def _decision(self, request: Request, decision: Any, by: str, **more: Any) -> b.RequestAnswered:

@@ -153,6 +153,10 @@ class Fold:
         """Permissions that can still be used."""
         return tuple(self._grants.values())
 
+    def is_asking(self, request: str) -> bool:
+        """Whether a request is open."""
+        return request in self._requests
+
     @property
     def children(self) -> tuple[Child, ...]:
         """Runs that were called and have not returned."""
@@ -349,10 +353,10 @@ class Fold:
     def _resume_requested(self) -> None:
         """The failed step stays in the log; what it failed with no longer ends the run."""
         self._pausing = False
-        self._deaths = 0
         if self._status == "failed":
             self._error = self._error_step = None
         if self._status in ("failed", "waiting"):
+            self._deaths = 0
             self._leave("pending")
 
     # Steps

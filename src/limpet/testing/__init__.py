@@ -2,6 +2,7 @@
 
 from limpet.testing.app import TestApp, app
 from limpet.testing.crashes import CrashReport, crash_everywhere
+from limpet.testing.replaying import still_replays
 from limpet.testing.resuming import always_resume
 
-__all__ = ["CrashReport", "TestApp", "always_resume", "app", "crash_everywhere"]
+__all__ = ["CrashReport", "TestApp", "always_resume", "app", "crash_everywhere", "still_replays"]

@@ -1,0 +1,422 @@
+"""What went wrong once, each in its smallest form."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+import limpet
+from limpet import testing
+from limpet.engine.memory import Memory
+from limpet.state import Fold
+
+
+async def kinds(app: limpet.App, run: str) -> list[str]:
+    return [event.kind for event in await app.log(run)]
+
+
+async def test_what_a_snapshot_keeps_is_what_the_log_teaches() -> None:
+    """Cut anywhere: what is remembered, restored and learnt on, is the same."""
+
+    @limpet.tool(effect="none")
+    async def read(n: int) -> int:
+        return n
+
+    @limpet.agent()
+    async def agent(run: limpet.Run) -> int:
+        await run.ask("start?", expires="1h", escalate=["bob"])
+        async for turn in run.turns(max=3):
+            await run.patch(facts={"turn": turn.number})
+            await asyncio.gather(run.step(read, turn.number), run.receive("go", int))
+        return 1
+
+    async with testing.app(agent) as app:
+        await app.start(agent, id="r1")
+        await app.advance("1h")
+        await app.approve((await app.inbox())[0], by="bob")
+        for n in range(5):
+            await app.signal("r1", "go", n)
+        await app.settle()
+        events = [event async for event in app.store.log("r1")]
+    whole, fold = Memory(), Fold()
+    for event in events:
+        fold.add(event, event.decode())
+        whole.learn(event, event.decode(), fold)
+    cuts = 0
+    for cut in range(1, len(events)):
+        first, again, fold = Memory(), Memory(), Fold()
+        for event in events[:cut]:
+            fold.add(event, event.decode())
+            first.learn(event, event.decode(), fold)
+        kept = first.dump()
+        if kept is None:
+            continue
+        cuts += 1
+        assert again.restore(kept)
+        for event in events[cut:]:
+            fold.add(event, event.decode())
+            again.learn(event, event.decode(), fold)
+        assert again.dump() == whole.dump()
+    assert cuts > 5
+
+
+async def test_an_approval_is_bound_to_what_was_shown() -> None:
+    """Other arguments need another answer; the old request leaves the inbox."""
+    amount = {"cents": 5}
+
+    @limpet.tool(effect="once", risk="pay")
+    async def pay(cents: int) -> int:
+        return cents
+
+    @limpet.agent(approvals=limpet.Approvals("pay"))
+    async def agent(run: limpet.Run) -> int:
+        return await run.step(pay, amount["cents"])
+
+    async with testing.app(agent) as app:
+        handle = await app.start(agent)
+        await app.settle()
+        [request] = await app.inbox()
+        amount["cents"] = 5_000_000
+        await app.approve(request, by="ann")
+        await app.settle()
+        assert app.calls(pay) == []
+        [other] = await app.inbox()
+        assert other.args == {"cents": 5_000_000}
+        with pytest.raises(limpet.InvalidAnswer):
+            await app.approve(other, by="ann", args={"cents": "many"})
+        await app.approve(other, by="ann", args={"cents": 7})
+        assert await handle.result() == 7
+
+
+async def test_an_approved_step_is_retried_and_an_escalated_approval_counts() -> None:
+    """The approval is used once, for all attempts; its time is that of the person it went on to."""
+
+    @limpet.tool(effect="idempotent", risk="pay", retry=limpet.Retry(3))
+    async def pay() -> str:
+        raise NotImplementedError
+
+    @limpet.agent(approvals=limpet.Approvals("pay", to="ann", expires="1d", escalate=["boss"]))
+    async def agent(run: limpet.Run) -> str:
+        return await run.step(pay)
+
+    async with testing.app(agent) as app:
+        app.stub(pay, TimeoutError("?"), "paid")
+        handle = await app.start(agent)
+        await app.advance("30h")
+        [request] = await app.inbox()
+        assert request.to == ("boss",)
+        await app.approve(request, by="boss")
+        assert await handle.result() == "paid"
+        assert (await kinds(app, handle.id)).count("run.released") == 0
+
+
+async def test_what_the_code_cancelled_is_not_begun_again() -> None:
+    """A time-out of the code around an effect: replayed, it waits to be cancelled again."""
+    stuck = asyncio.Event()
+
+    @limpet.tool(effect="idempotent")
+    async def slow() -> None:
+        stuck.set()
+        await asyncio.get_running_loop().create_future()
+
+    @limpet.tool(effect="once")
+    async def other() -> str:
+        return "other"
+
+    @limpet.agent()
+    async def agent(run: limpet.Run) -> str:
+        try:
+            async with asyncio.timeout(0.05):
+                await run.step(slow)
+        except TimeoutError:
+            done = await run.step(other)
+            await run.ask("go on?")
+            return done
+        return "slow"
+
+    async with testing.app(agent) as app:
+        handle = await app.start(agent)
+        await app.settle()
+        await app.crash()
+        await app.approve((await app.inbox())[0], by="ann")
+        assert await handle.result() == "other"
+        assert (len(app.calls(slow)), len(app.calls(other))) == (1, 1)
+
+
+async def test_a_resume_does_not_take_back_what_the_code_had_handled() -> None:
+    """The other way was taken: only what ended the run is tried anew."""
+    broken = {"yes": True}
+
+    @limpet.tool(effect="once")
+    async def pay(bank: str) -> str:
+        if bank == "a":
+            raise limpet.Permanent("closed")
+        return bank
+
+    @limpet.agent()
+    async def agent(run: limpet.Run) -> str:
+        try:
+            return await run.step(pay, "a")
+        except limpet.StepFailed:
+            paid = await run.step(pay, "b")
+            if broken["yes"]:
+                raise KeyError("a bug") from None
+            return paid
+
+    async with testing.app(agent) as app:
+        handle = await app.start(agent)
+        with pytest.raises(limpet.RunFailed):
+            await handle.result()
+        broken["yes"] = False
+        await app.resume(handle.id)
+        assert await handle.result() == "b"
+        assert [call["bank"] for call in app.calls(pay)] == ["a", "b"]
+
+
+async def test_what_was_undone_is_not_completed() -> None:
+    """A crash while a failed run is undone: its function is not entered again, and it fails with what it failed with."""
+    fails, undoing = {"yes": True}, asyncio.Event()
+
+    @limpet.tool(effect="idempotent")
+    async def pay() -> str:
+        return "paid"
+
+    @pay.compensate
+    async def unpay(result: str | None) -> None:
+        if fails["yes"]:
+            undoing.set()
+            await asyncio.get_running_loop().create_future()
+
+    @limpet.agent()
+    async def agent(run: limpet.Run) -> str:
+        done = await run.step(pay)
+        if fails["yes"]:
+            raise OSError("disk")
+        return done
+
+    async with testing.app(agent) as app:
+        handle = await app.start(agent)
+        await undoing.wait()
+        fails["yes"] = False
+        await app.crash()
+        with pytest.raises(limpet.RunFailed, match="OSError: disk"):
+            await handle.result()
+
+
+async def test_a_budget_is_extended_by_numbers() -> None:
+    """Anything else would be in the log for ever."""
+
+    @limpet.tool(effect="none")
+    async def read() -> None: ...
+
+    @limpet.agent(budget=limpet.Budget(max_steps=1, exhausted="ask"))
+    async def agent(run: limpet.Run) -> str:
+        await run.step(read)
+        await run.step(read)
+        return "done"
+
+    async with testing.app(agent) as app:
+        handle = await app.start(agent)
+        await app.settle()
+        [request] = await app.inbox()
+        for wrong in ({"max_steps": "many"}, {"max_steps": -1}, {"max_steps": None}, {"more": 1}, {}):
+            with pytest.raises(limpet.InvalidAnswer):
+                await app.answer(request, wrong, by="ann")
+        await app.answer(request, {"max_steps": 5}, by="ann")
+        assert await handle.result() == "done"
+
+
+async def test_one_signal_is_taken_by_one_wait() -> None:
+    """Two wait for the same; the first gets it."""
+
+    @limpet.agent()
+    async def agent(run: limpet.Run) -> list[int]:
+        return list(await asyncio.gather(run.receive("go", int), run.receive("go", int)))
+
+    async with testing.app(agent) as app:
+        handle = await app.start(agent)
+        await app.settle()
+        await app.signal(handle.id, "go", 1)
+        await app.settle()
+        assert (await handle.info()).status == "waiting"
+        await app.signal(handle.id, "go", 2)
+        assert await handle.result() == [1, 2]
+
+
+async def test_a_resumed_run_asks_again_what_its_failure_had_closed() -> None:
+    """A request beside the step that failed is in the inbox again."""
+
+    @limpet.tool(effect="none")
+    async def flaky() -> int:
+        raise NotImplementedError
+
+    @limpet.agent()
+    async def agent(run: limpet.Run) -> list[Any]:
+        return list(await asyncio.gather(run.ask("sure?"), run.step(flaky)))
+
+    async with testing.app(agent) as app:
+        app.stub(flaky, ValueError("no"), 7)
+        handle = await app.start(agent)
+        with pytest.raises(limpet.RunFailed):
+            await handle.result()
+        assert await app.inbox() == []
+        await app.resume(handle.id)
+        await app.settle()
+        [request] = await app.inbox()
+        await app.approve(request, by="ann")
+        assert await handle.result() == [True, 7]
+
+
+async def test_children_are_cancelled_before_anything_is_undone() -> None:
+    """However long that takes."""
+
+    @limpet.tool(effect="once")
+    async def act() -> None: ...
+
+    @limpet.tool(effect="idempotent", retry=limpet.Retry(1))
+    async def pay() -> None: ...
+
+    @pay.compensate
+    async def unpay(result: None) -> None:
+        raise ConnectionError("no")
+
+    @limpet.agent()
+    async def child(run: limpet.Run, n: int) -> None:
+        await run.sleep("1h")
+        await run.step(act)
+
+    @limpet.agent()
+    async def agent(run: limpet.Run) -> None:
+        await run.step(pay)
+        await run.call(child, 1)
+
+    async with testing.app(agent, child) as app:
+        await app.start(agent, id="r1")
+        await app.settle()
+        await app.cancel("r1", reason="enough")
+        await app.advance("2h")
+        assert app.calls(act) == []
+        assert {run.id: run.status for run in await app.runs()} == {"r1": "waiting", "r1.child-1": "cancelled"}
+        [request] = await app.inbox()
+        await app.answer(request, "skip", by="ann")
+        await app.settle()
+        assert {run.status for run in await app.runs()} == {"cancelled"}
+
+
+async def test_an_attempt_that_may_have_been_applied_is_undone() -> None:
+    """It timed out, and the next attempt had not begun when the run was cancelled."""
+    undone: list[str] = []
+
+    @limpet.tool(effect="idempotent", retry=limpet.Retry(3, first="1h", jitter=False))
+    async def pay(what: str) -> None:
+        raise ConnectionError("lost") if what == "lost" else limpet.NotApplied("busy")
+
+    @pay.compensate
+    async def unpay(result: None, what: str) -> None:
+        undone.append(what)
+
+    @limpet.agent()
+    async def agent(run: limpet.Run) -> None:
+        await asyncio.gather(run.step(pay, "lost"), run.step(pay, "busy"))
+
+    async with testing.app(agent) as app:
+        app._world.backoffs = True
+        await app.crash()
+        await app.start(agent, id="r1")
+        await app.settle()
+        await app.cancel("r1", reason="enough")
+        await app.settle()
+    assert undone == ["lost"]
+
+
+async def test_code_that_raises_before_what_was_done_has_diverged() -> None:
+    """A release with a bug undoes nothing."""
+    undone: list[str] = []
+
+    @limpet.tool(effect="idempotent")
+    async def pay() -> str:
+        return "paid"
+
+    @pay.compensate
+    async def unpay(result: str | None) -> None:
+        undone.append("undone")
+
+    async def good(run: limpet.Run) -> str:
+        paid = await run.step(pay)
+        await run.sleep("1h")
+        return paid
+
+    async def bad(run: limpet.Run) -> str:
+        raise NameError("pay")
+
+    before = limpet.agent(name="released")(good)
+    async with testing.app(before) as app:
+        handle = await app.start(before)
+        await app.settle()
+        app.replace(limpet.agent(name="released")(bad))
+        await app.crash()
+        await app.advance("1h")
+        assert (await handle.info()).waits_for == "operator:diverged"
+        assert undone == []
+
+
+async def test_children_in_parallel_share_a_budget() -> None:
+    """The second gets what the first has left."""
+
+    @limpet.tool(effect="none")
+    async def read() -> None: ...
+
+    @limpet.agent()
+    async def child(run: limpet.Run, n: int) -> int:
+        for done in range(n):
+            try:
+                await run.step(read)
+            except limpet.BudgetExceeded:
+                return done
+        return n
+
+    @limpet.agent(budget=limpet.Budget(max_steps=10))
+    async def agent(run: limpet.Run) -> list[int]:
+        small = limpet.Budget(max_steps=8)
+        return list(await asyncio.gather(*(run.call(child, 8, budget=small) for _ in range(2))))
+
+    async with testing.app(agent, child) as app:
+        assert await app.run(agent) == [8, 2]
+
+
+async def test_a_question_that_is_not_yes_or_no_is_not_rejected() -> None:
+    """It is answered."""
+
+    @limpet.agent()
+    async def agent(run: limpet.Run) -> str:
+        return await run.ask("which?", options=["a", "b"])
+
+    async with testing.app(agent) as app:
+        handle = await app.start(agent)
+        await app.settle()
+        [request] = await app.inbox()
+        with pytest.raises(limpet.InvalidAnswer):
+            await app.reject(request, by="ann", because="no")
+        await app.answer(request, "b", by="ann")
+        assert await handle.result() == "b"
+
+
+async def test_newer_code_takes_over_the_versions_that_it_accepts() -> None:
+    """Others wait for a worker, and say so."""
+
+    async def code(run: limpet.Run) -> str:
+        await run.sleep("1h")
+        return "done"
+
+    first = limpet.agent(name="moved")(code)
+    async with testing.app(first) as app:
+        handle = await app.start(first)
+        await app.settle()
+        app.replace(limpet.agent(name="moved", version="2")(code))
+        await app.crash()
+        await app.advance("1h")
+        with pytest.raises(limpet.NotDone):
+            await handle.result()
+        app.replace(limpet.agent(name="moved", version="2", accepts=["1"])(code))
+        await app.crash()
+        assert await handle.result() == "done"
