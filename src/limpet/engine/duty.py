@@ -222,19 +222,13 @@ class Duty:
     # Runs
 
     async def _work(self) -> None:
-        with self.store.watch() as watch:
-            listening = asyncio.create_task(self._listen(watch))
-            try:
-                while not self._stopping:
-                    await self._wait_for_work()
-                    await self._claim_all()
-            finally:
-                listening.cancel()
-
-    async def _listen(self, watch: Any) -> None:
-        while True:
-            await watch.changed()
-            self._rung.set()
+        self._ear.tell_all(self._rung.set)
+        try:
+            while not self._stopping:
+                await self._wait_for_work()
+                await self._claim_all()
+        finally:
+            self._ear.tell_no_more(self._rung.set)
 
     async def _wait_for_work(self) -> None:
         """Until somebody rings, or a time that is known has come."""

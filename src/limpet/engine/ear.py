@@ -31,6 +31,7 @@ class Ear:
     def __init__(self, store: Store, clock: Clock, every: int) -> None:
         self._store, self._clock, self._every = store, clock, every
         self._interests: dict[Interest, None] = {}
+        self._callers: list[Callable[[], object]] = []
         self._rung = asyncio.Event()
 
     def listen(self, interest: Interest) -> None:
@@ -41,6 +42,14 @@ class Ear:
     def forget(self, interest: Interest) -> None:
         """Stop telling them."""
         self._interests.pop(interest, None)
+
+    def tell_all(self, call: Callable[[], object]) -> None:
+        """Call somebody whenever anything may have changed."""
+        self._callers.append(call)
+
+    def tell_no_more(self, call: Callable[[], object]) -> None:
+        """Stop calling them."""
+        self._callers = [each for each in self._callers if each != call]
 
     def ring(self) -> None:
         """Something may have changed."""
@@ -68,6 +77,8 @@ class Ear:
         while True:
             await changed()
             self._rung.set()
+            for call in self._callers:
+                call()
 
     async def _look(self) -> None:
         wanted = [(each, known) for each in list(self._interests) if (known := each.known()) is not None]

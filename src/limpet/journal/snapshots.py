@@ -14,6 +14,7 @@ __all__ = ["VERSION", "Learner", "Loaded", "load", "load_whole", "save"]
 
 # Grows when RunState changes in a way that older snapshots do not fit; those are then folded anew from the log.
 VERSION = 1
+SHORT = 20
 
 
 class Learner(Protocol):
@@ -64,7 +65,7 @@ async def load_whole(store: Store, run: str, *, at_most: int | None = None, lear
 
     Whoever learns needs all of it, or a snapshot that kept what was learnt.
     """
-    stored, snapshot_bytes = await _newest(store, run, at_most)
+    stored, snapshot_bytes = (None, 0) if _is_short(at_most) else await _newest(store, run, at_most)
     if learner is not None and (stored is None or not _remembers(stored, learner)):
         stored, snapshot_bytes = None, 0
     state = stored.state if stored is not None else None
@@ -79,6 +80,11 @@ async def load_whole(store: Store, run: str, *, at_most: int | None = None, lear
             learner.learn(event, body, folding)
         tail_bytes, tail_events = tail_bytes + len(event.body), tail_events + 1
     return Loaded(folding.freeze(), snapshot_bytes, tail_bytes, tail_events)
+
+
+def _is_short(at_most: int | None) -> bool:
+    """Whether the log is read faster than it is looked for a snapshot."""
+    return at_most is not None and at_most < SHORT
 
 
 def _remembers(stored: _Stored, learner: Learner) -> bool:

@@ -86,6 +86,7 @@ class Watch:
     def __init__(self, watching: Watching) -> None:
         self._watching = watching
         self._heard = asyncio.Event()
+        self._ringing = False
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def __enter__(self) -> Self:
@@ -102,7 +103,14 @@ class Watch:
         self._heard.clear()
 
     def ring(self) -> None:
-        """Say that something was written; from any thread."""
+        """Say that something was written; from any thread. What is on its way already says it for this, too."""
         assert self._loop is not None
+        if self._ringing:
+            return
+        self._ringing = True
         with suppress(RuntimeError):  # the loop was closed: nobody listens any more
-            self._loop.call_soon_threadsafe(self._heard.set)
+            self._loop.call_soon_threadsafe(self._hear)
+
+    def _hear(self) -> None:
+        self._ringing = False  # before anybody looks: what is written from now on rings again
+        self._heard.set()
