@@ -14,7 +14,7 @@ __all__ = ["VERSION", "Learner", "Loaded", "load", "load_whole", "save"]
 
 # Grows when RunState changes in a way that older snapshots do not fit; those are then folded anew from the log.
 VERSION = 1
-SHORT = 20
+SHORT = 4
 
 
 class Learner(Protocol):
