@@ -23,6 +23,8 @@ __all__ = ["Duty", "Pace", "Worker"]
 
 log = logging.getLogger("limpet")
 
+# How much longer a worker rests between empty claims while it drives something.
+BUSY_RESTS = 10
 FIRST = asyncio.FIRST_COMPLETED
 # Renewal stops when the event loop has not turned for so long: its runs are better off elsewhere.
 STUCK = 60 * SECOND
@@ -79,6 +81,7 @@ class Duty:
         self._claiming = asyncio.Lock()
         self._wakes: dict[str, int] = {}
         self._rung = asyncio.Event()
+        self._urgent = asyncio.Event()
         self._stopping = False
         self._ticked = kit.clock.ticks()
         self._stop_renewing = Flag()
@@ -108,8 +111,9 @@ class Duty:
         return found
 
     def ring(self) -> None:
-        """There may be work."""
+        """There is work."""
         self._rung.set()
+        self._urgent.set()
 
     async def end(self) -> None:
         """Claim nothing any more, let effects under way finish within the grace, give back everything, and go."""
@@ -253,7 +257,17 @@ class Duty:
             log.error("worker %s cannot claim: %s", self.id, error)  # noqa: TRY400 - the error says it all
             await self._kit.clock.sleep(SECOND)
         if self._pace.rest:
-            await self._kit.clock.sleep(self._pace.rest)
+            await self._rest()
+
+    async def _rest(self) -> None:
+        """Claims cost, and most of what is written while runs are driven here is their own; a start rings at once."""
+        self._urgent.clear()
+        rest = self._pace.rest * (BUSY_RESTS if self._drives else 1)
+        take_back = self._kit.clock.later(rest, self._urgent.set)
+        try:
+            await self._urgent.wait()
+        finally:
+            take_back()
 
     async def claim(self) -> int:
         """Take what can be taken now, and begin to drive it; how many runs."""
@@ -319,7 +333,7 @@ class Duty:
                 del self._drives[drive.run]
             if drive.wake is not None:
                 self._wakes[drive.run] = drive.wake
-            self._rung.set()
+            self.ring()
             self._ear.ring()
 
 
