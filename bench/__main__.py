@@ -55,8 +55,7 @@ def main() -> None:
                     for title, figure in asyncio.run(runs.measure(fresh.url)).items():
                         found.setdefault((name, title), []).append(figure)
         print("resumes", file=sys.stderr)
-        turns = runs.TURNS if "--full" in sys.argv else runs.SOME_TURNS
-        resumes = {name: _resumes(ground, turns) for name, ground in grounds.items()}
+        resumes = {name: _resumes(ground) for name, ground in grounds.items()}
     print(f"\n{os.cpu_count()} cores, medians of {ROUNDS} rounds, 1 KB an event, durable commits")
     for name in grounds:
         report(name, {measure: statistics.median(found[name, measure]) for measure in MEASURES})
@@ -95,9 +94,9 @@ def report_runs(median: dict[str, float]) -> None:
         print(f"  {f'{runs.RUNS} runs of {runs.EACH} {kind}s at once':32} {many:>12,.0f} steps/s   {share}")
 
 
-def _resumes(ground: Callable[[], AbstractContextManager[Ground]], turns: int) -> dict[str, float]:
+def _resumes(ground: Callable[[], AbstractContextManager[Ground]]) -> dict[str, float]:
     with ground() as fresh:
-        return asyncio.run(runs.measure_resumes(fresh.url, turns))
+        return asyncio.run(runs.measure_resumes(fresh.url))
 
 
 RUNS = ("one read", "many reads", "one effect", "many effects")

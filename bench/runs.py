@@ -10,7 +10,6 @@ import limpet
 BODY = "x" * 900
 STEPS, RUNS, EACH = 300, 200, 10
 REPLAYED, TURNS = 10_000, 100_000
-SOME_TURNS = 2_000
 
 
 @limpet.tool(effect="none")
@@ -73,10 +72,10 @@ async def measure(url: str) -> dict[str, float]:
     return found
 
 
-async def measure_resumes(url: str, turn_count: int) -> dict[str, float]:
+async def measure_resumes(url: str) -> dict[str, float]:
     """Milliseconds from opening an app until a run that another process left has gone on to its end."""
     found = {}
-    for agent, count in ((long, REPLAYED), (turns, turn_count)):
+    for agent, count in ((long, REPLAYED), (turns, TURNS)):
         async with limpet.open(url, agents=AGENTS) as app:
             handle = await app.start(agent, count, id=agent.name)
             async for event in handle.events():

@@ -160,6 +160,23 @@ async def test_checkpoint_strategies(strategy: Any) -> None:
         assert [call["n"] for call in app.calls(read)] == ([1, 2, 2] if strategy == "every_step" else [1, 2, 1, 2])
 
 
+async def test_what_gathers_goes_out_in_time() -> None:
+    """Under a weak strategy nobody waits for the disk, but what is in memory does not grow for ever."""
+
+    @limpet.tool(effect="none")
+    async def read(n: int) -> int:
+        return n
+
+    @limpet.agent(checkpoint="on_state_change")
+    async def agent(run: limpet.Run) -> int:
+        for n in range(600):
+            await run.step(read, n)
+        return len(await app.log("r1"))
+
+    async with testing.app(agent) as app:
+        assert 500 <= await app.run(agent, id="r1") < 1200
+
+
 # Budgets
 
 

@@ -310,7 +310,7 @@ class Execution:
     async def finish(self, ticket: int, moment: Moment | None = None) -> None:
         """Return to the code when the end is durable, where it must be, and its turn has come."""
         try:
-            if moment is not None and self.must_flush(moment):
+            if self.journal.has_much or (moment is not None and self.must_flush(moment)):
                 await self.flush()
             await self.enter(ticket)
         except asyncio.CancelledError:

@@ -22,6 +22,8 @@ from limpet.stores.ops import Claimed, Work
 
 __all__ = ["Journal"]
 
+MUCH = 500
+
 
 class _Flight(NamedTuple):
     """What is on its way, or was when an error came: what had gathered, and after it what is not sent by itself."""
@@ -89,6 +91,11 @@ class Journal:
         self._check(bodies, keep=True)
         self._buffer.extend(bodies)
         self._blobs.extend(blobs)
+
+    @property
+    def has_much(self) -> bool:
+        """Whether so much has gathered that it should go out, though nobody waits for it."""
+        return len(self._buffer) >= MUCH
 
     async def flush(self) -> None:
         """Return when everything added so far is durable; raises LeaseLost if the run is somebody else's now."""
