@@ -203,11 +203,12 @@ async def test_children() -> None:
         assert ids == {"r1", "r1.double-1", "r1.double-2", "r1.double-3", "audit-r1"}
 
 
-async def test_one_run_at_a_time_per_session() -> None:
-    """From its first claim to its end; another session does not wait."""
+@pytest.mark.parametrize("who", ["session", "user"])
+async def test_one_run_at_a_time(who: Any) -> None:
+    """From its first claim to its end; another session or user does not wait."""
     running: list[str] = []
 
-    @limpet.agent(exclusive="session")
+    @limpet.agent(exclusive=who)
     async def chat(run: limpet.Run) -> list[str]:
         running.append(run.id)
         await run.sleep("1h")
@@ -215,7 +216,8 @@ async def test_one_run_at_a_time_per_session() -> None:
 
     async with testing.app(chat) as app:
         for id, session in (("a1", "a"), ("a2", "a"), ("b1", "b")):
-            await app.start(chat, id=id, session=session)
+            owner = {"session": session} if who == "session" else {"user": session}
+            await app.start("chat", None, id=id, session=owner.get("session"), user=owner.get("user"))
             await app.advance("1s")
         assert sorted(set(running)) == ["a1", "b1"]
         with pytest.raises(limpet.ContractError):

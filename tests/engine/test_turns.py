@@ -227,6 +227,33 @@ async def test_a_person_extends_a_budget() -> None:
             await handle.result()
 
 
+async def test_running_time_and_money_are_budgets_too() -> None:
+    """Time counts while the run is driven, not while it waits; money as tools say."""
+    clock: list[Any] = []
+
+    @limpet.tool(effect="none")
+    async def work(cost: float) -> None:
+        limpet.current().spent(cost=cost)
+        clock[0].advance("40s")
+
+    @limpet.agent(budget=limpet.Budget(max_wall_time="100s", max_cost=1.0))
+    async def agent(run: limpet.Run, cost: float) -> int:
+        for done in range(9):
+            try:
+                await run.step(work, cost)
+            except limpet.BudgetExceeded as exceeded:
+                return done if exceeded.limit == ("max_cost" if cost else "max_wall_time_ms") else -1
+            await run.sleep("1h")
+        return 9
+
+    async with testing.app(agent) as app:
+        clock.append(app._world.frozen)
+        for cost, steps in ((0.0, 3), (0.5, 2)):
+            handle = await app.start(agent, cost)
+            await app.advance("5h")
+            assert await handle.result() == steps
+
+
 async def test_children_get_a_slice() -> None:
     """Never more than is left; what they spent counts."""
 
