@@ -210,10 +210,6 @@ class Execution:
         if not self.at_work and (self.waiting or not self._open.is_set()):
             self.changed()
 
-    async def perform(self, tool: Tool[..., Any, Any], fn: Callable[..., Any], args: Bound, call: Call) -> Any:
-        """What a function of a tool returns."""
-        return await self.kit.perform(tool, fn, args, call)
-
     @contextmanager
     def acting(self) -> Iterator[None]:
         """A tool runs inside, and what came of it is put into the log: kept beside it, if the run is lost meanwhile."""

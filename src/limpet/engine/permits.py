@@ -14,7 +14,7 @@ from limpet.engine.history import Record
 from limpet.engine.tools import Tool
 from limpet.engine.waits import Decided, Waits
 from limpet.errors import BudgetExceeded, Expired, InvalidAnswer, InvalidValue, Rejected
-from limpet.events import Limits, Spent, digest
+from limpet.events import Spent, digest
 from limpet.events import bodies as b
 from limpet.policy import budget, risk
 from limpet.policy.deadline import wake as earliest
@@ -215,8 +215,3 @@ def _rejected(tool: str, number: int, answer: b.RequestAnswered) -> Rejected:
         because=answer.because,
         by=answer.by,
     )
-
-
-def limits_of(answer: Mapping[str, Any]) -> Limits:
-    """The limits that a person allows, from an answer such as {"max_steps": 30}."""
-    return Limits(**{name: value for name, value in answer.items() if name in Limits.__struct_fields__})

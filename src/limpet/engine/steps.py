@@ -240,7 +240,7 @@ class Steps:
         """Call the function, within its time and the run's."""
         x = self._x
         args = step.tool.unbind(step.args)
-        work = x.perform(step.tool, step.tool.fn, args, call)
+        work = x.kit.perform(step.tool, step.tool.fn, args, call)
         until = None if x.deadline is None else max(x.deadline - x.kit.now(), 1)
         timeout = deadline.wake(step.tool.traits.timeout, until)
         return await work if timeout is None else await within(x, work, timeout)
@@ -362,7 +362,7 @@ class Steps:
             await x.flush()
             call = Call(step.key, unknown.attempt)
             try:
-                work = x.perform(step.tool, verify, step.tool.unbind(step.args), call)
+                work = x.kit.perform(step.tool, verify, step.tool.unbind(step.args), call)
                 found = await within(x, work, step.tool.traits.timeout or VERIFY_WITHIN)
                 if isinstance(found, Done):
                     output, blobs = x.kit.store.pack(step.tool.plain_result(found.result))

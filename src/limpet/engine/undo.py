@@ -148,7 +148,7 @@ class Undo:
             result = None if step.output is None else tool.load_result(await x.unpack(step.output))
             args, named = tool.unbind(await x.unpack(step.started.args))
             assert tool.hooks.compensate is not None
-            work = x.perform(tool, tool.hooks.compensate, ((result, *args), named), call)
+            work = x.kit.perform(tool, tool.hooks.compensate, ((result, *args), named), call)
             await (work if tool.traits.timeout is None else within(x, work, tool.traits.timeout))
         except Exception as error:  # noqa: BLE001 - whatever it raises is recorded
             await x.append(b.CompensationFailed(number=number, attempt=attempt, failure=failure_of(error)))
