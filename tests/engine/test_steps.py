@@ -350,3 +350,23 @@ async def test_sync_tools_run_beside_the_event_loop() -> None:
 
     async with testing.app(agent) as app:
         assert (await app.run(agent, id="r1")).startswith("r1:step_1:act:")
+
+
+async def test_what_is_no_tool_and_no_agent_is_named_with_the_cure() -> None:
+    """A plain function where a tool or an agent is wanted."""
+
+    async def plain(n: int) -> int:
+        return n
+
+    @limpet.agent()
+    async def agent(run: limpet.Run) -> int:
+        with pytest.raises(limpet.DefinitionError, match=r"@limpet\.tool"):
+            await run.step(plain, 1)  # type: ignore[arg-type]
+        with pytest.raises(limpet.DefinitionError, match=r"@limpet\.agent"):
+            await run.call(plain, 1)  # type: ignore[arg-type]
+        return 1
+
+    async with testing.app(agent) as app:
+        assert await app.run(agent) == 1
+        with pytest.raises(limpet.DefinitionError, match=r"@limpet\.agent"):
+            await app.start(plain, 1)  # type: ignore[call-overload]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from limpet.engine.blocking import BlockingRun
     from limpet.engine.run import Run
 
-__all__ = ["Agent", "Budget", "Rules", "agent"]
+__all__ = ["Agent", "Budget", "Rules", "agent", "check_agent"]
 
 In = TypeVar("In")
 Out = TypeVar("Out")
@@ -149,6 +149,12 @@ class Agent(Generic[In_contra, Out_co]):
             "input": self.input_shape.schema(),
             "output": self.output_shape.schema(),
         }
+
+
+def check_agent(given: object) -> None:
+    """Refuse what is no agent, where one is wanted."""
+    if not isinstance(given, Agent):
+        raise DefinitionError(what=f"A run of {given!r}", reason="it is no agent: put @limpet.agent() on the function")
 
 
 class _Define(Protocol):

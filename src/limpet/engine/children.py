@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 from limpet.clock import Duration, microseconds
-from limpet.engine.agents import Agent, Budget
+from limpet.engine.agents import Agent, Budget, check_agent
 from limpet.engine.execution import Execution
 from limpet.engine.history import Record
 from limpet.engine.waits import Waits
@@ -68,6 +68,7 @@ class Children:
 
     def find(self, agent: Agent[Any, Any], input: object, how: str) -> tuple[str, Any, Record | None]:
         """The call that the code makes now: its identity, its input as JSON, its record."""
+        check_agent(agent)
         plain = agent.dump_input(input)
         name = self._x.take(f"{how}:{agent.name}")
         return name, plain, self._x.find(name, b.AgentCalled, digest([agent.name, plain]))

@@ -16,7 +16,7 @@ from limpet.engine.failures import failure_of
 from limpet.engine.failures import was as failure_was
 from limpet.engine.history import Record
 from limpet.engine.permits import Permits
-from limpet.engine.tools import Done, Tool, idempotency_key
+from limpet.engine.tools import Done, Tool, check_tool, idempotency_key
 from limpet.engine.verdict import Ask, Happened, Over, Repeat, judge
 from limpet.engine.waits import Waits
 from limpet.errors import (
@@ -89,6 +89,7 @@ class Steps:
         self, tool: Tool[..., Any, Any], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[Step, Record | None]:
         """The step that the code asks for now: its identity and its number are taken at the call."""
+        check_tool(tool)
         bound = tool.bind(args, kwargs)
         encoded = canonical(bound)
         asked = sha256(encoded).hexdigest()

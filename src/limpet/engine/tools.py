@@ -17,7 +17,7 @@ from limpet.engine.traits import EFFECTS, Effect, Traits
 from limpet.errors import DefinitionError, NotDurable
 from limpet.policy.retry import Retry
 
-__all__ = ["Done", "Tool", "find_tool", "idempotency_key", "tool"]
+__all__ = ["Done", "Tool", "check_tool", "find_tool", "idempotency_key", "tool"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -241,6 +241,13 @@ tool: _Declare = _declare
 def find_tool(name: str) -> Tool[..., Any, Any] | None:
     """The tool that is registered under a name in this process."""
     return _tools.get(name)
+
+
+def check_tool(given: object) -> None:
+    """Refuse what is no tool, where one is wanted."""
+    if not isinstance(given, Tool):
+        reason = "it is no tool: put @limpet.tool(effect=...) on the function"
+        raise DefinitionError(what=f"A step of {given!r}", reason=reason)
 
 
 def _register(made: Tool[..., Any, Any]) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar, overload
 import msgspec
 
 from limpet.clock import Duration, microseconds
-from limpet.engine.agents import Agent
+from limpet.engine.agents import Agent, check_agent
 from limpet.engine.children import creation
 from limpet.engine.duty import Duty, Time, Worker
 from limpet.engine.ear import Ear, Interest
@@ -200,6 +200,7 @@ class App:
     async def start(self, agent: Agent[Any, Any] | str, input: Any = None, /, **how: Any) -> Handle[Any]:
         """Start a run, or find the one of this id with the same input; it goes on by itself."""
         known = self._agent(agent) if isinstance(agent, str) else agent
+        check_agent(known)
         plain = known.dump_input(input)
         packed, blobs = self.store.pack(plain)
         begins = await self._begins(how.get("at"))
