@@ -1,6 +1,8 @@
 """Steps: intent before effect, results verbatim, attempts, and what nobody knows."""
 
 import asyncio
+from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -370,3 +372,64 @@ async def test_what_is_no_tool_and_no_agent_is_named_with_the_cure() -> None:
         assert await app.run(agent) == 1
         with pytest.raises(limpet.DefinitionError, match=r"@limpet\.agent"):
             await app.start(plain, 1)  # type: ignore[call-overload]
+
+
+async def test_a_thread_that_was_given_up_tells_what_came_of_it(tmp_path: Path) -> None:
+    """A plain function goes on after its time: its result settles the step before a person has to."""
+    go = Event()
+
+    @limpet.tool(effect="once", timeout="10ms")
+    def slow(bad: bool = False) -> Any:
+        go.wait(10)
+        return object() if bad else "sent"
+
+    @limpet.agent()
+    async def agent(run: limpet.Run, bad: bool) -> Any:
+        return await run.step(slow, bad)
+
+    async with limpet.open(f"sqlite:///{tmp_path}/x.db", agents=[agent]) as app:
+        for bad in (False, True):
+            go.clear()
+            handle = await app.start(agent, bad, id=f"r{bad}")
+            while not await app.inbox():
+                await asyncio.sleep(0.01)  # noqa: TID251 - a real clock
+            go.set()
+            if bad:
+                with pytest.raises(limpet.RunFailed, match="not a JSON type") as caught:
+                    await handle.result(timeout="10s")
+                assert caught.value.error_type == "limpet.OutputUnavailable"
+            else:
+                assert await handle.result(timeout="10s") == "sent"
+            resolved = [event.body for event in await app.log(handle.id) if event.kind == "step.resolved"]
+            assert [(body["how"], body["outcome"]) for body in resolved] == [("late", "applied")]
+            assert await app.inbox() == []
+
+
+async def test_a_verify_that_does_not_answer_cannot_tell() -> None:
+    """It has the tool's time; then a person is asked."""
+    asked: list[bool] = []
+
+    @limpet.tool(effect="once", timeout="5s")
+    async def send() -> str:
+        raise ConnectionError("?")
+
+    @send.verify
+    async def was_sent() -> limpet.Done[str] | None:
+        asked.append(True)
+        await asyncio.get_running_loop().create_future()
+        return None
+
+    @limpet.agent()
+    async def agent(run: limpet.Run) -> str:
+        return await run.step(send)
+
+    async with testing.app(agent) as app:
+        handle = await app.start(agent)
+        while not asked:
+            await asyncio.sleep(0)  # noqa: TID251 - a turn of the loop
+        app._world.frozen.advance("5s")
+        await app.settle()
+        [request] = await app.inbox()
+        assert request.kind == "unknown"
+        await app.answer(request, {"applied": "sent"}, by="ann")
+        assert await handle.result() == "sent"

@@ -1,5 +1,6 @@
 """What a tool's code can ask about the step that runs it: its key, its attempt, and the way to say how far it is."""
 
+import asyncio
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
@@ -28,6 +29,8 @@ class Call:
         self.note = ""
         self.fraction: float | None = None
         self.partial_value: Payload | None = None
+        self.late: asyncio.Future[Any] | None = None
+        """What a function on a thread returned after it had been given up."""
         self._tokens, self._cost = 0, 0.0
 
     @property

@@ -79,6 +79,8 @@ class Ear:
             self._rung.set()
             for call in self._callers:
                 call()
+            if self._every:
+                await self._clock.sleep(self._every)  # a busy store changes all the time
 
     async def _look(self) -> None:
         wanted = [(each, known) for each in list(self._interests) if (known := each.known()) is not None]

@@ -133,7 +133,7 @@ class Execution:
         self._closed: Suspended | None = None
         self._never: list[asyncio.Future[None]] = []
         self._flags = list(history.flags)
-        self._work = _Work(self)
+        self._work, self._acting = _Work(self), _Acting(self)
 
     # Coming in
 
@@ -210,16 +210,9 @@ class Execution:
         if not self.at_work and (self.waiting or not self._open.is_set()):
             self.changed()
 
-    @contextmanager
-    def acting(self) -> Iterator[None]:
+    def acting(self) -> "_Acting":
         """A tool runs inside, and what came of it is put into the log: kept beside it, if the run is lost meanwhile."""
-        self.performing += 1
-        try:
-            yield
-        finally:
-            self.performing -= 1
-            if self.stopped is not None:
-                self.changed()
+        return self._acting
 
     @property
     def is_idle(self) -> bool:
@@ -369,6 +362,23 @@ class _Work:
 
     def __exit__(self, *exc: object) -> None:
         self._x.end_work()
+
+
+class _Acting:
+    """Around a tool that runs; the same one for all of an execution."""
+
+    __slots__ = ("_x",)
+
+    def __init__(self, execution: Execution) -> None:
+        self._x = execution
+
+    def __enter__(self) -> None:
+        self._x.performing += 1
+
+    def __exit__(self, *exc: object) -> None:
+        self._x.performing -= 1
+        if self._x.stopped is not None:
+            self._x.changed()
 
 
 def here() -> Scope:

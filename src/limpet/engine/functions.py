@@ -25,15 +25,16 @@ class Pool:
         self._lock = Lock()
         self._idle: list[SimpleQueue[Callable[[], None]]] = []
 
-    async def run(self, work: Callable[[], Any]) -> Any:
-        """What the work returns. Whoever stops waiting does not stop the work."""
+    async def run(self, work: Callable[[], Any], late: "asyncio.Future[Any] | None" = None) -> Any:
+        """What the work returns. Whoever stops waiting does not stop the work; `late` is for what it returns then."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[Any] = loop.create_future()
 
         def report(result: Any, error: BaseException | None) -> None:
             if done.done():
-                return
-            if error is None:
+                if error is None and late is not None and not late.done():
+                    late.set_result(result)
+            elif error is None:
                 done.set_result(result)
             else:
                 done.set_exception(error)
@@ -74,13 +75,13 @@ class Functions:
     def __init__(self) -> None:
         self._pool = Pool("limpet-tool")
 
-    async def __call__(self, _: Tool[..., Any, Any], /, fn: Callable[..., Any], args: Bound, call: Call) -> Any:
+    async def __call__(self, tool: Tool[..., Any, Any], /, fn: Callable[..., Any], args: Bound, call: Call) -> Any:
         """What the function returns; `current()` is this call."""
         with in_tool(call):
-            if inspect.iscoroutinefunction(fn):
+            if tool.is_async if fn is tool.fn else inspect.iscoroutinefunction(fn):
                 return await fn(*args[0], **args[1])
             context = copy_context()
-            found = await self._pool.run(lambda: context.run(fn, *args[0], **args[1]))
+            found = await self._pool.run(lambda: context.run(fn, *args[0], **args[1]), call.late)
             return await found if inspect.isawaitable(found) else found
 
     def is_stubbed(self, _: Tool[..., Any, Any]) -> bool:

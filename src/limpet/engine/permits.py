@@ -23,6 +23,7 @@ __all__ = ["OUTCOMES", "Permits"]
 
 Outcome = Literal["applied", "not_applied", "gave_up"]
 OUTCOMES: tuple[Outcome, ...] = ("applied", "not_applied", "gave_up")
+NOTHING = Spent()
 
 
 class Permits:
@@ -36,7 +37,7 @@ class Permits:
         self, tool: Tool[..., Any, Any], name: str, number: int, args: dict[str, Any]
     ) -> tuple[str | None, dict[str, Any]]:
         """The grant that a new step uses, if it needs one, and its arguments, perhaps edited by a person."""
-        await self._afford(name, number)
+        await self.afford(name, number, tool.traits.most)
         if tool.traits.risk is None:
             return None, args
         fold = self._x.journal.fold
@@ -117,11 +118,11 @@ class Permits:
 
     # Budgets
 
-    async def _afford(self, name: str, number: int) -> None:
-        """Whether a new step fits into the budget; a person may be asked to extend it."""
+    async def afford(self, name: str, number: int, most: Spent | None) -> None:
+        """Whether an attempt fits into the budget, if it uses up the most; a person may be asked to extend it."""
         occurrence = 1
         while (limits := self._x.journal.fold.working.budget) is not None:
-            found = budget.decide(limits, self._spent(number), Spent(steps=1))
+            found = budget.decide(limits, self._spent(number), replace(most or NOTHING, steps=1))
             if isinstance(found, budget.Fits):
                 self._flag(found.pressure)
                 return
@@ -137,13 +138,26 @@ class Permits:
         fold = self._x.journal.fold
         spent = fold.spent
         lent = [child.budget.most() for child in fold.children if child.budget is not None]
+        gone = [*lent, *self._unsettled(number)]
         return replace(
             spent,
             steps=number - 1 + spent.steps - fold.step + sum(each.steps for each in lent),
-            tokens=spent.tokens + sum(each.tokens for each in lent),
-            cost=spent.cost + sum(each.cost for each in lent),
+            tokens=spent.tokens + sum(each.tokens for each in gone),
+            cost=spent.cost + sum(each.cost for each in gone),
             wall_us=spent.wall_us + max(self._x.kit.now() - fold.time, 0),
         )
+
+    def _unsettled(self, number: int) -> list[Spent]:
+        """What is put aside for other steps under way, and what was used up since the last flush."""
+        journal = self._x.journal
+        reserved, used = journal.fold.reserved, []
+        for body in journal.pending:
+            if isinstance(body, b.BudgetReserved):
+                reserved[body.number] = Spent(tokens=body.tokens, cost=body.cost)
+            elif isinstance(body, b.StepCompleted | b.StepFailed | b.StepUnknown):
+                before = reserved.pop(body.number, None)
+                used.append(body.spent or (before if isinstance(body, b.StepUnknown) else None) or NOTHING)
+        return [*used, *(each for step, each in reserved.items() if step != number)]
 
     def _flag(self, pressure: tuple[str, ...]) -> None:
         """Say once that a limit is near."""
@@ -176,12 +190,19 @@ class Permits:
 
     # What nobody knows
 
+    def is_settling(self, name: str) -> bool:
+        """Whether a person was asked already what came of a step: then it is for them to say."""
+        return self._unknown(name) in self._x.history.records
+
+    def _unknown(self, name: str) -> str:
+        before = self._x.history.records.get(name)
+        return f"{name}/unknown#{1 + (before.resolutions if before is not None else 0)}"
+
     async def settle_unknown(
         self, tool: Tool[..., Any, Any], name: str, unknown: b.StepUnknown, args: Mapping[str, Any]
     ) -> tuple[Outcome, Any, str]:
         """What a person says came of an attempt: applied (with its result), not applied, or given up."""
-        before = self._x.history.records.get(name)
-        request = f"{name}/unknown#{1 + (before.resolutions if before is not None else 0)}"
+        request = self._unknown(name)
         opened = b.RequestOpened(
             request=self._x.kit.ids.new(),
             name=request,

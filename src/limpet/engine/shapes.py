@@ -20,6 +20,8 @@ __all__ = ["Shape", "shape"]
 # Left as they are, so that the strict walk refuses them: JSON has no bytes.
 _NOT_JSON = (bytes, bytearray, memoryview)
 _UNDECLARED = (Any, object, Parameter.empty)
+# As they are, they are JSON.
+_PLAIN = (str, int, float, bool, type(None))
 
 
 class Shape:
@@ -37,6 +39,8 @@ class Shape:
 
     def plain(self, value: object) -> Any:
         """The same for whoever stores it, and checks it then."""
+        if self._adapter is None and type(value) in _PLAIN:
+            return value
         try:
             return self._plain(value)
         except (TypeError, ValueError, RecursionError) as error:  # msgspec's and pydantic's own are among them
@@ -44,7 +48,7 @@ class Shape:
 
     def load(self, plain: Any) -> Any:
         """The value of the declared type; raises InvalidValue for what is not one."""
-        if self._hint in _UNDECLARED:
+        if self._hint in _UNDECLARED or (type(plain) is self._hint and self._hint in _PLAIN):
             return plain
         try:
             if self._adapter is not None:

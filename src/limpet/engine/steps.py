@@ -195,16 +195,20 @@ class Steps:
     async def _attempt(self, step: Step, attempt: int, before: Sequence[AnyBody] = ()) -> Latest:
         x = self._x
         self._check_time(step)
+        if attempt > 1 and step.tool.traits.most is not None:
+            await self._permits.afford(step.name, step.number, step.tool.traits.most)
         await x.admit()
         with x.work():
             if step.tool.traits.effect == "transaction" and not x.kit.perform.is_stubbed(step.tool):
                 return await self._transact(step, attempt)
-            x.journal.add(*before, self._started(step, attempt), blobs=step.blobs)
+            x.journal.add(*before, *self._beginning(step, attempt), blobs=step.blobs)
             step.attempt, step.grant, step.call = attempt, None, None  # an approval is used once
             if step.tool.traits.effect != "none":
                 await x.flush()
             reports = _Reports(x, step.number, attempt)
             call = step.call = reports.call = Call(step.key, attempt, sends=step.key, told=reports.told)
+            if not step.tool.is_async:
+                call.late = asyncio.get_running_loop().create_future()
             body: b.StepCompleted | b.StepFailed | b.StepUnknown | b.StepResolved
             with x.acting():
                 try:
@@ -218,6 +222,13 @@ class Steps:
             if isinstance(body, b.StepFailed) and body.retry_at is not None and x.must_flush("step_returns"):
                 await x.flush()
             return body
+
+    def _beginning(self, step: Step, attempt: int) -> Sequence[AnyBody]:
+        """What goes into the log before an attempt; what it may use up is put aside."""
+        most, started = step.tool.traits.most, self._started(step, attempt)
+        if most is None:
+            return (started,)
+        return started, b.BudgetReserved(number=step.number, tokens=most.tokens, cost=most.cost)
 
     def _started(self, step: Step, attempt: int) -> b.StepStarted:
         traits = step.tool.traits
@@ -337,10 +348,14 @@ class Steps:
         place = step.place(unknown.attempt)
         if step.tool.traits.effect != "once":
             return self._note(b.StepResolved(**place, how="declared", outcome="not_applied"))
-        verified = await self._verify(step, unknown)
-        if verified is not None:
-            return verified
-        outcome, result, request = await self._permits.settle_unknown(step.tool, step.name, unknown, step.args)
+        if not self._permits.is_settling(step.name):
+            verified = await self._verify(step, unknown)
+            if verified is not None:
+                return verified
+        asking = asyncio.ensure_future(self._permits.settle_unknown(step.tool, step.name, unknown, step.args))
+        if await self._comes_late(step, asking):
+            return self._resolve_late(step, unknown)
+        outcome, result, request = await asking
         output, blobs = self._x.kit.store.pack(result) if outcome == "applied" else (None, ())
         body = b.StepResolved(
             **place,
@@ -350,6 +365,33 @@ class Steps:
             failure=unknown.failure,
             request=request,
         )
+        self._x.journal.add(body, blobs=blobs)
+        return body
+
+    async def _comes_late(self, step: Step, asking: "asyncio.Future[Any]") -> bool:
+        """Whether the function itself tells what came of it, on its thread, before a person does."""
+        late = step.call.late if step.call is not None else None
+        try:
+            await asyncio.wait({asking} if late is None else {asking, late}, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            asking.cancel()
+            await asyncio.wait({asking})
+            raise
+        if asking.done():
+            return False
+        asking.cancel()
+        await asyncio.wait({asking})
+        return True
+
+    def _resolve_late(self, step: Step, unknown: b.StepUnknown) -> b.StepResolved:
+        assert step.call is not None
+        assert step.call.late is not None
+        place = step.place(unknown.attempt)
+        try:
+            output, blobs = self._x.kit.store.pack(step.tool.plain_result(step.call.late.result()))
+        except InvalidValue as error:
+            return self._note(b.StepResolved(**place, how="late", outcome="applied", failure=failure_of(error)))
+        body = b.StepResolved(**place, how="late", outcome="applied", output=output)
         self._x.journal.add(body, blobs=blobs)
         return body
 
@@ -379,6 +421,8 @@ class Steps:
 
     async def _outcome(self, step: Step, settled: AnyBody) -> Any:
         match settled:
+            case b.StepResolved(outcome="applied", output=None):
+                raise self._error(OutputUnavailable, step, settled.attempt, settled.failure)
             case b.StepCompleted(unavailable=None) | b.StepResolved(outcome="applied"):
                 assert isinstance(settled, b.StepCompleted | b.StepResolved)
                 try:

@@ -15,6 +15,7 @@ from limpet.engine.place import is_in_agent
 from limpet.engine.shapes import Shape, shape
 from limpet.engine.traits import EFFECTS, Effect, Traits
 from limpet.errors import DefinitionError, NotDurable
+from limpet.events import Spent
 from limpet.policy.retry import Retry
 
 __all__ = ["Done", "Tool", "check_tool", "find_tool", "idempotency_key", "tool"]
@@ -95,7 +96,7 @@ class Tool(Generic[P, T_co, R_co]):
             raise DefinitionError(what=f"{self.name}.{what}", reason="there is one already")
         return fn
 
-    @property
+    @cached_property
     def is_async(self) -> bool:
         """Whether its function is a coroutine function."""
         return inspect.iscoroutinefunction(self.fn)
@@ -114,7 +115,8 @@ class Tool(Generic[P, T_co, R_co]):
 
     def bind(self, args: Sequence[object], kwargs: Mapping[str, object]) -> dict[str, Any]:
         """The arguments as JSON by their names, less those that are as by default: a new default changes nothing."""
-        given = {name: self._plain(name, value) for name, value in self._bound(args, kwargs).items()}
+        plain = self._plain if self._plain_names is None else self._plain_alone
+        given = {name: plain(name, value) for name, value in self._bound(args, kwargs).items()}
         defaults = self._defaults
         return {name: value for name, value in given.items() if name not in defaults or value != defaults[name]}
 
@@ -172,6 +174,9 @@ class Tool(Generic[P, T_co, R_co]):
         given = self._known - self._required
         return {name: self._plain(name, self._signature.parameters[name].default) for name in given}
 
+    def _plain_alone(self, name: str, value: Any) -> Any:
+        return self._shapes[name].plain(value)
+
     def _plain(self, name: str, value: Any) -> Any:
         match self._signature.parameters[name].kind:
             case inspect.Parameter.VAR_POSITIONAL:
@@ -179,7 +184,7 @@ class Tool(Generic[P, T_co, R_co]):
             case inspect.Parameter.VAR_KEYWORD:
                 return {key: self._shapes[name].plain(each) for key, each in value.items()}
             case _:
-                return self._shapes[name].plain(value)
+                return self._plain_alone(name, value)
 
     def _load(self, name: str, value: Any) -> Any:
         match self._signature.parameters[name].kind:
@@ -214,18 +219,27 @@ class _Declare(Protocol):
         timeout: Duration | None = None,
         not_applied: tuple[type[BaseException], ...] = (),
         irreversible: bool = False,
+        max_tokens: int | None = None,
+        max_cost: float | None = None,
     ) -> _Define:
         """Make a function a tool."""
 
 
 def _declare(
-    *, effect: Effect | None = None, name: str | None = None, timeout: Duration | None = None, **more: Any
+    *,
+    effect: Effect | None = None,
+    name: str | None = None,
+    timeout: Duration | None = None,
+    max_tokens: int | None = None,
+    max_cost: float | None = None,
+    **more: Any,
 ) -> _Define:
     if effect is None or effect not in EFFECTS:
         choices = "; ".join(f"{each!r}, {meaning}" for each, meaning in EFFECTS.items())
         said = "is not said" if effect is None else f"is {effect!r}"
         raise DefinitionError(what=name or "A tool", reason=f"its effect {said}: say one of {choices}")
-    traits = Traits(effect=effect, timeout=None if timeout is None else microseconds(timeout), **more)
+    most = Spent(tokens=max_tokens or 0, cost=max_cost or 0.0) if max_tokens or max_cost else None
+    traits = Traits(effect=effect, timeout=None if timeout is None else microseconds(timeout), most=most, **more)
 
     def define(fn: Callable[..., Any], /) -> Tool[..., Any, Any]:
         made: Tool[..., Any, Any] = Tool(fn, name or fn.__name__, traits)

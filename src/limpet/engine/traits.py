@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from limpet.events import Spent
 from limpet.policy.retry import Retry
 
 __all__ = ["EFFECTS", "Effect", "Traits"]
@@ -29,3 +30,5 @@ class Traits:
     not_applied: tuple[type[BaseException], ...] = ()
     """Errors after which nothing was done."""
     irreversible: bool = False
+    most: Spent | None = None
+    """What one attempt uses up at most: put aside before it begins."""

@@ -93,6 +93,11 @@ class Journal:
         self._blobs.extend(blobs)
 
     @property
+    def pending(self) -> Sequence[AnyBody]:
+        """What was added and is not known to be stored."""
+        return (*(self._flight.gathered if self._flight is not None else ()), *self._buffer)
+
+    @property
     def has_much(self) -> bool:
         """Whether so much has gathered that it should go out, though nobody waits for it."""
         return len(self._buffer) >= MUCH
@@ -259,7 +264,7 @@ class Journal:
         self.heard = self.head.seq
         if any(isinstance(sealed.body, _CHANGING) for sealed in events):
             self._ahead = Working(self.state.working)
-            for body in (*(self._flight.gathered if self._flight else ()), *self._buffer):
+            for body in self.pending:
                 _look_ahead(self._ahead, body)
 
     def _take_in(self, events: Sequence[Sealed]) -> None:

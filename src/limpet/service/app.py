@@ -47,6 +47,7 @@ log = logging.getLogger("limpet")
 T = TypeVar("T")
 In = TypeVar("In")
 Out = TypeVar("Out")
+Ended = b.RunCompleted | b.RunFailed | b.RunCancelled
 
 
 class App:
@@ -404,9 +405,40 @@ class App:
 
     async def result(self, run: str, timeout: Duration | None) -> Any:
         """What a run returned, as JSON, once it has ended; raises how it ended otherwise."""
-        if (await self.store.get(run)).status not in ENDED:
+        ended = await self._end_of(run)
+        if ended is None:
             await self._until_ended(run, timeout)
-        return await self._how_it_ended(run)
+        return await self._how_it_ended(run, ended)
+
+    async def _how_it_ended(self, run: str, ended: Ended | None = None) -> Any:
+        ended = ended or await self._end_of(run)
+        match ended:
+            case b.RunCompleted():
+                return await self.store.unpack(ended.output)
+            case b.RunFailed(failure=failure):
+                raise RunFailed(
+                    run=run,
+                    error_type=failure.type,
+                    message=failure.message,
+                    step=ended.number,
+                    error_types=failure.mro,
+                )
+            case b.RunCancelled():
+                raise RunCancelled(run=run, reason=ended.reason)
+            case None:
+                raise NotDone(run=run, status=(await self.store.get(run)).status)
+
+    async def _end_of(self, run: str) -> Ended | None:
+        """How a run has ended, if it has: the last event of its log, but for what may still be told to a failed one."""
+        before = None
+        while page := await self.store.read(run, before=before, limit=1, backwards=True):
+            body = self.store.decode(page[0])
+            if isinstance(body, Ended):
+                return body
+            if not isinstance(body, b.AgentReturned | b.BudgetExtended):
+                return None
+            before = page[0].seq
+        raise NotFound(what="run", id=run)
 
     async def _until_ended(self, run: str, timeout: Duration | None) -> None:
         if self._ear is None:
@@ -426,32 +458,6 @@ class App:
             self._ear.forget(interest)
             if take_back is not None:
                 take_back()
-
-    async def _how_it_ended(self, run: str) -> Any:
-        row = await self.store.get(run)
-        if row.status not in ENDED:
-            raise NotDone(run=run, status=row.status)
-        before = None
-        while True:
-            [event] = await self.store.read(run, before=before, limit=1, backwards=True)
-            body = self.store.decode(event)
-            match body:
-                case b.RunCompleted():
-                    return await self.store.unpack(body.output)
-                case b.RunFailed():
-                    failure = body.failure
-                    raise RunFailed(
-                        run=run,
-                        error_type=failure.type,
-                        message=failure.message,
-                        step=body.number,
-                        error_types=failure.mro,
-                    )
-                case b.RunCancelled():
-                    raise RunCancelled(run=run, reason=body.reason)
-                case _:
-                    pass
-            before = event.seq
 
     async def info(self, run: str) -> RunInfo:
         """A run as lists show it."""

@@ -153,6 +153,11 @@ class Fold:
         """Permissions that can still be used."""
         return tuple(self._grants.values())
 
+    @property
+    def reserved(self) -> dict[int, Spent]:
+        """What was put aside for steps under way, by their numbers."""
+        return {number: step.reserved for number, step in self._steps.items() if step.reserved is not None}
+
     def is_asking(self, request: str) -> bool:
         """Whether a request is open."""
         return request in self._requests

@@ -116,6 +116,9 @@ def append(tx: Transaction, op: ops.Append) -> Outcome:
     """Write all legs or none."""
     legs = op.legs
     try:
+        if len(legs) == 1 and isinstance(legs[0], ops.Create):
+            row = _create(tx, legs[0])
+            return ops.Appended((row.head,), row)
         if len(legs) == 1:
             return ops.Appended((_leg(tx, legs[0]),))
         with tx.tables.undoable():
@@ -145,7 +148,7 @@ def _leg(tx: Transaction, leg: ops.Leg) -> Head:
         case ops.Tell():
             return _tell(tx, leg)
         case ops.Create():
-            return _create(tx, leg)
+            return _create(tx, leg).head
         case ops.Release():
             return _release(tx, leg)
 
@@ -239,7 +242,7 @@ def _tell(tx: Transaction, leg: ops.Tell) -> Head:
     return tx.write(row, leg.bodies, leg.actor)
 
 
-def _create(tx: Transaction, leg: ops.Create) -> Head:
+def _create(tx: Transaction, leg: ops.Create) -> RunRow:
     existing = tx.tables.row(leg.run)
     if existing is not None:
         first = tx.tables.events(existing, 0, 1)
@@ -253,7 +256,7 @@ def _create(tx: Transaction, leg: ops.Create) -> Head:
     number = tx.tables.add(hide_row(tx.codec, row))
     tx.tables.insert(number, [each.event for each in sealed])
     tx.refer(number, blobs)
-    return head
+    return replace(row, number=number)
 
 
 def _release(tx: Transaction, leg: ops.Release) -> Head:

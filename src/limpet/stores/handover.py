@@ -5,17 +5,20 @@ Everything above talks to threads only through `Handover`, so that a seeded simu
 
 import asyncio
 import os
+from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from queue import SimpleQueue
 from threading import Lock, Thread
-from typing import Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from limpet.errors import StoreUnavailable
 
 __all__ = ["CLOSED", "Handover", "Inline", "Lane", "Threads"]
 
 CLOSED = "it is closed"
+# How many calls are answered together at most: the first one waits for the last.
+TOGETHER = 16
 FORKED = "it was opened before this process was forked; open it anew here"
 
 T = TypeVar("T")
@@ -51,11 +54,11 @@ class Handover(Protocol):
 
 
 class Threads:
-    """A thread for each lane, and two small pools for calls; threads start when there is work for them."""
+    """A thread for each lane, and two small crews for calls; threads start when there is work for them."""
 
     def __init__(self, calls: int = 4, long_calls: int = 16) -> None:
-        self._pool = ThreadPoolExecutor(calls, thread_name_prefix="limpet-read")
-        self._long = ThreadPoolExecutor(long_calls, thread_name_prefix="limpet-transact")
+        self._short = _Crew("limpet-read", calls)
+        self._long = _Crew("limpet-transact", long_calls)
         self._process = os.getpid()
         self._closed = False
 
@@ -64,25 +67,101 @@ class Threads:
         return _ThreadLane(name)
 
     async def call(self, work: Callable[[], T]) -> T:
-        """On a thread of the pool."""
-        return await self._call(self._pool, work)
+        """On a thread of the crew for short calls."""
+        return await self._call(self._short, work)
 
     async def call_at_length(self, work: Callable[[], T]) -> T:
-        """On a thread of the other pool."""
+        """On a thread of the other crew."""
         return await self._call(self._long, work)
 
-    async def _call(self, pool: ThreadPoolExecutor, work: Callable[[], T]) -> T:
+    async def _call(self, crew: "_Crew", work: Callable[[], T]) -> T:
         if self._closed:
             raise StoreUnavailable(reason=CLOSED)
         if self._process != os.getpid():
             raise StoreUnavailable(reason=FORKED)
-        return await asyncio.get_running_loop().run_in_executor(pool, work)
+        loop = asyncio.get_running_loop()
+        reply: asyncio.Future[T] = loop.create_future()
+        crew.submit(_Called(work, reply, loop))
+        return await reply
 
     def close(self) -> None:
-        """End the pools."""
+        """Let the crews finish what was called, and end; the event loop waits for nobody."""
         self._closed = True
-        self._pool.shutdown(wait=False)  # the event loop waits for nobody
-        self._long.shutdown(wait=False)
+        self._short.close()
+        self._long.close()
+
+
+class _Called(NamedTuple):
+    work: Callable[[], Any]
+    reply: asyncio.Future[Any]
+    loop: asyncio.AbstractEventLoop
+
+
+class _Crew:
+    """A few threads with one queue. When there is much to do, one takes several calls and answers them together."""
+
+    def __init__(self, name: str, most: int) -> None:
+        self._name, self._most = name, most
+        self._lock = Lock()
+        self._called: deque[_Called] = deque()
+        self._bell: SimpleQueue[None] = SimpleQueue()
+        self._threads = self._idle = 0
+        self._closed = False
+
+    def submit(self, called: _Called) -> None:
+        with self._lock:
+            self._called.append(called)
+            if self._idle:
+                self._idle -= 1
+                self._bell.put(None)
+            elif self._threads < self._most:
+                self._threads += 1
+                Thread(target=self._serve, name=f"{self._name}-{self._threads}", daemon=True).start()
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            for _ in range(self._idle):
+                self._bell.put(None)
+            self._idle = 0
+
+    def _serve(self) -> None:
+        while True:
+            with self._lock:
+                share = min(len(self._called) // self._most + 1, TOGETHER, len(self._called))
+                batch = [self._called.popleft() for _ in range(share)]
+                if not batch and self._closed:
+                    return
+                self._idle += not batch
+            if batch:
+                _answer(batch)
+            else:
+                self._bell.get()
+
+
+def _answer(batch: list[_Called]) -> None:
+    """Do them, and hand over what came of them, with one call for each event loop."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], Any, BaseException | None]]] = {}
+    for work, reply, loop in batch:
+        found, error = None, None
+        try:
+            found = work()
+        except BaseException as raised:  # noqa: BLE001 - whoever waits must hear
+            error = RuntimeError("StopIteration left a call") if isinstance(raised, StopIteration) else raised
+        by_loop.setdefault(loop, []).append((reply, found, error))
+    for loop, replies in by_loop.items():
+        with suppress(RuntimeError):  # the loop was closed: nobody waits there any more
+            loop.call_soon_threadsafe(_settle, replies)
+
+
+def _settle(replies: list[tuple[asyncio.Future[Any], Any, BaseException | None]]) -> None:
+    for reply, found, error in replies:
+        if reply.done():
+            continue
+        if error is None:
+            reply.set_result(found)
+        else:
+            reply.set_exception(error)
 
 
 class _ThreadLane:

@@ -111,6 +111,8 @@ class Appended(NamedTuple):
     """It is in the log, durably; the new head of each leg, in order (none for an optional one that was refused)."""
 
     heads: tuple[Head | None, ...]
+    created: RunRow | None = None
+    """The new row, where there was nothing but a creation."""
 
 
 class Missed(NamedTuple):

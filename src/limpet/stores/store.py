@@ -151,7 +151,9 @@ class Store:
                 if not _same_start(first, body, alike):
                     raise InputConflict(run=run, agent=row.agent)
                 return row, False
-            case _:
+            case ops.Appended(created=RunRow() as row):
+                return row, True
+            case _:  # it was in the log already: a reply was lost
                 return await self.get(run), True
 
     async def tell(self, run: str, *bodies: AnyBody, actor: str, blobs: Sequence[Blob] = ()) -> Head:
@@ -331,9 +333,12 @@ class Store:
 
     async def log(self, run: str, *, after: int = 0) -> AsyncIterator[Event]:
         """A whole log, page by page."""
-        while page := await self.read(run, after=after):
+        while True:
+            page = await self.read(run, after=after)
             for event in page:
                 yield event
+            if len(page) < LARGEST_PAGE:
+                return
             after = page[-1].seq
 
     async def runs(self, where: RunFilter = EVERYTHING, *, before: int | None = None, limit: int = 50) -> Page:

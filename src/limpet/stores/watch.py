@@ -101,16 +101,13 @@ class Watch:
         """Wait until something has been written since the last call, or since the watch began."""
         await self._heard.wait()
         self._heard.clear()
+        self._ringing = False  # before anybody looks: what is written from now on rings again
 
     def ring(self) -> None:
-        """Say that something was written; from any thread. What is on its way already says it for this, too."""
+        """Say that something was written; from any thread. What was said and not heard yet says it for this, too."""
         assert self._loop is not None
         if self._ringing:
             return
         self._ringing = True
         with suppress(RuntimeError):  # the loop was closed: nobody listens any more
-            self._loop.call_soon_threadsafe(self._hear)
-
-    def _hear(self) -> None:
-        self._ringing = False  # before anybody looks: what is written from now on rings again
-        self._heard.set()
+            self._loop.call_soon_threadsafe(self._heard.set)

@@ -117,10 +117,13 @@ async def an_end_may_be_repeated(world: World) -> None:
 
 @behaviour()
 async def what_was_acknowledged_is_there_for_everybody(world: World) -> None:
-    """A second store, opened after the acknowledgement, has it: nothing is acknowledged before it is committed."""
+    """A second store has it, opened before or after: nothing is acknowledged before it is committed."""
     owner = await world.own()
+    other = await world.new_store().open()
     for number in range(1, 6):
         head = await owner.append(started(number))
+        assert (await other.get("r1")).head == head
         fresh = await world.new_store().open()
         assert (await fresh.get("r1")).head == head
         await fresh.close()
+    await other.close()
