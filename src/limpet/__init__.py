@@ -20,8 +20,7 @@ from limpet.engine.run import Run, Turn
 from limpet.engine.tools import Done, Tool, tool
 from limpet.engine.typed import State
 from limpet.engine.verdict import NotApplied, Permanent, RetryAfter
-from limpet.engine.views import Entry as Event
-from limpet.engine.views import Request, RunInfo
+from limpet.engine.views import Event, Request, RunInfo
 from limpet.errors import (
     AgentFailed,
     AlreadyAnswered,

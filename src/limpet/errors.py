@@ -54,7 +54,7 @@
 A class body holds two templates, `_says` and `_cure`, filled with the fields.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import ClassVar
 
@@ -179,8 +179,11 @@ class InvalidDuration(LimpetError):
 
     given: str
     code = "invalid_duration"
-    _says = "{given} is not a duration."
-    _cure = 'Say seconds as a number, a timedelta, or text such as "500ms", "10s", "2h", "3d" or "1w".'
+    _says = "{given} is not a duration, nor a point in time."
+    _cure = (
+        'Say seconds as a number, a timedelta, or text such as "500ms", "10s", "2h", "3d" or "1w"; '
+        "a point in time is a datetime with its time zone, such as `datetime.now(UTC)`."
+    )
 
 
 @dataclass(eq=False, repr=False)
@@ -394,6 +397,13 @@ class Divergence(LimpetError):
     _cure = "Bring the older code back, guard the change with `run.version(...)`, or fork the run; then resume it."
 
 
+def is_named(names: Iterable[str], cls: type[BaseException] | str) -> bool:
+    """Whether a class is among qualified names; given by its name, that or the end of one."""
+    if isinstance(cls, type):
+        return f"{cls.__module__}.{cls.__qualname__}" in names
+    return any(name == cls or name.endswith(f".{cls}") for name in names)
+
+
 @dataclass(eq=False, repr=False)
 class StepFailed(LimpetError):
     """A step failed; live and on replay alike. Nothing was applied, unless it is an OutcomeUnknown."""
@@ -411,9 +421,7 @@ class StepFailed(LimpetError):
 
     def was(self, cls: type[BaseException] | str) -> bool:
         """Whether the error was of this class, or of one with this name: qualified, or the end of one."""
-        if isinstance(cls, type):
-            return f"{cls.__module__}.{cls.__qualname__}" in (self.error_type, *self.error_types)
-        return any(name == cls or name.endswith(f".{cls}") for name in (self.error_type, *self.error_types))
+        return is_named((self.error_type, *self.error_types), cls)
 
 
 @dataclass(eq=False, repr=False)

@@ -16,7 +16,7 @@ from limpet.engine.agents import Agent
 from limpet.engine.blocking import BlockingRun as Run
 from limpet.engine.duty import Worker
 from limpet.engine.handle import Handle as AsyncHandle
-from limpet.engine.views import Entry, Request, RunInfo
+from limpet.engine.views import Event, Request, RunInfo
 from limpet.errors import StoreUnavailable
 from limpet.service.app import App as AsyncApp
 
@@ -220,7 +220,7 @@ class App:
         """The newest runs that match."""
         return self.wait(lambda app: app.runs(status=status, agent=agent, session=session, last=last))
 
-    def log(self, run: str, /) -> list[Entry]:
+    def log(self, run: str, /) -> list[Event]:
         """Everything that happened to a run."""
         return self.wait(lambda app: app.log(run))
 

@@ -76,6 +76,12 @@ class Drive:
         return x is not None and (bool(self._waits and self._waits.open) or x.is_silent)
 
     @property
+    def waiting(self) -> "asyncio.Task[Any] | None":
+        """The task of its code, while that only waits."""
+        only_waits = self._x is not None and self._waits is not None and self._waits.open and self._x.is_idle
+        return self._task if only_waits else None
+
+    @property
     def seq(self) -> int:
         """How much of the log it knows."""
         return self._journal.head.seq if self._journal is not None else 0

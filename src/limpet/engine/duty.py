@@ -101,6 +101,12 @@ class Duty:
         """Whether it drives this run now; whoever waits for it hears when it has left."""
         return run in self._drives
 
+    @property
+    def waiting(self) -> "list[tuple[str, asyncio.Task[Any]]]":
+        """Runs that only wait at this moment, each with the task of its code."""
+        found = [(run, drive.waiting) for run, drive in self._drives.items()]
+        return [(run, task) for run, task in found if task is not None]
+
     async def begin(self, ear: Ear) -> int:
         """Register, and take over at once what an earlier process of this machine left; how many runs."""
         self._ear = ear

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from traceback import TracebackException
 from typing import TypeVar
 
-from limpet.errors import LimpetError
+from limpet.errors import LimpetError, is_named
 from limpet.events import Failure, Payload, canonical, inline
 
 __all__ = ["failure_of", "message_of", "was"]
@@ -37,10 +37,7 @@ def failure_of(error: BaseException, *, facts: Mapping[str, object] | None = Non
 
 def was(failure: Failure, kind: type[BaseException] | str) -> bool:
     """Whether the recorded error was of this class, or of one with this name: qualified, or the end of one."""
-    names = (failure.type, *failure.mro)
-    if isinstance(kind, type):
-        return _qualified(kind) in names
-    return any(name == kind or name.endswith(f".{kind}") for name in names)
+    return is_named((failure.type, *failure.mro), kind)
 
 
 def message_of(error: BaseException) -> str:

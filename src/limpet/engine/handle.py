@@ -7,7 +7,7 @@ from limpet.clock import Duration
 from limpet.engine.agents import Agent
 
 if TYPE_CHECKING:
-    from limpet.engine.views import Entry, RunInfo
+    from limpet.engine.views import Event, RunInfo
 
 __all__ = ["Handle", "Port"]
 
@@ -23,7 +23,7 @@ class Port(Protocol):
     async def info(self, run: str) -> "RunInfo":
         """A run as lists show it."""
 
-    def events(self, run: str, after: int, *, follow: bool) -> AsyncIterator["Entry"]:
+    def events(self, run: str, after: int, *, follow: bool) -> AsyncIterator["Event"]:
         """A run's events."""
 
     async def cancel(self, run: str, /, *, reason: str) -> None:
@@ -50,7 +50,7 @@ class Handle(Generic[Out]):
         """Where it is now."""
         return await self._port.info(self.id)
 
-    def events(self, *, after: int = 0, follow: bool = True) -> AsyncIterator["Entry"]:
+    def events(self, *, after: int = 0, follow: bool = True) -> AsyncIterator["Event"]:
         """What happens, event by event, until it has ended; without `follow`, what has happened so far."""
         return self._port.events(self.id, after, follow=follow)
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-__all__ = ["Entry", "Request", "RunInfo"]
+__all__ = ["Event", "Request", "RunInfo"]
 
 Status = Literal["pending", "running", "waiting", "completed", "failed", "cancelled"]
 
@@ -32,7 +32,7 @@ class RunInfo:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class Event:
     """An event of a run's log."""
 
     run: str

@@ -17,11 +17,11 @@ from limpet.engine.duty import Duty, Time, Worker
 from limpet.engine.ear import Ear, Interest
 from limpet.engine.execution import SECOND
 from limpet.engine.handle import Handle
-from limpet.engine.views import Entry, Request, RunInfo
+from limpet.engine.views import Event, Request, RunInfo
 from limpet.errors import (
     AlreadyAnswered,
     InvalidAnswer,
-    InvalidValue,
+    InvalidDuration,
     NotDone,
     NotFound,
     RunCancelled,
@@ -229,7 +229,7 @@ class App:
             return None
         if isinstance(at, datetime):
             if at.tzinfo is None:
-                raise InvalidValue(path="at", reason=f"{at.isoformat()} has no time zone")
+                raise InvalidDuration(given=f"{at.isoformat()}, without a time zone,")
             return round(at.timestamp() * SECOND)
         return await self.store.now() + microseconds(at)
 
@@ -358,7 +358,7 @@ class App:
         served = await self._served()
         return [info_of(row, served) for row in page.rows]
 
-    async def log(self, run: str, /) -> list[Entry]:
+    async def log(self, run: str, /) -> list[Event]:
         """Everything that happened to a run."""
         await self.store.get(run)
         return [entry_of(self.store, event) async for event in self.store.log(run)]
@@ -463,7 +463,7 @@ class App:
         """A run as lists show it."""
         return info_of(await self.store.get(run), await self._served())
 
-    async def events(self, run: str, after: int = 0, *, follow: bool = True) -> AsyncIterator[Entry]:
+    async def events(self, run: str, after: int = 0, *, follow: bool = True) -> AsyncIterator[Event]:
         """A run's events, until it has ended; without `follow`, those that there are."""
         grown = asyncio.Event()
         interest = Interest(run, lambda: after, lambda _: grown.set())

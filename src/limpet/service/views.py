@@ -5,7 +5,8 @@ from typing import Any, cast
 
 import msgspec
 
-from limpet.engine.views import Entry, Request, RunInfo, Status
+from limpet.engine.views import Event as Shown
+from limpet.engine.views import Request, RunInfo, Status
 from limpet.events import Event
 from limpet.events import bodies as b
 from limpet.events.values import encode
@@ -44,10 +45,10 @@ def _waits_for(row: RunRow, served: Mapping[str, set[str]]) -> str | None:
     return None
 
 
-def entry_of(store: Store, event: Event) -> Entry:
+def entry_of(store: Store, event: Event) -> Shown:
     """An event with its body as plain JSON."""
     body: dict[str, Any] = msgspec.json.decode(encode(store.decode(event)))
-    return Entry(run=event.run, seq=event.seq, kind=event.kind, time=event.time, body=body)
+    return Shown(run=event.run, seq=event.seq, kind=event.kind, time=event.time, body=body)
 
 
 async def request_of(store: Store, row: RequestRow) -> Request:

@@ -4,5 +4,14 @@ from limpet.testing.app import TestApp, app
 from limpet.testing.crashes import CrashReport, crash_everywhere
 from limpet.testing.replaying import still_replays
 from limpet.testing.resuming import always_resume
+from limpet.testing.timeouts import TimeoutAroundWait
 
-__all__ = ["CrashReport", "TestApp", "always_resume", "app", "crash_everywhere", "still_replays"]
+__all__ = [
+    "CrashReport",
+    "TestApp",
+    "TimeoutAroundWait",
+    "always_resume",
+    "app",
+    "crash_everywhere",
+    "still_replays",
+]

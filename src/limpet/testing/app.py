@@ -17,6 +17,7 @@ from limpet.stores import Backend, RunFilter, RunRow
 from limpet.stores.memory import MemoryBackend
 from limpet.testing.faults import Fault, FaultyStore, When, events
 from limpet.testing.stubs import Stubs
+from limpet.testing.timeouts import warn_of_timeouts
 
 __all__ = ["TestApp", "TestSettings", "app"]
 
@@ -65,6 +66,7 @@ class TestApp(App):
         super().__init__(settings, agents)
         self._world = settings
         self._crashes = 0
+        self._warned: set[str] = set()
 
     def stub(self, tool: Tool[P, T, Any], *results: T | BaseException) -> None:
         """What a tool returns or raises, call by call; the last one for all further calls."""
@@ -134,6 +136,9 @@ class TestApp(App):
         if self._world.faulty.is_down:
             await self.crash()
         duty = self._duty
+        for run, task in duty.waiting if duty is not None else ():
+            if run not in self._warned and warn_of_timeouts(run, task):
+                self._warned.add(run)
         return duty is None or (not duty.is_busy and await duty.claim() == 0 and not duty.is_busy)
 
     async def _next_wake(self) -> int | None:

@@ -1,0 +1,40 @@
+"""A time-out around a wait is said in tests: it would be gone in production."""
+
+import asyncio
+import warnings
+
+import pytest
+
+import limpet
+from limpet import testing
+
+
+@limpet.agent(name="patient")
+async def patient(run: limpet.Run, how: str) -> bool:
+    match how:
+        case "timeout":
+            async with asyncio.timeout(3600):
+                return await run.ask("now?")
+        case "wait_for":
+            return await asyncio.wait_for(run.ask("now?"), 3600)
+        case _:
+            return await run.ask("now?", expires="1h", default=False)
+
+
+@pytest.mark.parametrize("how", ["timeout", "wait_for"])
+async def test_a_timeout_around_a_wait_is_said(how: str) -> None:
+    """With the cure, once."""
+    async with testing.app(patient) as app:
+        await app.start(patient, how)
+        with pytest.warns(testing.TimeoutAroundWait, match="expires= of ask") as said:
+            await app.settle()
+        assert len(said) == 1
+
+
+async def test_a_verb_with_its_own_time_is_as_it_should_be() -> None:
+    """Also inside a test that has a time-out of its own."""
+    async with asyncio.timeout(60), testing.app(patient) as app:
+        await app.start(patient, "expires")
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            await app.settle()
