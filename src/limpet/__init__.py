@@ -5,7 +5,7 @@ This is the composition root: it alone chooses a store by its address.
 
 import importlib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -34,6 +34,7 @@ from limpet.errors import (
     Divergence,
     Expired,
     ExtraMissing,
+    HandedOff,
     InputConflict,
     InvalidAnswer,
     InvalidAppend,
@@ -48,6 +49,7 @@ from limpet.errors import (
     LimpetError,
     NoCall,
     NoStore,
+    NotAllowed,
     NotDone,
     NotDurable,
     NotFound,
@@ -75,10 +77,12 @@ from limpet.errors import (
 )
 from limpet.events import Artifact
 from limpet.ids import RandomIds
+from limpet.policy.escalation import Escalate
 from limpet.policy.retry import Retry
 from limpet.policy.risk import Approvals
 from limpet.service.app import App
-from limpet.service.settings import Settings
+from limpet.service.settings import Channel, Settings
+from limpet.service.webhooks import Webhook
 from limpet.stores import Backend, Store
 from limpet.stores.cipher import MasterKeys
 from limpet.stores.memory import MemoryBackend
@@ -103,9 +107,11 @@ __all__ = [
     "Divergence",
     "Done",
     "Duration",
+    "Escalate",
     "Event",
     "Expired",
     "ExtraMissing",
+    "HandedOff",
     "Handle",
     "InputConflict",
     "InvalidAnswer",
@@ -122,6 +128,7 @@ __all__ = [
     "MasterKeys",
     "NoCall",
     "NoStore",
+    "NotAllowed",
     "NotApplied",
     "NotDone",
     "NotDurable",
@@ -154,6 +161,7 @@ __all__ = [
     "UnknownEvent",
     "UnscopedParallel",
     "Unsupported",
+    "Webhook",
     "Worker",
     "WorkerAlive",
     "WrongKeys",
@@ -177,14 +185,18 @@ def open(
     *,
     agents: Sequence[Agent[Any, Any]] = (),
     worker: bool | Worker = True,
+    people: Mapping[str, Sequence[str]] | None = None,
+    notify: Mapping[str, Channel] | None = None,
 ) -> App:
     """An app over a store: with agents it drives their runs, and goes on with what an earlier process left behind.
 
-    `worker=False` or LIMPET_WORKER=0 forbids that. Nothing is touched until it is entered or awaited. See `open_store`
-    for the address.
+    `worker=False` or LIMPET_WORKER=0 forbids that. With `people`, groups and who is in them, only those whom a request
+    is for can decide it. `notify` names channels that are told of each request: a `Webhook`, or a function that takes
+    the request. Nothing is touched until it is entered or awaited. See `open_store` for the address.
     """
     clock = SystemClock()
     settings = Settings(open_store(url), clock, RandomIds(clock))
+    settings.people, settings.channels = people, dict(notify or {})
     if worker is False or os.environ.get("LIMPET_WORKER") == "0":
         settings.worker = None
     elif isinstance(worker, Worker):

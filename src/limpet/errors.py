@@ -28,6 +28,8 @@
     │   ├── OutcomeUnknown    nobody knows whether it was applied
     │   └── OutputUnavailable  it was applied, and its output cannot be read
     ├── AgentFailed           an agent that was called did not complete
+    ├── HandedOff             a verb after a handoff
+    ├── NotAllowed            somebody who was not asked decides
     ├── ContractError         an input or a result that is not what the agent declares
     ├── RunFailed             the run has failed
     ├── RunCancelled          the run was cancelled
@@ -71,6 +73,7 @@ __all__ = [
     "Divergence",
     "Expired",
     "ExtraMissing",
+    "HandedOff",
     "InputConflict",
     "InvalidAnswer",
     "InvalidAppend",
@@ -85,6 +88,7 @@ __all__ = [
     "LimpetError",
     "NoCall",
     "NoStore",
+    "NotAllowed",
     "NotDone",
     "NotDurable",
     "NotFound",
@@ -460,11 +464,45 @@ class AgentFailed(LimpetError):
     run: str
     agent: str
     outcome: str
+    """`failed`, `cancelled`, or `expired` if its deadline passed."""
     error_type: str = ""
     message: str = ""
+    step: int | None = None
+    """The step of that run whose error it was."""
+    error_types: tuple[str, ...] = ()
+    """Qualified names of the error's class and all its bases."""
+    traceback: str = ""
+    """Where it was raised, in that run."""
     code = "agent_failed"
     _says = "{agent} ({run}) did not complete but {outcome}: {error_type} {message}"
     _cure = "Look at that run; resuming this one calls the agent anew."
+
+    def was(self, cls: type[BaseException] | str) -> bool:
+        """Whether the error was of this class, or of one with this name: qualified, or the end of one."""
+        return is_named((self.error_type, *self.error_types), cls)
+
+
+@dataclass(eq=False, repr=False)
+class HandedOff(LimpetError):
+    """A verb after a handoff; it took no effect."""
+
+    run: str
+    agent: str
+    code = "handed_off"
+    _says = "{run} was handed over to {agent} for good: nothing more can be done in it."
+    _cure = "Return what `run.handoff` returns, and do nothing after it; to go on, use `run.call`."
+
+
+@dataclass(eq=False, repr=False)
+class NotAllowed(LimpetError):
+    """Somebody who was not asked decides; the request is still open."""
+
+    request: str
+    by: str
+    to: tuple[str, ...]
+    code = "not_allowed"
+    _says = "Request {request} is for {to}, and {by!r} is none of them; it is still open."
+    _cure = "Let one of those whom it is for decide, or add this person to their group: `limpet.open(people=...)`."
 
 
 @dataclass(eq=False, repr=False)
@@ -474,6 +512,8 @@ class ContractError(LimpetError):
     agent: str
     what: str
     reason: str
+    faults: tuple[str, ...] = ()
+    """Everything that is wrong, each with its path."""
     code = "contract_error"
     _says = "The {what} of {agent} is not what it declares: {reason}."
     _cure = "Pass what the agent's annotations say; nothing was started."

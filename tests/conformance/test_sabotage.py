@@ -19,7 +19,7 @@ from limpet.stores.blobs import Blob
 from limpet.stores.conformance import Behaviour, Harness, behaviours
 from limpet.stores.memory import MemoryBackend, MemoryTables
 from limpet.stores.ops import Append, Op, Tell
-from limpet.stores.rows import Feed, RequestRow, RunRow, WorkerRow
+from limpet.stores.rows import ContractRow, Feed, RequestRow, RunRow, WorkerRow
 
 
 class NoFence(MemoryTables):
@@ -349,6 +349,44 @@ class ForgetsSteps(MemoryTables):
         return super()._extended(wanted._replace(step=0))
 
 
+class SavesContractsAgain(MemoryTables):
+    """What is stored already is written again."""
+
+    def save_contracts(self, rows: Sequence[ContractRow]) -> None:
+        self.contract_rows |= {(row.agent, row.version): row for row in rows}
+
+
+class KeepsOldContracts(MemoryTables):
+    """What changed is taken for what is there."""
+
+    def save_contracts(self, rows: Sequence[ContractRow]) -> None:
+        super().save_contracts([row for row in rows if (row.agent, row.version) not in self.contract_rows])
+
+
+class KeepsOneVersion(MemoryTables):
+    """A new version takes the place of the old one."""
+
+    def save_contracts(self, rows: Sequence[ContractRow]) -> None:
+        for row in rows:
+            for key in [key for key in self.contract_rows if key[0] == row.agent]:
+                self._drop(self.contract_rows, key)
+            super().save_contracts([row])
+
+
+class SavesOneContract(MemoryTables):
+    """Of several contracts the first is kept."""
+
+    def save_contracts(self, rows: Sequence[ContractRow]) -> None:
+        super().save_contracts(rows[:1])
+
+
+class FindsAgentsByPrefix(MemoryBackend):
+    """A pattern where a name is meant."""
+
+    def contracts(self, agent: str | None) -> list[ContractRow]:
+        return [row for row in super().contracts(None) if row.agent.startswith(agent or "")]
+
+
 def _appended(row: RunRow | None) -> Outcome:
     assert row is not None
     return Appended((row.head,))
@@ -404,6 +442,13 @@ CAUGHT_BY: list[tuple[Callable[[Clock], MemoryBackend], str]] = [
     (_with(RebuildsWithoutReferences), "rebuilding:blobs-are-held-after-a-rebuild"),
     (_with(RebuildsAsNew), "rebuilding:a-run-that-is-driven-is-what-its-log-says"),
     (_with(ForgetsSteps), "rebuilding:a-run-that-is-driven-is-what-its-log-says"),
+    (_with(SavesContractsAgain), "contracts:the-same-contract-again-is-not-written"),
+    (_with(SavesContractsAgain), "contracts:only-what-has-changed-is-written"),
+    (_with(KeepsOldContracts), "contracts:a-changed-contract-replaces-the-old"),
+    (_with(KeepsOneVersion), "contracts:versions-of-an-agent-stand-side-by-side"),
+    (_with(SavesOneContract), "contracts:many-contracts-are-saved-at-once"),
+    (FindsAgentsByPrefix, "contracts:an-agent-is-found-by-its-whole-name"),
+    (AcksBeforeCommit, "contracts:another-store-on-the-same-data-sees-the-same"),
 ]
 ALL = {str(behaviour): behaviour for behaviour in behaviours(MemoryBackend.capabilities)}
 

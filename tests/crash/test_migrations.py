@@ -1,7 +1,8 @@
-"""A schema is made whole, whoever dies on the way and however many make it at once; a newer one is left alone."""
+"""A schema is made or migrated whole, whoever dies on the way and however many do it; a newer one is left alone."""
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
@@ -11,11 +12,16 @@ import pytest
 
 from limpet import open_store
 from limpet.errors import SchemaTooNew
+from limpet.stores.conformance.suite import contract, created
+from limpet.stores.postgres import migrate as on_postgres
+from limpet.stores.sql import scripts
+from limpet.stores.sqlite import migrate as on_sqlite
 from tests.crash.jobs import open_and_die, open_only
 from tests.crash.processes import Child, begin_all
 from tests.real.postgres import drop_schema
 
 PROCESSES = 10
+NEWEST = len(scripts("limpet.stores.sqlite", "migrations"))
 LOOK = {
     "columns": """SELECT table_name, column_name, ordinal_position, data_type, collation_name, is_nullable,
         column_default, is_identity, identity_generation FROM information_schema.columns WHERE table_schema = %s""",
@@ -62,16 +68,25 @@ def fresh(request: pytest.FixtureRequest) -> Fresh:
 
 
 @pytest.mark.parametrize(
-    ("kind", "how", "step"), [("file", "statements", 12), ("file", "files", 45), ("schema", "queries", 25)]
+    ("kind", "how", "older", "step"),
+    [
+        ("file", "statements", 0, 12),
+        ("file", "files", 0, 45),
+        ("schema", "queries", 0, 25),
+        *(("file", "statements", older, 6) for older in range(1, NEWEST)),
+        *(("file", "files", older, 4) for older in range(1, NEWEST)),
+        *(("schema", "queries", older, 4) for older in range(1, NEWEST)),
+    ],
 )
 async def test_a_migration_that_dies_anywhere_is_finished_by_the_next(
-    kind: str, how: str, step: int, request: pytest.FixtureRequest, full: bool
+    kind: str, how: str, older: int, step: int, request: pytest.FixtureRequest, full: bool
 ) -> None:
     """The process dies after its n-th statement, write or sync, every n with --full; the schema is a fresh one's."""
     fresh: Fresh = request.getfixturevalue(f"fresh_{kind}")
     wanted, died = await whole(fresh()), 0
     for place in count(1, 1 if full else step):
         url = fresh()
+        await make(url, older)
         child = Child(open_and_die, url, how, place)
         if child.end() == 0:
             break
@@ -82,14 +97,34 @@ async def test_a_migration_that_dies_anywhere_is_finished_by_the_next(
     assert died > 2
 
 
-async def test_ten_processes_make_one_schema(fresh: Fresh) -> None:
-    """All open a store that is not there yet; each finds a schema, and it is the same as a fresh one."""
+@pytest.mark.parametrize("older", range(NEWEST))
+async def test_ten_processes_make_one_schema(fresh: Fresh, older: int) -> None:
+    """All open a store that is not there yet, or is older; each finds a schema, and it is the same as a fresh one."""
     url = fresh()
+    await make(url, older)
     opening = begin_all([(open_only, url)] * PROCESSES)
     for each in opening:
         each.tell("go")
     assert [each.end() for each in opening] == [0] * PROCESSES
     assert await whole(url) == await whole(fresh())
+
+
+@pytest.mark.parametrize("older", range(1, NEWEST))
+async def test_an_older_store_is_migrated_with_all_that_is_in_it(fresh: Fresh, older: int) -> None:
+    """Its schema is a fresh one's, its runs are there, and it has what is new."""
+    url, wanted = fresh(), await whole(fresh())
+    await make(url, older)
+    assert schema_of(url) != wanted
+    with known(older):
+        async with open_store(url) as store:
+            await store.create("r1", created(), actor="test")
+            before = await store.get("r1"), await store.read("r1")
+    async with open_store(url) as store:
+        assert (await store.get("r1"), await store.read("r1")) == before
+        await store.create("r2", created(), actor="test")
+        await store.save_contracts([contract("a")])
+        assert [row.agent for row in await store.contracts()] == ["a"]
+    assert schema_of(url) == wanted
 
 
 async def test_a_newer_schema_is_refused_and_left_alone(fresh: Fresh) -> None:
@@ -101,6 +136,23 @@ async def test_a_newer_schema_is_refused_and_left_alone(fresh: Fresh) -> None:
         await open_store(url).open()
     assert error.value.found == 99
     assert schema_of(url) == before
+
+
+@contextmanager
+def known(version: int) -> Iterator[None]:
+    """As long as only the migrations up to this one are known."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (on_postgres, on_sqlite):
+            patch.setattr(module, "scripts", lambda *where: scripts(*where)[:version])
+        yield
+
+
+async def make(url: str, version: int) -> None:
+    """A store as it was made when this was the newest schema; none, before the first."""
+    if version:
+        with known(version):
+            async with open_store(url):
+                pass
 
 
 async def whole(url: str) -> object:

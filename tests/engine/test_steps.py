@@ -365,7 +365,7 @@ async def test_what_is_no_tool_and_no_agent_is_named_with_the_cure() -> None:
         with pytest.raises(limpet.DefinitionError, match=r"@limpet\.tool"):
             await run.step(plain, 1)  # type: ignore[arg-type]
         with pytest.raises(limpet.DefinitionError, match=r"@limpet\.agent"):
-            await run.call(plain, 1)  # type: ignore[arg-type]
+            await run.call(plain, 1)  # type: ignore[call-overload]
         return 1
 
     async with testing.app(agent) as app:

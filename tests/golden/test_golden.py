@@ -11,6 +11,7 @@ from limpet.events import KINDS, Event, verify
 from limpet.journal import load, verify_run
 from limpet.state import RunState, fold
 from limpet.stores import RunFilter
+from limpet.stores.conformance.suite import contract
 
 VERSIONS = sorted(path for path in Path(__file__).parent.iterdir() if path.is_dir() and (path / "run.jsonl").exists())
 
@@ -43,7 +44,7 @@ def test_old_conversations_are_read(version: Path) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS, ids=lambda path: path.name)
 async def test_old_sqlite_files_are_opened(version: Path, tmp_path: Path) -> None:
-    """Migrated if need be; logs, lists, inbox and snapshots are there, and the run goes on."""
+    """Migrated if need be; logs, lists, inbox and snapshots are there, and what came later can be kept."""
     (tmp_path / "store.db").write_bytes(gzip.decompress((version / "store.gz").read_bytes()))
     async with open_store(f"sqlite:///{tmp_path / 'store.db'}") as store:
         await verify_run(store, "golden")
@@ -53,6 +54,8 @@ async def test_old_sqlite_files_are_opened(version: Path, tmp_path: Path) -> Non
         assert [request.to for request in await store.requests()] == [("ann",)]
         snapshot = await store.snapshot("golden")
         assert snapshot is not None
+        await store.save_contracts([contract("support")])
+        assert [row.agent for row in await store.contracts()] == ["support"]
 
 
 def test_every_kind_is_in_the_newest_golden_files() -> None:

@@ -1,130 +1,254 @@
-"""What is simulated: an agent with everything in it, and the outside world that its tools act on."""
+"""What is simulated: agents with everything in them, and the outside world that their tools act on.
+
+The numbers that a run works with begin with its own: 2017 is of run r1. So whatever strays into another run is seen.
+"""
 
 import asyncio
 import random
 from collections import Counter
+from collections.abc import Callable, Coroutine
 from contextvars import ContextVar
 from typing import Any
 
 import limpet
+from limpet.clock import Clock
+from tests.simulation.invariants import Watcher
+
+RISK = "external_action"
+HOSTILE: list[Any] = [
+    {"lc": 1, "type": "constructor", "id": ["os", "system"], "kwargs": {"command": "true"}},
+    {"json": {"a": 1}, "blob": "0" * 64, "bytes": 3},
+    {"$ref": "#/definitions/x", "__class__": "Run", "py/object": "os.system", "@type": "exception"},
+    {"kind": "step.completed", "version": 1, "body": {"number": 1}},
+    [None, False, 0, "", {}, [], -0.0, "\x00", "${jndi:x}", {"": {"": None}}],
+]
 
 
 class Outside:
     """What the world saw: keyed actions are applied once for each key; others whenever they arrive."""
 
-    def __init__(self, chance: random.Random) -> None:
-        self.chance = chance
+    def __init__(self, chance: random.Random, clock: Clock, watcher: Watcher) -> None:
+        self.chance, self.clock, self.watcher = chance, clock, watcher
         self.calm = False
         self.applied = Counter[str]()
         """Keyed actions, by key: how often they would have been applied without their key."""
         self.sent = Counter[str]()
-        """Actions without a key, by run and number."""
+        """Actions without a key of their own, by the key of their step."""
         self.undone = Counter[str]()
 
-    def count_of(self, run: str, tool: str) -> int:
-        return sum(count for key, count in self.sent.items() if key.startswith(f"{run}:") and f":{tool}:" in key)
-
     async def some_time(self) -> None:
-        for _ in range(self.chance.randrange(12)):
+        for _ in range(self.chance.randrange(8)):
             await asyncio.sleep(0)
 
-    def maybe_fail(self) -> None:
-        if not self.calm and self.chance.random() < 0.15:
-            raise self.chance.choice([ConnectionError("?"), TimeoutError("?"), limpet.NotApplied("busy")])
+    def is_unlucky(self, how_often: float) -> bool:
+        return not self.calm and self.chance.random() < how_often
+
+    async def act(self, done: Counter[str]) -> None:
+        """Something that cannot be taken back, with some time and some bad luck around it."""
+        key = limpet.current().key
+        await self.some_time()
+        self.maybe_die()
+        if done is self.applied and self.is_unlucky(0.1):
+            raise limpet.NotApplied("not yet")
+        self.watcher.effect(key)
+        done[key] += 1
+        self.maybe_die()
+        await self.some_time()
+        if self.is_unlucky(0.15):
+            raise ConnectionError("the answer was lost")
+
+    def maybe_die(self) -> None:
+        """The process is killed within a few turns of this one."""
+        if self.is_unlucky(0.03):
+            doom.get()()
+
+    def returns(self, tool: str, n: int, value: Any) -> Any:
+        self.watcher.returned.setdefault((tool, n), []).append(value)
+        return value
 
 
+EXPECTED = (limpet.StepFailed, limpet.Expired, limpet.BudgetExceeded, limpet.AgentFailed)
 outside: ContextVar[Outside] = ContextVar("outside")
+doom: ContextVar[Callable[[], None]] = ContextVar("doom")
 
 
 @limpet.tool(effect="none", name="sim_read", retry=limpet.Retry(3))
-async def sim_read(n: int) -> int:
+async def sim_read(n: int) -> Any:
     world = outside.get()
     await world.some_time()
-    world.maybe_fail()
-    return n * 2
+    if world.is_unlucky(0.15):
+        raise world.chance.choice([ConnectionError("?"), TimeoutError("?"), limpet.NotApplied("busy")])
+    return world.returns("sim_read", n, world.chance.choice(HOSTILE))
 
 
-@limpet.tool(effect="idempotent", name="sim_pay", retry=limpet.Retry(4), timeout="30s")
+@limpet.tool(effect="idempotent", name="sim_pay", retry=limpet.Retry(2, first="3s"), timeout="30s")
 async def sim_pay(n: int) -> str:
-    world, key = outside.get(), limpet.idempotency_key()
-    await world.some_time()
-    if not world.calm and world.chance.random() < 0.1:
-        raise limpet.NotApplied("not yet")
-    world.applied[key] += 1
-    await world.some_time()
-    if not world.calm and world.chance.random() < 0.1:
-        raise ConnectionError("the answer was lost")
-    return f"paid {n}"
+    await outside.get().act(outside.get().applied)
+    return str(outside.get().returns("sim_pay", n, f"paid {n}"))
 
 
 @sim_pay.compensate
 async def sim_unpay(result: str | None, n: int) -> None:
     world = outside.get()
     await world.some_time()
-    if not world.calm and world.chance.random() < 0.1:
+    if world.is_unlucky(0.1):
         raise ConnectionError("the answer was lost")
-    world.undone[limpet.idempotency_key()] += 1
+    world.undone[limpet.current().key] += 1
 
 
 @limpet.tool(effect="once", name="sim_mail")
 async def sim_mail(n: int) -> str:
+    await outside.get().act(outside.get().sent)
+    return str(outside.get().returns("sim_mail", n, f"sent {n}"))
+
+
+@limpet.tool(effect="idempotent", name="sim_slow", retry=limpet.Retry(2), timeout="1s")
+async def sim_slow(n: int) -> str:
+    """Sometimes slower than it may be."""
+    world = outside.get()
+    await world.clock.sleep(world.chance.randrange(2_000_000))
+    await world.act(world.applied)
+    return str(world.returns("sim_slow", n, f"slowly {n}"))
+
+
+@limpet.tool(effect="idempotent", name="sim_wire", risk=RISK, retry=limpet.Retry(2))
+async def sim_wire(n: int, cents: int) -> str:
+    await outside.get().act(outside.get().applied)
+    return str(outside.get().returns("sim_wire", n, f"wired {cents} for {n}"))
+
+
+@limpet.tool(effect="once", name="sim_fax", risk=RISK, retry=limpet.Retry(2))
+async def sim_fax(n: int, cents: int) -> str:
+    await outside.get().act(outside.get().sent)
+    return str(outside.get().returns("sim_fax", n, f"faxed {cents} for {n}"))
+
+
+async def was_sent(n: int) -> limpet.Done[str] | None:
     world = outside.get()
     await world.some_time()
-    world.sent[limpet.current().key] += 1
-    await world.some_time()
-    if not world.calm and world.chance.random() < 0.1:
-        raise ConnectionError("the answer was lost")
-    return f"sent {n}"
+    if world.is_unlucky(0.5):
+        raise ConnectionError("cannot tell")
+    return limpet.Done(f"found {n}") if world.sent[limpet.current().key] else None
 
 
 @sim_mail.verify
-async def sim_was_sent(n: int) -> limpet.Done[str] | None:
+async def sim_was_mailed(n: int) -> limpet.Done[str] | None:
+    return await was_sent(n)
+
+
+@sim_fax.verify
+async def sim_was_faxed(n: int, cents: int) -> limpet.Done[str] | None:
+    return await was_sent(n)
+
+
+@limpet.tool(effect="transaction", name="sim_note", retry=limpet.Retry(3))
+def sim_note(n: int) -> str:
     world = outside.get()
-    await world.some_time()
-    if not world.calm and world.chance.random() < 0.3:
-        raise ConnectionError("cannot tell")
-    return limpet.Done(f"sent {n}") if world.sent[limpet.current().key] else None
+    limpet.current().transaction(limpet.idempotency_key())
+    if world.is_unlucky(0.2):
+        raise ValueError("after it wrote")
+    return str(world.returns("sim_note", n, f"noted {n}"))
+
+
+@limpet.tool(effect="none", name="sim_poison")
+async def sim_poison(n: int) -> None:
+    """Kills the process that it runs in."""
+    doom.get()()
+    await asyncio.get_running_loop().create_future()
+
+
+async def results(*calls: Coroutine[Any, Any, Any]) -> list[Any]:
+    """What they give, beside each other, or the names of their errors."""
+    found = await asyncio.gather(*calls, return_exceptions=True)
+    for each in found:
+        if isinstance(each, BaseException) and not isinstance(each, EXPECTED):
+            raise each
+    return [f"error: {type(each).__name__}" if isinstance(each, EXPECTED) else each for each in found]
+
+
+async def steps(run: limpet.Run, *wanted: tuple[Any, ...]) -> list[Any]:
+    """Some steps beside each other; the watcher is told what the code was told."""
+    found = await results(*(run.step(tool, *args) for tool, *args in wanted))
+    for (tool, n, *_), value in zip(wanted, found, strict=True):
+        outside.get().watcher.told(run.id, tool.name, n, value)
+    return found
+
+
+async def step(run: limpet.Run, *wanted: Any) -> Any:
+    """One of them."""
+    return (await steps(run, wanted))[0]
+
+
+async def first_of(*calls: Coroutine[Any, Any, Any]) -> list[int]:
+    """Which of them were done first; the others are cancelled."""
+    tasks = [asyncio.ensure_future(call) for call in calls]
+    done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    rest = [task for task in tasks if task not in done]
+    for task in rest:
+        task.cancel()
+    await asyncio.gather(*rest, return_exceptions=True)
+    return [place for place, task in enumerate(tasks) if task in done]
+
+
+def is_refused(found: list[Any]) -> bool:
+    return "error: Rejected" in found or "error: Expired" in found
 
 
 @limpet.agent(name="sim_child")
-async def sim_child(run: limpet.Run, n: int) -> str:
+async def sim_child(run: limpet.Run, n: int) -> Any:
     await run.sleep("5s")
-    return await run.step(sim_pay, n)
+    found = await run.step(sim_pay, n)
+    return [found, await step(run, sim_read, n + 1)]
 
 
 @limpet.agent(name="sim_agent")
 async def sim_agent(run: limpet.Run, n: int) -> list[Any]:
+    """Reads, effects, a question, a signal against a timer, a child, turns."""
     found: list[Any] = [run.random(), run.version("one")]
     await run.patch(goal=f"run {n}", plan=["first", "rest"])
     async with run.scope("first"):
-        try:
-            found.append(await run.step(sim_read, n))
-        except limpet.StepFailed as error:
-            found.append(error.error_type)
-        try:
-            found.append(await run.step(sim_pay, n))
-        except limpet.OutcomeUnknown:
-            found.append("unknown")
+        found.append(await step(run, sim_read, n))
+        found.append(await step(run, sim_pay, n))
     asking = run.ask("really?", expires="1m", default=True)
     found += await asyncio.gather(run.step(sim_mail, n), run.sleep("3s"), asking)
-    tasks = [asyncio.ensure_future(run.sleep("8s")), asyncio.ensure_future(run.receive("go", int))]
-    done, rest = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    found.append([tasks.index(task) for task in done])
-    for task in rest:
-        task.cancel()
-    await asyncio.gather(*rest, return_exceptions=True)
-    try:
-        found.append(await run.call(sim_child, n))
-    except limpet.AgentFailed as error:
-        found.append(error.outcome)
-    async for turn in run.turns(max=3):
-        await run.patch(facts={"turn": turn.number})
-        try:
-            await run.step(sim_pay, 100 + turn.number)
-        except limpet.OutcomeUnknown:
-            await run.patch(flags=["unknown"])
-    found.append(run.state.facts["turn"])
-    return found
+    found.append(await first_of(run.sleep("8s"), run.receive("go", int)))
+    found += await results(run.call(sim_child, n + 20))
+    async for turn in run.turns(max=2):
+        await run.patch(facts={"turn": turn.number, "seen": found[2]})
+        await step(run, sim_pay, n + 100 + turn.number)
+    return [*found, run.state.facts["turn"], run.state.facts["seen"]]
 
 
-AGENTS = (sim_agent, sim_child)
+@limpet.agent(
+    name="sim_clerk",
+    approvals=limpet.Approvals(RISK, to=["ann"], expires="15s", escalate=["bob"]),
+    budget=limpet.Budget(max_steps=4, exhausted="ask"),
+)
+async def sim_clerk(run: limpet.Run, n: int) -> list[Any]:
+    """What people must allow: risks, alone and beside each other, and more steps than were budgeted."""
+    found: list[Any] = [await step(run, sim_note, n)]
+    found.append(await step(run, sim_wire, n + 1, 5))
+    if is_refused(found):
+        return found  # an effect after a refusal diverges when it is replayed (finding F3)
+    found += await steps(run, (sim_fax, n + 2, 6), (sim_wire, n + 3, 7), (sim_read, n))
+    await run.decide("more?", choose="yes", over=["yes", "no"], because=str(found))
+    return found if is_refused(found) else [*found, await step(run, sim_note, n + 4)]
+
+
+@limpet.agent(name="sim_team")
+async def sim_team(run: limpet.Run, n: int) -> list[Any]:
+    """Children beside each other and on their own, and steps that the code itself cancels."""
+    found: list[Any] = [await first_of(run.step(sim_slow, n), run.sleep("1s"))]
+    found += await results(*(run.call(sim_child, n + 10 * k) for k in (1, 2)), run.step(sim_note, n + 1))
+    found.append((await run.start(sim_child, n + 30)).id)
+    found.append(await first_of(run.step(sim_read, n + 2), run.step(sim_slow, n + 3)))
+    return [*found, await run.step(sim_mail, n + 4)]
+
+
+@limpet.agent(name="sim_killer")
+async def sim_killer(run: limpet.Run, n: int) -> None:
+    await run.step(sim_poison, n)
+
+
+MAIN = (sim_agent, sim_clerk, sim_team)
+AGENTS = (*MAIN, sim_child, sim_killer)

@@ -1,28 +1,74 @@
-"""A world in which everything goes wrong, the same for the same seed: workers that are killed, stall past their lease
-and lose replies; tools that fail before and after they act; people who answer, cancel, pause and resume."""
+"""A world in which everything goes wrong, the same for the same seed: workers that are killed, stall past their lease,
+lose replies and have clocks that jump; tools that fail before and after they act; people who answer, edit, reject, look
+away, cancel, pause and resume."""
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, Literal
 
 import limpet
-from limpet.clock import FrozenClock
+from limpet.clock import Clock, FrozenClock
 from limpet.engine.duty import Pace, Worker
 from limpet.errors import ConnectionLost, LimpetError, StoreUnavailable
-from limpet.events import Codec
+from limpet.events import Codec, Event
 from limpet.ids import SeededIds
 from limpet.service.app import App
 from limpet.service.settings import Settings
+from limpet.state import ENDED
 from limpet.stores import Inline, RunRow, Store
+from limpet.stores.backend import Capabilities, Outcome
 from limpet.stores.handover import Lane
-from limpet.stores.memory import MemoryBackend
-from limpet.stores.ops import Op
-from tests.simulation.agents import AGENTS, Outside, outside, sim_agent
+from limpet.stores.memory import MemoryBackend, MemoryTables
+from limpet.stores.ops import Op, Transact
+from limpet.stores.transact import transact
+from tests.simulation.agents import AGENTS, MAIN, Outside, doom, outside, sim_killer
 from tests.simulation.invariants import Watcher
+from tests.simulation.loop import run_in_turns
 
 SECOND = 1_000_000
+LEASE = 10 * SECOND
+RUNS = 3
+REFUSED = (limpet.WrongState, limpet.AlreadyAnswered, limpet.Expired, limpet.NotFound)
+# In simulated time, after faults have stopped.
+PATIENCE = 600 * SECOND
+MOST_TURNS = 100_000
+
+
+class Rows(MemoryTables):
+    """The store's rows, and a table of the tools' own beside them."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock)
+        self.own: dict[str, int] = {}
+
+    @contextmanager
+    def lend(self) -> Iterator[Callable[[str], None]]:
+        """What a tool is lent counts up a row of its own."""
+        yield lambda key: self._put(self.own, key, self.own.get(key, 0) + 1)
+
+
+class Backend(MemoryBackend):
+    """A store in memory with transactions, in either of the two ways that stores have."""
+
+    def __init__(self, clock: Clock, transactions: Literal["between", "beside"]) -> None:
+        super().__init__(clock)
+        self.capabilities = Capabilities(processes=False, durable=False, sees_death=False, transactions=transactions)
+
+    def make_tables(self, clock: Clock) -> Rows:
+        self._rows = Rows(clock)
+        return self._rows
+
+    def transact(self, op: Transact, codec: Codec) -> Outcome:
+        return transact(self._transaction, op, codec)
+
+    @property
+    def own_rows(self) -> dict[str, int]:
+        return self._rows.own
+
+    def log_of(self, number: int) -> list[Event]:
+        return self._rows.log[number]
 
 
 class SlowLane:
@@ -68,48 +114,71 @@ class Link(Inline):
         return work()
 
     async def pause(self) -> None:
-        for _ in range(self._chance.randrange(4)):
+        for _ in range(self._chance.randrange(3)):
             await asyncio.sleep(0)
         await self.open.wait()
 
 
 class Faulty:
-    """A backend as one worker sees it: commits may be lost before or after they happened; a dead one sees nothing."""
+    """A backend as one process sees it: commits may be lost before or after they happened; a dead one sees nothing."""
 
-    def __init__(self, backend: MemoryBackend, world: "World") -> None:
-        self._backend, self._world = backend, world
+    def __init__(self, world: "World") -> None:
+        self._backend, self._world = world.backend, world
         self.is_dead = False
         self.trouble = 0.0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._backend, name)
 
-    def commit(self, ops: Sequence[Op[Any]], codec: Codec) -> list[Any]:
+    def commit(self, ops: Sequence[Op[Any]], codec: Codec) -> list[Outcome]:
+        return self._faultily(lambda: self._backend.commit(ops, codec))
+
+    def transact(self, op: Transact, codec: Codec) -> Outcome:
+        return self._faultily(lambda: [self._backend.transact(op, codec)])[0]
+
+    def _faultily(self, commit: Callable[[], list[Outcome]]) -> list[Outcome]:
+        backend, watcher = self._backend, self._world.watcher
         if self.is_dead:
             raise StoreUnavailable(reason="its process was killed")
-        if self._world.chance.random() < self.trouble:
+        if self.trouble and self._world.chance.random() < self.trouble:
             raise ConnectionLost(reason="before it was written")
-        done = self._backend.commit(ops, codec)
-        self._world.watcher.look()
-        if self._world.chance.random() < self.trouble:
+        before = backend.feed_end()
+        done = commit()
+        watcher.look(backend)
+        if self.trouble and self._world.chance.random() < self.trouble:
             raise ConnectionLost(reason="after it was written")
+        watcher.committed(done, before, backend.feed_end())
         return done
 
     def close(self) -> None:
-        """The store outlives its workers."""
+        """The store outlives its processes."""
+
+
+class OwnClock:
+    """What one process takes for the time: somebody sets it, but what has passed can be measured all the same."""
+
+    def __init__(self, clock: Clock, off: int) -> None:
+        self._clock, self.off = clock, off
+        self.ticks, self.later, self.sleep = clock.ticks, clock.later, clock.sleep
+
+    def now(self) -> int:
+        return self._clock.now() + self.off
 
 
 class Process:
     """A process with a worker, until it is killed."""
 
     def __init__(self, world: "World", number: int) -> None:
-        self.backend, self.link = Faulty(world.backend, world), Link(world.chance)
-        settings = Settings(Store(self.backend, self.link), world.clock, SeededIds(number))
-        settings.worker = Worker(concurrency=5, lease="10s")
-        settings.pace = Pace(threads=False)
+        self.backend, self.link = Faulty(world), Link(world.chance)
+        self.clock = OwnClock(world.clock, world.jump())
+        settings = Settings(Store(self.backend, self.link), self.clock, SeededIds(number))
+        settings.worker = Worker(concurrency=5, lease=LEASE / SECOND)
+        settings.pace = Pace(rest=SECOND // 20, threads=False)
+        settings.listen = settings.hush
         self.app = App(settings, AGENTS)
 
-    async def begin(self, trouble: float) -> None:
+    async def begin(self, trouble: float, die: Callable[[], None]) -> None:
+        doom.set(die)
         await self.app.open()
         self.backend.trouble = trouble
 
@@ -128,29 +197,51 @@ class World:
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
         self.clock = FrozenClock()
-        self.backend = MemoryBackend(self.clock)
-        self.watcher = Watcher(self.backend)
-        self.outside = Outside(self.chance)
-        self.processes: list[Process] = []
+        self.backend = Backend(self.clock, self.chance.choice(["between", "beside"]))
+        self.watcher = Watcher()
+        self.outside = Outside(self.chance, self.clock, self.watcher)
         self.lives = seed * 1000
-        self.people = App(Settings(Store(self.backend, Inline()), self.clock, SeededIds(seed)), ())
-        self.people._settings.worker = None
+        self.processes: list[Process] = []
+        self.started: list[str] = []
         self.calm = False
+        self._doomed: asyncio.Queue[Process] = asyncio.Queue()
+        self._ignored: set[str] = set()
+        self._turns, self._until_time_moves = 0, 1
+        settings = Settings(Store(Faulty(self), Inline()), OwnClock(self.clock, self.jump()), SeededIds(seed))
+        settings.worker = None
+        self.people = App(settings, ())
 
-    async def run(self, turns: int) -> None:
+    def tick(self, idle: bool) -> None:
+        """Time passes while there is something to do; when there is not, it jumps to whatever is due next."""
+        self._turns += 1
+        self._until_time_moves -= 1
+        if self._turns > MOST_TURNS:
+            raise AssertionError("I8 live: it never ends")
+        if idle or not self._until_time_moves:
+            due = self.clock.next_alarm if idle else None
+            self.clock.set(max(due or 0, self.clock.now()) + self.chance.randrange(1, SECOND // 3))
+            self._until_time_moves = self.chance.randrange(2, 15)
+
+    def jump(self) -> int:
+        """How far off a clock is: mostly not at all, or up to an hour."""
+        return self.chance.choice([0, 0, self.chance.randrange(-3600, 3600) * SECOND])
+
+    async def run(self, acts: int) -> None:
         outside.set(self.outside)
         await self.people.open()
-        moving = asyncio.ensure_future(self._move_time())
+        killing = asyncio.ensure_future(self._kill_all())
         try:
             for _ in range(2):
                 await self._begin()
-            for number in range(4):
-                await self._start(number)
-            for _ in range(turns):
+            for agent in [*self.chance.choices(MAIN, k=RUNS), *[sim_killer] * (self.chance.random() < 0.1)]:
+                number = len(self.started)
+                await self.people.start(agent, (number + 1) * 1000, id=f"r{number}")
+                self.started.append(f"r{number}")
+            for _ in range(acts):
                 await self._something()
             await self._calm_down()
         finally:
-            moving.cancel()
+            killing.cancel()
             for process in self.processes:
                 await process.kill()
             await self.people.close()
@@ -160,53 +251,49 @@ class World:
         process = Process(self, self.lives)
         self.processes.append(process)
         with suppress(LimpetError):
-            await process.begin(0.0 if self.calm else 0.03)
+            await process.begin(0.0 if self.calm else 0.03, lambda: self._doomed.put_nowait(process))
 
-    async def _move_time(self) -> None:
-        """Time passes, faster than anything happens."""
+    async def _kill_all(self) -> None:
+        """Each killed process is followed by another."""
         while True:
-            for _ in range(self.chance.randrange(3, 20)):
-                await asyncio.sleep(0)
-            self.clock.set(self.clock.now() + self.chance.randrange(1, SECOND // 3))
-
-    async def _start(self, number: int) -> None:
-        await self.people.start(sim_agent, number, id=f"r{number}")
+            process = await self._doomed.get()
+            if process in self.processes:
+                self.processes.remove(process)
+                await process.kill()
+                await self._begin()
 
     async def _something(self) -> None:
-        for _ in range(self.chance.randrange(60)):
-            await asyncio.sleep(0)
-        acts = [self._kill, self._stall, self._answer, self._answer, self._signal, self._steer, self._steer]
-        act = self.chance.choice(acts)
-        with suppress(limpet.WrongState, limpet.AlreadyAnswered, limpet.Expired, limpet.NotFound):
-            await act()
+        await self.clock.sleep(int(5 * SECOND * self.chance.random() ** 2))
+        self.watcher.check()
+        acts = [self._kill, self._stall, self._jump, self._answer, self._answer, self._signal, self._steer, self._steer]
+        with suppress(*REFUSED):
+            await self.chance.choice(acts)()
 
     async def _kill(self) -> None:
-        process = self.processes.pop(self.chance.randrange(len(self.processes)))
-        await process.kill()
-        await self._begin()
+        self._doomed.put_nowait(self.chance.choice(self.processes))
 
     async def _stall(self) -> None:
         """Past its lease, while everybody else goes on."""
-        process = self.chance.choice(self.processes)
-        process.link.open.clear()
-        until = self.clock.now() + self.chance.randrange(1, 25) * SECOND
-        while self.clock.now() < until:
-            await asyncio.sleep(0)
-        process.link.open.set()
+        link = self.chance.choice(self.processes).link
+        link.open.clear()
+        self.clock.later(self.chance.randrange(1, 25) * SECOND, link.open.set)
+
+    async def _jump(self) -> None:
+        self.chance.choice(self.processes).clock.off = self.jump()
 
     async def _answer(self) -> None:
         inbox = await self.people.inbox()
-        if not inbox:
-            return
-        await self._decide(self.chance.choice(inbox))
+        if inbox:
+            await self._decide(self.chance.choice(inbox))
 
     async def _signal(self) -> None:
-        run = f"r{self.chance.randrange(4)}"
-        await self.people.signal(run, "go", self.watcher.signals[run] + 1)
+        run = self.chance.choice(self.started[:RUNS])
+        value = (int(run[1:]) + 1) * 1000 + self.watcher.signals[run] + 1
+        await self.people.signal(run, "go", value)
         self.watcher.signals[run] += 1
 
     async def _steer(self) -> None:
-        run = f"r{self.chance.randrange(4)}"
+        run = self.chance.choice(self.started[:RUNS])
         if self.chance.random() < 0.1:
             await self.people.cancel(run, reason="enough")
             self.watcher.cancelled.add(run)
@@ -216,41 +303,81 @@ class World:
             await self.people.resume(run)
 
     async def _calm_down(self) -> None:
-        """Faults stop: every run must come to its end."""
-        self.calm = True
-        self.outside.calm = True
+        """Faults stop: every run must come to its end, and none that could go on is left lying."""
+        self.calm = self.outside.calm = True
         for process in self.processes:
             process.backend.trouble = 0.0
             process.link.open.set()
-        for _ in range(3000):
-            if self.watcher.broken is not None:
-                raise self.watcher.broken
+        since = self.clock.now()
+        while True:
+            self.watcher.check()
             rows = (await self.people.store.runs(limit=1000)).rows
-            if all(row.status in ("completed", "failed", "cancelled") for row in rows):
+            going = [row for row in rows if row.status not in ENDED and row.waits != ("operator:quarantined",)]
+            helped = await self._help([row for row in rows if row.agent != "sim_killer"])
+            if not helped and all(row.agent == "sim_killer" and row.waits for row in rows if row.status not in ENDED):
                 return
-            await self._help(rows)
-            for _ in range(40):
-                await asyncio.sleep(0)
-        rows = (await self.people.store.runs(limit=1000)).rows
-        late = [(row.id, row.status, row.waits, row.worker) for row in rows if row.ended is None]
-        raise AssertionError(f"I8: {late}")
+            with self.watcher.naming("I8 live"):
+                now = self.clock.now()
+                assert now < since + PATIENCE, [(row.id, row.status, row.waits, row.worker) for row in going]
+                for row in going:
+                    ready = row.ready_at is not None and row.worker is None
+                    assert not ready or now - max(row.ready_at or 0, since) < 2 * LEASE, f"{row.id} is left lying"
+            await self.clock.sleep(SECOND)
 
-    async def _help(self, rows: Sequence[RunRow]) -> None:
-        """Operators and people do what is asked of them."""
+    async def _help(self, rows: Sequence[RunRow]) -> bool:
+        """Operators and people do what is asked of them; some things nobody does until it is too late."""
+        helped = False
         for row in rows:
             if row.status == "waiting" and any(wait.startswith("operator:") for wait in row.waits):
-                with suppress(limpet.WrongState):
+                with suppress(*REFUSED):
                     await self.people.resume(row.id)
+                    helped = True
         for request in await self.people.inbox():
-            with suppress(limpet.AlreadyAnswered, limpet.Expired, limpet.WrongState):
-                await self._decide(request)
+            if request.kind == "approval" and request.id not in self._ignored and self.chance.random() < 0.2:
+                self._ignored.add(request.id)
+            if request.id not in self._ignored:
+                with suppress(*REFUSED):
+                    await self._decide(request)
+                    helped = True
+        return helped
 
     async def _decide(self, request: limpet.Request) -> None:
-        if request.kind == "ask":
-            await self.people.answer(request, self.chance.random() < 0.5, by="ann")
-        elif request.kind == "unknown":
-            applied = self.outside.count_of(request.run, str(request.tool))
-            await self.people.answer(request, {"applied": "by hand"} if applied else "not_applied", by="ann")
+        match request.kind:
+            case "ask":
+                await self.people.answer(request, self.chance.random() < 0.5, by="ann")
+            case "unknown":
+                known = {"applied": "by hand"} if self._is_done(request) else "not_applied"
+                await self.people.answer(request, self.chance.choice([known, known, "gave_up"]), by="ann")
+            case "approval":
+                await self._approve(request)
+            case "budget":  # not rejected: a refused step is done when the budget is extended later (finding F2)
+                await self.people.answer(request, {"max_steps": 50}, by="ann")
+            case _:
+                await self.people.answer(request, "retry", by="ann")
+        self.watcher.answered.add((request.run, request.id))
+
+    def _is_done(self, request: limpet.Request) -> bool:
+        """Whether the action that a request is about was seen."""
+        started = [step.first for step in self.watcher.runs[request.run].steps.values()]
+        same = (step.key for step in started if (step.tool, step.args.value()) == (request.tool, dict(request.args)))
+        return any(key in self.outside.sent for key in same)
+
+    async def _approve(self, request: limpet.Request) -> None:
+        how = self.chance.randrange(4)
+        if how == 0:
+            await self.people.reject(request, by="ann", because="no")
         else:
-            await self.people.answer(request, "retry", by="ann")
-        self.watcher.answered.add(request.id)
+            await self.people.approve(request, by="ann", args={"cents": 99} if how == 1 else None)
+
+
+def simulate(seed: int, acts: int = 15, *, check: Callable[[World], Any] | None = None) -> World:
+    """The world after one simulation."""
+    world = World(seed)
+
+    async def live() -> None:
+        await world.run(acts)
+        if check is not None:
+            await check(world)
+
+    run_in_turns(live(), world.tick)
+    return world

@@ -6,11 +6,14 @@ from dataclasses import dataclass
 from functools import cached_property, update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar, cast, get_args, get_type_hints, overload
 
+from msgspec import to_builtins
+
 from limpet.clock import Duration, microseconds
 from limpet.engine.shapes import Shape, shape
 from limpet.errors import ContractError, DefinitionError, InvalidValue
-from limpet.events import Limits
+from limpet.events import Limits, digest
 from limpet.policy.checkpoint import Strategy
+from limpet.policy.escalation import Escalate
 from limpet.policy.risk import Approvals
 
 if TYPE_CHECKING:
@@ -25,6 +28,7 @@ In_contra = TypeVar("In_contra", contravariant=True)
 Out_co = TypeVar("Out_co", covariant=True)
 S = TypeVar("S")
 Exclusive = Literal["session", "user"]
+_JSON = shape(Any)
 
 
 class Budget:
@@ -63,6 +67,7 @@ class Rules:
     deadline: int | None = None
     budget: Limits | None = None
     approvals: Approvals | None = None
+    escalate: Escalate | None = None
     checkpoint: Strategy = "every_step"
     exclusive: Exclusive | None = None
     max_age: int | None = None
@@ -125,30 +130,69 @@ class Agent(Generic[In_contra, Out_co]):
 
     def dump_input(self, value: object) -> Any:
         """An input as JSON, if it is one; raises ContractError."""
+        return self._dump("input", self.input_shape, value)
+
+    def dump_json(self, value: object) -> Any:
+        """The same for an input that is JSON already, as whoever does not have the types gives it."""
+        plain = _JSON.dump(value)
         try:
-            plain = self.input_shape.dump(value)
-            self.input_shape.load(plain)
+            loaded = self.input_shape.load(plain)
         except InvalidValue as error:
-            raise ContractError(agent=self.name, what="input", reason=error.reason) from error
-        return plain
+            raise self._misfit("input", error, self.input_shape.faults(plain)) from error
+        return self.dump_input(loaded)
+
+    def load_input(self, plain: Any) -> Any:
+        """An input that came from elsewhere; raises ContractError if it is none."""
+        try:
+            return self.input_shape.load(plain)
+        except InvalidValue as error:
+            raise self._misfit("input", error, self.input_shape.faults(plain)) from error
+
+    def load_output(self, plain: Any) -> Any:
+        """A result that came from elsewhere; raises ContractError if it is none."""
+        try:
+            return self.output_shape.load(plain)
+        except InvalidValue as error:
+            raise self._misfit("result", error, self.output_shape.faults(plain)) from error
 
     def dump_output(self, value: object) -> Any:
         """A result as JSON, if it is what the agent declares; raises ContractError."""
+        return self._dump("result", self.output_shape, value)
+
+    def _dump(self, what: str, shape: Shape, value: object) -> Any:
+        plain = value
         try:
-            plain = self.output_shape.dump(value)
-            self.output_shape.load(plain)
+            plain = shape.dump(value)
+            shape.load(plain)
         except InvalidValue as error:
-            raise ContractError(agent=self.name, what="result", reason=error.reason) from error
+            raise self._misfit(what, error, shape.faults(plain)) from error
         return plain
 
+    def _misfit(self, what: str, error: InvalidValue, faults: tuple[str, ...]) -> ContractError:
+        faults = faults or (f"{error.path}: {error.reason}",)
+        return ContractError(agent=self.name, what=what, reason="; ".join(faults[:5])[:500], faults=faults)
+
     def contract(self) -> dict[str, Any]:
-        """What goes in and what comes out, as JSON Schema."""
+        """What goes in and what comes out, as JSON Schema, and what its runs are bound by."""
+        rules = self.rules
+        limits = rules.budget
         return {
             "agent": self.name,
             "version": self.version,
             "input": self.input_shape.schema(),
             "output": self.output_shape.schema(),
+            "rules": {
+                "steps": rules.steps,
+                "deadline_us": rules.deadline,
+                "budget": None if limits is None else to_builtins(limits),
+                "exclusive": rules.exclusive,
+            },
         }
+
+    @cached_property
+    def contract_hash(self) -> str:
+        """What names the contract in logs."""
+        return digest(self.contract())
 
 
 def check_agent(given: object) -> None:
@@ -182,6 +226,7 @@ def agent(  # noqa: PLR0913 - all by name, and few at a time
     deadline: Duration | None = None,
     budget: Budget | None = None,
     approvals: Approvals | None = None,
+    escalate: Escalate | None = None,
     checkpoint: Strategy = "every_step",
     exclusive: Exclusive | None = None,
     max_age: Duration | None = None,
@@ -198,6 +243,7 @@ def agent(  # noqa: PLR0913 - all by name, and few at a time
         deadline=None if deadline is None else microseconds(deadline),
         budget=None if budget is None else budget.limits,
         approvals=approvals,
+        escalate=escalate,
         checkpoint=checkpoint,
         exclusive=exclusive,
         max_age=None if max_age is None else microseconds(max_age),

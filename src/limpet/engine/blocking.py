@@ -6,6 +6,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from contextvars import Context, copy_context
 from datetime import datetime
+from pathlib import Path
 from threading import Thread, get_ident
 from typing import Any, Generic, ParamSpec, overload
 
@@ -20,6 +21,7 @@ from limpet.engine.scopes import Scope
 from limpet.engine.tools import Tool
 from limpet.engine.typed import State
 from limpet.errors import Suspended
+from limpet.events import Artifact
 
 __all__ = ["BlockingRun", "run_blocking"]
 
@@ -165,9 +167,19 @@ class BlockingRun(Generic[S]):
         *,
         budget: Budget | None = None,
         deadline: Duration | None = None,
+        facts: Sequence[str] = (),
+        artifacts: Sequence[str] = (),
     ) -> Out:
         """Let another agent do it, and wait for its result."""
-        return self._bridge.call(lambda: self._run.call(agent, input, budget=budget, deadline=deadline))
+        return self._bridge.call(
+            lambda: self._run.call(agent, input, budget=budget, deadline=deadline, facts=facts, artifacts=artifacts)
+        )
+
+    def handoff(
+        self, agent: Agent[In, Out], input: In, /, *, facts: Sequence[str] = (), artifacts: Sequence[str] = ()
+    ) -> Out:
+        """Give the work to another agent for good: its outcome is this run's, and nothing more is done here."""
+        return self._bridge.call(lambda: self._run.handoff(agent, input, facts=facts, artifacts=artifacts))
 
     def start(self, agent: Agent[In, Any], input: In, /, *, id: str | None = None) -> str:
         """Let another agent begin, and go on without it; the id of its run."""
@@ -217,6 +229,10 @@ class BlockingRun(Generic[S]):
     def ask(self, question: str, /, **how: Any) -> Any:
         """Ask a person: yes or no, one of some options, or an answer of a type."""
         return self._bridge.call(lambda: self._run.ask(question, **how))
+
+    def artifact(self, data: bytes | str | Path, /, *, type: str, summary: str) -> Artifact:
+        """Put something big away; the state keeps what it is and a summary."""
+        return self._bridge.call(lambda: self._run.artifact(data, type=type, summary=summary))
 
     def sleep(self, how_long: Duration, /) -> None:
         """Wait for a time, in no process."""

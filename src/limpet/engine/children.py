@@ -1,22 +1,32 @@
-"""Other agents: a run is created in the append that says so, and tells its parent in the append that ends it."""
+"""Other agents: a run is created in the append that says so, and tells its parent in the append that ends it.
+
+What is sent is checked before it leaves, and again where it arrives. What was named goes along: facts, artifacts, a
+slice of the budget, the deadline, the session; nothing else does.
+"""
 
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
-from limpet.clock import Duration, microseconds
+from msgspec import UNSET
+from msgspec.structs import replace
+
 from limpet.engine.agents import Agent, Budget, check_agent
+from limpet.engine.contracts import find_agent
 from limpet.engine.execution import Execution
 from limpet.engine.history import Record
+from limpet.engine.shapes import shape
 from limpet.engine.waits import Waits
-from limpet.errors import AgentFailed, ContractError, DeadlineExceeded, InputConflict, InvalidValue
-from limpet.events import Limits, Lineage, Payload, StatePatch, digest
+from limpet.errors import AgentFailed, ContractError, DeadlineExceeded, InputConflict, LimpetError
+from limpet.events import Failure, Limits, Lineage, Payload, StatePatch, digest
 from limpet.events import bodies as b
 from limpet.ids import check_id
 from limpet.policy import budget as budgets
 from limpet.policy import deadline as deadlines
 from limpet.stores import Create, Taken
 
-__all__ = ["Children", "creation"]
+__all__ = ["Children", "How", "creation"]
+
+_JSON = shape(Any)
 
 
 def creation(
@@ -24,7 +34,7 @@ def creation(
     packed: Payload,
     *,
     deadline: int | None,
-    limits: Limits | None,
+    initial: StatePatch | None,
     more: dict[str, Any],
 ) -> b.RunCreated:
     """How a run of an agent begins; `more` are user, session and the like."""
@@ -39,26 +49,47 @@ def creation(
         agent=agent.name,
         agent_version=agent.version,
         input=packed,
-        initial=None if limits is None else StatePatch(budget=limits),
+        initial=initial,
         steps=agent.rules.steps,
         deadline=deadline,
         exclusive=exclusive,
+        contract=agent.contract_hash,
         **more,
     )
 
 
 class How(NamedTuple):
-    """How another agent is set to work."""
+    """How another agent is set to work, and what goes along."""
 
-    mode: Literal["call", "start"]
+    mode: Literal["call", "start", "handoff"]
     id: str | None = None
     budget: Budget | None = None
     within: int | None = None
     """Microseconds that it may take."""
+    facts: Sequence[str] = ()
+    artifacts: Sequence[str] = ()
+
+
+class Sent(NamedTuple):
+    """What the code gives to another agent now."""
+
+    agent: Agent[Any, Any] | str
+    name: str
+    plain: Any
+    record: Record | None
+
+    @property
+    def asked(self) -> str:
+        """What must be the same when it is asked again."""
+        return _asked(self.agent, self.plain)
+
+
+def _asked(agent: Agent[Any, Any] | str, plain: Any) -> str:
+    return digest([agent if isinstance(agent, str) else agent.name, plain])
 
 
 class Children:
-    """The runs that one execution calls and starts."""
+    """The runs that one execution calls, starts and hands over to."""
 
     def __init__(self, execution: Execution, waits: Waits) -> None:
         self._x = execution
@@ -66,53 +97,48 @@ class Children:
         self._lent: dict[str, Limits] = {}
         """What went along with calls that may not be in the log yet."""
 
-    def find(self, agent: Agent[Any, Any], input: object, how: str) -> tuple[str, Any, Record | None]:
+    def find(self, agent: Agent[Any, Any] | str, input: object, how: str) -> Sent:
         """The call that the code makes now: its identity, its input as JSON, its record."""
-        check_agent(agent)
-        plain = agent.dump_input(input)
-        name = self._x.take(f"{how}:{agent.name}")
-        return name, plain, self._x.find(name, b.AgentCalled, digest([agent.name, plain]))
+        if not isinstance(agent, str):
+            check_agent(agent)
+        plain = _JSON.dump(input) if isinstance(agent, str) else agent.dump_input(input)
+        name = self._x.take(f"{how}:{agent if isinstance(agent, str) else agent.name}")
+        record = self._x.find(name, b.AgentCalled, _asked(agent, plain))
+        if how == "handoff":
+            self._x.handed_to = agent if isinstance(agent, str) else agent.name
+        return Sent(agent, name, plain, record)
 
-    async def call(
-        self,
-        agent: Agent[Any, Any],
-        found: tuple[str, Any, Record | None],
-        wanted: Budget | None,
-        within: Duration | None,
-    ) -> Any:
+    async def call(self, sent: Sent, how: How) -> Any:
         """The other agent's result."""
-        x, (name, plain, record) = self._x, found
+        x, name, record = self._x, sent.name, sent.record
         await x.admit()
+        agent = await self._known(sent.agent)
         if record is None:
-            limit = None if within is None else microseconds(within)
-            await self._create(agent, name, plain, How("call", budget=wanted, within=limit))
+            try:
+                await self._create(agent, sent, how)
+            except LimpetError:
+                x.handed_to = None  # nothing was handed over
+                raise
             record = x.history.records[name]
         ended = await self._waits.child(record)
         assert ended.event is not None
         returned = x.history.commands[ended.event]
         assert isinstance(returned, b.AgentReturned)
-        if returned.outcome == "completed":
-            try:
-                return agent.output_shape.load(await x.unpack(returned.output))
-            except InvalidValue as error:
-                raise x.blame(ContractError(agent=agent.name, what="result", reason=error.reason), name) from error
-        failure = returned.failure
-        failed = AgentFailed(
-            run=returned.run,
-            agent=agent.name,
-            outcome=returned.outcome,
-            error_type=failure.type if failure else "",
-            message=failure.message if failure else "",
-        )
-        raise x.blame(failed, name)
+        if returned.outcome != "completed":
+            raise x.blame(self._failed(agent, returned), name)
+        try:
+            return agent.load_output(await x.unpack(returned.output))
+        except ContractError as error:
+            raise x.blame(error, name) from error
 
-    async def start(self, agent: Agent[Any, Any], found: tuple[str, Any, Record | None], id: str | None) -> str:
+    async def start(self, sent: Sent, id: str | None) -> str:
         """The id of a run that goes on alone."""
-        x, (name, plain, record) = self._x, found
+        x, record = self._x, sent.record
         await x.admit()
         if record is None:
-            await self._create(agent, name, plain, How("start", id=None if id is None else check_id(id)))
-            record = x.history.records[name]
+            agent = await self._known(sent.agent)
+            await self._create(agent, sent, How("start", id=None if id is None else check_id(id)))
+            record = x.history.records[sent.name]
             await x.finish(x.turnstile.issue())
         else:
             assert record.end is not None
@@ -120,36 +146,68 @@ class Children:
         assert isinstance(record.opened, b.AgentCalled)
         return record.opened.run
 
-    async def _create(self, agent: Agent[Any, Any], name: str, plain: Any, how: How) -> None:
+    async def _known(self, agent: Agent[Any, Any] | str) -> Agent[Any, Any]:
+        """An agent by name is what its stored contract says."""
+        if not isinstance(agent, str):
+            return agent
+        return await self._x.patiently(lambda: find_agent(self._x.kit.store, agent))
+
+    def _failed(self, agent: Agent[Any, Any], returned: b.AgentReturned) -> LimpetError:
+        """How another agent's run ended, if not well: one that did not take its input never started."""
+        failure = returned.failure or Failure(type="")
+        if returned.outcome == "rejected":
+            return ContractError(agent=agent.name, what="input", reason=failure.message, faults=_faults(failure))
+        return AgentFailed(
+            run=returned.run,
+            agent=agent.name,
+            outcome=returned.outcome,
+            error_type=failure.type,
+            message=failure.message,
+            step=returned.number,
+            error_types=failure.mro,
+            traceback=failure.traceback,
+        )
+
+    async def _create(self, agent: Agent[Any, Any], sent: Sent, how: How) -> None:
         """One append: it was called, and its run exists."""
-        x, mode = self._x, how.mode
+        x, name, mode = self._x, sent.name, how.mode
+        plain = agent.dump_json(sent.plain) if isinstance(sent.agent, str) else sent.plain
         await x.check_new(name)
         now = x.kit.now()
         if isinstance(deadlines.decide(now, x.deadline), deadlines.Passed):
             assert x.deadline is not None
             raise x.blame(DeadlineExceeded(deadline=x.deadline), name)
-        x.children += 1
-        child = how.id or f"{x.run}.{agent.name}-{x.children}"
         packed, blobs = x.kit.store.pack(plain)
-        limits = self._slice(agent, how.budget)
+        limits = self._slice(agent, how)
+        initial = self._initial(agent, how, limits)
         own = [now + limit for limit in (how.within, agent.rules.deadline) if limit is not None]
-        deadline = deadlines.wake(x.deadline if mode == "call" else None, *own)
+        deadline = deadlines.wake(None if mode == "start" else x.deadline, *own)
         created = creation(
             agent,
             packed,
             deadline=deadline,
-            limits=limits,
-            more={"parent": Lineage(run=x.run, name=name, mode=mode), "user": x.user, "session": x.session},
+            initial=initial,
+            more={
+                "parent": Lineage(run=x.run, name=name, mode=mode),
+                "user": x.user,
+                "session": x.session,
+                "artifacts": {each: x.memory.artifacts[each] for each in how.artifacts},
+            },
         )
+        x.children += how.id is None
+        child = how.id or f"{x.run}.{agent.name}-{x.children}"
         called = b.AgentCalled(
             name=name,
             run=child,
             agent=agent.name,
             mode=mode,
-            asked=digest([agent.name, plain]),
+            asked=sent.asked,
             agent_version=agent.version,
-            budget=limits if mode == "call" and x.journal.fold.working.budget is not None else None,
+            contract=agent.contract_hash,
+            budget=limits if mode != "start" and x.journal.fold.working.budget is not None else None,
             deadline=deadline,
+            facts=tuple(how.facts),
+            artifacts=tuple(how.artifacts),
         )
         if called.budget is not None:
             self._lent[child] = called.budget
@@ -157,6 +215,23 @@ class Children:
             await self._append(called, created, child, blobs)
         finally:
             self._lent.pop(child, None)
+
+    def _initial(self, agent: Agent[Any, Any], how: How, limits: Limits | None) -> StatePatch | None:
+        """What the other run knows from the start: what was named, and nothing else."""
+        known = self._x.working.freeze()
+        facts = {fact.key: fact for fact in known.known_facts}
+        artifacts = {each.artifact_id: each for each in known.artifacts}
+        for what, wanted, there in (("facts", how.facts, facts), ("artifacts", how.artifacts, artifacts)):
+            if missing := [each for each in wanted if each not in there]:
+                raise ContractError(agent=agent.name, what=what, reason=f"the run has no {', '.join(missing)}")
+        if limits is None and not how.facts and not how.artifacts:
+            return None
+        source = f"run {self._x.run}"
+        return StatePatch(
+            budget=UNSET if limits is None else limits,
+            facts=tuple(replace(facts[each], step=None, source=facts[each].source or source) for each in how.facts),
+            artifacts=tuple(replace(artifacts[each], step=None) for each in how.artifacts),
+        )
 
     async def _append(self, called: b.AgentCalled, created: b.RunCreated, child: str, blobs: Sequence[Any]) -> None:
         x = self._x
@@ -173,13 +248,19 @@ class Children:
         if not isinstance(first, b.RunCreated) or (first.agent, first.input) != (created.agent, created.input):
             raise InputConflict(run=child, agent=taken.row.agent)
 
-    def _slice(self, agent: Agent[Any, Any], wanted: Budget | None) -> Limits | None:
+    def _slice(self, agent: Agent[Any, Any], how: How) -> Limits | None:
         """What the child may use: what was asked for or what it says itself, never more than is left."""
         fold = self._x.journal.fold
         limits = fold.working.budget
-        share = wanted.limits if wanted is not None else agent.rules.budget
+        share = how.budget.limits if how.budget is not None else agent.rules.budget
         if limits is None:
             return share
         lent = [child.budget for child in fold.children if child.budget is not None]
         lent += [budget for run, budget in self._lent.items() if all(run != child.run for child in fold.children)]
         return budgets.slice_of(budgets.remaining(limits, fold.spent, lent), share)
+
+
+def _faults(failure: Failure) -> tuple[str, ...]:
+    facts = failure.facts.value() if failure.facts is not None and failure.facts.is_inline else {}
+    found = facts.get("faults", ()) if isinstance(facts, dict) else ()
+    return tuple(each for each in found if isinstance(each, str))

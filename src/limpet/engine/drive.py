@@ -13,7 +13,7 @@ from typing import Any, Literal
 from limpet.engine.agents import Agent
 from limpet.engine.blocking import run_blocking
 from limpet.engine.execution import SECOND, Execution, Kit, move_to
-from limpet.engine.failures import failure_of
+from limpet.engine.failures import failure_of, was
 from limpet.engine.history import History
 from limpet.engine.memory import Memory
 from limpet.engine.place import enter_agent
@@ -24,8 +24,9 @@ from limpet.engine.undo import Undo, undoable
 from limpet.engine.waits import Waits
 from limpet.errors import (
     ConnectionLost,
+    ContractError,
+    DeadlineExceeded,
     Divergence,
-    InvalidValue,
     LeaseLost,
     LimpetError,
     NotFound,
@@ -48,6 +49,7 @@ MAX_DEATHS = 5
 # How long code that does not let itself be cancelled is waited for.
 LAST_WORDS = 5 * SECOND
 Why = Literal["done", "parked", "cancel", "drain", "stopped"]
+Outcome = Literal["completed", "failed", "cancelled", "rejected", "expired"]
 
 
 class Drive:
@@ -127,7 +129,11 @@ class Drive:
         )
         self._x = x = self._execution()
         undoing = self._memory.history.undoing
-        refused = await self._unfit(journal.fold.cancel is not None or undoing is not None)
+        try:
+            refused = await self._unfit(journal.fold.cancel is not None or undoing is not None)
+        except ContractError as error:
+            await self._reject(error)
+            return
         if refused is not None:
             await self._park_for_operator(*refused)
         elif journal.fold.cancel is not None:
@@ -151,7 +157,10 @@ class Drive:
         return x
 
     async def _unfit(self, is_ending: bool) -> tuple[str, str] | None:
-        """Why the run must not be resumed by itself: a key, and why in words."""
+        """Why the run must not be resumed by itself: a key, and why in words.
+
+        Raises ContractError for what another run sent, and does not fit: it is sent back, and nothing begins.
+        """
         row, rules = self._claimed.row, self._agent.rules
         assert self._journal is not None
         assert self._memory.created is not None
@@ -162,8 +171,10 @@ class Drive:
         if rules.max_age is not None and self._kit.now() - self._memory.lay_since > rules.max_age:
             return "too old", "it lay still for longer than its agent allows"
         try:
-            self._agent.input_shape.load(await self._kit.store.unpack(self._memory.created.input))
-        except InvalidValue as error:
+            await self._input()
+        except ContractError as error:
+            if self._is_called and not self._memory.history.records:
+                raise
             return "input", f"its input is not what {self._agent.name} declares now: {error.reason}"
         return None
 
@@ -192,7 +203,7 @@ class Drive:
 
     async def _input(self) -> Any:
         assert self._memory.created is not None
-        return self._agent.input_shape.load(await self._kit.store.unpack(self._memory.created.input))
+        return self._agent.load_input(await self._kit.store.unpack(self._memory.created.input))
 
     async def _function(self, run: Run[Any], args: Sequence[Any]) -> Any:
         enter_agent()
@@ -334,6 +345,11 @@ class Drive:
         ended = b.RunFailed(failure=failure, name=verb, number=number if isinstance(number, int) else None)
         await self._end(ended, (), failure=failure)
 
+    async def _reject(self, error: ContractError) -> None:
+        """What was sent is not what this agent takes: whoever sent it is told so."""
+        failure = failure_of(error)
+        await self._end(b.RunFailed(failure=failure), (), failure=failure, outcome="rejected")
+
     async def _go_on_failing(self, failure: Failure) -> None:
         """It has failed before, and is being undone: its function is not entered again."""
         if await self._undo(failure):
@@ -400,7 +416,9 @@ class Drive:
             return False
         return True
 
-    async def _end(self, ended: Any, blobs: Any, *, failure: Failure | None = None) -> None:
+    async def _end(
+        self, ended: Any, blobs: Any, *, failure: Failure | None = None, outcome: Outcome | None = None
+    ) -> None:
         """Write the last event, and tell the run that called this one."""
         assert self._x is not None
         journal = self._x.journal
@@ -411,7 +429,7 @@ class Drive:
                 if journal.fold.cancel is not None and not is_cancelled:
                     await self._cancel()
                     return
-                told = self._told_parent(ended, failure)
+                told = self._told_parent(ended, failure, outcome)
                 if await self._repeat(journal.append_if_current, ended, heard=heard, blobs=blobs, legs=told):
                     return
         except LimpetError as error:
@@ -428,20 +446,27 @@ class Drive:
             else:
                 return done
 
-    def _told_parent(self, ended: AnyBody, failure: Failure | None) -> tuple[Leg, ...]:
+    @property
+    def _is_called(self) -> bool:
+        """Whether another run waits for this one."""
+        parent = self._memory.created.parent if self._memory.created is not None else None
+        return parent is not None and parent.mode in ("call", "handoff")
+
+    def _told_parent(self, ended: AnyBody, failure: Failure | None, outcome: Outcome | None) -> tuple[Leg, ...]:
         assert self._memory.created is not None
         assert self._journal is not None
         parent = self._memory.created.parent
-        if parent is None or parent.mode not in ("call", "handoff"):
+        if parent is None or not self._is_called:
             return ()
-        outcome: Any = {b.RunCompleted: "completed", b.RunFailed: "failed"}.get(type(ended), "cancelled")
         returned = b.AgentReturned(
             command=f"{self.run}:end-{self.fence}",
             run=self.run,
-            outcome=outcome,
+            outcome=outcome or _outcome_of(ended, failure),
             output=ended.output if isinstance(ended, b.RunCompleted) else None,
             failure=failure,
             spent=self._journal.fold.spent,
+            contract=self._agent.contract_hash,
+            number=ended.number if isinstance(ended, b.RunFailed) else None,
         )
         return (Tell(run=parent.run, bodies=(returned,), actor=self._kit.worker, optional=True),)
 
@@ -500,6 +525,15 @@ async def _is_quiet(x: Execution) -> bool:
     for _ in range(QUIET):
         await asyncio.sleep(0)  # noqa: TID251 - turns of the event loop, not time
     return x.activity == seen and x.is_idle
+
+
+def _outcome_of(ended: AnyBody, failure: Failure | None) -> Outcome:
+    """How a run ended, as the run that called it is told."""
+    if isinstance(ended, b.RunCompleted):
+        return "completed"
+    if isinstance(ended, b.RunCancelled):
+        return "cancelled"
+    return "expired" if failure is not None and was(failure, DeadlineExceeded) else "failed"
 
 
 def _verb_of(error: BaseException | None, history: History) -> str | None:

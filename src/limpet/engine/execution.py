@@ -22,7 +22,7 @@ from limpet.engine.replay import Replay
 from limpet.engine.scopes import Scope
 from limpet.engine.tools import Tool
 from limpet.engine.turnstile import QUIET, Turnstile
-from limpet.errors import ConnectionLost, Divergence, LimpetError, StoreBusy, Suspended, UnscopedParallel
+from limpet.errors import ConnectionLost, Divergence, HandedOff, LimpetError, StoreBusy, Suspended, UnscopedParallel
 from limpet.events import AnyBody, Payload, Wait
 from limpet.events import bodies as b
 from limpet.ids import Ids
@@ -88,6 +88,8 @@ class Kit:
     """Whether the time between attempts is waited for."""
     port: Port | None = None
     """What handles of other runs are made over."""
+    channels: tuple[str, ...] = ()
+    """Where people are told of requests."""
 
 
 class Execution:
@@ -107,7 +109,7 @@ class Execution:
         self.user: str | None = None
         self.session: str | None = None
         self.children = history.last_child
-        """How many agents were called or started."""
+        """The number of the last run that was named after this one."""
         self.flagged: set[str] = set()
         """What was flagged here, and may not be in the log yet."""
         self.at_work = 0
@@ -122,6 +124,8 @@ class Execution:
         self.memory = memory
         self.versions: dict[str, dict[str, bool]] = {}
         """What was chosen here, and may not be in the log yet."""
+        self.handed_to: str | None = None
+        """The agent that goes on for good in this one's place."""
         self.is_undoing = False
         """This is the undoing itself."""
         self.stopped: LimpetError | None = None
@@ -141,6 +145,8 @@ class Execution:
         """The identity of a call that the code makes now."""
         if self._closed is not None:
             raise self._closed
+        if self.handed_to is not None:
+            raise HandedOff(run=self.run, agent=self.handed_to)
         self.called()
         return here().take(name, strand())
 

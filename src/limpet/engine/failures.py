@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from traceback import TracebackException
 from typing import TypeVar
 
-from limpet.errors import LimpetError, is_named
+from limpet.errors import AgentFailed, LimpetError, StepFailed, is_named
 from limpet.events import Failure, Payload, canonical, inline
 
 __all__ = ["failure_of", "message_of", "was"]
@@ -27,7 +27,7 @@ def failure_of(error: BaseException, *, facts: Mapping[str, object] | None = Non
     """The error as data; `facts` are added to those that a LimpetError has. Never raises."""
     return Failure(
         type=_qualified(type(error)),
-        mro=tuple(_qualified(each) for each in _lineage(type(error))),
+        mro=(*(_qualified(each) for each in _lineage(type(error))), *_inner(error)),
         message=message_of(error),
         code=_code(error),
         facts=_payload({**_facts(error), **(facts or {})}),
@@ -75,6 +75,11 @@ def _lineage(kind: type) -> tuple[type, ...]:
     return tuple(each for each in every if each is not object)
 
 
+def _inner(error: BaseException) -> tuple[str, ...]:
+    """What a step, or another agent, failed with: the error is of that kind too."""
+    return (error.error_type, *error.error_types) if isinstance(error, StepFailed | AgentFailed) else ()
+
+
 def _code(error: BaseException) -> str:
     if not issubclass(type(error), LimpetError):
         return ""
@@ -95,6 +100,8 @@ def _payload(facts: Mapping[str, object]) -> Payload | None:
 
 def _plain(fact: object) -> object:
     """The fact as it is, if it can be stored; else how it shows itself."""
+    if type(fact) is tuple:
+        return [_plain(each) for each in fact]
     shown = f"<{_qualified(type(fact))} without readable form>"
     return fact if _attempt(lambda: bool(canonical(fact)), False) else _attempt(lambda: _shown(fact), shown)
 

@@ -60,7 +60,9 @@ class Record:
                 return self.opened.effect != "none"
             case b.RequestOpened():
                 return self.opened.kind == "ask"  # the others belong to a step, which asks for itself
-            case b.AgentCalled() | b.MessageSaid():
+            case b.AgentCalled():
+                return self.opened.mode != "notify"  # the request itself is asked for
+            case b.MessageSaid():
                 return True
             case _:
                 return False
@@ -82,7 +84,7 @@ class History:
         self.last_number = 0
         """The highest number of a step."""
         self.last_child = 0
-        """How many agents were called or started."""
+        """The number of the last run that was named after this one."""
         self.flags: list[tuple[int, str]] = []
         """Flags that a policy raised, each with its place in the log."""
         self.turns: dict[str, int] = {}
@@ -116,7 +118,12 @@ class History:
             case b.SignalReceived():
                 self.commands[event.seq] = body
                 self.signals.setdefault(body.signal, []).append(event.seq)
-            case b.RequestOpened() | b.TimerSet() | b.WaitOpened():
+            case b.RequestOpened():
+                self._open(event, body)
+                self.last_number = max(
+                    self.last_number, body.number or 0
+                )  # a step that waits for a word has its number
+            case b.TimerSet() | b.WaitOpened():
                 self._open(event, body)
             case b.AgentCalled():
                 self._call(event, body)
@@ -147,7 +154,7 @@ class History:
                 self._settle(event, body)
                 if body.how == "withdrawn":
                     self.records[body.name].left = event.time
-            case b.StepFailed() if body.retry_at is None:
+            case b.StepFailed() if body.is_final:
                 self._settle(event, body)
             case b.StepResolved() if body.outcome != "not_applied":
                 self._settle(event, body)
@@ -168,7 +175,9 @@ class History:
 
     def _call(self, event: Event, body: b.AgentCalled) -> None:
         record = self._open(event, body)
-        self.last_child += 1
+        number = body.run.rpartition("-")[2]
+        if body.run.startswith(f"{event.run}.") and number.isdecimal():
+            self.last_child = max(self.last_child, int(number))
         if body.mode in ("start", "notify"):
             record.end = event.seq
 

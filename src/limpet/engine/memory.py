@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from limpet.engine.history import History, Record
-from limpet.events import VOCABULARY, AnyBody, Event
+from limpet.events import VOCABULARY, AnyBody, Event, Payload
 from limpet.events import bodies as b
 from limpet.events.values import encode
 from limpet.state import AgentState, Fold
@@ -52,6 +52,7 @@ class _Memory(Struct, frozen=True):
     last_number: int
     last_child: int
     undoing: _Body | None
+    artifacts: dict[str, Payload]
 
 
 class Memory:
@@ -62,6 +63,8 @@ class Memory:
         self.states: dict[str, AgentState] = {}
         """What the agent knew at the start of the current turn of each loop."""
         self.created: b.RunCreated | None = None
+        self.artifacts: dict[str, Payload] = {}
+        """What the run's artifacts hold, by their ids."""
         self.last = self.lay_since = 0
         """When the last event was, and the last one before the claim."""
 
@@ -76,8 +79,10 @@ class Memory:
             inner = f"{body.loop}/"
             self.states = {loop: state for loop, state in self.states.items() if not loop.startswith(inner)}
             self.states[body.loop] = fold.working.freeze()
+        elif isinstance(body, b.ArtifactStored):
+            self.artifacts[body.artifact_id] = body.content
         elif isinstance(body, b.RunCreated):
-            self.created = body
+            self.created, self.artifacts = body, dict(body.artifacts)
 
     def dump(self) -> bytes | None:
         """As a snapshot keeps it; nothing where that would save nothing, because there are no turns."""
@@ -100,6 +105,7 @@ class Memory:
                 last_number=history.last_number,
                 last_child=history.last_child,
                 undoing=None if history.undoing is None else _dump(history.undoing),
+                artifacts=self.artifacts,
             )
         )
 
@@ -111,6 +117,7 @@ class Memory:
             return False
         self.created = _load(kept.created)
         self.last, self.lay_since, self.states = kept.last, kept.lay_since, kept.states
+        self.artifacts = kept.artifacts
         history = self.history
         for record in kept.records:
             history.put(_load_record(record))

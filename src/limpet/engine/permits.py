@@ -5,7 +5,8 @@ below the step's, so that it is found again.
 """
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from itertools import count
+from typing import Any, Literal, NamedTuple
 
 from msgspec.structs import replace
 
@@ -14,16 +15,28 @@ from limpet.engine.history import Record
 from limpet.engine.tools import Tool
 from limpet.engine.waits import Decided, Waits
 from limpet.errors import BudgetExceeded, Expired, InvalidAnswer, InvalidValue, Rejected
-from limpet.events import Spent, digest
+from limpet.events import Spent, digest, inline
 from limpet.events import bodies as b
 from limpet.policy import budget, risk
 from limpet.policy.deadline import wake as earliest
 
-__all__ = ["OUTCOMES", "Permits"]
+__all__ = ["CHOICES", "OUTCOMES", "Permits"]
 
 Outcome = Literal["applied", "not_applied", "gave_up"]
+Kind = Literal["unknown", "budget", "escalation"]
 OUTCOMES: tuple[Outcome, ...] = ("applied", "not_applied", "gave_up")
+CHOICES = ("retry", "fail")
+# What a person is asked before a step begins.
+WORDS = ("approval", "budget", "pressure")
 NOTHING = Spent()
+
+
+class Said(NamedTuple):
+    """What a person says to a step that has failed."""
+
+    what: Literal["retry", "fail", "result"]
+    result: Any
+    request: str
 
 
 class Permits:
@@ -45,23 +58,40 @@ class Permits:
         found = risk.decide(
             tool.traits.risk, tool.name, approvals=approvals, constraints=constraints, grants=fold.grants
         )
-        if isinstance(found, risk.Free):
+        if isinstance(found, risk.Free) and f"{name}/approval#1" not in self._x.history.records:
             return found.grant, args
         return await self._ask(tool, name, number, args, found)
+
+    def number_of(self, name: str) -> int | None:
+        """The number of a step that has not begun, if a person was shown it."""
+        records = self._x.history.records
+        shown = [record.opened for each in WORDS if (record := records.get(f"{name}/{each}#1")) is not None]
+        return next((each.number for each in shown if isinstance(each, b.RequestOpened)), None)
 
     # Approvals
 
     async def _ask(
-        self, tool: Tool[..., Any, Any], name: str, number: int, args: dict[str, Any], ask: risk.AskPerson
-    ) -> tuple[str, dict[str, Any]]:
+        self,
+        tool: Tool[..., Any, Any],
+        name: str,
+        number: int,
+        args: dict[str, Any],
+        found: risk.AskPerson | risk.Free,
+    ) -> tuple[str | None, dict[str, Any]]:
+        """A person's word; one that was given stands, though the policy would not ask any more."""
+        ask = found if isinstance(found, risk.AskPerson) else risk.AskPerson(to=(), expires=None, escalate=())
         occurrence = 1
         while True:
             request = f"{name}/approval#{occurrence}"
             opened = self._approval(tool, request, number, args, ask)
             record = self._x.find(request, b.RequestOpened)
+            if record is None and isinstance(found, risk.Free):
+                return found.grant, args
             if record is not None and not self._is_for(record, opened):
                 occurrence += 1  # what was shown is not what would be done now
                 continue
+            if record is None:
+                await self._x.check_new(request)  # nobody is asked for code that has diverged
             decided = await self._waits.request(record, opened)
             answer = decided.answer
             if answer is None:
@@ -76,12 +106,21 @@ class Permits:
     def _is_for(self, record: Record, opened: b.RequestOpened) -> bool:
         """Whether a request shows what is asked for now; one that does not leaves the inbox."""
         assert isinstance(record.opened, b.RequestOpened)
-        if record.opened.digest == opened.digest:
+        if record.opened.digest == opened.digest or self._was_refused(record, opened):
             return True
         if record.settled is None and self._x.journal.fold.is_asking(record.opened.request):
             withdrawn = b.WaitEnded(name=record.name, how="withdrawn", request=record.opened.request)
             self._x.journal.add(withdrawn)
         return False
+
+    def _was_refused(self, record: Record, opened: b.RequestOpened) -> bool:
+        """Whether the code was told no for just this call: that stands, whoever would be asked today."""
+        assert isinstance(record.opened, b.RequestOpened)
+        settled, shown = record.settled, record.opened
+        if not isinstance(settled, b.WaitEnded) or (shown.tool, shown.args) != (opened.tool, opened.args):
+            return False
+        answer = self._x.history.commands.get(settled.event) if settled.event is not None else None
+        return settled.how == "timeout" or (isinstance(answer, b.RequestAnswered) and answer.decision == "rejected")
 
     def _checked(self, tool: Tool[..., Any, Any], edited: Any, decided: Decided, name: str) -> dict[str, Any]:
         """Arguments that a person edited, if the tool takes them."""
@@ -96,7 +135,8 @@ class Permits:
     def _approval(
         self, tool: Tool[..., Any, Any], name: str, number: int, args: dict[str, Any], ask: risk.AskPerson
     ) -> b.RequestOpened:
-        shown = {"tool": tool.name, "args": args, "risk": tool.traits.risk, "to": list(ask.to)}
+        policy = {"to": list(ask.to), "expires": ask.expires, "escalate": list(ask.escalate)}
+        shown = {"tool": tool.name, "args": args, "schema": tool.schema, "risk": tool.traits.risk, "policy": policy}
         expires = None if ask.expires is None else self._x.kit.now() + ask.expires
         return b.RequestOpened(
             request=self._x.kit.ids.new(),
@@ -120,18 +160,37 @@ class Permits:
 
     async def afford(self, name: str, number: int, most: Spent | None) -> None:
         """Whether an attempt fits into the budget, if it uses up the most; a person may be asked to extend it."""
-        occurrence = 1
-        while (limits := self._x.journal.fold.working.budget) is not None:
+        for occurrence in count(1):
+            request = f"{name}/budget#{occurrence}"
+            if request in self._x.history.records:  # what was said then stands, whatever the budget is now
+                await self._ask_for_more(request, number, None)
+                continue
+            limits = self._x.journal.fold.working.budget
+            if limits is None:
+                return
             found = budget.decide(limits, self._spent(number), replace(most or NOTHING, steps=1))
             if isinstance(found, budget.Fits):
-                self._flag(found.pressure)
+                await self._press(name, number, found.pressure)
                 return
-            exceeded = BudgetExceeded(limit=found.limit, allowed=found.allowed, wanted=found.wanted)
             if found.then == "fail":
-                raise self._x.blame(exceeded, name)
-            if not await self._ask_for_more(f"{name}/budget#{occurrence}", number, exceeded):
-                raise self._x.blame(exceeded, f"{name}/budget#{occurrence}")
-            occurrence += 1
+                raise self._x.blame(_exceeded(found), name)
+            await self._ask_for_more(request, number, found)
+
+    async def _ask_for_more(self, request: str, number: int, found: budget.Exhausted | None) -> None:
+        """Ask a person to extend the budget; raises BudgetExceeded if they do not."""
+        exceeded = _exceeded(found)
+        if found is not None:
+            await self._x.check_new(request)
+        question = f"The budget is used up: {exceeded.limit} = {exceeded.allowed:g}. Extend it?"
+        decided = await self._ask_person(request, "budget", question, number=number, args=inline(exceeded.facts))
+        if decided.answer is None or decided.answer.decision == "rejected":
+            raise self._x.blame(self._as_told(request, exceeded), request)
+
+    def _as_told(self, request: str, exceeded: BudgetExceeded) -> BudgetExceeded:
+        """The error as the code was told it first."""
+        opened = self._x.history.records[request].opened
+        assert isinstance(opened, b.RequestOpened)
+        return exceeded if opened.args is None else BudgetExceeded(**opened.args.value())
 
     def _spent(self, number: int) -> Spent:
         """What was used up before this step: steps by their numbers, since parallel ones may not be in the log yet."""
@@ -159,34 +218,96 @@ class Permits:
                 used.append(body.spent or (before if isinstance(body, b.StepUnknown) else None) or NOTHING)
         return [*used, *(each for step, each in reserved.items() if step != number)]
 
-    def _flag(self, pressure: tuple[str, ...]) -> None:
-        """Say once that a limit is near."""
-        if not pressure:
+    async def _press(self, name: str, number: int, pressure: tuple[str, ...]) -> None:
+        """Say once that a limit is near; an agent that escalates this asks a person whether it may go on."""
+        request, escalate = f"{name}/pressure#1", self._x.agent.rules.escalate
+        is_asked = request in self._x.history.records
+        is_fresh = self._flag(pressure) if pressure else False
+        if not is_asked and not (is_fresh and escalate is not None and escalate.budget):
             return
-        raised = set(self._x.journal.fold.working.freeze().risk_flags) | self._x.flagged
-        for limit in pressure:
-            flag = f"budget pressure: {limit}"
-            if flag not in raised:
-                self._x.flagged.add(flag)
-                self._x.journal.add(b.RiskFlagged(flag=flag, detail="80 % of this limit are used up"))
-                self._x.flag(flag)
-
-    async def _ask_for_more(self, name: str, number: int, exceeded: BudgetExceeded) -> bool:
-        opened = b.RequestOpened(
-            request=self._x.kit.ids.new(),
-            name=name,
-            kind="budget",
-            question=f"The budget is used up: {exceeded.limit} = {exceeded.allowed:g}. Extend it?",
-            to=self._people(),
-            expires=self._x.deadline,
-            number=number,
+        if not is_asked:
+            await self._x.check_new(request)
+        question = f"80 % of the budget are used up ({', '.join(pressure)}). Go on?"
+        limits = self._x.journal.fold.working.budget
+        near = [(limit, getattr(limits, limit)) for limit in pressure]
+        told = {"limit": near[0][0], "allowed": near[0][1], "wanted": near[0][1]} if near else {}
+        options = self._x.kit.store.pack(["go on", "stop"])[0]
+        decided = await self._ask_person(
+            request, "escalation", question, number=number, options=options, args=inline(told)
         )
-        decided = await self._waits.request(self._x.find(name, b.RequestOpened), opened)
-        return decided.answer is not None and decided.answer.decision != "rejected"
+        if decided.answer is None or await self._x.unpack(decided.answer.answer) != "go on":
+            raise self._x.blame(self._as_told(request, _exceeded(None)), request)
+
+    def _flag(self, pressure: tuple[str, ...]) -> bool:
+        """Raise the flags of limits that are near; whether one of them is new."""
+        raised = set(self._x.journal.fold.working.freeze().risk_flags) | self._x.flagged
+        fresh = [flag for limit in pressure if (flag := f"budget pressure: {limit}") not in raised]
+        for flag in fresh:
+            self._x.flagged.add(flag)
+            self._x.journal.add(b.RiskFlagged(flag=flag, detail="80 % of this limit are used up"))
+            self._x.flag(flag)
+        return bool(fresh)
+
+    # Whoever is asked instead of a failure
+
+    async def escalate(
+        self, tool: Tool[..., Any, Any], name: str, failed: b.StepFailed, args: Mapping[str, Any]
+    ) -> Said:
+        """What a person says to a step that has failed: try it again, let it fail, or a result."""
+        question = f"{tool.name} failed after {failed.attempt} attempts: {failed.failure.message}. What now?"
+        decided = await self._ask_person(
+            f"{name}/escalation#{failed.attempt}",
+            "escalation",
+            question,
+            options=self._x.kit.store.pack(list(CHOICES))[0],
+            number=failed.number,
+            **self._about(tool, args),
+        )
+        said = await self._x.unpack(decided.answer.answer) if decided.answer is not None else "fail"
+        if isinstance(said, dict) and "result" in said:
+            return Said("result", said["result"], decided.request)
+        return Said("retry" if said == "retry" else "fail", None, decided.request)
+
+    async def confirm(self, decision: b.DecisionMade) -> b.DecisionMade:
+        """A choice that is not sure enough, as a person makes it."""
+        name = f"{decision.name}/confirm#1"
+        question = f"{decision.question} The agent would choose {decision.chosen.value()!r}: {decision.because}"
+        decided = await self._ask_person(name, "escalation", question, options=decision.options)
+        if decided.answer is None:
+            raise self._x.blame(self._expired(decided), name)
+        because = f"{decided.answer.by} decided; the agent said: {decision.because}"
+        assert decided.answer.answer is not None
+        return replace(decision, chosen=inline(await self._x.unpack(decided.answer.answer)), because=because)
+
+    def _about(self, tool: Tool[..., Any, Any], args: Mapping[str, Any]) -> dict[str, Any]:
+        """What a person must know of a step, and what its result looks like."""
+        pack = self._x.kit.store.pack
+        return {
+            "tool": tool.name,
+            "args": pack(dict(args), inline=1 << 30)[0],
+            "schema": pack(tool.result_schema, inline=1 << 30)[0],
+            "risk": tool.traits.risk,
+        }
+
+    async def _ask_person(self, name: str, kind: Kind, question: str, **more: Any) -> Decided:
+        """Ask whoever an agent escalates to."""
+        x, escalate = self._x, self._x.agent.rules.escalate
+        expires = None if escalate is None or escalate.expires is None else x.kit.now() + escalate.expires
+        opened = b.RequestOpened(
+            request=x.kit.ids.new(),
+            name=name,
+            kind=kind,
+            question=question,
+            to=self._people(),
+            expires=earliest(expires, x.deadline),
+            **more,
+        )
+        return await self._waits.request(x.find(name, b.RequestOpened), opened)
 
     def _people(self) -> tuple[str, ...]:
-        approvals = self._x.agent.rules.approvals
-        return approvals.to if approvals is not None else ("anyone",)
+        rules = self._x.agent.rules
+        asked = rules.escalate or rules.approvals
+        return asked.to if asked is not None else ("anyone",)
 
     # What nobody knows
 
@@ -202,27 +323,26 @@ class Permits:
         self, tool: Tool[..., Any, Any], name: str, unknown: b.StepUnknown, args: Mapping[str, Any]
     ) -> tuple[Outcome, Any, str]:
         """What a person says came of an attempt: applied (with its result), not applied, or given up."""
-        request = self._unknown(name)
-        opened = b.RequestOpened(
-            request=self._x.kit.ids.new(),
-            name=request,
-            kind="unknown",
-            question=f"Nobody knows whether {tool.name} was applied ({unknown.reason}). What came of it?",
-            to=self._people(),
+        decided = await self._ask_person(
+            self._unknown(name),
+            "unknown",
+            f"Nobody knows whether {tool.name} was applied ({unknown.reason}). What came of it?",
             options=self._x.kit.store.pack(list(OUTCOMES))[0],
-            expires=self._x.deadline,
             number=unknown.number,
-            tool=tool.name,
-            args=self._x.kit.store.pack(dict(args), inline=1 << 30)[0],
-            risk=tool.traits.risk,
+            **self._about(tool, args),
         )
-        decided = await self._waits.request(self._x.find(request, b.RequestOpened), opened)
         if decided.answer is None or decided.answer.decision == "rejected":
             return "gave_up", None, decided.request
         said = await self._x.unpack(decided.answer.answer)
         if isinstance(said, dict) and "applied" in said:
             return "applied", said["applied"], decided.request
         return (said if said in OUTCOMES else "gave_up"), None, decided.request
+
+
+def _exceeded(found: budget.Exhausted | None) -> BudgetExceeded:
+    if found is None:
+        return BudgetExceeded(limit="", allowed=0, wanted=0)
+    return BudgetExceeded(limit=found.limit, allowed=found.allowed, wanted=found.wanted)
 
 
 def _rejected(tool: str, number: int, answer: b.RequestAnswered) -> Rejected:

@@ -8,6 +8,7 @@ import logging
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any, Generic, ParamSpec, overload
 
 from msgspec import UNSET, UnsetType
@@ -15,8 +16,9 @@ from typing_extensions import TypeForm, TypeVar
 
 from limpet.clock import Duration, microseconds
 from limpet.engine.agents import Agent, Budget
+from limpet.engine.artifacts import Artifacts
 from limpet.engine.asks import Asks
-from limpet.engine.children import Children
+from limpet.engine.children import Children, How, Sent
 from limpet.engine.execution import Execution, here, move_to, strand
 from limpet.engine.handle import Handle
 from limpet.engine.history import Record
@@ -27,7 +29,7 @@ from limpet.engine.tools import Tool
 from limpet.engine.typed import Change, State
 from limpet.engine.waits import Waits
 from limpet.errors import Expired, InvalidValue
-from limpet.events import PlanStatus, Revision, StatePatch, inline
+from limpet.events import Artifact, PlanStatus, Revision, StatePatch, inline
 from limpet.events import bodies as b
 
 __all__ = ["Entered", "Run", "Turn", "Turns"]
@@ -64,6 +66,7 @@ class Run(Generic[S]):
         self._steps = Steps(execution, waits)
         self._asks = Asks(execution, waits)
         self._children = Children(execution, waits)
+        self._artifacts = Artifacts(execution)
         self._seen: tuple[int, State[S]] | None = None
 
     @property
@@ -88,6 +91,7 @@ class Run(Generic[S]):
         step, record = self._steps.find(tool, args, kwargs)
         return self._steps.run(step, record)
 
+    @overload
     def call(
         self,
         agent: Agent[In, Out],
@@ -96,18 +100,83 @@ class Run(Generic[S]):
         *,
         budget: Budget | None = None,
         deadline: Duration | None = None,
-    ) -> Coroutine[Any, Any, Out]:
-        """Let another agent do it, and wait for its result."""
-        return self._children.call(agent, self._children.find(agent, input, "call"), budget, deadline)
+        facts: Sequence[str] = (),
+        artifacts: Sequence[str] = (),
+    ) -> Coroutine[Any, Any, Out]: ...
 
-    def start(self, agent: Agent[In, Out], input: In, /, *, id: str | None = None) -> Coroutine[Any, Any, Handle[Out]]:
+    @overload
+    def call(
+        self,
+        agent: str,
+        input: Any,
+        /,
+        *,
+        budget: Budget | None = None,
+        deadline: Duration | None = None,
+        facts: Sequence[str] = (),
+        artifacts: Sequence[str] = (),
+    ) -> Coroutine[Any, Any, Any]: ...
+
+    def call(
+        self,
+        agent: Agent[Any, Any] | str,
+        input: Any,
+        /,
+        *,
+        budget: Budget | None = None,
+        deadline: Duration | None = None,
+        facts: Sequence[str] = (),
+        artifacts: Sequence[str] = (),
+    ) -> Coroutine[Any, Any, Any]:
+        """Let another agent do it, and wait for its result; one whose code is elsewhere is called by its name.
+
+        The named facts and artifacts go along, a slice of the budget, the deadline and the session; nothing else does.
+        """
+        within = None if deadline is None else microseconds(deadline)
+        how = How("call", budget=budget, within=within, facts=facts, artifacts=artifacts)
+        return self._children.call(self._children.find(agent, input, "call"), how)
+
+    @overload
+    def handoff(
+        self, agent: Agent[In, Out], input: In, /, *, facts: Sequence[str] = (), artifacts: Sequence[str] = ()
+    ) -> Coroutine[Any, Any, Out]: ...
+
+    @overload
+    def handoff(
+        self, agent: str, input: Any, /, *, facts: Sequence[str] = (), artifacts: Sequence[str] = ()
+    ) -> Coroutine[Any, Any, Any]: ...
+
+    def handoff(
+        self,
+        agent: Agent[Any, Any] | str,
+        input: Any,
+        /,
+        *,
+        facts: Sequence[str] = (),
+        artifacts: Sequence[str] = (),
+    ) -> Coroutine[Any, Any, Any]:
+        """Give the work to another agent for good: its outcome is this run's, and nothing more is done here."""
+        how = How("handoff", facts=facts, artifacts=artifacts)
+        return self._children.call(self._children.find(agent, input, "handoff"), how)
+
+    @overload
+    def start(
+        self, agent: Agent[In, Out], input: In, /, *, id: str | None = None
+    ) -> Coroutine[Any, Any, Handle[Out]]: ...
+
+    @overload
+    def start(self, agent: str, input: Any, /, *, id: str | None = None) -> Coroutine[Any, Any, Handle[Any]]: ...
+
+    def start(
+        self, agent: Agent[Any, Any] | str, input: Any, /, *, id: str | None = None
+    ) -> Coroutine[Any, Any, Handle[Any]]:
         """Let another agent begin, and go on without it."""
         return self._start(agent, self._children.find(agent, input, "start"), id)
 
-    async def _start(self, agent: Agent[Any, Out], found: Any, id: str | None) -> Handle[Out]:
-        run = await self._children.start(agent, found, id)
+    async def _start(self, agent: Agent[Any, Any] | str, sent: Sent, id: str | None) -> Handle[Any]:
+        run = await self._children.start(sent, id)
         assert self._x.kit.port is not None
-        return Handle(self._x.kit.port, run, agent)
+        return Handle(self._x.kit.port, run, None if isinstance(agent, str) else agent)
 
     # Waiting
 
@@ -243,6 +312,9 @@ class Run(Generic[S]):
         x = self._x
         await x.admit()
         if record is None:
+            escalate = x.agent.rules.escalate
+            if escalate is not None and escalate.asks_about(body.confidence):
+                body = await self._steps.permits.confirm(body)
             await x.finish(x.settle(body))
             chosen = body.chosen
         else:
@@ -252,6 +324,11 @@ class Run(Generic[S]):
             chosen = record.opened.chosen
         plain = chosen.value()
         return next((option for each, option in options if each == plain), plain)
+
+    def artifact(self, data: bytes | str | Path, /, *, type: str, summary: str) -> Coroutine[Any, Any, Artifact]:
+        """Put something big away; the state keeps what it is and a summary."""
+        name = self._x.take("artifact")
+        return self._artifacts.put(name, self._x.find(name, b.ArtifactStored), data, (type, summary))
 
     # Structure
 

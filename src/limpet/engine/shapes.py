@@ -6,12 +6,14 @@ plain JSON, and comes back as it is: the strict walk of `canonical` refuses the 
 """
 
 import dataclasses
+from collections.abc import Sequence
 from functools import lru_cache
 from inspect import Parameter
 from typing import Any, get_args, get_type_hints, is_typeddict
 
 import msgspec
 
+from limpet.engine.schema import faults
 from limpet.errors import InvalidValue
 from limpet.events import canonical
 
@@ -56,6 +58,15 @@ class Shape:
             return msgspec.convert(plain, self._hint, strict=True, str_keys=True)
         except (TypeError, ValueError, RecursionError) as error:
             raise InvalidValue(path="$", reason=_first_line(error)) from error
+
+    def faults(self, plain: Any) -> tuple[str, ...]:
+        """Everything that is wrong with a value that does not load, each with its path."""
+        try:
+            self.load(plain)
+        except InvalidValue as error:
+            found = _each(error.__cause__) if self._adapter is not None else faults(plain, self.schema())
+            return tuple(found) or (f"$: {error.reason}",)
+        return ()
 
     def schema(self) -> dict[str, Any]:
         """What its values look like, as JSON Schema."""
@@ -133,6 +144,17 @@ def _model_as_json(value: Any) -> Any:
     if _is_model(type(value)):
         return value.model_dump(mode="json")
     raise InvalidValue(path="$", reason=f"{type(value).__module__}.{type(value).__qualname__} is not a JSON type")
+
+
+def _each(error: Any) -> list[str]:
+    """What pydantic found, each with its path."""
+    if not hasattr(error, "errors"):
+        return []
+    return [f"{_path(found['loc'])}: {found['msg']}" for found in error.errors(include_url=False, include_input=False)]
+
+
+def _path(place: Sequence[str | int]) -> str:
+    return "$" + "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in place)
 
 
 def _first_line(error: BaseException) -> str:

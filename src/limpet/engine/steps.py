@@ -83,7 +83,7 @@ class Steps:
     def __init__(self, execution: Execution, waits: Waits) -> None:
         self._x = execution
         self._waits = waits
-        self._permits = Permits(execution, waits)
+        self.permits = Permits(execution, waits)
 
     def find(
         self, tool: Tool[..., Any, Any], args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -95,7 +95,9 @@ class Steps:
         asked = sha256(encoded).hexdigest()
         name = self._x.take(tool.step_name)
         record = self._x.find(name, b.StepStarted, asked)
-        number = record.opened.number if record is not None and isinstance(record.opened, b.StepStarted) else None
+        number = self.permits.number_of(name)
+        if record is not None and isinstance(record.opened, b.StepStarted):
+            number = record.opened.number
         return Step(tool, name, number or self._x.replay.new_number(), bound, asked, encoded), record
 
     async def run(self, step: Step, record: Record | None) -> Any:
@@ -122,10 +124,10 @@ class Steps:
         """The last event of a step that is not settled; a new one is permitted first."""
         x, traits = self._x, step.tool.traits
         if record is None:
+            self._check_time(step)
+            grant, args = await self.permits.permit(step.tool, step.name, step.number, step.args)
             if traits.effect != "none":
                 await x.check_new(step.name)
-            self._check_time(step)
-            grant, args = await self._permits.permit(step.tool, step.name, step.number, step.args)
             step.grant = grant
             self._prepare(step, args)
             return None
@@ -157,6 +159,8 @@ class Steps:
                 return await self._attempt(step, 1)
             case b.StepStarted():
                 return await self._after_death(step, latest)
+            case b.StepFailed(escalated=True):
+                return await self._escalate(step, latest)
             case b.StepFailed():
                 assert latest.retry_at is not None
                 await self._waits.pause(step.name, latest.retry_at)
@@ -186,6 +190,19 @@ class Steps:
             return await self._attempt(step, resolved.attempt + 1)
         return self._note(b.StepFailed(name=step.name, number=step.number, attempt=resolved.attempt, failure=failure))
 
+    async def _escalate(self, step: Step, failed: b.StepFailed) -> Latest:
+        """A person says whether it is tried again, has failed, or what its result is."""
+        place = step.place(failed.attempt)
+        said = await self.permits.escalate(step.tool, step.name, failed, step.args)
+        if said.what == "retry":
+            return await self._attempt(step, failed.attempt + 1)
+        if said.what == "fail":
+            return self._note(b.StepFailed(**place, failure=failed.failure))
+        output, blobs = self._x.kit.store.pack(said.result)
+        body = b.StepResolved(**place, how="person", outcome="applied", output=output, request=said.request)
+        self._x.journal.add(body, blobs=blobs)
+        return body
+
     def _note(self, body: Note) -> Note:
         self._x.journal.add(body)
         return body
@@ -196,7 +213,7 @@ class Steps:
         x = self._x
         self._check_time(step)
         if attempt > 1 and step.tool.traits.most is not None:
-            await self._permits.afford(step.name, step.number, step.tool.traits.most)
+            await self.permits.afford(step.name, step.number, step.tool.traits.most)
         await x.admit()
         with x.work():
             if step.tool.traits.effect == "transaction" and not x.kit.perform.is_stubbed(step.tool):
@@ -219,7 +236,7 @@ class Steps:
                     body = self._completed(step, attempt, output, call)
                 finally:
                     reports.close()
-            if isinstance(body, b.StepFailed) and body.retry_at is not None and x.must_flush("step_returns"):
+            if isinstance(body, b.StepFailed) and not body.is_final and x.must_flush("step_returns"):
                 await x.flush()
             return body
 
@@ -283,7 +300,11 @@ class Steps:
             case Repeat(after):
                 body = b.StepFailed(**place, failure=failure, retry_at=x.kit.now() + after, spent=call.total)
             case Over(unknown=False):
-                body = b.StepFailed(**place, failure=failure, spent=call.total)
+                escalate = x.agent.rules.escalate
+                asks = escalate is not None and escalate.asks_after(failure, attempt)
+                body = b.StepFailed(**place, failure=failure, escalated=asks, spent=call.total)
+            case Over() if self._escalates_unknown:
+                return self._note(unknown)
             case Over():
                 x.journal.add(unknown)
                 return self._note(b.StepResolved(**place, how="declared", outcome="gave_up", failure=failure))
@@ -346,13 +367,14 @@ class Steps:
     async def _resolve(self, step: Step, unknown: b.StepUnknown) -> b.StepResolved:
         """An effect has no answer: its `verify` is asked, then a person. An idempotent one is done again."""
         place = step.place(unknown.attempt)
-        if step.tool.traits.effect != "once":
+        asks = self._escalates_unknown and unknown.reason in ("error", "timeout")
+        if step.tool.traits.effect != "once" and not asks:
             return self._note(b.StepResolved(**place, how="declared", outcome="not_applied"))
-        if not self._permits.is_settling(step.name):
+        if not self.permits.is_settling(step.name):
             verified = await self._verify(step, unknown)
             if verified is not None:
                 return verified
-        asking = asyncio.ensure_future(self._permits.settle_unknown(step.tool, step.name, unknown, step.args))
+        asking = asyncio.ensure_future(self.permits.settle_unknown(step.tool, step.name, unknown, step.args))
         if await self._comes_late(step, asking):
             return self._resolve_late(step, unknown)
         outcome, result, request = await asking
@@ -367,6 +389,11 @@ class Steps:
         )
         self._x.journal.add(body, blobs=blobs)
         return body
+
+    @property
+    def _escalates_unknown(self) -> bool:
+        escalate = self._x.agent.rules.escalate
+        return escalate is not None and escalate.unknown
 
     async def _comes_late(self, step: Step, asking: "asyncio.Future[Any]") -> bool:
         """Whether the function itself tells what came of it, on its thread, before a person does."""
@@ -536,7 +563,7 @@ def _is_settled(latest: AnyBody | None) -> bool:
         case b.StepCompleted():
             return True
         case b.StepFailed():
-            return latest.retry_at is None
+            return latest.is_final
         case b.StepResolved():
             return latest.outcome != "not_applied"
         case _:

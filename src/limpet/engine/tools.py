@@ -101,6 +101,30 @@ class Tool(Generic[P, T_co, R_co]):
         """Whether its function is a coroutine function."""
         return inspect.iscoroutinefunction(self.fn)
 
+    @cached_property
+    def schema(self) -> dict[str, Any]:
+        """What it takes, as JSON Schema."""
+        properties: dict[str, Any] = {}
+        definitions: dict[str, Any] = {}
+        for name, parameter in self._signature.parameters.items():
+            found = self._shapes[name].schema()
+            definitions.update(found.pop("$defs", {}))
+            match parameter.kind:
+                case inspect.Parameter.VAR_POSITIONAL:
+                    properties[name] = {"type": "array", "items": found}
+                case inspect.Parameter.VAR_KEYWORD:
+                    properties[name] = {"type": "object", "additionalProperties": found}
+                case _:
+                    properties[name] = found
+        required = [name for name in properties if name in self._required]
+        schema = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+        return {**schema, "$defs": definitions} if definitions else schema
+
+    @cached_property
+    def result_schema(self) -> dict[str, Any]:
+        """What it gives, as JSON Schema."""
+        return self._shapes["return"].schema()
+
     # Arguments and results, as JSON and back
 
     @cached_property

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from limpet.context.brief import Brief
+
 __all__ = ["Event", "Request", "RunInfo"]
 
 Status = Literal["pending", "running", "waiting", "completed", "failed", "cancelled"]
@@ -59,3 +61,5 @@ class Request:
     opened: int = 0
     expires: int | None = None
     digest: str = ""
+    context: Brief | None = None
+    """What a person must know to decide."""

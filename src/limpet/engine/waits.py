@@ -10,10 +10,12 @@ from typing import NamedTuple, NoReturn
 
 from limpet.engine.execution import Execution, Slot
 from limpet.engine.history import Record
+from limpet.engine.notices import notices
 from limpet.errors import DeadlineExceeded
-from limpet.events import Wait
+from limpet.events import AnyBody, Wait
 from limpet.events import bodies as b
 from limpet.policy.deadline import wake as earliest
+from limpet.stores import Create
 
 __all__ = ["Decided", "Waits"]
 
@@ -32,6 +34,13 @@ class Decided(NamedTuple):
     expires: int | None
 
 
+class _Silence(NamedTuple):
+    """What is written when nobody has decided in time, and the runs that tell somebody else."""
+
+    bodies: tuple[AnyBody, ...]
+    runs: tuple[Create, ...] = ()
+
+
 class Waits:
     """All waits of one execution."""
 
@@ -40,6 +49,8 @@ class Waits:
         self._slots: dict[str, Slot] = {}
         execution.waiting = self._slots
         self._taken: set[int] = set()
+        self._silences: dict[str, _Silence] = {}
+        """What was sent because nobody decided in time, and is not known to be written."""
         self.left: dict[str, int] = {}
         """Calls that the code is going to cancel again, each with how long that is waited for."""
 
@@ -72,23 +83,33 @@ class Waits:
         return True
 
     async def _expire(self, slot: Slot, request: b.RequestOpened, heard: int) -> bool:
+        """Write that down; if the reply is lost, just this is written again, so that it is there once."""
+        x, name = self._x, slot.name
+        silence = self._silences[name] = self._silences.get(name) or self._silence(slot, request)
+        written = await x.journal.append_if_current(*silence.bodies, heard=heard, legs=silence.runs)
+        del self._silences[name]
+        if not written or name not in self._slots:
+            return written
+        ended = silence.bodies[-1]
+        if not isinstance(ended, b.WaitEnded):
+            self._slots[name] = slot._replace(wake=self._expiry(request))
+        elif not slot.ended.done():
+            del self._slots[name]
+            slot.ended.set_result((ended, x.turnstile.issue()))
+        return True
+
+    def _silence(self, slot: Slot, request: b.RequestOpened) -> "_Silence":
+        """What follows when nobody has decided in time: somebody else is asked, or the wait is over."""
         x, done = self._x, len(self._x.history.escalations.get(request.request, ()))
         if done < len(request.escalate) and slot.wake != x.deadline:
             period = max((request.expires or 0) - self._opened_at(request), 1)
             later = earliest(x.kit.now() + period, x.deadline)
             to = (request.escalate[done],)
             body = b.RequestExpired(request=request.request, outcome="escalated", to=to, expires=later)
-            written = await x.journal.append_if_current(body, heard=heard)
-            if written and slot.name in self._slots:
-                self._slots[slot.name] = slot._replace(wake=later)
-            return written
+            told = notices(x, request, to, round=done + 1)
+            return _Silence((body, *told.called), told.runs)
         expired = b.RequestExpired(request=request.request, outcome="raised" if request.default is None else "default")
-        ended = b.WaitEnded(name=slot.name, how="timeout")
-        if not await x.journal.append_if_current(expired, ended, heard=heard):
-            return False
-        if self._slots.pop(slot.name, None) is not None and not slot.ended.done():
-            slot.ended.set_result((ended, x.turnstile.issue()))
-        return True
+        return _Silence((expired, b.WaitEnded(name=slot.name, how="timeout")))
 
     def _opened_at(self, request: b.RequestOpened) -> int:
         record = self._x.history.records.get(request.name)
@@ -245,10 +266,12 @@ class Waits:
 
     async def _begin(self, opened: Opening) -> None:
         x = self._x
-        x.journal.add(opened)
-        if isinstance(opened, b.RequestOpened):
-            with x.work():
-                await x.flush()
+        if not isinstance(opened, b.RequestOpened):
+            x.journal.add(opened)
+            return
+        told = notices(x, opened, opened.to)
+        with x.work():
+            await x.insist(lambda: x.journal.append_together(opened, *told.called, legs=told.runs))
 
     def _withdraw(
         self,

@@ -44,6 +44,8 @@ class RunCreated(Body, frozen=True, kw_only=True):
     """The slot that only one run at a time may hold, such as `session:s-1`."""
     contract: str | None = None
     """Hash of the contract under which the input was checked."""
+    artifacts: dict[str, Payload] = {}
+    """What the artifacts hold that came along, by their ids."""
 
 
 class RunForked(Body, frozen=True, kw_only=True):
@@ -179,8 +181,15 @@ class StepFailed(Body, frozen=True, kw_only=True):
     attempt: int
     failure: Failure
     retry_at: int | None = None
-    """When the next attempt is due; none means that the step has failed."""
+    """When the next attempt is due."""
+    escalated: bool = False
+    """A person is asked what now."""
     spent: Spent | None = None
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the step has failed, and not just an attempt."""
+        return self.retry_at is None and not self.escalated
 
 
 class StepUnknown(Body, frozen=True, kw_only=True):
@@ -365,6 +374,8 @@ class AgentReturned(Command, frozen=True, kw_only=True):
     failure: Failure | None = None
     spent: Spent | None = None
     contract: str | None = None
+    number: int | None = None
+    """The step whose error ended it."""
 
 
 # Waiting

@@ -5,15 +5,17 @@ from typing import Any
 
 import msgspec
 
-from limpet.engine.permits import OUTCOMES
+from limpet.engine.permits import CHOICES, OUTCOMES
+from limpet.engine.schema import faults
 from limpet.engine.shapes import shape
 from limpet.engine.tools import find_tool
 from limpet.engine.views import Request
 from limpet.errors import InvalidAnswer, InvalidValue
 from limpet.events import Limits
-from limpet.service.schema import faults
 
-__all__ = ["answer_of", "check_args", "check_rejectable"]
+__all__ = ["answer_of", "check_approvable", "check_args", "check_rejectable"]
+
+YES_OR_NO = {"type": "boolean"}
 
 
 def answer_of(request: Request, answer: object) -> Any:
@@ -48,9 +50,18 @@ def check_args(request: Request, args: Mapping[str, Any]) -> None:
         ) from error
 
 
+def check_approvable(request: Request, *, standing: bool) -> None:
+    """A question that is not yes or no is answered; only a tool can be approved for good."""
+    if request.kind in ("unknown", "budget", "escalation") or (request.kind == "ask" and request.schema != YES_OR_NO):
+        raise InvalidAnswer(request=request.id, reason=f"it is of kind {request.kind!r}, and is answered, not approved")
+    if standing and request.kind != "approval":
+        raise InvalidAnswer(request=request.id, reason="only a tool's approval can be standing")
+
+
 def check_rejectable(request: Request) -> None:
     """A question that is not yes or no is answered."""
-    if request.kind == "ask" and request.schema != {"type": "boolean"}:
+    is_choice = request.kind == "escalation" and request.tool is None
+    if is_choice or (request.kind == "ask" and request.schema != YES_OR_NO):
         raise InvalidAnswer(request=request.id, reason="it is answered, not rejected")
 
 
@@ -59,13 +70,22 @@ def _fault(request: Request, plain: Any) -> str | None:
         case "approval":
             return "it is approved or rejected, not answered"
         case "unknown":
-            fits = plain in OUTCOMES or (isinstance(plain, dict) and set(plain) == {"applied"})
-            return None if fits else f'say one of {", ".join(OUTCOMES)}, or {{"applied": its result}}'
+            if isinstance(plain, dict) and set(plain) == {"applied"}:
+                return _misfit(plain["applied"], request)
+            return None if plain in OUTCOMES else f'say one of {", ".join(OUTCOMES)}, or {{"applied": its result}}'
+        case "escalation" if request.tool is not None:
+            if isinstance(plain, dict) and set(plain) == {"result"}:
+                return _misfit(plain["result"], request)
+            fits = plain in CHOICES
+            return None if fits else f'say {" or ".join(CHOICES)}, or {{"result": what it should have given}}'
         case "budget":
             names = sorted(set(Limits.__struct_fields__) - {"exhausted"})
             return None if _are_limits(plain, names) else f"say new limits, {{'max_steps': 50}}, of {', '.join(names)}"
         case _:
             if request.options:
                 return None if plain in request.options else f"say one of {', '.join(map(str, request.options))}"
-            found = faults(plain, request.schema or {})
-            return "; ".join(found) or None
+            return _misfit(plain, request)
+
+
+def _misfit(value: Any, request: Request) -> str | None:
+    return "; ".join(faults(value, request.schema or {})) or None

@@ -9,18 +9,19 @@ from pathlib import Path
 from typing import Any, Self, TypeVar, overload
 
 import msgspec
+from msgspec import UNSET
 
 from limpet.clock import Duration, microseconds
 from limpet.engine.agents import Agent, check_agent
 from limpet.engine.children import creation
+from limpet.engine.contracts import contract_row, find_agent
 from limpet.engine.duty import Duty, Time, Worker
 from limpet.engine.ear import Ear, Interest
 from limpet.engine.execution import SECOND
 from limpet.engine.handle import Handle
 from limpet.engine.views import Event, Request, RunInfo
 from limpet.errors import (
-    AlreadyAnswered,
-    InvalidAnswer,
+    ContractError,
     InvalidDuration,
     NotDone,
     NotFound,
@@ -28,17 +29,20 @@ from limpet.errors import (
     RunFailed,
     StoreUnavailable,
 )
-from limpet.events import Limits, Payload
+from limpet.events import Constraints, Payload, StatePatch
 from limpet.events import bodies as b
+from limpet.events.values import parse
 from limpet.ids import check_id
 from limpet.journal import verify_run
-from limpet.service.answers import answer_of, check_args, check_rejectable
 from limpet.service.bundles import export_run, load_run
+from limpet.service.desk import Desk
+from limpet.service.notifying import notifier
 from limpet.service.once import agent_of, create_once
 from limpet.service.settings import Settings
-from limpet.service.views import entry_of, info_of, request_of
+from limpet.service.views import entry_of, info_of
 from limpet.state import ENDED
-from limpet.stores import RequestFilter, RunFilter, Store
+from limpet.state.run import Grant
+from limpet.stores import RunFilter, Store
 
 __all__ = ["App"]
 
@@ -58,6 +62,7 @@ class App:
         self._agents = {each.name: each for each in agents}
         self._all = tuple(agents)
         self._time = Time(settings.clock)
+        self._desk = Desk(settings, self._tell)
         self._duty: Duty | None = None
         self._ear: Ear | None = None
         self._hearing: asyncio.Task[None] | None = None
@@ -82,6 +87,8 @@ class App:
         await self.store.open()
         try:
             self._time.told(await self.store.now())
+            if self._all:
+                await self.store.save_contracts([contract_row(each) for each in self._all])
             self._ear = Ear(self.store, self._settings.clock, self._settings.listen)
             self._hearing = asyncio.create_task(self._ear.run(), name="limpet:ear")
             if self._all and self._settings.worker is not None:
@@ -93,7 +100,8 @@ class App:
 
     async def _begin_duty(self, worker: Worker) -> None:
         assert self._ear is not None
-        self._duty = self._settings.duty(self._all, worker, self._time, self)
+        telling = [notifier(self.store, self._settings.clock, *each) for each in self._settings.channels.items()]
+        self._duty = self._settings.duty([*self._all, *telling], worker, self._time, self)
         found = await self._duty.begin(self._ear)
         names = ", ".join(sorted(self._agents))
         log.info("worker %s serves %s and goes on with %d runs", self._duty.id, names, found)
@@ -165,6 +173,7 @@ class App:
         user: str | None = None,
         conversation: str | None = None,
         labels: Mapping[str, str] | None = None,
+        constraints: Mapping[str, Any] | None = None,
         at: datetime | Duration | None = None,
     ) -> Handle[Out]: ...
 
@@ -180,6 +189,7 @@ class App:
         user: str | None = None,
         conversation: str | None = None,
         labels: Mapping[str, str] | None = None,
+        constraints: Mapping[str, Any] | None = None,
         at: datetime | Duration | None = None,
     ) -> Handle[Out]: ...
 
@@ -195,14 +205,18 @@ class App:
         user: str | None = None,
         conversation: str | None = None,
         labels: Mapping[str, str] | None = None,
+        constraints: Mapping[str, Any] | None = None,
         at: datetime | Duration | None = None,
     ) -> Handle[Any]: ...
 
     async def start(self, agent: Agent[Any, Any] | str, input: Any = None, /, **how: Any) -> Handle[Any]:
         """Start a run, or find the one of this id with the same input; it goes on by itself."""
-        known = self._agent(agent) if isinstance(agent, str) else agent
-        check_agent(known)
-        plain = known.dump_input(input)
+        if isinstance(agent, str):
+            known = self._agents.get(agent) or await find_agent(self.store, agent)
+            plain = known.dump_json(input)
+        else:
+            check_agent(agent)
+            known, plain = agent, agent.dump_input(input)
         packed, blobs = self.store.pack(plain)
         begins = await self._begins(how.get("at"))
         deadline = known.rules.deadline
@@ -211,7 +225,7 @@ class App:
             known,
             packed,
             deadline=None if deadline is None else (begins or self._time.now()) + deadline,
-            limits=known.rules.budget,
+            initial=_initial(known, how.get("constraints")),
             more={**more, "labels": dict(how.get("labels") or {}), "start_at": begins},
         )
         run = check_id(how.get("id") or self._settings.ids.new())
@@ -289,58 +303,38 @@ class App:
 
     # People
 
-    async def inbox(self, *, to: str | None = None, run: str | None = None) -> list[Request]:
-        """What waits for a person, the oldest first."""
-        rows = await self.store.requests(RequestFilter(to=to, run=run))
-        return [await request_of(self.store, row) for row in rows]
+    async def inbox(
+        self,
+        *,
+        to: str | None = None,
+        run: str | None = None,
+        risk: str | None = None,
+        older_than: Duration | None = None,
+    ) -> list[Request]:
+        """What waits for a person, the oldest first; `to` is a person, with the groups they are in, or a group."""
+        return await self._desk.inbox(to=to, run=run, risk=risk, older_than=older_than)
 
     async def answer(self, request: str | Request, answer: object, /, *, by: str) -> None:
         """Answer a request; the answer must fit what it asks for, and the first one stands."""
-        found = await self._request(request)
-        plain = answer_of(found, answer)
-        packed, blobs = self.store.pack(plain)
-        bodies: list[Any] = [self._decision(found, "answered", by, answer=packed)]
-        if found.kind == "budget" and isinstance(plain, dict):
-            limits = msgspec.convert(plain, Limits)
-            bodies.append(b.BudgetExtended(command=self._settings.ids.new(), by=by, limits=limits))
-        await self._tell(found.run, *bodies, blobs=blobs)
+        await self._desk.answer(request, answer, by)
 
-    async def approve(self, request: str | Request, /, *, by: str, args: Mapping[str, Any] | None = None) -> None:
-        """Say yes; with other arguments, if they were edited."""
-        found = await self._request(request)
-        if found.kind in ("unknown", "budget") or (found.kind == "ask" and found.schema != {"type": "boolean"}):
-            raise InvalidAnswer(request=found.id, reason=f"it is of kind {found.kind!r}, and is answered, not approved")
-        edited = None if args is None else {**found.args, **args}
-        if edited is not None:
-            check_args(found, edited)
-        packed, blobs = (None, ()) if edited is None else self.store.pack(edited)
-        await self._tell(found.run, self._decision(found, "approved", by, args=packed), blobs=blobs)
+    async def approve(
+        self, request: str | Request, /, *, by: str, args: Mapping[str, Any] | None = None, standing: bool = False
+    ) -> None:
+        """Say yes; with other arguments, if they were edited; or `standing`, for this tool in the rest of this run."""
+        await self._desk.approve(request, by, args, standing=standing)
 
     async def reject(self, request: str | Request, /, *, by: str, because: str) -> None:
         """Say no, and why."""
-        found = await self._request(request)
-        check_rejectable(found)
-        await self._tell(found.run, self._decision(found, "rejected", by, because=because))
+        await self._desk.reject(request, by, because)
 
-    def _decision(self, request: Request, decision: Any, by: str, **more: Any) -> b.RequestAnswered:
-        return b.RequestAnswered(
-            command=self._settings.ids.new(),
-            request=request.id,
-            decision=decision,
-            by=by,
-            digest=request.digest,
-            via=self._settings.door,
-            **more,
-        )
+    async def grants(self, run: str, /) -> list[Grant]:
+        """The standing permissions of a run."""
+        return await self._desk.grants(run)
 
-    async def _request(self, request: str | Request) -> Request:
-        id = request if isinstance(request, str) else request.id
-        rows = await self.store.requests(RequestFilter(status=None, id=id))
-        if not rows:
-            raise NotFound(what="request", id=id)
-        if rows[0].status not in ("open", "expired"):
-            raise AlreadyAnswered(request=id, status=rows[0].status, by=rows[0].by or "")
-        return await request_of(self.store, rows[0])
+    async def revoke(self, run: str, grant: str, /, *, by: str, because: str = "") -> None:
+        """End a standing permission: the next call of its tool asks again."""
+        await self._desk.revoke(run, grant, by, because)
 
     # Looking
 
@@ -386,8 +380,8 @@ class App:
         return Handle(self, row.id, self._agents.get(row.agent))
 
     async def agents(self) -> list[dict[str, Any]]:
-        """The contracts of the agents that this app was opened with."""
-        return [each.contract() for each in self._all]
+        """The contracts of all agents that this store knows."""
+        return [parse(row.contract) for row in await self.store.contracts()]
 
     async def workers(self) -> list[Any]:
         """Every worker of this store that was not given up."""
@@ -487,7 +481,14 @@ class App:
     def _actor(self) -> str:
         return self._duty.id if self._duty is not None else "app"
 
-    def _agent(self, name: str) -> Agent[Any, Any]:
-        if name not in self._agents:
-            raise NotFound(what="agent", id=name)
-        return self._agents[name]
+
+def _initial(agent: Agent[Any, Any], constraints: Mapping[str, Any] | None) -> StatePatch | None:
+    """What a run is bound by from its start: its budget, and what it may not do by itself."""
+    limits = agent.rules.budget
+    if limits is None and constraints is None:
+        return None
+    try:
+        bound = UNSET if constraints is None else msgspec.convert(dict(constraints), Constraints)
+    except msgspec.ValidationError as error:
+        raise ContractError(agent=agent.name, what="constraints", reason=str(error)) from error
+    return StatePatch(budget=UNSET if limits is None else limits, constraints=bound)

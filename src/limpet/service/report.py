@@ -93,7 +93,7 @@ class _Steps:
             case b.StepCompleted():
                 self._change(body.number, status="completed", ended=event.time)
             case b.StepFailed():
-                status = "failed" if body.retry_at is None else "retrying"
+                status = "failed" if body.is_final else "retrying" if body.retry_at is not None else "escalated"
                 self._change(body.number, status=status, error=_words(body.failure), ended=event.time)
             case b.StepUnknown():
                 why = f"no answer: {body.reason}" if body.failure is None else _words(body.failure)

@@ -1,6 +1,6 @@
 """What an app stands on, and how it works."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from limpet.clock import Clock
@@ -9,10 +9,15 @@ from limpet.engine.duty import Duty, Pace, Time, Worker
 from limpet.engine.execution import SECOND, Kit, Perform
 from limpet.engine.functions import Functions
 from limpet.engine.handle import Port
+from limpet.engine.views import Request
 from limpet.ids import Ids
+from limpet.service.webhooks import Webhook
 from limpet.stores import Store
 
-__all__ = ["Settings"]
+__all__ = ["Channel", "Settings"]
+
+Channel = Webhook | Callable[[Request], object]
+"""Where people are told of requests: an address, or a function of the user's own, async or not."""
 
 
 class Settings:
@@ -31,6 +36,10 @@ class Settings:
         """How often changes of other processes are looked for, at most."""
         self.backoffs = True
         """Whether the time between attempts is waited for."""
+        self.people: Mapping[str, Sequence[str]] | None = None
+        """Who is in which group; without it, whoever decides is believed."""
+        self.channels: Mapping[str, Channel] = {}
+        """Where people are told of requests, by name."""
         self.door = "python"
         """Through what commands come."""
 
@@ -47,5 +56,6 @@ class Settings:
             hush=self.hush,
             backoffs=self.backoffs,
             port=port,
+            channels=tuple(self.channels),
         )
         return Duty(kit, agents, worker, time, self.pace)

@@ -5,15 +5,20 @@ from typing import Any, cast
 
 import msgspec
 
+from limpet.context.brief import brief
 from limpet.engine.views import Event as Shown
 from limpet.engine.views import Request, RunInfo, Status
-from limpet.events import Event
+from limpet.events import AnyBody, Event
 from limpet.events import bodies as b
 from limpet.events.values import encode
-from limpet.state import Position
+from limpet.journal import load
+from limpet.state import Fold, Position, RunState
 from limpet.stores import RequestRow, RunRow, Store
 
 __all__ = ["entry_of", "info_of", "request_of"]
+
+# How many events before a request are looked at for what led to it.
+RECENT = 300
 
 
 def info_of(row: RunRow, served: Mapping[str, set[str]]) -> RunInfo:
@@ -52,9 +57,9 @@ def entry_of(store: Store, event: Event) -> Shown:
 
 
 async def request_of(store: Store, row: RequestRow) -> Request:
-    """A request with what it asks, which is in its event."""
-    [event] = await store.read(row.run, after=row.seq - 1, limit=1)
-    opened = store.decode(event)
+    """A request with what it asks, which is in its event, and what led to it, which is in the log before it."""
+    log, state = await _before(store, row)
+    opened = log.pop()
     assert isinstance(opened, b.RequestOpened)
 
     async def value(payload: Any) -> Any:
@@ -74,4 +79,17 @@ async def request_of(store: Store, row: RequestRow) -> Request:
         opened=row.opened,
         expires=row.expires,
         digest=row.digest,
+        context=brief(state, log, opened),
     )
+
+
+async def _before(store: Store, row: RequestRow) -> tuple[list[AnyBody], RunState]:
+    """The end of the log up to a request, and the state there."""
+    page = await store.read(row.run, before=row.seq + 1, limit=RECENT, backwards=True)
+    recent = [store.decode(event) for event in reversed(page)]
+    if row.seq > RECENT:
+        return recent, await load(store, row.run, at_most=row.seq)
+    folding = Fold()
+    for event, body in zip(reversed(page), recent, strict=True):
+        folding.add(event, body)
+    return recent, folding.freeze()

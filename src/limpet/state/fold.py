@@ -402,7 +402,7 @@ class Fold:
     def _step_failed(self, body: b.StepFailed) -> None:
         self._error, self._error_step = body.failure, body.number
         step = self._steps.get(body.number)
-        if body.retry_at is None or step is None:
+        if body.is_final or step is None:
             self._settle(body.number, "steps_failed", body.spent)
             return
         self._spend(body.spent)

@@ -51,12 +51,13 @@ class Working:
         _replace(self._artifacts, patch.discard, {artifact.artifact_id: artifact for artifact in patch.artifacts})
         _replace(self._flags, patch.lower, dict.fromkeys(patch.flags))
 
-    def put_stored(self, body: ArtifactStored) -> None:
+    def put_stored(self, body: ArtifactStored) -> Artifact:
         """Add an artifact that was stored."""
         artifact = Artifact(
             artifact_id=body.artifact_id, type=body.type, summary=body.summary, bytes=body.bytes, step=body.number
         )
         _replace(self._artifacts, (), {artifact.artifact_id: artifact})
+        return artifact
 
     def flag(self, flag: str) -> None:
         """Add a flag that a policy raised."""

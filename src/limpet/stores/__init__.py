@@ -18,7 +18,18 @@ from limpet.stores.ops import (
     Transacted,
     Work,
 )
-from limpet.stores.rows import Feed, Late, Page, RequestFilter, RequestRow, RunFilter, RunRow, Snapshot, WorkerRow
+from limpet.stores.rows import (
+    ContractRow,
+    Feed,
+    Late,
+    Page,
+    RequestFilter,
+    RequestRow,
+    RunFilter,
+    RunRow,
+    Snapshot,
+    WorkerRow,
+)
 from limpet.stores.store import Store
 from limpet.stores.watch import Watch
 
@@ -28,6 +39,7 @@ __all__ = [
     "Blob",
     "Capabilities",
     "Claimed",
+    "ContractRow",
     "Create",
     "Extend",
     "Feed",

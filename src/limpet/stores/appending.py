@@ -5,7 +5,16 @@ from typing import NamedTuple, NoReturn
 
 from msgspec.structs import replace
 
-from limpet.errors import CommandConflict, InvalidAppend, LeaseLost, LimpetError, NotFound, Tampered, WrongState
+from limpet.errors import (
+    CommandConflict,
+    Expired,
+    InvalidAppend,
+    LeaseLost,
+    LimpetError,
+    NotFound,
+    Tampered,
+    WrongState,
+)
 from limpet.events import START, AnyBody, Event, Head, Sealed, blobs_of, verify
 from limpet.events import bodies as b
 from limpet.state import ENDED
@@ -156,7 +165,10 @@ def _leg(tx: Transaction, leg: ops.Leg) -> Head:
 def _extend(tx: Transaction, planned: Plan) -> Head:
     leg, extension, deltas, wanted = planned
     blobs = tx.need(wanted)
-    _check_requests(tx, leg.run, deltas)
+    refused = _refused(tx, leg.run, deltas)
+    if refused is not None:
+        _check_landed(tx, leg)
+        raise refused
     [number] = tx.tables.extend([extension])
     if number is None:
         _explain(tx, leg)
@@ -172,16 +184,21 @@ def _apply(tx: Transaction, planned: Plan) -> None:
     tx.apply(row, row, planned.deltas)
 
 
-def _check_requests(tx: Transaction, run: str, deltas: Sequence[Delta]) -> None:
-    """A run opens, escalates, closes and uses its own requests only, and an approval once."""
+def _refused(tx: Transaction, run: str, deltas: Sequence[Delta]) -> LimpetError | None:
+    """A run opens, escalates, closes and uses its own requests only, and an approval once, in its time."""
     for delta in deltas:
-        if delta.request is None:
+        before = None if delta.request is None else tx.tables.request(request_of(delta.request))
+        if before is None:
             continue
-        before = tx.tables.request(request_of(delta.request))
-        if before is not None and before.run != run:
-            raise InvalidAppend(run=run, reason=f"request {before.id} belongs to {before.run}")
-        if isinstance(delta.request, Used) and before is not None and before.status != "approved":
-            raise WrongState(run=run, status=f"at request {before.id}, which is {before.status}", wanted="using it")
+        if before.run != run:
+            return InvalidAppend(run=run, reason=f"request {before.id} belongs to {before.run}")
+        if isinstance(delta.request, Used):
+            if before.status != "approved":
+                status = f"at request {before.id}, which is {before.status}"
+                return WrongState(run=run, status=status, wanted="using it")
+            if before.expires is not None and before.expires <= tx.tables.now():
+                return Expired(request=before.id, expired_at=before.expires)
+    return None
 
 
 def _explain(tx: Transaction, leg: ops.Extend) -> NoReturn:
@@ -192,15 +209,23 @@ def _explain(tx: Transaction, leg: ops.Extend) -> NoReturn:
     if leg.fence is None and row.type == "run":
         raise InvalidAppend(run=leg.run, reason="a run is written under a fence")
     missed = tx.tables.events(row, leg.after.seq, READ_BACK)
-    mine = [sealed.event.hash for sealed in leg.events]
-    if [event.hash for event in missed[: len(mine)]] == mine:
-        raise _Landed
+    _check_landed(tx, leg)
     if leg.fence is not None:
         _check_owner(row, leg.fence)
     _check_not_behind(row, leg.after)
     if not missed:
         raise Tampered(run=row.id, seq=row.seq, reason="its head is not the one that its writer knows")
     raise _Stop(ops.Missed(leg.run, _decoded(tx, missed)))
+
+
+def _check_landed(tx: Transaction, leg: ops.Extend) -> None:
+    """Raise _Landed if it is in the log already; but whoever has lost the run since then must not act on it."""
+    row, mine = tx.row(leg.run), [sealed.event.hash for sealed in leg.events]
+    if [event.hash for event in tx.tables.events(row, leg.after.seq, len(mine))] != mine:
+        return
+    if leg.fence is not None and leg.fence != row.fence:
+        raise LeaseLost(run=row.id, fence=leg.fence, current=row.fence)
+    raise _Landed
 
 
 def _check_owner(row: RunRow, fence: int) -> None:

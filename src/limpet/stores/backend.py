@@ -15,6 +15,7 @@ from limpet.events import Codec, Event, Head, Packed
 from limpet.stores.blobs import Blob, BlobRow
 from limpet.stores.ops import Op, Transact
 from limpet.stores.rows import (
+    ContractRow,
     Feed,
     KeyRow,
     Late,
@@ -214,6 +215,12 @@ class Tables(Protocol):
     def save_late(self, number: int, late: Late) -> None:
         """Keep what came too late, once."""
 
+    def save_contracts(self, rows: Sequence[ContractRow]) -> None:
+        """Insert contracts, or replace those whose hash is another; one of the same hash is left as it is.
+
+        No two are of the same agent and version.
+        """
+
     def lend(self) -> AbstractContextManager[Any]:
         """The connection, for a caller's own writes: it can neither end the transaction nor touch what is ours."""
 
@@ -291,6 +298,9 @@ class Backend(Protocol):
 
     def late(self, run: str) -> list[Late]:
         """What came too late for a run."""
+
+    def contracts(self, agent: str | None) -> list[ContractRow]:
+        """The contracts of an agent, or of all, in any order."""
 
     def feed(self, after: str, limit: int) -> Feed:
         """Events of all streams after a place, in an order in which none is ever added before one that was given."""

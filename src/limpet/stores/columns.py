@@ -10,11 +10,12 @@ from msgspec.structs import astuple
 from limpet.errors import Tampered
 from limpet.events import Event
 from limpet.events.values import encode
-from limpet.stores.rows import Late, RequestRow, RunRow, WorkerRow
+from limpet.stores.rows import ContractRow, Late, RequestRow, RunRow, WorkerRow
 
 __all__ = [
     "as_text",
     "columns",
+    "contract_of",
     "first_readable",
     "late_of",
     "readable",
@@ -106,6 +107,11 @@ def worker_of(found: Sequence[Any]) -> WorkerRow:
     values = dict(zip(WorkerRow.__struct_fields__, found, strict=True))
     values["agents"] = _agents.decode(values["agents"])
     return WorkerRow(**values)
+
+
+def contract_of(found: Sequence[Any]) -> ContractRow:
+    """A contract, as it is stored."""
+    return ContractRow(**dict(zip(ContractRow.__struct_fields__, found, strict=True)))
 
 
 def late_of(run: str, found: Sequence[Any]) -> Late:

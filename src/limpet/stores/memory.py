@@ -20,6 +20,7 @@ from limpet.stores.backend import Capabilities, Extension, Outcome, Tables
 from limpet.stores.blobs import Blob, BlobRow
 from limpet.stores.ops import Op, Transact
 from limpet.stores.rows import (
+    ContractRow,
     Feed,
     KeyRow,
     Late,
@@ -152,6 +153,12 @@ class MemoryBackend:
         with self._lock:
             return list(self._tables.late_rows.get(self._number(run), []))
 
+    def contracts(self, agent: str | None) -> list[ContractRow]:
+        """The contracts of an agent, or of all."""
+        with self._lock:
+            rows = list(self._tables.contract_rows.values())
+        return [row for row in rows if agent is None or row.agent == agent]
+
     def feed(self, after: str, limit: int) -> Feed:
         """Events of all streams, in the order in which they were written."""
         begin = int(after or 0)
@@ -237,6 +244,7 @@ class MemoryTables:
         self.slots: dict[tuple[str, int], tuple[int, bool]] = {}
         self.snapshot_rows: dict[tuple[int, int], Snapshot] = {}
         self.late_rows: dict[int, list[Late]] = {}
+        self.contract_rows: dict[tuple[str, str], ContractRow] = {}
         self.undo_steps: list[Callable[[], object]] = []
 
     def now(self) -> int:
@@ -499,6 +507,13 @@ class MemoryTables:
         kept = self.late_rows.setdefault(number, [])
         if all(each.event.hash != late.event.hash for each in kept):
             self._extend(kept, [late])
+
+    def save_contracts(self, rows: Sequence[ContractRow]) -> None:
+        """Insert contracts, or replace those whose hash is another."""
+        for row in rows:
+            stored = self.contract_rows.get((row.agent, row.version))
+            if stored is None or stored.hash != row.hash:
+                self._put(self.contract_rows, (row.agent, row.version), row)
 
     def _exclusive_is_free(self, row: RunRow) -> bool:
         holder = self.slots.get((f"exclusive:{row.exclusive}", 0))

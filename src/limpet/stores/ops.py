@@ -9,8 +9,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from msgspec import Struct
 
-from limpet.errors import InvalidAppend
-from limpet.events import VOCABULARY, AnyBody, Event, Head, Packed, Sealed, Writer
+from limpet.errors import InvalidAppend, InvalidValue
+from limpet.events import VOCABULARY, AnyBody, Event, Head, Packed, Sealed, Writer, canonical
 from limpet.events.bodies import (
     Command,
     ConversationCreated,
@@ -26,7 +26,7 @@ from limpet.events.bodies import (
 from limpet.ids import check_id
 from limpet.state import AgentState, apply
 from limpet.stores.blobs import Blob
-from limpet.stores.rows import KeyRow, RunRow, WorkerRow
+from limpet.stores.rows import ContractRow, KeyRow, RunRow, WorkerRow
 
 __all__ = [
     "Append",
@@ -52,6 +52,7 @@ __all__ = [
     "Renew",
     "Renewal",
     "Retire",
+    "SaveContracts",
     "SaveKeys",
     "SaveSnapshot",
     "Settle",
@@ -60,6 +61,7 @@ __all__ = [
     "Transact",
     "Transacted",
     "Work",
+    "check_contract",
     "check_leg",
 ]
 
@@ -214,6 +216,12 @@ class Claim(Op[tuple[Claimed, ...]], frozen=True, kw_only=True):
     """How many runs of an agent may be driven at once, over all workers."""
 
 
+class SaveContracts(Op[None], frozen=True, kw_only=True):
+    """Contracts of agents; of two of the same agent and version the last stands."""
+
+    rows: tuple[ContractRow, ...]
+
+
 class SaveSnapshot(Op[None], frozen=True, kw_only=True):
     """A cached state of a run."""
 
@@ -306,6 +314,15 @@ def check_leg(leg: Leg) -> None:
                 raise InvalidAppend(run=leg.run, reason="a fence is at least 1")
 
 
+def check_contract(row: ContractRow) -> None:
+    """Refuse a contract whose words not every store can hold and look up."""
+    words = {"agent": row.agent, "version": row.version, "hash": row.hash}
+    canonical(words)
+    for name, word in words.items():
+        if _is_long(word):
+            raise InvalidValue(path=f"$.{name}", reason=_too_long(word))
+
+
 def _check_creation(leg: Create) -> None:
     _check_bodies(leg.run, leg.bodies[:1], Writer.CREATOR)
     if isinstance(leg.bodies[0], RunForked | ConversationForked):
@@ -363,8 +380,16 @@ def _check_words(run: str, body: RunCreated | ConversationCreated) -> None:
     if isinstance(body, RunCreated):
         words += [body.agent, body.agent_version, body.exclusive]
     for word in words:
-        if word is not None and len(word.encode(errors="replace")) > LONGEST_WORD:
-            raise InvalidAppend(run=run, reason=f"{word[:20]!r}… has more than {LONGEST_WORD} bytes, to be looked up")
+        if word is not None and _is_long(word):
+            raise InvalidAppend(run=run, reason=_too_long(word))
+
+
+def _is_long(word: str) -> bool:
+    return len(word.encode(errors="replace")) > LONGEST_WORD
+
+
+def _too_long(word: str) -> str:
+    return f"{word[:20]!r}… has more than {LONGEST_WORD} bytes, to be looked up"
 
 
 def _check_writer(run: str, body: AnyBody, writer: Writer) -> None:

@@ -1,4 +1,4 @@
-"""What rows say in words of the user is hidden in an encrypted store: goals, labels, and what a request shows.
+"""What rows say in words of the user is hidden in an encrypted store: goals, labels, contracts, what a request shows.
 
 Ids and enums stay readable: claiming, lists and filters go by them.
 """
@@ -6,10 +6,20 @@ Ids and enums stay readable: claiming, lists and filters go by them.
 from msgspec.structs import replace
 
 from limpet.errors import LimpetError, Tampered
-from limpet.events import Codec
-from limpet.stores.rows import RequestRow, RunFilter, RunRow
+from limpet.events import Codec, Packed, canonical
+from limpet.stores.rows import ContractRow, RequestRow, RunFilter, RunRow
 
-__all__ = ["hide_filter", "hide_goal", "hide_request", "hide_row", "is_readable", "reveal_request", "reveal_row"]
+__all__ = [
+    "hide_contract",
+    "hide_filter",
+    "hide_goal",
+    "hide_request",
+    "hide_row",
+    "is_readable",
+    "reveal_contract",
+    "reveal_request",
+    "reveal_row",
+]
 
 
 def hide_row(codec: Codec, row: RunRow) -> RunRow:
@@ -60,6 +70,29 @@ def reveal_request(codec: Codec, row: RequestRow) -> RequestRow:
         return replace(row, digest=codec.reveal(row.digest, f"request:{row.id}"))
     except ValueError as error:
         raise Tampered(run=row.run, seq=row.seq, reason=f"its request cannot be read ({error})") from error
+
+
+def hide_contract(codec: Codec, row: ContractRow) -> ContractRow:
+    """A contract as it is stored; the same hash looks the same, so that it is not stored again."""
+    about = _about_contract(row)
+    packed = codec.pack(row.contract, about)
+    hash = codec.hide(row.hash, about, findable=True)
+    return replace(row, hash=hash, contract=packed.data, codec=packed.codec, key_id=packed.key_id)
+
+
+def reveal_contract(codec: Codec, row: ContractRow) -> ContractRow:
+    """A contract as it was given."""
+    about = _about_contract(row)
+    try:
+        contract = codec.unpack(Packed(row.codec, row.key_id, row.contract), about)
+        return replace(row, hash=codec.reveal(row.hash, about), contract=contract, codec="", key_id="")
+    except ValueError as error:
+        raise Tampered(run=row.agent, seq=0, reason=f"its contract {row.version} cannot be read ({error})") from error
+
+
+def _about_contract(row: ContractRow) -> str:
+    """Names may hold any character: only JSON keeps them apart."""
+    return f"contract:{canonical([row.agent, row.version]).decode()}"
 
 
 def hide_filter(codec: Codec, where: RunFilter) -> RunFilter:

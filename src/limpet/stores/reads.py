@@ -7,8 +7,19 @@ from typing import Any
 from limpet.errors import NotFound
 from limpet.events import Event, Packed
 from limpet.stores.blobs import BlobRow
-from limpet.stores.columns import late_of, request_of, row_of, worker_of
-from limpet.stores.rows import KeyRow, Late, Page, RequestFilter, RequestRow, RunFilter, RunRow, Snapshot, WorkerRow
+from limpet.stores.columns import contract_of, late_of, request_of, row_of, worker_of
+from limpet.stores.rows import (
+    ContractRow,
+    KeyRow,
+    Late,
+    Page,
+    RequestFilter,
+    RequestRow,
+    RunFilter,
+    RunRow,
+    Snapshot,
+    WorkerRow,
+)
 
 __all__ = ["SqlReads"]
 
@@ -92,6 +103,11 @@ class SqlReads(ABC):
     def late(self, run: str) -> list[Late]:
         """What came too late for a run."""
         return [late_of(run, found) for found in self._all("late", self._number(run))]
+
+    def contracts(self, agent: str | None) -> list[ContractRow]:
+        """The contracts of an agent, or of all."""
+        found = self._all("contracts") if agent is None else self._all("contracts_of", agent)
+        return [contract_of(each) for each in found]
 
     def references(self, run: str) -> list[str]:
         """The blobs that a stream refers to."""

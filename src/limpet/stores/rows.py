@@ -1,6 +1,6 @@
-"""What a store tells about runs, requests and workers: rows made from events, for lists and for claiming.
+"""What a store tells about runs, requests, workers and agents, for lists, for claiming and for calls.
 
-Everything here can be made again from the log; the log is the truth.
+What is made from events can be made again from the log; the log is the truth.
 """
 
 from typing import Literal, NamedTuple
@@ -10,6 +10,7 @@ from limpet.events.parts import Part
 from limpet.state import Status
 
 __all__ = [
+    "ContractRow",
     "Feed",
     "KeyRow",
     "Late",
@@ -103,6 +104,22 @@ class WorkerRow(Part, frozen=True, kw_only=True):
     """The agents it serves, each with the versions it accepts."""
     started: int = 0
     lease_until: int = 0
+
+
+class ContractRow(Part, frozen=True, kw_only=True):
+    """What an agent takes and gives, as its app said when it opened, for callers in other processes."""
+
+    agent: str
+    version: str
+    hash: str
+    """Hex digest of the canonical contract."""
+    contract: bytes
+    """Canonical JSON, as given."""
+    saved: int = 0
+    """The store's clock, when it was last saved."""
+    codec: str = ""
+    """How the contract is packed, in a row as it is stored."""
+    key_id: str = ""
 
 
 class Snapshot(NamedTuple):

@@ -49,6 +49,8 @@ def _unanswerable(body: b.RequestAnswered, row: RunRow, request: RequestRow | No
         return AlreadyAnswered(request=request.id, status=request.status, by=request.by or "")
     if request.expires is not None and request.expires <= now:
         return Expired(request=request.id, expired_at=request.expires)
+    if row.cancelling and request.kind != "compensation":
+        return _wrong(row, f"an answer to {request.id}")
     if body.digest != request.digest:
         return WrongState(run=row.id, status="asking for something else now", wanted=f"this answer to {request.id}")
     return None

@@ -37,9 +37,20 @@ from limpet.stores.blobs import (
 )
 from limpet.stores.cipher import Cipher, MasterKeys, rotated
 from limpet.stores.handover import Handover, Threads
-from limpet.stores.privacy import hide_filter, hide_row, reveal_request, reveal_row
+from limpet.stores.privacy import hide_filter, hide_row, reveal_contract, reveal_request, reveal_row
 from limpet.stores.rebuild import Derived, derive, differences
-from limpet.stores.rows import Feed, Late, Page, RequestFilter, RequestRow, RunFilter, RunRow, Snapshot, WorkerRow
+from limpet.stores.rows import (
+    ContractRow,
+    Feed,
+    Late,
+    Page,
+    RequestFilter,
+    RequestRow,
+    RunFilter,
+    RunRow,
+    Snapshot,
+    WorkerRow,
+)
 from limpet.stores.search import says
 from limpet.stores.watch import Watch, Watching
 from limpet.stores.writer import Writer
@@ -213,6 +224,13 @@ class Store:
     async def drop_snapshots(self, run: str, seqs: Sequence[int]) -> None:
         """Delete snapshots; no answer changes."""
         await self._writer.submit(ops.DropSnapshots(run=run, seqs=tuple(seqs)))
+
+    async def save_contracts(self, rows: Sequence[ContractRow]) -> None:
+        """Keep what agents take and give, by agent and version; one whose hash is as stored is not written again."""
+        for row in rows:
+            ops.check_contract(row)
+        if rows:
+            await self._writer.submit(ops.SaveContracts(rows=tuple(rows)))
 
     async def keep_late(self, events: Sequence[Sealed], *, blobs: Sequence[Blob] = ()) -> None:
         """Keep what a superseded worker still has, beside the log."""
@@ -400,6 +418,10 @@ class Store:
         """What came too late for a run."""
         return await self._handover.call(lambda: self._backend.late(run))
 
+    async def contracts(self, agent: str | None = None) -> list[ContractRow]:
+        """What an agent takes and gives, or all of them, by agent, then by when it was saved, then by version."""
+        return await self._handover.call(lambda: self._contracts(agent))
+
     async def feed(self, after: str = "", *, limit: int = LARGEST_PAGE) -> Feed:
         """Events of all streams after a place, each exactly once and none missed; go on from the page's `next`."""
         _check_page(limit)
@@ -474,6 +496,10 @@ class Store:
         if found is None:
             raise NotFound(what="blob", id=blob)
         return found
+
+    def _contracts(self, agent: str | None) -> list[ContractRow]:
+        rows = [reveal_contract(self.codec, row) for row in self._backend.contracts(agent)]
+        return sorted(rows, key=lambda row: (row.agent, row.saved, row.version))
 
     def _feed(self, after: str, limit: int) -> Feed:
         page = self._backend.feed(after, limit)

@@ -18,7 +18,7 @@ from limpet.state import ENDED
 from limpet.stores import appending, claiming, ops
 from limpet.stores.backend import Blocked, Misfit, Outcome, Tables
 from limpet.stores.blobs import Blob
-from limpet.stores.privacy import hide_row
+from limpet.stores.privacy import hide_contract, hide_row
 from limpet.stores.project import new_row
 from limpet.stores.rebuild import derive
 from limpet.stores.rows import Late, RunRow, Snapshot
@@ -214,10 +214,18 @@ def _drop_snapshots(tx: Transaction, op: ops.DropSnapshots) -> None:
     tx.tables.drop_snapshots(tx.row(op.run).number, op.seqs)
 
 
+def _save_contracts(tx: Transaction, op: ops.SaveContracts) -> None:
+    now = tx.tables.now()
+    last = {(row.agent, row.version): row for row in op.rows}
+    tx.tables.save_contracts([hide_contract(tx.codec, replace(row, saved=now)) for row in last.values()])
+
+
 def _keep_late(tx: Transaction, op: ops.KeepLate) -> None:
     rows = [tx.row(sealed.event.run) for sealed in op.events]
     tx.bring(op.blobs, references(sealed.body for sealed in op.events))
     for row, sealed in zip(rows, op.events, strict=True):
+        if [event.hash for event in tx.tables.events(row, sealed.event.seq - 1, 1)] == [sealed.event.hash]:
+            continue  # it came in time, and only its reply was lost
         tx.tables.save_late(row.number, Late(sealed.event, tx.tables.now()))
         tx.refer(row.number, [tx.blobs[blob] for blob in blobs_of(sealed.body) if blob in tx.blobs])
 
@@ -289,6 +297,7 @@ _PERFORM: dict[type[ops.Op[Any]], Callable[[Transaction, Any], object]] = {
     ops.Retire: claiming.retire,
     ops.SaveSnapshot: _save_snapshot,
     ops.DropSnapshots: _drop_snapshots,
+    ops.SaveContracts: _save_contracts,
     ops.KeepLate: _keep_late,
     ops.PutChunk: _put_chunk,
     ops.EndUpload: _end_upload,

@@ -22,7 +22,17 @@ from limpet.stores import Create, RunFilter, Store
 from limpet.stores.blobs import CHUNK, pack_blob
 from limpet.stores.cipher import CIPHER, NONCE_BYTES, Cipher, MasterKeys, rotated
 from limpet.stores.conformance import Harness, World
-from limpet.stores.conformance.suite import Owner, answered, asked, completed, created, gave, signalled, started
+from limpet.stores.conformance.suite import (
+    Owner,
+    answered,
+    asked,
+    completed,
+    contract,
+    created,
+    gave,
+    signalled,
+    started,
+)
 from limpet.stores.memory import MemoryBackend
 from limpet.stores.rows import KeyRow
 from limpet.stores.sqlite import SqliteBackend
@@ -408,9 +418,26 @@ async def test_a_swapped_snapshot_is_as_good_as_none(tmp_path: Path) -> None:
         assert await world.store.snapshot("r1") is None
 
 
+async def test_a_swapped_contract_is_refused(tmp_path: Path) -> None:
+    """Of another agent, of another version, and of names that look alike when they are put together."""
+    rows = [contract("a"), contract("b"), contract("a", "2"), contract("a:2", "1"), contract("a", "2:1")]
+    for column in ("contract", "hash"):
+        path = tmp_path / f"{column}.db"
+        async with encrypted(path) as world:
+            await world.store.save_contracts(rows)
+            for one, two in ((1, 2), (1, 3), (4, 5)):
+                swap(path, "limpet_contracts", column, f"rowid = {one}", f"rowid = {two}")
+                with pytest.raises(Tampered, match="its contract"):
+                    await world.store.contracts("a")
+                swap(path, "limpet_contracts", column, f"rowid = {one}", f"rowid = {two}")
+            assert len(await world.store.contracts()) == 5
+
+
 @pytest.mark.parametrize(
     "statement",
     [
+        "UPDATE limpet_contracts SET codec = '', key_id = '', contract = '{}'",
+        "UPDATE limpet_contracts SET hash = 'readable'",
         "UPDATE limpet_events SET codec = 'json', key_id = '', body = '{}' WHERE seq = 1",
         "UPDATE limpet_streams SET goal = 'readable'",
         """UPDATE limpet_streams SET labels = '{"team":"north"}'""",
@@ -421,9 +448,10 @@ async def test_readable_rows_in_an_encrypted_store_are_refused(tmp_path: Path, s
     path = tmp_path / "limpet.db"
     async with encrypted(path) as world:
         await world.create()
+        await world.store.save_contracts([contract()])
         change(path, statement.replace("'{}'", "x'7b7d'"))
         with pytest.raises(Tampered):
-            await asyncio.gather(world.bodies(), world.store.get("r1"))
+            await asyncio.gather(world.bodies(), world.store.get("r1"), world.store.contracts())
 
 
 async def test_a_readable_chunk_is_refused(tmp_path: Path) -> None:
@@ -540,6 +568,19 @@ async def test_an_open_store_learns_a_new_key_when_it_reads(tmp_path: Path) -> N
                 assert [other.decode(event) for event in (await other.feed(end)).events] == await world.bodies(run)
 
 
+async def test_a_rotated_key_does_not_make_a_contract_new(tmp_path: Path) -> None:
+    """It is known by its hash, which looks the same for ever; what is new is read by a store that has not rotated."""
+    async with encrypted(tmp_path / "limpet.db") as world:
+        other = await world.another()
+        await world.store.save_contracts([contract()])
+        before = await world.store.contracts()
+        await world.store.rotate_keys()
+        world.advance("1s")
+        await world.store.save_contracts([contract(), contract("b")])
+        assert await other.contracts("a") == before
+        assert [row.contract for row in await other.contracts("b")] == [contract("b").contract]
+
+
 async def test_a_store_that_has_not_rotated_goes_on_writing(tmp_path: Path) -> None:
     """With the key that it has; everybody can read that."""
     async with encrypted(tmp_path / "limpet.db") as world:
@@ -608,6 +649,7 @@ PLACES = {
     "limpet_requests": "SELECT count(*) FROM limpet_requests WHERE instr(digest, :text)",
     "limpet_snapshots": "SELECT count(*) FROM limpet_snapshots WHERE instr(data, :bytes)",
     "limpet_late": "SELECT count(*) FROM limpet_late WHERE instr(body, :bytes)",
+    "limpet_contracts": "SELECT count(*) FROM limpet_contracts WHERE instr(contract, :bytes)",
     "limpet_chunks": "SELECT count(*) FROM limpet_chunks WHERE instr(data, :bytes)",
 }
 
@@ -654,6 +696,7 @@ async def say_everywhere(store: Store) -> None:
     await store.tell("r1", answer, actor="ann")
     await store.tell("r1", signalled(value={MARKER: MARKER}, command="c2"), actor="ann")
     await store.save_snapshot("r1", owner.head, MARKER.encode())
+    await store.save_contracts([contract(takes=MARKER)])
     await store.keep_late(owner.seal(completed(output=MARKER)))
     message = b.MessageAdded(message="m1", role="user", content=said)
     conversation = Create(run="c1", bodies=(b.ConversationCreated(labels=labels), message), actor="test")

@@ -31,7 +31,7 @@ from limpet.events import inline
 from limpet.events.parts import StatePatch
 from limpet.stores import RequestFilter, RunFilter, Store, WorkerRow
 from limpet.stores.cipher import MasterKeys
-from limpet.stores.conformance.suite import LEASE, Harness, World, asked, completed, created, signalled
+from limpet.stores.conformance.suite import LEASE, Harness, World, asked, completed, contract, created, signalled
 from limpet.stores.postgres import PostgresBackend
 from limpet.stores.postgres.connection import Address, Server, Standing
 from limpet.stores.processes import has_ended, this_process
@@ -145,6 +145,16 @@ async def test_a_newer_schema_is_refused(postgres_schema: str) -> None:
         sql(postgres_schema, "UPDATE meta SET value = '99' WHERE name = 'schema'")
     with pytest.raises(SchemaTooNew):
         await Store(PostgresBackend(postgres_schema)).open()
+
+
+async def test_a_contract_that_is_there_costs_no_write(postgres_schema: str) -> None:
+    """Its row is not even locked."""
+    async with world_at(postgres_schema) as world:
+        seen = []
+        for row in (contract(), contract(), contract(takes="number")):
+            await world.store.save_contracts([row])
+            seen.append(sql(postgres_schema, "SELECT xmin::text, xmax::text FROM contracts"))
+        assert seen[0] == seen[1] != seen[2]
 
 
 # The feed
@@ -458,6 +468,7 @@ async def test_nothing_can_be_read_in_the_files(own_server: PostgresServer, encr
         await owner.append(output, b.StatePatched(name="p#1", patch=StatePatch(goal=MARKER)), blobs=blobs)
         await owner.append(asked("q1", question=MARKER, context=inline(MARKER)))
         await world.store.save_snapshot("r1", owner.head, MARKER.encode())
+        await world.store.save_contracts([contract(takes=MARKER)])
         await world.store.tell("r1", signalled(value=MARKER), actor="ann")
         assert (await world.store.get("r1")).goal == MARKER
     own_server.sql("CHECKPOINT")

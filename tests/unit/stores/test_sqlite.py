@@ -16,7 +16,7 @@ from limpet.events import AnyBody
 from limpet.stores import Store, WorkerRow
 from limpet.stores.blobs import Blob
 from limpet.stores.conformance import Harness, World
-from limpet.stores.conformance.suite import completed, created, started
+from limpet.stores.conformance.suite import completed, contract, created, started
 from limpet.stores.ops import Work
 from limpet.stores.sql import load
 from limpet.stores.sqlite import SqliteBackend, backend
@@ -41,7 +41,7 @@ async def test_a_newer_schema_is_refused_and_left_alone(tmp_path: Path) -> None:
     db.close()
     with pytest.raises(SchemaTooNew) as error:
         await open_store(f"sqlite:///{path}").open()
-    assert (error.value.found, error.value.known) == (99, 1)
+    assert (error.value.found, error.value.known) == (99, 2)
 
 
 async def test_every_connection_is_durable_and_strict(tmp_path: Path) -> None:
@@ -81,6 +81,19 @@ async def test_a_foreign_transaction_is_waited_for(tmp_path: Path) -> None:
         other.execute("COMMIT")
         _, fresh = await creating
         assert fresh
+        other.close()
+
+
+async def test_a_contract_that_is_there_costs_no_write(tmp_path: Path) -> None:
+    """Nobody else has to look again when an app opens with what it had."""
+    path = tmp_path / "limpet.db"
+    async with open_store(f"sqlite:///{path}") as store:
+        other = apsw.Connection(str(path))
+        seen = []
+        for row in (contract(), contract(), contract(takes="number")):
+            await store.save_contracts([row])
+            seen.append(other.pragma("data_version"))
+        assert seen[0] == seen[1] != seen[2]
         other.close()
 
 

@@ -9,7 +9,7 @@ from importlib import import_module
 from limpet.errors import AlreadyAnswered
 from limpet.events import Head, seal_all
 from limpet.stores import Extend, Missed, Store, WorkerRow
-from limpet.stores.conformance.suite import LEASE, answered, created, started
+from limpet.stores.conformance.suite import LEASE, answered, contract, created, started
 
 
 async def create(store: Store, place: str, count: str) -> str:
@@ -69,7 +69,14 @@ async def extend(store: Store, place: str, count: str) -> str:
     return str(landed)
 
 
-JOBS = {job.__name__: job for job in (create, create_same, claim, claim_and_die, answer, extend)}
+async def save_contracts(store: Store, place: str, count: str) -> str:
+    """Save contracts that everybody else saves too, some from the last to the first; how many there are then."""
+    rows = [contract(f"a{number:03}") for number in range(int(count))]
+    await store.save_contracts(rows if int(place) % 2 else rows[::-1])
+    return str(len(await store.contracts()))
+
+
+JOBS = {job.__name__: job for job in (create, create_same, claim, claim_and_die, answer, extend, save_contracts)}
 
 
 async def main(factory: str, argument: str, job: str, *rest: str) -> None:

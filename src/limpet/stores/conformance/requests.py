@@ -13,7 +13,7 @@ from limpet.errors import (
 )
 from limpet.events import bodies as b
 from limpet.events.parts import Failure
-from limpet.stores import Missed, RequestFilter, RequestRow
+from limpet.stores import Appended, Missed, RequestFilter, RequestRow
 from limpet.stores.conformance.suite import (
     Owner,
     World,
@@ -184,6 +184,43 @@ async def an_approval_is_used_once(world: World) -> None:
     assert (await _request(world)).status == "used"
     await expect(WrongState, owner.send(owner.extend(_granted("q1"))))
     assert (await owner.row()).head == owner.head
+
+
+@behaviour()
+async def the_use_of_an_approval_may_be_repeated(world: World) -> None:
+    """A worker that did not hear that its step began can send that again: it used the approval once."""
+    owner = await world.own()
+    await owner.append(asked("q1", kind="approval"))
+    yes = b.RequestAnswered(command="c1", request="q1", decision="approved", by="ann")
+    owner.head = await world.store.tell("r1", yes, actor="ann")
+    leg = owner.extend(_granted("q1"))
+    await world.store.append(leg)
+    assert isinstance(await world.store.append(leg), Appended)
+    assert (await world.kinds()).count("step.started") == 1
+
+
+@behaviour()
+async def an_approval_is_used_in_its_time(world: World) -> None:
+    """By the store's clock, in the append of the step: one that was given and not used in time is worth nothing."""
+    owner = await world.own()
+    expires = await world.store.now() + 10_000_000
+    await owner.append(asked("q1", kind="approval", expires=expires))
+    yes = b.RequestAnswered(command="c1", request="q1", decision="approved", by="ann")
+    owner.head = await world.store.tell("r1", yes, actor="ann")
+    world.advance("10s")
+    await expect(Expired, owner.send(owner.extend(_granted("q1"))))
+    assert (await owner.row()).head == owner.head
+
+
+@behaviour()
+async def a_run_that_is_being_cancelled_takes_no_answer(world: World) -> None:
+    """Its code is not entered again, so nobody would act on it; but undoing may need a person's word."""
+    owner = await world.own()
+    await owner.append(asked("q1"), asked("q2", kind="compensation", name="undo/1/request#1"))
+    await world.store.tell("r1", b.CancelRequested(command="c1", reason="enough"), actor="ann")
+    await expect(WrongState, world.store.tell("r1", answered("q1", command="c2"), actor="ann"))
+    await world.store.tell("r1", answered("q2", command="c3"), actor="ann")
+    assert [row.id for row in await world.store.requests()] == ["q1"]
 
 
 @behaviour()

@@ -10,13 +10,15 @@ from typing import Any, Literal, Self, TypeVar
 
 from limpet.clock import FrozenClock, microseconds
 from limpet.errors import LimpetError, NotFound
-from limpet.events import AnyBody, Event, Head, Payload, Sealed, Wait, inline, seal_all
+from limpet.events import AnyBody, Event, Head, Payload, Sealed, Wait, canonical, inline, seal_all
 from limpet.events import bodies as b
+from limpet.events.values import digest
 from limpet.stores import (
     Appended,
     Backend,
     Capabilities,
     Claimed,
+    ContractRow,
     Extend,
     Handover,
     Missed,
@@ -245,7 +247,7 @@ class Owner:
         return await self._store.get(self.run)
 
 
-# Bodies that behaviours use
+# What behaviours write
 
 
 def created(agent: str = "a", input: Payload | None = None, **more: Any) -> b.RunCreated:
@@ -285,3 +287,9 @@ def answered(request: str = "q1", by: str = "ann", command: str = "c1") -> b.Req
 def signalled(name: str = "go", value: object = None, command: str = "c1") -> b.SignalReceived:
     """Something was sent."""
     return b.SignalReceived(command=command, signal=name, value=inline(value))
+
+
+def contract(agent: str = "a", version: str = "1", takes: str = "string") -> ContractRow:
+    """What an agent takes; whatever its name is, it can be said."""
+    said = {"agent": ascii(agent), "version": ascii(version), "input": {"takes": takes}}
+    return ContractRow(agent=agent, version=version, hash=digest(said), contract=canonical(said))

@@ -355,6 +355,27 @@ ON CONFLICT (run, hash) DO NOTHING
 -- name: late
 SELECT {event}, e.kept FROM {schema}.late AS e WHERE e.run = %b::bigint ORDER BY e.position
 
+-- name: save_contracts
+-- One of the same hash is not even locked: apps that open with what is there already do not queue. The others are taken
+-- in one order by everybody.
+INSERT INTO {schema}.contracts (agent, version, hash, contract, saved, codec, key_id)
+SELECT w.* FROM unnest(
+    %b::text[], %b::text[], %b::text[], %b::bytea[], %b::bigint[], %b::text[], %b::text[]
+) AS w (agent, version, hash, contract, saved, codec, key_id)
+WHERE NOT EXISTS (
+    SELECT 1 FROM {schema}.contracts AS c WHERE c.agent = w.agent AND c.version = w.version AND c.hash = w.hash
+)
+ORDER BY w.agent COLLATE "C", w.version COLLATE "C"
+ON CONFLICT (agent, version) DO UPDATE SET hash = excluded.hash, contract = excluded.contract, saved = excluded.saved,
+    codec = excluded.codec, key_id = excluded.key_id
+    WHERE contracts.hash <> excluded.hash
+
+-- name: contracts
+SELECT agent, version, hash, contract, saved, codec, key_id FROM {schema}.contracts
+
+-- name: contracts_of
+{contracts} WHERE agent = %b::text
+
 -- name: put_blobs
 -- A blob that is there and loose begins its time anew; one that is referred to is left alone.
 INSERT INTO {schema}.blobs (id, size, name, loose_since)

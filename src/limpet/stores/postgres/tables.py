@@ -30,7 +30,7 @@ from limpet.stores.postgres.connection import Connection, Lent, again, query
 from limpet.stores.postgres.text import plain, safe
 from limpet.stores.postgres.wire import Wire
 from limpet.stores.processes import has_ended, this_process
-from limpet.stores.rows import KeyRow, Late, RequestRow, RunRow, Snapshot, WorkerRow
+from limpet.stores.rows import ContractRow, KeyRow, Late, RequestRow, RunRow, Snapshot, WorkerRow
 
 __all__ = ["Living", "Means", "PostgresTables"]
 
@@ -403,6 +403,10 @@ class PostgresTables:
     def save_late(self, number: int, late: Late) -> None:
         """Keep what came too late, once."""
         self._query("save_late", number, late.time, *safe(astuple(late.event)[1:]))
+
+    def save_contracts(self, rows: Sequence[ContractRow]) -> None:
+        """Insert contracts, or replace those whose hash is another: one statement."""
+        self._many("save_contracts", [astuple(row) for row in rows])
 
     @contextmanager
     def lend(self) -> Iterator[Connection]:

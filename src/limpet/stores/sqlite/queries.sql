@@ -210,6 +210,20 @@ VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12) ON CONFLICT DO NOTHIN
 -- name: late
 SELECT {event}, e.kept FROM limpet_late AS e WHERE e.run = ?1 ORDER BY e.position
 
+-- name: save_contract
+-- One of the same hash is left as it is.
+INSERT INTO limpet_contracts (agent, version, hash, contract, saved, codec, key_id)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
+ON CONFLICT (agent, version) DO UPDATE SET hash = excluded.hash, contract = excluded.contract, saved = excluded.saved,
+    codec = excluded.codec, key_id = excluded.key_id
+    WHERE hash <> excluded.hash
+
+-- name: contracts
+SELECT agent, version, hash, contract, saved, codec, key_id FROM limpet_contracts
+
+-- name: contracts_of
+{contracts} WHERE agent = ?1
+
 -- name: rewrite
 UPDATE limpet_streams
 SET type = ?2, agent = ?3, agent_version = ?4, status = ?5, waits = ?6, ready_at = ?7, seq = ?8, hash = ?9, time = ?10,

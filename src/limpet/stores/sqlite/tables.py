@@ -21,7 +21,7 @@ from limpet.stores.columns import (
     saved_columns,
     worker_of,
 )
-from limpet.stores.rows import KeyRow, Late, RequestRow, RunRow, Snapshot, WorkerRow
+from limpet.stores.rows import ContractRow, KeyRow, Late, RequestRow, RunRow, Snapshot, WorkerRow
 from limpet.stores.sqlite.locks import WorkerLocks
 
 __all__ = ["SqliteTables"]
@@ -323,6 +323,10 @@ class SqliteTables:
     def save_late(self, number: int, late: Late) -> None:
         """Keep what came too late, once."""
         self._run("save_late", number, late.time, *astuple(late.event)[1:])
+
+    def save_contracts(self, rows: Sequence[ContractRow]) -> None:
+        """Insert contracts, or replace those whose hash is another."""
+        self._many("save_contract", [astuple(row) for row in rows])
 
     @contextmanager
     def lend(self) -> Iterator[apsw.Connection]:

@@ -1,0 +1,79 @@
+"""Agents by name: their code is elsewhere, and their contract, which a store keeps, is all that is known of them."""
+
+from typing import Any
+
+from msgspec import convert
+
+from limpet.engine.agents import Agent, Rules
+from limpet.engine.schema import faults
+from limpet.engine.shapes import Shape
+from limpet.errors import InvalidValue, NotFound
+from limpet.events import Limits, canonical
+from limpet.events.values import parse
+from limpet.stores import ContractRow, Store
+
+__all__ = ["Distant", "contract_row", "find_agent"]
+
+
+class Described(Shape):
+    """Values that a JSON Schema describes."""
+
+    def __init__(self, schema: dict[str, Any]) -> None:
+        super().__init__(Any)
+        self._schema = schema
+
+    def load(self, plain: Any) -> Any:
+        """The value itself, if it fits."""
+        if found := faults(plain, self._schema):
+            raise InvalidValue(path="$", reason="; ".join(found))
+        return plain
+
+    def faults(self, plain: Any) -> tuple[str, ...]:
+        """Everything that is wrong with a value, each with its path."""
+        return tuple(faults(plain, self._schema))
+
+    def schema(self) -> dict[str, Any]:
+        """As it was given."""
+        return self._schema
+
+
+class Distant(Agent[Any, Any]):
+    """An agent whose code is in another process or deployment."""
+
+    def __init__(self, contract: dict[str, Any], hash: str) -> None:
+        said = contract["rules"]
+        rules = Rules(
+            version=contract["version"],
+            steps=said["steps"],
+            deadline=said["deadline_us"],
+            budget=None if said["budget"] is None else convert(said["budget"], Limits),
+            exclusive=said["exclusive"],
+        )
+        super().__init__(_elsewhere, contract["agent"], rules)
+        self.input_shape, self.output_shape = Described(contract["input"]), Described(contract["output"])
+        self.contract_hash = hash
+        self._contract = contract
+
+    def contract(self) -> dict[str, Any]:
+        """As it was stored."""
+        return self._contract
+
+
+async def _elsewhere(run: Any, input: Any) -> Any:  # noqa: ARG001
+    """Its code is not here."""
+    raise AssertionError
+
+
+def contract_row(agent: Agent[Any, Any]) -> ContractRow:
+    """An agent's contract, as a store keeps it."""
+    return ContractRow(
+        agent=agent.name, version=agent.version, hash=agent.contract_hash, contract=canonical(agent.contract())
+    )
+
+
+async def find_agent(store: Store, name: str) -> Agent[Any, Any]:
+    """The agent of this name, as its newest contract describes it."""
+    rows = await store.contracts(name)
+    if not rows:
+        raise NotFound(what="agent", id=name)
+    return Distant(parse(rows[-1].contract), rows[-1].hash)

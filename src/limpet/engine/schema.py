@@ -1,0 +1,148 @@
+"""Whether a value fits a JSON Schema: the parts of it that declared types use. Nothing is ever fetched."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from datetime import date, datetime, time
+from typing import Any
+
+from limpet.events import canonical
+
+__all__ = ["faults"]
+
+Schema = Mapping[str, Any]
+# Definitions that refer to nothing but each other never end.
+MOST_REFERENCES = 100
+_TYPES: Mapping[str, Callable[[Any], bool]] = {
+    "null": lambda value: value is None,
+    "boolean": lambda value: isinstance(value, bool),
+    "integer": lambda value: isinstance(value, int) and not isinstance(value, bool),
+    "number": lambda value: isinstance(value, int | float) and not isinstance(value, bool),
+    "string": lambda value: isinstance(value, str),
+    "array": lambda value: isinstance(value, list),
+    "object": lambda value: isinstance(value, dict),
+}
+_SIZES: Mapping[type, str] = {str: "Length", list: "Items", dict: "Properties"}
+_UUID = re.compile(r"[0-9a-f]{8}(-?[0-9a-f]{4}){3}-?[0-9a-f]{12}", re.IGNORECASE)
+_FORMATS: Mapping[str, Callable[[str], object]] = {
+    "date-time": datetime.fromisoformat,
+    "date": date.fromisoformat,
+    "time": time.fromisoformat,
+}
+
+
+def faults(value: Any, schema: Schema) -> list[str]:
+    """What is wrong with a value, each with its path, in words; nothing if it fits."""
+    try:
+        return list(_faults(value, schema, schema, "$"))
+    except RecursionError:
+        return ["$ is described by a schema that never ends"]
+
+
+def _faults(value: Any, schema: Schema, root: Schema, path: str) -> Iterator[str]:
+    found = _resolved(schema, root)
+    if found is None:
+        yield f"{path} is described by {schema['$ref']}, which is not there"
+        return
+    schema = found
+    yield from _alternatives(value, schema, root, path)
+    kinds = schema.get("type")
+    kinds = [kinds] if isinstance(kinds, str) else kinds
+    if kinds is not None and not any(_TYPES.get(kind, lambda _: True)(value) for kind in kinds):
+        yield f"{path} is not of type {' or '.join(kinds)}"
+        return
+    for wrong in _CHECKS:
+        yield from (f"{path} {each}" for each in wrong(value, schema))
+    if isinstance(value, dict):
+        yield from _members(value, schema, root, path)
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _faults(item, _item_schema(schema, index), root, f"{path}[{index}]")
+
+
+def _alternatives(value: Any, schema: Schema, root: Schema, path: str) -> Iterator[str]:
+    for word in ("anyOf", "oneOf"):
+        if word in schema and all(list(_faults(value, each, root, path)) for each in schema[word]):
+            yield f"{path} fits none of its alternatives"
+    for each in schema.get("allOf", ()):
+        yield from _faults(value, each, root, path)
+    if "not" in schema and not list(_faults(value, schema["not"], root, path)):
+        yield f"{path} is what it must not be"
+
+
+def _choice(value: Any, schema: Schema) -> Iterator[str]:
+    if "enum" in schema and value not in schema["enum"]:
+        yield f"is none of {schema['enum']}"
+    if "const" in schema and value != schema["const"]:
+        yield f"is not {schema['const']!r}"
+
+
+def _number(value: Any, schema: Schema) -> Iterator[str]:
+    if not _TYPES["number"](value):
+        return
+    if value < schema.get("minimum", value) or value > schema.get("maximum", value):
+        yield "is out of bounds"
+    if value <= schema.get("exclusiveMinimum", value - 1) or value >= schema.get("exclusiveMaximum", value + 1):
+        yield "is out of bounds"
+    if "multipleOf" in schema and not float(value / schema["multipleOf"]).is_integer():
+        yield f"is no multiple of {schema['multipleOf']}"
+
+
+def _size(value: Any, schema: Schema) -> Iterator[str]:
+    kind = _SIZES.get(type(value))
+    if kind and not schema.get(f"min{kind}", 0) <= len(value) <= schema.get(f"max{kind}", len(value)):
+        yield "is too short or too long"
+    if isinstance(value, list) and schema.get("uniqueItems") and len(set(map(canonical, value))) < len(value):
+        yield "has an item twice"
+
+
+def _text(value: Any, schema: Schema) -> Iterator[str]:
+    if not isinstance(value, str):
+        return
+    if "pattern" in schema and re.search(schema["pattern"], value) is None:
+        yield f"does not match {schema['pattern']}"
+    read = _FORMATS.get(schema.get("format", ""))
+    try:
+        if read is not None:
+            read(value)
+        elif schema.get("format") == "uuid" and not _UUID.fullmatch(value):
+            yield "is no uuid"
+    except ValueError:
+        yield f"is no {schema['format']}"
+
+
+_CHECKS = (_choice, _number, _size, _text)
+
+
+def _members(value: dict[str, Any], schema: Schema, root: Schema, path: str) -> Iterator[str]:
+    known, more = schema.get("properties", {}), schema.get("additionalProperties", True)
+    for name in schema.get("required", ()):
+        if name not in value:
+            yield f"{path}.{name} is missing"
+    for name, member in value.items():
+        if name in known:
+            yield from _faults(member, known[name], root, f"{path}.{name}")
+        elif more is False:
+            yield f"{path}.{name} is not known"
+        elif isinstance(more, Mapping):
+            yield from _faults(member, more, root, f"{path}.{name}")
+
+
+def _item_schema(schema: Schema, index: int) -> Schema:
+    first = schema.get("prefixItems", [])
+    found: Any = first[index] if index < len(first) else schema.get("items", {})
+    return found if isinstance(found, Mapping) else {}
+
+
+def _resolved(schema: Schema, root: Schema) -> Schema | None:
+    """The schema with the definition that it refers to, if that is there."""
+    for _ in range(MOST_REFERENCES):
+        if "$ref" not in schema:
+            return schema
+        found: Any = root
+        for part in schema["$ref"].removeprefix("#").split("/"):
+            if part:
+                found = found.get(part.replace("~1", "/").replace("~0", "~")) if isinstance(found, Mapping) else None
+        if not isinstance(found, Mapping):
+            return None
+        schema = {**found, **{key: each for key, each in schema.items() if key != "$ref"}}
+    return None

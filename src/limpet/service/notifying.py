@@ -1,0 +1,60 @@
+"""The built-in agent that tells people of requests: once for each channel, again until it was taken.
+
+What is kept in its log is which request and which channel; the address and its secret are this process's own.
+"""
+
+import asyncio
+import inspect
+from dataclasses import asdict
+from typing import Any
+
+from limpet.clock import Clock
+from limpet.engine.agents import Agent, Rules
+from limpet.engine.call import idempotency_key
+from limpet.engine.notices import AGENT
+from limpet.engine.run import Run
+from limpet.engine.tools import Tool
+from limpet.engine.traits import Traits
+from limpet.engine.views import Request
+from limpet.events.values import encode
+from limpet.policy.retry import Retry
+from limpet.service.settings import Channel
+from limpet.service.views import request_of
+from limpet.service.webhooks import Webhook
+from limpet.stores import RequestFilter, Store
+
+__all__ = ["notifier"]
+
+# About a day, at last once an hour.
+PATIENCE = Retry(40, first="1s", cap="1h")
+ONE_TRY = 60_000_000
+
+
+def notifier(store: Store, clock: Clock, name: str, channel: Channel) -> Agent[Any, Any]:
+    """The agent for one channel, which only those serve who know it."""
+
+    async def tell(request: str) -> str:
+        found = await _open(store, request)
+        if found is None:
+            return "it was decided meanwhile"
+        if isinstance(channel, Webhook):
+            body, key = encode(asdict(found)), idempotency_key()
+            await asyncio.to_thread(channel.deliver, body, key=key, now=clock.now())
+        elif inspect.iscoroutinefunction(channel):
+            await channel(found)
+        else:
+            await asyncio.to_thread(channel, found)
+        return "told"
+
+    tool: Tool[..., Any, Any] = Tool(tell, AGENT, Traits(effect="idempotent", retry=PATIENCE, timeout=ONE_TRY))
+
+    async def notify(run: Run, told: dict[str, Any]) -> str:
+        result: str = await run.step(tool, told["request"])
+        return result
+
+    return Agent(notify, AGENT, Rules(version=name))
+
+
+async def _open(store: Store, request: str) -> Request | None:
+    rows = await store.requests(RequestFilter(id=request))
+    return await request_of(store, rows[0]) if rows else None

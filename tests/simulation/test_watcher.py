@@ -1,0 +1,212 @@
+"""The invariants can fail: each is named when the engine, the store or what is read of it is not as it should be."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+import limpet
+from limpet.engine import drive
+from limpet.engine.duty import Duty, Time
+from limpet.engine.execution import Execution
+from limpet.engine.permits import Permits
+from limpet.engine.tools import Tool
+from limpet.events import Event, inline
+from limpet.events import bodies as b
+from limpet.policy import risk
+from limpet.service.app import App
+from tests.simulation import invariants
+from tests.simulation.invariants import Watcher, check_end
+from tests.simulation.world import World, simulate
+
+Seen = tuple[Event, Any, int]
+Change = Callable[[Seen], list[Seen]]
+
+
+def again(seen: Seen) -> list[Seen]:
+    """It happens twice."""
+    return [seen, (replace(seen[0], seq=seen[0].seq + 1), *seen[1:])]
+
+
+def lost(_: Seen) -> list[Seen]:
+    """It does not happen."""
+    return []
+
+
+def under(**envelope: Any) -> Change:
+    """Something else is in its envelope."""
+    return lambda seen: [(replace(seen[0], **envelope), *seen[1:])]
+
+
+def saying(**body: Any) -> Change:
+    """It says something else."""
+    return lambda seen: [(seen[0], replace(seen[1], **body), seen[2])]
+
+
+def another_key(seen: Seen) -> list[Seen]:
+    """A retry under another name."""
+    return saying(key=f"{seen[1].key}0")(seen)
+
+
+def of_something_else(seen: Seen) -> list[Seen]:
+    """The same digest for other arguments."""
+    more = (replace(seen[0], seq=seen[0].seq + 1), replace(seen[1], request="more", args=inline({"n": 0})), seen[2])
+    return [seen, more]
+
+
+def other_arguments(seen: Seen) -> list[Seen]:
+    """Not those that were approved."""
+    return saying(args=inline({**seen[1].args.value(), "cents": 1}))(seen)
+
+
+def an_hour_early(seen: Seen) -> list[Seen]:
+    """By the store's clock."""
+    return [(*seen[:2], seen[2] - 3600 * 1_000_000)]
+
+
+def ended(seen: Seen) -> list[Seen]:
+    """The run completes instead."""
+    body = b.RunCompleted(output=inline(None))
+    return [(replace(seen[0], kind="run.completed"), body, seen[2])]
+
+
+def is_once(body: Any) -> bool:
+    return isinstance(body, b.StepStarted) and body.effect == "once"
+
+
+def of(*kinds: type) -> Callable[[Any], bool]:
+    return lambda body: isinstance(body, kinds)
+
+
+STRANGE: list[tuple[str, Callable[[Any], bool], Change]] = [
+    ("I2", of(b.StepCompleted), lost),
+    ("I2", of(b.StepStarted), under(time=0)),
+    ("I2", lambda body: isinstance(body, b.WaitEnded) and body.how == "fired", again),
+    ("I3", of(b.RunClaimed), under(fence=0)),
+    ("I3", of(b.StepCompleted), under(fence=0)),
+    ("I3", of(b.StepCompleted), under(actor="somebody else")),
+    ("I4", is_once, again),
+    ("I4", lambda body: isinstance(body, b.StepStarted) and body.attempt == 2 and bool(body.key), another_key),
+    ("I5", of(b.RunCompleted), again),
+    ("I6", of(b.RequestAnswered), again),
+    ("I6", lambda body: isinstance(body, b.RequestOpened) and body.kind == "approval", of_something_else),
+    ("I6", lambda body: isinstance(body, b.RequestAnswered) and body.decision == "approved", saying(digest="other")),
+    ("I6", lambda body: isinstance(body, b.StepStarted) and body.grant is not None, saying(grant=None)),
+    ("I6", lambda body: isinstance(body, b.StepStarted) and body.grant is not None, other_arguments),
+    ("I9", is_once, saying(key="r9:step_1:sim_mail:0")),
+    ("I9", is_once, saying(args=inline({"n": 9000}))),
+    ("I9", of(b.RequestAnswered), saying(request="another")),
+    ("I9", of(b.AgentReturned), saying(run="r9.sim_child-1")),
+    (
+        "I11",
+        lambda body: isinstance(body, b.StepUnknown) and body.reason == "died",
+        lambda seen: [seen, *ended(again(seen)[1])],
+    ),
+    ("I13", of(b.StepStarted), saying(attempt=99)),
+    ("I13", of(b.StepCompleted), under(body=b" " * 10_000)),
+    ("I14", lambda body: isinstance(body, b.WaitEnded) and body.how == "fired", an_hour_early),
+    ("I14", of(b.RequestExpired), an_hour_early),
+]
+
+
+@pytest.fixture(scope="module")
+def tapes() -> list[list[Seen]]:
+    """What happened in some simulations."""
+    return [simulate(seed).watcher.tape for seed in range(8)]
+
+
+@pytest.mark.parametrize(("name", "where", "change"), STRANGE, ids=[f"{each[0]}-{n}" for n, each in enumerate(STRANGE)])
+def test_a_strange_event(tapes: list[list[Seen]], name: str, where: Callable[[Any], bool], change: Change) -> None:
+    """A log in which one event is not as it was."""
+    tape, place = next((tape, place) for tape in tapes for place, seen in enumerate(tape) if where(seen[1]))
+    watcher = Watcher()
+    for seen in [*tape[:place], *change(tape[place]), *tape[place + 1 :]]:
+        watcher.take(*seen)
+    with pytest.raises(AssertionError, match=f"^{name} "):
+        watcher.check()
+
+
+def test_an_effect_after_the_end() -> None:
+    world = simulate(0)
+    world.watcher.effect(next(key for key in world.outside.sent))
+    with pytest.raises(AssertionError, match=r"^I5 "):
+        world.watcher.check()
+
+
+def test_a_refusal_that_changed_something() -> None:
+    watcher = Watcher()
+    watcher.committed([limpet.WrongState(run="r0", status="completed", wanted="a signal")], "7", "8")
+    with pytest.raises(AssertionError, match=r"^I11 "):
+        watcher.check()
+
+
+async def nothing(*_: object) -> None:
+    """It says that it is done, and does nothing."""
+
+
+async def careless(x: Execution) -> None:
+    """What is about to happen is not written down first."""
+    if not isinstance(next(reversed(x.journal._buffer), None), b.StepStarted):
+        await x.insist(x.journal.flush)
+
+
+def revived(_: object, plain: Any) -> Any:
+    """Data that says what it wants to be becomes that."""
+    return "revived" if isinstance(plain, dict) and "lc" in plain else plain
+
+
+def changing() -> Callable[[object, Any], Any]:
+    """What was read once is something else the next time."""
+    loaded: set[str] = set()
+
+    def load(_: object, plain: Any) -> Any:
+        known = isinstance(plain, str) and plain in loaded
+        loaded.add(str(plain))
+        return f"{plain} again" if known else plain
+
+    return load
+
+
+def own_clock(time: Time) -> int:
+    """What a worker takes for the time is taken for the store's."""
+    return time._clock.now()
+
+
+SABOTAGE: list[tuple[str, object, str, object]] = [
+    ("I1", App, "signal", nothing),
+    ("I4", Execution, "flush", careless),
+    ("I6", risk, "decide", lambda *_, **__: risk.Free()),
+    ("I6", Permits, "_checked", lambda _, __, edited, *___: {**edited, "cents": 1}),
+    ("I7", Tool, "load_result", changing()),
+    ("I8", Duty, "claim", nothing),
+    ("I9", drive, "MAX_DEATHS", 50),
+    ("I10", invariants, "verify_run", nothing),
+    ("I11", App, "result", nothing),
+    ("I12", Tool, "load_result", revived),
+    ("I14", Time, "now", own_clock),
+]
+
+
+@pytest.mark.parametrize(("name", "where", "what", "instead"), SABOTAGE, ids=[f"{s[0]}-{s[2]}" for s in SABOTAGE])
+def test_sabotage(monkeypatch: pytest.MonkeyPatch, name: str, where: object, what: str, instead: object) -> None:
+    """A few seeds are enough to see that something in the engine is wrong, and what."""
+    monkeypatch.setattr(where, what, instead)
+    monkeypatch.setattr(World, "jump", lambda _: 3600 * 1_000_000)
+
+    def look() -> None:
+        for seed in range(60):
+            simulate(seed, check=check_end)
+
+    with pytest.raises(AssertionError, match=rf"^{name} "):
+        look()
+
+
+def test_a_row_that_differs() -> None:
+    async def check(world: World) -> None:
+        rows = world.backend._rows.streams
+        rows["r0"] = replace(rows["r0"], goal="another")
+        await check_end(world)
+
+    with pytest.raises(AssertionError, match=r"^I7 "):
+        simulate(0, check=check)

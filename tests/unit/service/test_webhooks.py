@@ -1,0 +1,798 @@
+"""One signed POST: what is sent, where it may go, and what follows from the answer."""
+
+import hmac
+import ipaddress
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from email.message import Message
+from email.utils import format_datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import limpet
+from limpet import NotApplied, Permanent, RetryAfter
+from limpet.errors import DefinitionError, InvalidDuration
+from limpet.service.webhooks import Webhook, is_genuine
+from tests.unit.service.addresses import PRIVATE, PUBLIC, SPELLINGS
+
+SECRET = "correct horse battery"
+NOW = 1_700_000_000_123_456
+BODY = b'{"request":"r-1"}'
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+
+Answer = Callable[["Handler"], object]
+
+
+class Post(NamedTuple):
+    """What a receiver got."""
+
+    target: str
+    headers: "Message[str, str]"
+    body: bytes
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Reads a request and gives its receiver's answer."""
+
+    server: "Receiver"
+
+    def handle(self) -> None:
+        if self.server.reads:
+            super().handle()
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.posts.append(Post(self.path, self.headers, body))
+        if callable(self.server.answer):
+            self.server.answer(self)
+        else:
+            self.wfile.write(self.server.answer)
+
+    def log_message(self, *_: object) -> None:
+        """Nothing is printed."""
+
+
+class Receiver(ThreadingHTTPServer):
+    """A server on this machine that remembers what it got."""
+
+    daemon_threads = False
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.posts: list[Post] = []
+        self.answer: bytes | Answer = OK
+        self.reads = True
+        self.over = threading.Event()
+        self._thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.01})
+        self._thread.start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+    def handle_error(self, *_: object) -> None:
+        """Whoever hangs up early is meant to."""
+
+    def stop(self) -> None:
+        self.over.set()
+        self.shutdown()
+        self._thread.join()
+        self.server_close()
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    """A server that answers as it is told."""
+    made = Receiver()
+    yield made
+    made.stop()
+
+
+def deliver(url: str, **more: Any) -> None:
+    """One delivery to a server on this machine."""
+    Webhook(url, secret=SECRET, **{"allow_private": True, **more}).deliver(BODY, key="run:step_1:tell:ab", now=NOW)
+
+
+def answering(status: int, **headers: str) -> bytes:
+    """An answer with a status."""
+    lines = [f"HTTP/1.1 {status} Whatever", *(f"{k.replace('_', '-')}: {v}" for k, v in headers.items())]
+    return "\r\n".join([*lines, "Content-Length: 0", "", ""]).encode()
+
+
+def resolve_to(monkeypatch: pytest.MonkeyPatch, *answers: list[str]) -> list[str]:
+    """Let names stand for addresses, one answer after the other; what was asked for is returned."""
+    asked: list[str] = []
+
+    def getaddrinfo(host: str, port: int, **_: Any) -> list[Any]:
+        asked.append(host)
+        return [
+            (socket.AF_INET, socket.SOCK_STREAM, 6, "", (each, port))  # a machine may have no IPv6
+            for each in answers[min(len(asked), len(answers)) - 1]
+        ]
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    return asked
+
+
+@pytest.fixture
+def connected(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Nobody is reached; the addresses that were tried."""
+    tried: list[Any] = []
+
+    def connect(_: socket.socket, address: Any) -> None:
+        tried.append(address)
+        raise ConnectionRefusedError("nobody is there")
+
+    monkeypatch.setattr(socket.socket, "connect", connect)
+    return tried
+
+
+def test_the_body_is_posted_as_it_is_with_key_and_signature(receiver: Receiver) -> None:
+    """Once, with headers by which it can be checked."""
+    deliver(f"{receiver.url}/hooks/1?team=a")
+    [post] = receiver.posts
+    assert (post.target, post.body) == ("/hooks/1?team=a", BODY)
+    digest = hmac.new(SECRET.encode(), b"1700000000." + BODY, "sha256").hexdigest()
+    assert dict(post.headers) == {
+        "Host": f"127.0.0.1:{receiver.server_port}",
+        "Accept-Encoding": "identity",
+        "User-Agent": f"limpet/{limpet.__version__}",
+        "Content-Type": "application/json",
+        "Content-Length": str(len(BODY)),
+        "Idempotency-Key": "run:step_1:tell:ab",
+        "Limpet-Signature": f"t=1700000000,v1={digest}",
+        "Connection": "close",
+    }
+    assert is_genuine(SECRET, post.headers["Limpet-Signature"], post.body, now=NOW)
+
+
+@pytest.mark.parametrize(
+    ("path", "target"),
+    [
+        ("", "/"),
+        ("?", "/?"),
+        ("?a=1", "/?a=1"),
+        ("/a//b/../c", "/a//b/../c"),
+        ("/%2e%2E/a%20b?x=%0d%0a", "/%2e%2E/a%20b?x=%0d%0a"),
+        ("/ü b?q=ß c", "/%C3%BC%20b?q=%C3%9F%20c"),
+        ('/"<>\\^`{|}', "/%22%3C%3E%5C%5E%60%7B%7C%7D"),
+        ("/a;b=c,d:e@f!$&'()*+~-._?/?:@", "/a;b=c,d:e@f!$&'()*+~-._?/?:@"),
+    ],
+)
+def test_path_and_query_are_sent_as_given(receiver: Receiver, path: str, target: str) -> None:
+    """Encoded only where they must be."""
+    deliver(receiver.url + path)
+    assert [post.target for post in receiver.posts] == [target]
+
+
+def test_a_key_cannot_bring_headers_of_its_own(receiver: Receiver) -> None:
+    """Whatever a header cannot hold is encoded, and two keys stay two."""
+    hook = Webhook(receiver.url, secret=SECRET, allow_private=True)
+    for key in ("a\r\nX-Evil: 1", "a%0D%0AX-Evil: 1", "schlüssel"):
+        hook.deliver(BODY, key=key, now=NOW)
+    keys = [post.headers["Idempotency-Key"] for post in receiver.posts]
+    assert keys == ["a%0D%0AX-Evil:%201", "a%250D%250AX-Evil:%201", "schl%C3%BCssel"]
+    assert not any("X-Evil" in post.headers for post in receiver.posts)
+
+
+def test_a_big_body_arrives_whole(receiver: Receiver) -> None:
+    """Also when the socket takes it in pieces."""
+    body = b"x" * 5_000_000
+    Webhook(receiver.url, secret=SECRET, allow_private=True).deliver(body, key="k", now=NOW)
+    assert receiver.posts[0].body == body
+
+
+@pytest.mark.parametrize("status", [200, 201, 202, 204, 299])
+def test_a_good_status_is_a_delivery(receiver: Receiver, status: int) -> None:
+    """Whatever the rest says."""
+    receiver.answer = answering(status)
+    deliver(receiver.url)
+
+
+@pytest.mark.parametrize("status", [300, 304, 400, 401, 403, 404, 409, 410, 413, 422, 451, 499])
+def test_a_refusal_is_permanent(receiver: Receiver, status: int) -> None:
+    """Nothing changes by asking again."""
+    receiver.answer = answering(status, Retry_After="5")
+    with pytest.raises(Permanent, match=str(status)):
+        deliver(receiver.url)
+
+
+@pytest.mark.parametrize("status", [101, 103, 408, 425, 429, 500, 502, 503, 504, 599, 600, 999])
+def test_a_failure_of_the_receiver_may_be_tried_again(receiver: Receiver, status: int) -> None:
+    """A plain error: perhaps it was taken, and the key makes repeating safe."""
+    receiver.answer = answering(status)
+    with pytest.raises(ConnectionError, match=str(status)):
+        deliver(receiver.url)
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_a_redirect_is_not_followed(receiver: Receiver, status: int) -> None:
+    """The place it leads to hears nothing."""
+    other = Receiver()
+    try:
+        receiver.answer = answering(status, Location=f"{other.url}/secret")
+        with pytest.raises(Permanent, match="redirects are not followed"):
+            deliver(receiver.url)
+        assert (len(receiver.posts), other.posts) == (1, [])
+    finally:
+        other.stop()
+
+
+def http_date(seconds: int) -> str:
+    """A date so many seconds from now, as HTTP writes it."""
+    now = datetime.fromtimestamp(NOW // 10**6, UTC)
+    return format_datetime(now + timedelta(seconds=seconds), usegmt=True)
+
+
+@pytest.mark.parametrize("status", [429, 503])
+@pytest.mark.parametrize(
+    ("said", "seconds"),
+    [
+        ("0", 0),
+        ("7", 7),
+        (" 120 ", 120),
+        ("3601", 3600),
+        ("9" * 5000, 3600),
+        (http_date(90), 89.876544),
+        (http_date(-90), 0),
+        (http_date(10**6), 3600),
+        ("Tue, 14 Nov 2023 22:13:30 -0000", 9.876544),
+    ],
+)
+def test_a_receiver_may_say_when(receiver: Receiver, status: int, said: str, seconds: float) -> None:
+    """In seconds or as a date, up to an hour."""
+    receiver.answer = answering(status, Retry_After=said)
+    with pytest.raises(RetryAfter) as caught:
+        deliver(receiver.url)
+    assert caught.value.after == pytest.approx(seconds * 10**6, abs=1)
+
+
+@pytest.mark.parametrize(
+    "said", ["", "soon", "-5", "1.5", "1e9", "٣", "Tue, 99 Nov 2023 99:99:99 GMT", "1 Jan 99999999999999999999 0:0:0"]
+)
+def test_a_time_that_cannot_be_read_is_none(receiver: Receiver, said: str) -> None:
+    """Then our own patience decides."""
+    receiver.answer = answering(503, Retry_After=said).replace("٣".encode(), b"\xb3")
+    with pytest.raises(ConnectionError, match="503"):
+        deliver(receiver.url)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"\r\n\r\n",
+        b"SSH-2.0-OpenSSH_9.6\r\n",
+        b"HTTP/1.1 2",
+        b"HTTP/1.1 abc OK\r\n\r\n",
+        b"HTTP/9\r\n",
+        b"\x00\xff" * 100,
+        b"HTTP/1.1 " + b"2" * 70_000,
+        b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 200 + b"\r\n",
+        b"HTTP/1.1 100 Continue\r\n\r\n" * 10_000 + OK,
+    ],
+    ids=range(10),
+)
+def test_what_is_no_answer_is_an_error_that_may_be_tried_again(receiver: Receiver, answer: bytes) -> None:
+    """Garbage, or nothing, or too much of it."""
+    receiver.answer = answer
+    with pytest.raises(ConnectionError):
+        deliver(receiver.url)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        OK,
+        b"HTTP/1.0 200 OK\r\n\r\nuntil the end",
+        b"HTTP/1.1 200 OK\r\n",
+        b"HTTP/1.1 100 Continue\r\n\r\n" + OK,
+        b"HTTP/1.1 200 OK\r\nContent-Length: 999\r\n\r\nshort",
+        b"HTTP/1.1 200 OK\r\nContent-Length: -9\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-5\r\nabcdefgh",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + b"f" * 4000 + b"\r\nabc",
+        b"HTTP/1.1 200 OK\r\n\x00\xff: \xfe\r\nno colon\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nX: " + b"y" * 70_000,
+        b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 10_000_000,
+    ],
+    ids=range(13),
+)
+def test_the_status_counts_whatever_is_wrong_with_the_rest(receiver: Receiver, answer: bytes) -> None:
+    """Bodies are ignored."""
+    receiver.answer = answer
+    deliver(receiver.url)
+
+
+def test_no_more_than_64_kb_are_read(receiver: Receiver) -> None:
+    """Whoever sends without end is left alone with it."""
+
+    def for_ever(handler: Handler) -> None:
+        handler.wfile.write(b"HTTP/1.1 200 OK\r\n\r\n")
+        while not receiver.over.is_set():
+            handler.wfile.write(b"x" * 65536)
+
+    receiver.answer = for_ever
+    deliver(receiver.url, timeout="5m")
+
+
+def test_nobody_there_means_that_nothing_was_applied() -> None:
+    """Refused before anything was sent."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as listening:
+        port = listening.getsockname()[1]
+    with pytest.raises(NotApplied, match="not reached"):
+        deliver(f"http://127.0.0.1:{port}")
+
+
+@pytest.mark.parametrize("found", [socket.gaierror(socket.EAI_NONAME, "unknown"), OSError("no network"), None])
+def test_a_name_that_is_not_found_means_that_nothing_was_applied(
+    monkeypatch: pytest.MonkeyPatch, found: OSError | None
+) -> None:
+    """Also if it stands for no address at all."""
+
+    def getaddrinfo(*_: Any, **__: Any) -> list[Any]:
+        if found is not None:
+            raise found
+        return []
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    with pytest.raises(NotApplied):
+        deliver("https://nowhere.example/")
+
+
+def test_a_receiver_that_hangs_up_at_once_may_have_taken_it(receiver: Receiver) -> None:
+    """Nobody knows how far the request came."""
+    receiver.reads = False
+    with pytest.raises(ConnectionError):
+        deliver(receiver.url)
+    assert receiver.posts == []
+
+
+def test_a_receiver_that_hangs_up_after_the_request_may_have_taken_it(receiver: Receiver) -> None:
+    """It did, in fact."""
+    receiver.answer = b""
+    with pytest.raises(ConnectionError):
+        deliver(receiver.url)
+    assert len(receiver.posts) == 1
+
+
+def test_a_receiver_that_hangs_is_left_in_time(receiver: Receiver) -> None:
+    """A TimeoutError, which says who and how long."""
+    receiver.answer = lambda _: receiver.over.wait(60)
+    with pytest.raises(TimeoutError, match=r"Webhook\('http://127.* took longer than 0\.5 s"):
+        deliver(receiver.url, timeout="500ms")
+    assert len(receiver.posts) == 1
+
+
+@pytest.mark.parametrize("start", [b"", b"HTTP/1.1 200 OK\r\nX: "])
+def test_a_receiver_that_trickles_is_left_in_time(receiver: Receiver, start: bytes) -> None:
+    """The time is for the whole exchange, not for each byte."""
+
+    def trickle(handler: Handler) -> None:
+        handler.wfile.write(start)
+        while not receiver.over.wait(0.01):
+            handler.wfile.write(b"H")
+
+    receiver.answer = trickle
+    with pytest.raises(TimeoutError, match=r"longer than 0\.5 s"):
+        deliver(receiver.url, timeout="500ms")
+
+
+def test_a_body_that_trickles_does_not_undo_the_status(receiver: Receiver) -> None:
+    """It was taken; the rest is waited for until the time is over, and no longer."""
+
+    def trickle(handler: Handler) -> None:
+        handler.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 99999999\r\n\r\n")
+        while not receiver.over.wait(0.01):
+            handler.wfile.write(b"x")
+
+    receiver.answer = trickle
+    deliver(receiver.url, timeout="500ms")
+
+
+def test_a_receiver_that_does_not_read_is_left_in_time() -> None:
+    """Its buffers are full before all is sent."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as listening:
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        hook = Webhook(url, secret=SECRET, allow_private=True, timeout="500ms")
+        with pytest.raises(TimeoutError):
+            hook.deliver(b"x" * 50_000_000, key="k", now=NOW)
+
+
+def test_time_that_went_by_with_the_lookup_counts(connected: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is called when it is over."""
+    resolve_to(monkeypatch, ["8.8.8.8", "1.1.1.1"])
+    ticks = iter([0.0, 10.5, 11.0])
+    with pytest.raises(NotApplied, match="longer than 10 s"):
+        deliver("https://slow.example/", ticks=lambda: next(ticks))
+    assert connected == []
+
+
+def test_the_next_address_is_tried(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the order of the resolver, each of them checked."""
+    resolve_to(monkeypatch, ["127.0.0.2", "127.0.0.1"])
+    deliver(f"http://twofold.example:{receiver.server_port}/")
+    assert [post.headers["Host"] for post in receiver.posts] == [f"twofold.example:{receiver.server_port}"]
+
+
+def test_a_silent_address_leaves_time_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each gets its share of what is left."""
+    limits: list[float | None] = []
+
+    def connect(sock: socket.socket, _: Any) -> None:
+        limits.append(sock.gettimeout())
+        raise TimeoutError("silence")
+
+    monkeypatch.setattr(socket.socket, "connect", connect)
+    resolve_to(monkeypatch, ["8.8.8.8", "1.1.1.1"])
+    with pytest.raises(NotApplied, match="silence"):
+        deliver("https://silent.example/", ticks=lambda: 0.0)
+    assert limits == [5, 10]
+
+
+@pytest.mark.parametrize("address", PRIVATE)
+def test_what_is_not_public_is_refused(address: str, connected: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever name stands for it; nobody is called."""
+    resolve_to(monkeypatch, [address])
+    with pytest.raises(Permanent, match="not public"):
+        deliver("https://innocent.example/", allow_private=False)
+    assert connected == []
+
+
+@pytest.mark.parametrize("address", PUBLIC)
+def test_what_is_public_is_called(address: str, connected: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the address that was checked, and no other."""
+    asked = resolve_to(monkeypatch, [address])
+    with pytest.raises(NotApplied, match="nobody is there"):
+        deliver("https://public.example/", allow_private=False)
+    assert (asked, connected) == (["public.example"], [(address, 443)])
+
+
+def test_the_corpus_is_large() -> None:
+    """Enough of each, none twice."""
+    assert len({*PRIVATE, *SPELLINGS}) >= 60
+    assert len({*PUBLIC}) >= 10
+    assert len({*PRIVATE}) == len(PRIVATE)
+
+
+@pytest.mark.parametrize("host", SPELLINGS)
+def test_odd_spellings_are_read_as_the_resolver_reads_them(host: str, connected: list[Any]) -> None:
+    """By the real one."""
+    with pytest.raises(Permanent, match="not public"):
+        deliver(f"https://{host}/", allow_private=False)
+    assert connected == []
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_one_private_address_among_public_ones_is_enough(
+    place: int, connected: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a resolver would be free to choose."""
+    found = ["8.8.8.8", "2606:4700:4700::1111"]
+    found.insert(place, "10.0.0.1")
+    resolve_to(monkeypatch, found)
+    with pytest.raises(Permanent, match=r"10\.0\.0\.1"):
+        deliver("https://mixed.example/", allow_private=False)
+    assert connected == []
+
+
+def test_a_name_is_looked_up_once(connected: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A resolver that says something else the second time is not asked a second time."""
+    asked = resolve_to(monkeypatch, ["8.8.8.8"], ["127.0.0.1"])
+    with pytest.raises(NotApplied):
+        deliver("https://rebinding.example/", allow_private=False)
+    assert (asked, connected) == (["rebinding.example"], [("8.8.8.8", 443)])
+
+
+def test_every_delivery_looks_the_name_up_anew(connected: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """And checks what it finds."""
+    resolve_to(monkeypatch, ["8.8.8.8"], ["127.0.0.1"])
+    hook = Webhook("https://rebinding.example/", secret=SECRET)
+    with pytest.raises(NotApplied):
+        hook.deliver(BODY, key="k", now=NOW)
+    with pytest.raises(Permanent):
+        hook.deliver(BODY, key="k", now=NOW)
+    assert connected == [("8.8.8.8", 443)]
+
+
+@pytest.mark.parametrize(
+    ("host", "asked"),
+    [
+        ("EXAMPLE.com", "example.com"),
+        ("example.com.", "example.com."),
+        ("bücher.example", "xn--bcher-kva.example"),
+        ("BÜCHER.example", "xn--bcher-kva.example"),
+        ("ｅｘａｍｐｌｅ.com", "example.com"),
+        ("my_service", "my_service"),
+        ("localhost.", "localhost."),
+    ],
+)
+def test_names_are_looked_up_in_small_ascii(
+    host: str, asked: str, connected: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that what is looked up, sent and verified is one name."""
+    found = resolve_to(monkeypatch, ["127.0.0.1"])
+    with pytest.raises(Permanent):
+        deliver(f"https://{host}/", allow_private=False)
+    assert (found, connected) == ([asked], [])
+
+
+def test_private_addresses_may_be_allowed(receiver: Receiver) -> None:
+    """By whoever runs the receiver in the same network."""
+    deliver(receiver.url)
+    assert len(receiver.posts) == 1
+
+
+def test_any_port_may_be_said(connected: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The usual one if none is."""
+    resolve_to(monkeypatch, ["8.8.8.8"])
+    for url in ("https://a.example", "https://a.example:/", "https://a.example:8443/", "http://a.example"):
+        with pytest.raises(NotApplied):
+            deliver(url)
+    assert [port for _, port in connected] == [443, 443, 8443, 80]
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> Path:
+    """A certificate for localhost that nobody but itself signed, with its key."""
+    pytest.importorskip("cryptography", reason="NO CRYPTOGRAPHY: that TLS is verified was NOT tested")
+    from cryptography import x509  # noqa: PLC0415 - an extra
+    from cryptography.hazmat.primitives import hashes, serialization  # noqa: PLC0415
+    from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
+    names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+    today = datetime.now(UTC)  # noqa: TID251 - OpenSSL asks the machine
+    made = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(today - timedelta(days=1))
+        .not_valid_after(today + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    secret = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    path = tmp_path / "certificate.pem"
+    path.write_bytes(made.public_bytes(serialization.Encoding.PEM) + secret)
+    return path
+
+
+@pytest.fixture
+def secure(receiver: Receiver, certificate: Path) -> Receiver:
+    """A receiver that speaks TLS."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate)
+    receiver.socket = context.wrap_socket(receiver.socket, server_side=True)
+    return receiver
+
+
+def test_a_certificate_that_nobody_vouches_for_is_refused(secure: Receiver) -> None:
+    """Also at home; nothing is sent."""
+    with pytest.raises(NotApplied, match="CERTIFICATE_VERIFY_FAILED"):
+        deliver(f"https://localhost:{secure.server_port}")
+    assert secure.posts == []
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "LOCALHOST", "localhost."])
+def test_a_certificate_of_a_known_authority_is_taken(
+    host: str, secure: Receiver, certificate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the host's name, while the connection goes to the address."""
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    resolve_to(monkeypatch, ["127.0.0.1"])
+    deliver(f"https://{host}:{secure.server_port}")
+    assert [post.headers["Host"] for post in secure.posts] == [f"{host.lower().rstrip('.')}:{secure.server_port}"]
+
+
+def test_a_certificate_of_another_host_is_refused(
+    secure: Receiver, certificate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The name that counts is the one in the address, not the one that was found."""
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    resolve_to(monkeypatch, ["127.0.0.1"])
+    with pytest.raises(NotApplied, match="Hostname mismatch"):
+        deliver(f"https://other.example:{secure.server_port}")
+    assert secure.posts == []
+
+
+def test_a_receiver_that_speaks_no_tls_is_not_reached(receiver: Receiver) -> None:
+    """Nothing was sent that could be read."""
+    with pytest.raises(NotApplied):
+        deliver(f"https://127.0.0.1:{receiver.server_port}", timeout="5s")
+    assert receiver.posts == []
+
+
+def test_a_handshake_that_hangs_is_left_in_time() -> None:
+    """Nothing was applied."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as listening, pytest.raises(NotApplied, match="timed out"):
+        deliver(f"https://127.0.0.1:{listening.getsockname()[1]}", timeout="500ms")
+
+
+@pytest.mark.parametrize(
+    ("url", "cure"),
+    [
+        ("", "say https://host/path"),
+        ("example.com/hook", "say https://host/path"),
+        ("//example.com/hook", "say https://host/path"),
+        ("ftp://example.com/", "say https://host/path"),
+        ("file:///etc/passwd", "say https://host/path"),
+        ("javascript:alert(1)", "say https://host/path"),
+        ("https:///path", "say https://host/path"),
+        ("https://:443/", "say https://host/path"),
+        ("https:example.com", "say https://host/path"),
+        ("https://example.com:99999/", "say https://host/path"),
+        ("https://example.com:ab/", "say https://host/path"),
+        ("https://example.com:-1/", "say https://host/path"),
+        ("https://[::1/", "say https://host/path"),
+        ("https://example.com℀.org/", "say https://host/path"),
+        ("https://user:hunter2@example.com/", "take it out"),
+        ("https://user@example.com/", "take it out"),
+        ("https://@example.com/", "take it out"),
+        ("https://example.com\\@evil.example/", "take it out"),
+        ("https://example.com/#top", "take out #"),
+        ("https://example.com/#", "take out #"),
+        ("https://example.com#@evil.example/", "take out #"),
+        ("https://example.com/a\r\nX-Evil: 1", "control characters"),
+        ("https://example.com/a\nb", "control characters"),
+        ("https://example.com/a\tb", "control characters"),
+        ("https://example.com/\x00", "control characters"),
+        ("https://example.com/\x7f", "control characters"),
+        ("https://example.com/\x85", "control characters"),
+        ("https://example.com/\u2028", "control characters"),
+        ("https://example.com/\ud800", "control characters"),
+        ("https://exam\u200bple.com/", "control characters"),
+        (" https://example.com/", "stray spaces"),
+        ("https://example.com/ ", "stray spaces"),
+        ("https://exa mple.com/", "say a name"),
+        ("https://exa%6dple.com/", "say a name"),
+        ("https://%31%32%37.0.0.1/", "say a name"),
+        ("https://evil.example\\.example.com/", "say a name"),
+        ("https://a..b/", "say a name"),
+        ("https://.example.com/", "say a name"),
+        ("https://./", "say a name"),
+        ("https://../", "say a name"),
+        (f"https://{'a' * 64}.example/", "say a name"),
+        ("https://a,b/", "say a name"),
+        ("https://$(id)/", "say a name"),
+        ("https://[fe80::1%eth0]/", "without a zone"),
+        ("https://[fe80::1%25eth0]/", "without a zone"),
+        ("https://[127.0.0.1]/", "say "),
+        ("https://[v1.a]/", "say "),
+        ("https://[example.com]/", "say "),
+        ("http://example.com/", "say https"),
+        ("HTTP://example.com/", "say https"),
+    ],
+)
+def test_what_cannot_be_an_address_is_refused_at_once(url: str, cure: str) -> None:
+    """With the cure, and without repeating what may be a password."""
+    with pytest.raises(DefinitionError) as caught:
+        Webhook(url, secret=SECRET)
+    assert cure in caught.value.reason
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("secret", ["", "short", "x" * 15])
+def test_a_short_secret_is_refused(secret: str) -> None:
+    """It could be guessed."""
+    with pytest.raises(DefinitionError, match="at least 16 characters"):
+        Webhook("https://example.com/", secret=secret)
+
+
+@pytest.mark.parametrize("timeout", [0, "0s", "61m", "100d"])
+def test_a_timeout_is_some_time_and_not_too_much(timeout: str | int) -> None:
+    """Up to an hour."""
+    with pytest.raises(DefinitionError, match="timeout"):
+        Webhook("https://example.com/", secret=SECRET, timeout=timeout)
+
+
+def test_a_timeout_is_a_duration() -> None:
+    """As everywhere."""
+    with pytest.raises(InvalidDuration):
+        Webhook("https://example.com/", secret=SECRET, timeout="soon")
+
+
+def test_neither_secret_nor_path_nor_query_is_shown(receiver: Receiver) -> None:
+    """Not in its representation, and not in errors."""
+    receiver.answer = answering(404)
+    hook = Webhook(f"{receiver.url}/T0KEN?key=T0KEN", secret="T0KEN" * 4, allow_private=True)
+    assert repr(hook) == str(hook) == f"Webhook('{receiver.url}/…')"
+    with pytest.raises(Permanent) as caught:
+        hook.deliver(BODY, key="k", now=NOW)
+    assert "T0KEN" not in str(caught.value)
+    assert repr(Webhook("https://[2606:4700::0:1]:444/x", secret=SECRET)) == "Webhook('https://[2606:4700::1]:444/…')"
+
+
+def signed(secret: str = SECRET, at: int = NOW // 10**6, body: bytes = BODY) -> str:
+    """A signature's hex."""
+    return hmac.new(secret.encode(), f"{at}.".encode() + body, "sha256").hexdigest()
+
+
+GOOD = f"t={NOW // 10**6},v1={signed()}"
+
+
+def test_what_was_sent_is_genuine_and_what_was_changed_is_not() -> None:
+    """By body, secret and time."""
+    assert is_genuine(SECRET, GOOD, BODY, now=NOW)
+    assert not is_genuine(SECRET, GOOD, BODY + b" ", now=NOW)
+    assert not is_genuine(SECRET + "!", GOOD, BODY, now=NOW)
+    assert not is_genuine(SECRET, GOOD.replace("t=17", "t=18"), BODY, now=NOW)
+
+
+@pytest.mark.parametrize(("seconds", "genuine"), [(0, True), (300, True), (-300, True), (301, False), (-301, False)])
+def test_what_is_too_old_or_too_new_is_not_genuine(seconds: int, genuine: bool) -> None:
+    """Both ways: a recording is played back later, and a clock may run ahead."""
+    now = NOW // 10**6 * 10**6 + seconds * 10**6
+    assert is_genuine(SECRET, GOOD, BODY, now=now) is genuine
+    assert is_genuine(SECRET, GOOD, BODY, now=now, tolerance="10m")
+
+
+@pytest.mark.parametrize(
+    "signature",
+    [
+        f"t={NOW // 10**6},v1={signed('another secret, older')},v1={signed()}",
+        f"t={NOW // 10**6},v1={signed()},v1=",
+        f"v1={signed()},t={NOW // 10**6}",
+        f" t={NOW // 10**6} , v1={signed()} ",
+        f"t={NOW // 10**6},v2=whatever,v1={signed()},nonsense",
+    ],
+)
+def test_one_signature_of_several_is_enough(signature: str) -> None:
+    """So that a secret can be changed, and more be added later."""
+    assert is_genuine(SECRET, signature, BODY, now=NOW)
+
+
+@pytest.mark.parametrize(
+    "signature",
+    [
+        None,
+        "",
+        ",",
+        "=",
+        "t=",
+        "v1=",
+        "t=,v1=",
+        f"t={NOW // 10**6}",
+        f"v1={signed()}",
+        f"t={NOW // 10**6},v1=",
+        f"t={NOW // 10**6},v0={signed()}",
+        f"t={NOW // 10**6},v1={signed()[:-1]}",
+        f"t={NOW // 10**6},v1={signed()}0",
+        f"t={NOW // 10**6},v1={signed().upper()}",
+        f"t={NOW // 10**6},v1=ü\ud800\x00",
+        f"t={NOW // 10**6},t={NOW // 10**6},v1={signed()}",
+        f"t=0{NOW // 10**6},v1={signed()}",
+        f"t=-{NOW // 10**6},v1={signed()}",
+        f"t={NOW // 10**6}.0,v1={signed()}",
+        f"t={'9' * 5000},v1={signed()}",
+        f"t=١٧,v1={signed()}",
+        f"T={NOW // 10**6},V1={signed()}",
+        f"t={NOW // 10**6};v1={signed()}",
+    ],
+)
+def test_garbage_is_not_genuine(signature: str | None) -> None:
+    """And raises nothing."""
+    assert not is_genuine(SECRET, signature, BODY, now=NOW)
+
+
+def test_a_secret_that_was_forgotten_makes_nothing_genuine() -> None:
+    """An empty setting must not let everybody in."""
+    assert not is_genuine("", f"t={NOW // 10**6},v1={signed('')}", BODY, now=NOW)
+
+
+@given(st.text() | st.from_regex(r"(t=[0-9]+|v1=[0-9a-f]*|,)*"), st.binary())
+def test_nothing_else_is_genuine_and_nothing_raises(signature: str, body: bytes) -> None:
+    """Whatever comes."""
+    assert not is_genuine(SECRET, signature, body, now=NOW)
