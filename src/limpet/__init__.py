@@ -82,7 +82,7 @@ from limpet.policy.retry import Retry
 from limpet.policy.risk import Approvals
 from limpet.service.app import App
 from limpet.service.settings import Channel, Settings
-from limpet.service.webhooks import Webhook
+from limpet.service.webhooks import Webhook, is_genuine
 from limpet.stores import Backend, Store
 from limpet.stores.cipher import MasterKeys
 from limpet.stores.memory import MemoryBackend
@@ -170,6 +170,7 @@ __all__ = [
     "agent",
     "current",
     "idempotency_key",
+    "is_genuine",
     "open",
     "open_store",
     "retry",

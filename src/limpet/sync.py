@@ -19,6 +19,8 @@ from limpet.engine.handle import Handle as AsyncHandle
 from limpet.engine.views import Event, Request, RunInfo
 from limpet.errors import StoreUnavailable
 from limpet.service.app import App as AsyncApp
+from limpet.service.settings import Channel
+from limpet.state.run import Grant
 
 __all__ = ["App", "Handle", "Run", "open"]
 
@@ -34,6 +36,7 @@ class About(TypedDict, total=False):
     session: str | None
     user: str | None
     labels: Mapping[str, str] | None
+    constraints: Mapping[str, Any] | None
 
 
 class Begin(About, total=False):
@@ -196,21 +199,38 @@ class App:
 
     # People
 
-    def inbox(self, *, to: str | None = None, run: str | None = None) -> list[Request]:
-        """What waits for a person, the oldest first."""
-        return self.wait(lambda app: app.inbox(to=to, run=run))
+    def inbox(
+        self,
+        *,
+        to: str | None = None,
+        run: str | None = None,
+        risk: str | None = None,
+        older_than: Duration | None = None,
+    ) -> list[Request]:
+        """What waits for a person, the oldest first; `to` is a person, with the groups they are in, or a group."""
+        return self.wait(lambda app: app.inbox(to=to, run=run, risk=risk, older_than=older_than))
 
     def answer(self, request: str | Request, answer: object, /, *, by: str) -> None:
         """Answer a request; the answer must fit what it asks for, and the first one stands."""
         self.wait(lambda app: app.answer(request, answer, by=by))
 
-    def approve(self, request: str | Request, /, *, by: str, args: Mapping[str, Any] | None = None) -> None:
-        """Say yes; with other arguments, if they were edited."""
-        self.wait(lambda app: app.approve(request, by=by, args=args))
+    def approve(
+        self, request: str | Request, /, *, by: str, args: Mapping[str, Any] | None = None, standing: bool = False
+    ) -> None:
+        """Say yes; with other arguments, if they were edited; or `standing`, for this tool in the rest of this run."""
+        self.wait(lambda app: app.approve(request, by=by, args=args, standing=standing))
 
     def reject(self, request: str | Request, /, *, by: str, because: str) -> None:
         """Say no, and why."""
         self.wait(lambda app: app.reject(request, by=by, because=because))
+
+    def grants(self, run: str, /) -> list[Grant]:
+        """The standing permissions of a run."""
+        return self.wait(lambda app: app.grants(run))
+
+    def revoke(self, run: str, grant: str, /, *, by: str, because: str = "") -> None:
+        """End a standing permission: the next call of its tool asks again."""
+        self.wait(lambda app: app.revoke(run, grant, by=by, because=because))
 
     # Looking
 
@@ -225,8 +245,15 @@ class App:
         return self.wait(lambda app: app.log(run))
 
 
-def open(url: str | None = None, *, agents: Sequence[Agent[Any, Any]] = (), worker: bool | Worker = True) -> App:
+def open(
+    url: str | None = None,
+    *,
+    agents: Sequence[Agent[Any, Any]] = (),
+    worker: bool | Worker = True,
+    people: Mapping[str, Sequence[str]] | None = None,
+    notify: Mapping[str, Channel] | None = None,
+) -> App:
     """An app for blocking code; see `limpet.open`. Nothing is touched until it is entered."""
     import limpet  # noqa: PLC0415 - the composition root, which imports this module
 
-    return App(limpet.open(url, agents=agents, worker=worker))
+    return App(limpet.open(url, agents=agents, worker=worker, people=people, notify=notify))

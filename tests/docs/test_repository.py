@@ -166,3 +166,14 @@ def test_encryption_is_an_example_that_runs(tmp_path: Path) -> None:
     """It can be read with the new key, and not in the file."""
     said = run(str(ROOT / "examples" / "encrypted.py"), cwd=tmp_path)
     assert said == "decrypted: {'card': '4242 4242 4242 4242'}\nreadable in the file: False\n"
+
+
+def test_handoffs_are_examples_that_run(tmp_path: Path) -> None:
+    """An approval with other arguments from another process, a person instead of a failure, three agents."""
+    assert run(str(ROOT / "examples" / "approve_a_call.py"), cwd=tmp_path).endswith("refund o-1: 2500 cents\nR-7\n")
+    said = run(str(ROOT / "examples" / "hand_to_a_person.py"), cwd=tmp_path)
+    assert said.splitlines()[-2:] == ["$.outcome is none of ['nothing', 'refund', 'replace']", "replace: send another"]
+    said = run(str(ROOT / "examples" / "three_agents.py"), cwd=tmp_path)
+    assert said.splitlines()[0] == "Reply(body='Dear Ann, about your refund …', allowed=True)"
+    assert said.count(" completed\n") == 4
+    assert said.endswith("('$.text is missing',)\n")

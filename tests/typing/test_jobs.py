@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import job1_support
 import job2_deploy
+import job4_pipeline
 import pytest
 
 import limpet
@@ -107,3 +108,25 @@ def test_job_2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [each["name"] for each in begun] == ["build#1", "roll_out#1", "roll_out#1"]
     assert begun[1]["key"] == begun[2]["key"]
     assert any(each.kind == "step.progressed" for each in log)
+
+
+async def test_job_4(tmp_path: Path) -> None:
+    """Three drafts at once, an audit that goes on alone, and a transfer for good whose outcome is the pipeline's."""
+    agents: list[limpet.Agent[Any, Any]] = [
+        job4_pipeline.classify,
+        job4_pipeline.draft,
+        job4_pipeline.check,
+        job4_pipeline.pipeline,
+    ]
+    async with asyncio.timeout(60), limpet.open(f"sqlite:///{tmp_path}/limpet.db", agents=agents) as app:
+        handle = await app.start(job4_pipeline.pipeline, job4_pipeline.Mail(text="broken"), id="p1")
+        assert await handle.result() == job4_pipeline.Checked(body="…", ok=True)
+        audit = await app.get("audit-p1", job4_pipeline.classify)
+        assert (await audit.result()).kind == "refund"
+        runs = {info.id: info.status for info in await app.runs()}
+        drafts = [f"p1.draft-{number}" for number in (2, 3, 4)]
+        assert set(runs) == {"p1", "p1.classify-1", *drafts, "audit-p1", "p1.check-5"}
+        assert set(runs.values()) == {"completed"}
+        created = (await app.log("p1.draft-2"))[0].body["initial"]
+        assert created["budget"]["max_llm_tokens"] == 20_000
+        assert [fact["key"] for fact in created["facts"]] == ["customer"]

@@ -4,16 +4,17 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
+import msgspec
 import typer
 
 import limpet
 from limpet.errors import LimpetError, NoStore
 from limpet.service import App
 
-__all__ = ["ask", "reported"]
+__all__ = ["ask", "json_object", "reported"]
 
 T = TypeVar("T")
 
@@ -39,6 +40,14 @@ def reported() -> Iterator[None]:
         for line in (f"error: {error}", *getattr(error, "__notes__", ())):
             typer.echo(line, err=True)
         raise typer.Exit(1) from error
+
+
+def json_object(text: str) -> dict[str, Any]:
+    """A JSON object that was typed."""
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except msgspec.MsgspecError as error:
+        raise typer.BadParameter(f"{text!r} is no JSON object ({error})") from error
 
 
 def _check_there(url: str) -> None:

@@ -10,12 +10,12 @@ from typing import Annotated, Literal
 import msgspec
 import typer
 
-from limpet.cli.asking import ask, reported
+from limpet.cli.asking import ask, json_object, reported
 from limpet.cli.output import print_json
-from limpet.cli.pages import print_report, print_runs
+from limpet.cli.pages import print_inbox, print_report, print_runs
 from limpet.cli.working import serve, worker_of
 from limpet.engine.duty import Worker
-from limpet.engine.views import RunInfo
+from limpet.engine.views import Request, RunInfo
 from limpet.service import App
 from limpet.service.finding import find_run
 from limpet.service.report import Report
@@ -106,10 +106,38 @@ def resume(run: RunId, url: Url = STORE) -> None:
 
 
 @command.command()
-def approve(request: RequestId, by: By, url: Url = STORE) -> None:
+def inbox(
+    *,
+    to: Annotated[str | None, typer.Option(help="Only what this person or group may decide.")] = None,
+    run: Annotated[str | None, typer.Option(help="Only of this run.")] = None,
+    risk: Annotated[str | None, typer.Option(help="Only of this risk.")] = None,
+    older_than: Annotated[str | None, typer.Option(help="Only what waits for longer, such as 2h.")] = None,
+    url: Url = STORE,
+    json: Json = False,
+) -> None:
+    """List what waits for a person, the oldest first, with what led to it and what each answer causes."""
+
+    async def look(app: App) -> tuple[list[Request], int]:
+        wanted = None if run is None else (await find_run(app.store, run)).id
+        found = await app.inbox(to=to, run=wanted, risk=risk, older_than=older_than)
+        return found, await app.store.now()
+
+    found, now = ask(url, look)
+    print_json(found) if json else print_inbox(found, now)
+
+
+@command.command()
+def approve(
+    request: RequestId,
+    by: By,
+    args: Annotated[str | None, typer.Option(help="Other arguments for the tool, as JSON.")] = None,
+    standing: Annotated[bool, typer.Option("--standing", help="And every further call of it in this run.")] = False,
+    url: Url = STORE,
+) -> None:
     """Say yes to a request."""
-    ask(url, lambda app: app.approve(request, by=by))
-    typer.echo(f"{request} is approved by {by}")
+    edited = None if args is None else json_object(args)
+    ask(url, lambda app: app.approve(request, by=by, args=edited, standing=standing))
+    typer.echo(f"{request} is approved by {by}" + (", with every further call of its tool in this run" * standing))
 
 
 @command.command()

@@ -11,11 +11,13 @@ from limpet.service.report import Report, StepInfo
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["print_report", "print_runs"]
+__all__ = ["print_inbox", "print_report", "print_runs"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # The last ones; all are in the JSON.
 STEPS = 20
+# Of what led to a request.
+SHOWN = 8
 
 
 def print_runs(runs: Sequence[RunInfo], now: int) -> None:
@@ -48,6 +50,48 @@ def print_report(report: Report) -> None:
     out.print()
     for command in _next(report):
         out.print(f"next: {command}")
+
+
+def print_inbox(requests: Sequence[Request], now: int) -> None:
+    """A page for each request: what is asked, what led to it, and what each answer causes."""
+    out = console()
+    for request in requests:
+        out.print(f"{_question(request)}", style="bold")
+        facts = table("", "")
+        facts.show_header = False
+        for name, value in _asked(request, now):
+            facts.add_row(f"  {name}", cell(value))
+        out.print(facts)
+        for command in _decide(request):
+            out.print(f"  next: {command}")
+        out.print()
+    if not requests:
+        out.print("nothing waits for a person")
+
+
+def _asked(request: Request, now: int) -> Iterator[tuple[str, str]]:
+    yield "request", f"{request.id}, {_age(now - request.opened)} old"
+    yield "to", f"{', '.join(request.to)}{_until(request.expires)}"
+    found = request.context
+    if found is None:
+        return
+    yield "run", f"{request.run} of {found.agent}" + (f": {found.goal}" if found.goal else "")
+    yield "input", found.input
+    yield "why", found.why
+    for step in found.did[-SHOWN:]:
+        yield (
+            "did",
+            f"{step.number} {step.tool}: {step.status} {step.error if step.status != 'completed' else step.result}",
+        )
+    for made in found.decisions[-SHOWN:]:
+        yield "chose", f"{made.chosen} ({made.question}): {made.because}"
+    if found.flags:
+        yield "flags", ", ".join(found.flags)
+    if found.spent:
+        yield "spent", ", ".join(f"{name} {number:g}" for name, number in found.spent.items())
+    for choice in found.choices:
+        yield "say", f"{choice.say}: {choice.causes}"
+    yield "silence", found.silence
 
 
 def _facts(report: Report) -> Iterator[tuple[str, str]]:
@@ -83,16 +127,20 @@ def _next(report: Report) -> Iterator[str]:
     """What to type next; nothing where the run goes on, or is over."""
     info, waits = report.info, report.info.waits_for or ""
     for request in report.requests:
-        if request.kind == "approval" or (request.kind == "ask" and request.schema == {"type": "boolean"}):
-            yield f"limpet approve {request.id}"
-            yield f"limpet reject {request.id} --because …"
-        else:
-            yield f"limpet answer {request.id} …"
+        yield from _decide(request)
     if info.status == "failed" or "operator:" in waits:
         yield f"limpet resume {info.id}"
     elif waits.startswith("worker:"):
         yield f"limpet worker MODULE:ATTRIBUTE  (nobody serves {clean(waits.removeprefix('worker:'))})"
     yield from (f"limpet show {each.removeprefix('run:')}" for each in waits.split(", ") if each.startswith("run:"))
+
+
+def _decide(request: Request) -> Iterator[str]:
+    if request.kind == "approval" or (request.kind == "ask" and request.schema == {"type": "boolean"}):
+        yield f"limpet approve {request.id}"
+        yield f"limpet reject {request.id} --because …"
+    else:
+        yield f"limpet answer {request.id} …"
 
 
 def _until(time: int | None) -> str:

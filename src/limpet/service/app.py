@@ -42,7 +42,7 @@ from limpet.service.settings import Settings
 from limpet.service.views import entry_of, info_of
 from limpet.state import ENDED
 from limpet.state.run import Grant
-from limpet.stores import RunFilter, Store
+from limpet.stores import RunFilter, RunRow, Store
 
 __all__ = ["App"]
 
@@ -51,6 +51,8 @@ log = logging.getLogger("limpet")
 T = TypeVar("T")
 In = TypeVar("In")
 Out = TypeVar("Out")
+# How the names of built-in agents begin.
+OWN = "limpet."
 Ended = b.RunCompleted | b.RunFailed | b.RunCancelled
 
 
@@ -142,6 +144,7 @@ class App:
         session: str | None = None,
         user: str | None = None,
         labels: Mapping[str, str] | None = None,
+        constraints: Mapping[str, Any] | None = None,
     ) -> Out: ...
 
     @overload
@@ -155,6 +158,7 @@ class App:
         session: str | None = None,
         user: str | None = None,
         labels: Mapping[str, str] | None = None,
+        constraints: Mapping[str, Any] | None = None,
     ) -> Out: ...
 
     async def run(self, agent: Agent[Any, Any], input: Any = None, /, **how: Any) -> Any:
@@ -346,11 +350,17 @@ class App:
         session: str | None = None,
         last: int = 50,
     ) -> list[RunInfo]:
-        """The newest runs that match."""
+        """The newest runs that match; Limpet's own, such as those that tell people, only if their agent is named."""
         where = RunFilter(status=(status,) if status else (), agent=agent, session=session)
+        rows: list[RunRow] = []
         page = await self.store.runs(where, limit=last)
+        while True:
+            rows += [row for row in page.rows if agent is not None or not row.agent.startswith(OWN)]
+            if len(rows) >= last or page.next is None:
+                break
+            page = await self.store.runs(where, before=page.next, limit=last)
         served = await self._served()
-        return [info_of(row, served) for row in page.rows]
+        return [info_of(row, served) for row in rows[:last]]
 
     async def log(self, run: str, /) -> list[Event]:
         """Everything that happened to a run."""
