@@ -14,6 +14,9 @@ from limpet.stores.transaction import Transaction
 
 __all__ = ["claim", "register", "renew", "retire"]
 
+# So many workers died with a run in a row that it may be the reason.
+SUSPECT = 2
+
 
 def register(tx: Transaction, op: ops.Register) -> ops.Renewal:
     """A new life: what an earlier one of the same name had is given back, as after a death."""
@@ -46,13 +49,32 @@ def claim(tx: Transaction, op: ops.Claim) -> tuple[ops.Claimed, ...]:
         (*orphans, *ready), key=lambda row: (row.time if row.ready_at is None else row.ready_at, row.number)
     )
     claimed: list[ops.Claimed] = []
-    for row in waiting:
+    for row in _careful(tx, op.worker, waiting):
         if len(claimed) < op.limit and _take_slots(tx, row, op.concurrency):
             claimed.append(_give(tx, row, op.worker))
     for worker in dead:
         if tx.tables.lock_worker(worker) and not tx.tables.held_by(worker.id):
             tx.tables.drop_worker(worker.id)
     return tuple(claimed)
+
+
+def _careful(tx: Transaction, worker: str, waiting: Sequence[RunRow]) -> Sequence[RunRow]:
+    """Not all at once of those whose workers died again and again: one of them may be why, and take the others along.
+
+    A worker has half of them at a time, then a quarter of those who died with it again, until what kills is alone.
+    """
+    suspects = [row for row in waiting if _deaths(row) >= SUSPECT]
+    if not suspects:
+        return waiting
+    held = sum(row.deaths >= SUSPECT for row in tx.tables.held_by(worker))
+    most = max((len(suspects) + held) >> (max(map(_deaths, suspects)) - 1), 1)
+    left_out = {row.number for row in suspects[max(most - held, 0) :]}
+    return [row for row in waiting if row.number not in left_out]
+
+
+def _deaths(row: RunRow) -> int:
+    """How many workers have died with it in a row, counting the one that has it, if it is claimed from that."""
+    return row.deaths + (row.worker is not None)
 
 
 def _ready(tx: Transaction, agent: str, versions: Sequence[str], limit: int) -> list[RunRow]:

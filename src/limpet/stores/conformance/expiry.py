@@ -318,3 +318,26 @@ async def a_refused_registration_takes_nothing_away(world: World) -> None:
     await expect(WorkerAlive, other.register(WorkerRow(id="w1", agents={"a": ("1",)}), lease=LEASE))
     row = await world.store.get("r1")
     assert (row.status, row.worker, row.deaths) == ("running", "w1", 0)
+
+
+@behaviour()
+async def what_kills_its_workers_ends_up_alone(world: World) -> None:
+    """Runs that died together again and again are claimed in ever smaller groups; whoever gets on is free again."""
+    for number in range(16):
+        await world.create(f"r{number}")
+    together: list[int] = []
+    while len(together) < 6:
+        worker = f"w{len(together)}"
+        await world.worker(worker)
+        claimed = await world.claim(worker, limit=20)
+        while all(each.row.id != "r11" for each in claimed):
+            for each in claimed:
+                await Owner(world, each.row).append(b.RunCompleted(output=inline(None)))
+            claimed = await world.claim(worker, limit=20)
+        together.append(len(claimed))
+        world.advance("11s")  # the worker has died with all of them
+    assert together[:2] == [16, 16]
+    assert together[2:] == sorted(together[2:], reverse=True)
+    assert together[-1] == 1
+    rows = (await world.store.runs(limit=100)).rows
+    assert max(row.deaths for row in rows if row.id != "r11") < 5
