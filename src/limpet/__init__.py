@@ -76,7 +76,7 @@ from limpet.errors import (
     WrongState,
 )
 from limpet.events import Artifact
-from limpet.ids import RandomIds
+from limpet.ids import RandomIds, check_id
 from limpet.policy.escalation import Escalate
 from limpet.policy.retry import Retry
 from limpet.policy.risk import Approvals
@@ -179,6 +179,7 @@ __all__ = [
 ]
 
 DEFAULT_URL = "sqlite:///limpet.db"
+LONGEST_CHANNEL = 50
 
 
 def open(
@@ -198,6 +199,9 @@ def open(
     clock = SystemClock()
     settings = Settings(open_store(url), clock, RandomIds(clock))
     settings.people, settings.channels = people, dict(notify or {})
+    for name in settings.channels:
+        if len(check_id(name)) > LONGEST_CHANNEL:
+            raise DefinitionError(what="A channel", reason=f"{name[:20]}… is too long a name")
     if worker is False or os.environ.get("LIMPET_WORKER") == "0":
         settings.worker = None
     elif isinstance(worker, Worker):

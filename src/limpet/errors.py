@@ -286,7 +286,7 @@ class AlreadyAnswered(LimpetError):
     by: str
     code = "already_answered"
     _says = "Request {request} is {status} already (by {by!r}); that stands."
-    _cure = "Nothing to do: the run goes on with the first decision."
+    _cure = "Nothing to do: what was decided first, or that nobody needs to decide any more, stands."
 
 
 @dataclass(eq=False, repr=False)
@@ -475,7 +475,7 @@ class AgentFailed(LimpetError):
     """Where it was raised, in that run."""
     code = "agent_failed"
     _says = "{agent} ({run}) did not complete but {outcome}: {error_type} {message}"
-    _cure = "Look at that run; resuming this one calls the agent anew."
+    _cure = "Look at that run; resuming this one lets it go on from its failed step."
 
     def was(self, cls: type[BaseException] | str) -> bool:
         """Whether the error was of this class, or of one with this name: qualified, or the end of one."""
@@ -516,7 +516,7 @@ class ContractError(LimpetError):
     """Everything that is wrong, each with its path."""
     code = "contract_error"
     _says = "The {what} of {agent} is not what it declares: {reason}."
-    _cure = "Pass what the agent's annotations say; nothing was started."
+    _cure = "Pass, or return, what the agent's annotations say; an input that does not fit starts nothing."
 
 
 @dataclass(eq=False, repr=False)

@@ -13,7 +13,8 @@ from limpet.errors import InvalidId
 
 __all__ = ["Ids", "RandomIds", "SeededIds", "check_id"]
 
-_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+=-]{0,199}")
+LONGEST_ID = 200
+_ID = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._:@+=-]{{0,{LONGEST_ID - 1}}}")
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 
 

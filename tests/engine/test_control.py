@@ -52,33 +52,38 @@ async def test_a_failed_run_goes_on_from_its_failed_step() -> None:
 
 
 async def test_a_resume_asks_anew_who_was_asked() -> None:
-    """An ask that expired, a rejection, a child that failed."""
+    """An ask that expired is asked again; a child that failed goes on, and is not called a second time."""
+
+    @limpet.tool(effect="none")
+    async def flaky(n: int) -> int:
+        return n
 
     @limpet.agent()
     async def child(run: limpet.Run, n: int) -> int:
-        if not await run.ask("child?"):
-            raise ValueError("no")
-        return n
+        await run.ask("child?")
+        return await run.step(flaky, n)
 
     @limpet.agent()
     async def agent(run: limpet.Run) -> list[Any]:
         return [await run.ask("sure?", expires="1h"), await run.call(child, 3)]
 
     async with testing.app(agent, child) as app:
+        app.stub(flaky, ValueError("1"), ValueError("2"), 3)
         handle = await app.start(agent)
         await app.advance("1h")
         assert (await handle.info()).status == "failed"
         await app.resume(handle.id)
-        await app.settle()
-        await app.approve((await app.inbox())[0], by="ann")
-        await app.settle()
-        await app.answer((await app.inbox())[0], False, by="ann")
-        with pytest.raises(limpet.RunFailed, match="AgentFailed"):
-            await handle.result()
-        await app.resume(handle.id)
-        await app.settle()
-        await app.approve((await app.inbox())[0], by="ann")
+        for question in ("sure?", "child?"):
+            await app.settle()
+            [request] = await app.inbox()
+            assert request.question == question
+            await app.approve(request, by="ann")
+        for _ in range(2):
+            with pytest.raises(limpet.RunFailed, match="AgentFailed"):
+                await handle.result()
+            await app.resume(handle.id)
         assert await handle.result() == [True, 3]
+        assert len(await app.runs(agent="child")) == 1
 
 
 async def test_pause_and_resume() -> None:

@@ -268,7 +268,7 @@ async def test_channels_are_told_of_requests(tmp_path: Path) -> None:
             await app.reject(told[0], by="ann", because="no")
             assert await handle.result(timeout="10s") == "no: no"
             runs = {info.id: info.status for info in await app.runs(agent="limpet.notify")}
-            assert set(runs) == {f"notify-{told[0].id}-1", f"notify-{told[0].id}-2"}
+            assert set(runs) == {f"notify-{told[0].id}-ops-1", f"notify-{told[0].id}-own-1"}
 
 
 async def test_each_person_it_goes_on_to_is_told() -> None:

@@ -9,8 +9,12 @@ import pytest
 import limpet
 from limpet import testing
 from limpet.engine.memory import Memory
+from limpet.engine.permits import Permits
+from limpet.errors import ConnectionLost
 from limpet.events import Event
+from limpet.events import bodies as b
 from limpet.state import Fold
+from limpet.stores import Extend
 
 
 async def kinds(app: limpet.App, run: str) -> list[str]:
@@ -425,3 +429,295 @@ async def test_newer_code_takes_over_the_versions_that_it_accepts() -> None:
         app.replace(limpet.agent(name="moved", version="2", accepts=["1"])(code))
         await app.crash()
         assert await handle.result() == "done"
+
+
+def lose_reply(app: testing.TestApp, kind: type[object], nth: int) -> None:
+    """The n-th append of such an event is written, and its writer is not told, for a second."""
+    commit, seen = app.store._writer._commit, [0]
+
+    def deaf(batch: Any) -> Any:
+        done = commit(batch)
+        legs = [leg for op in batch for leg in getattr(op, "legs", ()) if isinstance(leg, Extend)]
+        seen[0] += any(isinstance(sealed.body, kind) for leg in legs for sealed in leg.events)
+        if seen[0] != nth:
+            return done
+        seen[0] = nth + 1
+        app._world.frozen.set(app._world.frozen.now() + 1_000_000)
+        return [ConnectionLost(reason="after it was written")] * len(done)
+
+    app.store._writer._commit = deaf
+
+
+async def test_a_step_that_waits_for_a_word_keeps_its_number() -> None:
+    """Though another begins meanwhile, and the run is parked."""
+
+    @limpet.tool(effect="once", risk="pay")
+    async def pay() -> str:
+        return limpet.idempotency_key()
+
+    @limpet.tool(effect="none")
+    async def read() -> str:
+        return "read"
+
+    @limpet.agent(approvals=limpet.Approvals("pay"), budget=limpet.Budget(max_steps=2))
+    async def agent(run: limpet.Run) -> list[str]:
+        return list(await asyncio.gather(run.step(pay), run.step(read)))
+
+    async with testing.app(agent) as app:
+        handle = await app.start(agent, id="r1")
+        await app.settle()
+        await app.crash()
+        await app.approve((await app.inbox())[0], by="ann")
+        key, _ = await handle.result()
+        assert key.startswith("r1:step_1:pay:")
+
+
+async def test_a_refused_budget_stays_refused() -> None:
+    """It was extended later, for another step; the code is told the same when it is resumed."""
+
+    @limpet.tool(effect="once")
+    async def mail(n: int) -> int:
+        return n
+
+    @limpet.agent(budget=limpet.Budget(max_steps=1, exhausted="ask"))
+    async def agent(run: limpet.Run) -> list[Any]:
+        told: list[Any] = []
+        for n in range(3):
+            try:
+                told.append(await run.step(mail, n))
+            except limpet.BudgetExceeded as error:
+                told.append(f"{error.limit} {error.allowed:g} {error.wanted:g}")
+        await run.ask("go on?")
+        return told
+
+    async with testing.app(agent) as app:
+        handle = await app.start(agent)
+        await app.settle()
+        await app.reject((await app.inbox())[0], by="ann", because="no")
+        await app.settle()
+        await app.answer((await app.inbox())[0], {"max_steps": 9}, by="ann")
+        await app.settle()
+        await app.crash()
+        await app.approve((await app.inbox())[0], by="ann")
+        assert await handle.result() == [0, "max_steps 1 2", 2]
+        assert [call["n"] for call in app.calls(mail)] == [0, 2]
+
+
+async def test_what_a_budget_refuses_is_no_divergence() -> None:
+    """Nothing is asked, so nothing is recorded; what was done after it is found all the same."""
+
+    @limpet.tool(effect="idempotent", max_tokens=60)
+    async def think() -> None:
+        limpet.current().spent(tokens=60)
+
+    @limpet.tool(effect="once")
+    async def mail() -> str:
+        return "sent"
+
+    @limpet.agent(budget=limpet.Budget(max_llm_tokens=100))
+    async def agent(run: limpet.Run) -> str:
+        await run.step(think)
+        with pytest.raises(limpet.BudgetExceeded):
+            await run.step(think)
+        sent = await run.step(mail)
+        await run.ask("go on?")
+        return sent
+
+    async with testing.app(agent) as app:
+        handle = await app.start(agent)
+        await app.settle()
+        await app.crash()
+        await app.approve((await app.inbox())[0], by="ann")
+        assert await handle.result() == "sent"
+        assert (len(app.calls(think)), len(app.calls(mail))) == (1, 1)
+
+
+@limpet.tool(effect="once", risk="pay", name="regressions_pay")
+async def pay(cents: int) -> int:
+    return cents
+
+
+@limpet.tool(effect="once", name="regressions_mail")
+async def mail(text: str) -> str:
+    return text
+
+
+@pytest.mark.parametrize("how", ["rejected", "expired"])
+async def test_an_effect_after_a_refusal_is_found_again(how: str) -> None:
+    """The refused step has no beginning in the log, but its request has an end."""
+
+    @limpet.agent(approvals=limpet.Approvals("pay", expires="1h"))
+    async def agent(run: limpet.Run) -> str:
+        try:
+            await run.step(pay, 5)
+        except (limpet.Rejected, limpet.Expired) as error:
+            sent = await run.step(mail, type(error).__name__.lower())
+            await run.sleep("1h")
+            return sent
+        return "paid"
+
+    async with testing.app(agent) as app:
+        handle = await app.start(agent)
+        await app.settle()
+        if how == "rejected":
+            await app.reject((await app.inbox())[0], by="ann", because="no")
+        else:
+            await app.advance("1h")
+        await app.settle()
+        await app.crash()
+        await app.advance("1h")
+        assert await handle.result() == how
+        assert (len(app.calls(pay)), len(app.calls(mail))) == (0, 1)
+
+
+@pytest.mark.parametrize("nth", [1, 2])
+async def test_a_request_whose_expiry_was_not_acknowledged_expires_once(nth: int) -> None:
+    """It goes on once, to somebody who has as much time; and ends once."""
+
+    @limpet.agent()
+    async def agent(run: limpet.Run) -> str:
+        try:
+            await run.ask("well?", to="ann", expires="1h", escalate=["bob"])
+        except limpet.Expired:
+            return "late"
+        return "in time"
+
+    async with testing.app(agent) as app:
+        lose_reply(app, b.RequestExpired, nth)
+        handle = await app.start(agent, id="r1")
+        await app.advance("3h")
+        assert await handle.result() == "late"
+        log = await app.log("r1")
+        expired = [event for event in log if event.kind == "request.expired"]
+        assert [event.body["outcome"] for event in expired] == ["escalated", "raised"]
+        assert expired[1].time - log[0].time >= 2 * 3600 * 1_000_000
+        assert [event.kind for event in log].count("wait.ended") == 1
+
+
+async def test_a_later_permission_does_not_turn_a_rejection_round() -> None:
+    """Not even one for all calls of that tool."""
+
+    @limpet.agent(approvals=limpet.Approvals("pay"))
+    async def agent(run: limpet.Run) -> list[Any]:
+        told: list[Any] = []
+        for cents in (1, 2):
+            try:
+                told.append(await run.step(pay, cents))
+            except limpet.Rejected:
+                told.append("no")
+        await run.ask("go on?")
+        return told
+
+    async with testing.app(agent) as app:
+        handle = await app.start(agent)
+        await app.settle()
+        await app.reject((await app.inbox())[0], by="ann", because="no")
+        await app.settle()
+        await app.approve((await app.inbox())[0], by="ann", standing=True)
+        await app.settle()
+        await app.crash()
+        await app.approve((await app.inbox())[0], by="ann")
+        assert await handle.result() == ["no", 2]
+        assert [call["cents"] for call in app.calls(pay)] == [2]
+
+
+@pytest.mark.parametrize(("to", "cents", "is_asked"), [("bob", 5, False), ("ann", 6, True)])
+async def test_a_rejection_is_of_a_call_not_of_a_policy(to: str, cents: int, is_asked: bool) -> None:
+    """Who would be asked today does not matter; another call needs another word."""
+
+    def release(to: str, cents: int) -> limpet.Agent[None, str]:
+        @limpet.agent(name="released", approvals=limpet.Approvals("pay", to=to))
+        async def agent(run: limpet.Run) -> str:
+            try:
+                await run.step(pay, cents)
+            except limpet.Rejected:
+                await run.sleep("1h")
+                return "no"
+            return "paid"
+
+        return agent
+
+    first = release("ann", 5)
+    async with testing.app(first) as app:
+        handle = await app.start(first)
+        await app.settle()
+        await app.reject((await app.inbox())[0], by="ann", because="no")
+        await app.settle()
+        app.replace(release(to, cents))
+        await app.crash()
+        await app.advance("1h")
+        assert [request.args for request in await app.inbox()] == ([{"cents": 6}] if is_asked else [])
+        if not is_asked:
+            assert await handle.result() == "no"
+        assert app.calls(pay) == []
+
+
+async def test_a_standing_permission_leaves_the_call_as_it_was_approved() -> None:
+    """The person's arguments are for this call; others come as the code makes them."""
+
+    @limpet.agent(approvals=limpet.Approvals("pay"))
+    async def agent(run: limpet.Run) -> list[int]:
+        return [await run.step(pay, 500), await run.step(pay, 2)]
+
+    async with testing.app(agent) as app:
+        handle = await app.start(agent)
+        await app.settle()
+        await app.approve((await app.inbox())[0], by="ann", args={"cents": 5}, standing=True)
+        assert await handle.result() == [5, 2]
+
+
+async def test_a_permission_that_is_revoked_meanwhile_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between looking at it and writing down that the step begins."""
+
+    @limpet.agent(approvals=limpet.Approvals("pay"))
+    async def agent(run: limpet.Run) -> list[int]:
+        return [await run.step(pay, 1), await run.step(pay, 2)]
+
+    async with testing.app(agent) as app:
+        permit = Permits.permit
+
+        async def late(self: Permits, *how: Any) -> Any:
+            found = await permit(self, *how)
+            for grant in await app.grants("r1") if app.calls(pay) else ():
+                await app.revoke("r1", grant.grant, by="bob")
+            return found
+
+        monkeypatch.setattr(Permits, "permit", late)
+        handle = await app.start(agent, id="r1")
+        await app.settle()
+        await app.approve((await app.inbox())[0], by="ann", standing=True)
+        await app.settle()
+        assert [call["cents"] for call in app.calls(pay)] == [1]
+        await app.crash()
+        await app.approve((await app.inbox())[0], by="ann")
+        assert await handle.result() == [1, 2]
+
+
+async def test_what_is_asked_again_is_told_again() -> None:
+    """A resumed run opens its request anew; there are channels that told it before."""
+    told: list[str] = []
+
+    @limpet.tool(effect="none")
+    async def flaky() -> int:
+        raise NotImplementedError
+
+    @limpet.agent()
+    async def agent(run: limpet.Run) -> list[Any]:
+        return list(await asyncio.gather(run.ask("sure?"), run.step(flaky)))
+
+    async def own(request: limpet.Request) -> None:
+        told.append(request.id)
+
+    async with testing.app(agent) as app:
+        app._settings.channels = {"own": own}
+        await app.crash()
+        app.stub(flaky, ValueError("no"), 7)
+        handle = await app.start(agent)
+        with pytest.raises(limpet.RunFailed):
+            await handle.result()
+        await app.resume(handle.id)
+        await app.settle()
+        [request] = await app.inbox()
+        assert told[-1] == request.id
+        await app.approve(request, by="ann")
+        assert await handle.result() == [True, 7]

@@ -73,14 +73,17 @@ class Brief:
     budget: Mapping[str, float] = field(default_factory=dict)
 
 
-def brief(state: RunState, log: Iterable[AnyBody], opened: b.RequestOpened) -> Brief:
-    """What led to a request: the state before it, the end of the log before it, and the request itself."""
+def brief(state: RunState, log: Iterable[AnyBody], opened: b.RequestOpened, input: str | None = None) -> Brief:
+    """What led to a request: the state before it, the end of the log before it, and the request itself.
+
+    `input` is the run's input as text, where it is too big for its event.
+    """
     bodies = list(log)
     did = _did(bodies)
     working = state.working
     return Brief(
         agent=state.agent,
-        input=shown(state.input, LONG),
+        input=shown(state.input, LONG) if input is None else _cut(input, LONG),
         why=_why(opened, state),
         choices=_choices(opened),
         silence=_silence(opened),
@@ -197,7 +200,9 @@ def _choices(opened: b.RequestOpened) -> tuple[Choice, ...]:
         case "unknown":
             return (
                 Choice(say='{"applied": its result}', causes="The step counts as done, with that result."),
-                Choice(say="not_applied", causes="It is done now."),
+                Choice(
+                    say="not_applied", causes="It is tried again, as far as its `retry` allows; else it has failed."
+                ),
                 Choice(say="gave_up", causes="The agent is told that nobody knows."),
             )
         case "budget":

@@ -10,8 +10,9 @@ from msgspec import to_builtins
 
 from limpet.clock import Duration, microseconds
 from limpet.engine.shapes import Shape, shape
-from limpet.errors import ContractError, DefinitionError, InvalidValue
+from limpet.errors import ContractError, DefinitionError, InvalidId, InvalidValue
 from limpet.events import Limits, digest
+from limpet.ids import check_id
 from limpet.policy.checkpoint import Strategy
 from limpet.policy.escalation import Escalate
 from limpet.policy.risk import Approvals
@@ -29,6 +30,7 @@ Out_co = TypeVar("Out_co", covariant=True)
 S = TypeVar("S")
 Exclusive = Literal["session", "user"]
 _JSON = shape(Any)
+LONGEST_NAME = 100
 
 
 class Budget:
@@ -201,6 +203,17 @@ def check_agent(given: object) -> None:
         raise DefinitionError(what=f"A run of {given!r}", reason="it is no agent: put @limpet.agent() on the function")
 
 
+def _checked_name(name: str) -> str:
+    """A name that runs can be called after."""
+    try:
+        if len(check_id(name)) <= LONGEST_NAME:
+            return name
+    except InvalidId as error:
+        reason = "its runs are named after it: say name= with letters, digits and ._:@+=- only"
+        raise DefinitionError(what=f"The agent {name[:50]!r}", reason=reason) from error
+    raise DefinitionError(what=f"The agent {name[:50]}…", reason=f"its name has more than {LONGEST_NAME} characters")
+
+
 class _Define(Protocol):
     """What makes a function an agent."""
 
@@ -250,6 +263,6 @@ def agent(  # noqa: PLR0913 - all by name, and few at a time
     )
 
     def define(fn: Callable[..., Any], /) -> Agent[Any, Any]:
-        return Agent(fn, name or fn.__name__, rules)
+        return Agent(fn, _checked_name(name or fn.__name__), rules)
 
     return cast("_Define", define)

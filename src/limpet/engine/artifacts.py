@@ -1,10 +1,10 @@
 """Artifacts: what is too big for the state, put away as a blob; the state keeps what it is, and a summary."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 from limpet.engine.execution import Execution
+from limpet.engine.functions import Pool
 from limpet.engine.history import Record
 from limpet.errors import InvalidValue
 from limpet.events import Artifact
@@ -12,6 +12,8 @@ from limpet.events import bodies as b
 from limpet.stores.blobs import CHUNK
 
 __all__ = ["Artifacts"]
+
+_threads = Pool("limpet-file")
 
 
 class Artifacts:
@@ -65,6 +67,6 @@ def _content(data: bytes | str | Path) -> bytes | AsyncIterator[bytes]:
 
 async def _read(path: Path) -> AsyncIterator[bytes]:
     """A file, piece by piece, beside the event loop."""
-    with await asyncio.to_thread(path.open, "rb") as file:
-        while piece := await asyncio.to_thread(file.read, CHUNK):
+    with await _threads.run(lambda: path.open("rb")) as file:
+        while piece := await _threads.run(lambda: file.read(CHUNK)):
             yield piece

@@ -44,6 +44,10 @@ class Asks:
                 raise InvalidValue(path="expires", reason="the run's deadline lies before it")
         pack = x.kit.store.pack
         options = [*how["options"]] if "options" in how else None
+        if options is not None and "default" in how and how["default"] not in options:
+            raise InvalidValue(path="default", reason=f"{how['default']!r} is none of the options")
+        if how.get("escalate") and expires is None:
+            raise InvalidValue(path="escalate", reason="say expires=, or nobody else is ever asked")
         return b.RequestOpened(
             request=x.kit.ids.new(),
             name=name,

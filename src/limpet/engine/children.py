@@ -15,11 +15,20 @@ from limpet.engine.contracts import find_agent
 from limpet.engine.execution import Execution
 from limpet.engine.history import Record
 from limpet.engine.shapes import shape
+from limpet.engine.spending import used
 from limpet.engine.waits import Waits
-from limpet.errors import AgentFailed, ContractError, DeadlineExceeded, InputConflict, LimpetError
+from limpet.errors import (
+    AgentFailed,
+    ContractError,
+    DeadlineExceeded,
+    InputConflict,
+    LimpetError,
+    NotFound,
+    WrongState,
+)
 from limpet.events import Failure, Limits, Lineage, Payload, StatePatch, digest
 from limpet.events import bodies as b
-from limpet.ids import check_id
+from limpet.ids import LONGEST_ID, check_id
 from limpet.policy import budget as budgets
 from limpet.policy import deadline as deadlines
 from limpet.stores import Create, Taken
@@ -45,6 +54,9 @@ def creation(
             reason = f"it is exclusive by {agent.rules.exclusive}: start it with {agent.rules.exclusive}=…"
             raise ContractError(agent=agent.name, what="start", reason=reason)
         exclusive = f"{agent.rules.exclusive}:{owner}"
+        lineage = more.get("parent")
+        if isinstance(lineage, Lineage) and exclusive in lineage.slots:
+            exclusive = None  # whoever waits for this run has it
     return b.RunCreated(
         agent=agent.name,
         agent_version=agent.version,
@@ -112,10 +124,10 @@ class Children:
         """The other agent's result."""
         x, name, record = self._x, sent.name, sent.record
         await x.admit()
-        agent = await self._known(sent.agent)
-        if record is None:
+        is_replayed = record is not None and record.settled is not None
+        if record is None or (record.since and not await self._goes_on(record)):
             try:
-                await self._create(agent, sent, how)
+                await self._create(await self._known(sent.agent), sent, how)
             except LimpetError:
                 x.handed_to = None  # nothing was handed over
                 raise
@@ -125,11 +137,27 @@ class Children:
         returned = x.history.commands[ended.event]
         assert isinstance(returned, b.AgentReturned)
         if returned.outcome != "completed":
-            raise x.blame(self._failed(agent, returned), name)
+            raise x.blame(self._failed(record, returned), name)
+        output = await x.unpack(returned.output)
+        if isinstance(sent.agent, str) and is_replayed:
+            return output  # it was checked when it came, under the contract of then
         try:
-            return agent.load_output(await x.unpack(returned.output))
+            return (await self._known(sent.agent)).load_output(output)
         except ContractError as error:
             raise x.blame(error, name) from error
+
+    async def _goes_on(self, record: Record) -> bool:
+        """A resume took back that another run failed: that run goes on, or has by now; false if it cannot."""
+        x, called = self._x, record.opened
+        assert isinstance(called, b.AgentCalled)
+        if self._waits.returned(record) is not None:
+            return True
+        resume = b.ResumeRequested(command=f"{x.run}:resume-{record.since}")
+        try:
+            await x.patiently(lambda: x.kit.store.tell(called.run, resume, actor=x.kit.worker))
+        except (WrongState, NotFound):
+            return False
+        return True
 
     async def start(self, sent: Sent, id: str | None) -> str:
         """The id of a run that goes on alone."""
@@ -152,14 +180,15 @@ class Children:
             return agent
         return await self._x.patiently(lambda: find_agent(self._x.kit.store, agent))
 
-    def _failed(self, agent: Agent[Any, Any], returned: b.AgentReturned) -> LimpetError:
+    def _failed(self, record: Record, returned: b.AgentReturned) -> LimpetError:
         """How another agent's run ended, if not well: one that did not take its input never started."""
-        failure = returned.failure or Failure(type="")
+        called, failure = record.opened, returned.failure or Failure(type="")
+        assert isinstance(called, b.AgentCalled)
         if returned.outcome == "rejected":
-            return ContractError(agent=agent.name, what="input", reason=failure.message, faults=_faults(failure))
+            return ContractError(agent=called.agent, what="input", reason=failure.message, faults=_faults(failure))
         return AgentFailed(
             run=returned.run,
-            agent=agent.name,
+            agent=called.agent,
             outcome=returned.outcome,
             error_type=failure.type,
             message=failure.message,
@@ -188,14 +217,14 @@ class Children:
             deadline=deadline,
             initial=initial,
             more={
-                "parent": Lineage(run=x.run, name=name, mode=mode),
+                "parent": Lineage(run=x.run, name=name, mode=mode, slots=() if mode == "start" else self._slots()),
                 "user": x.user,
                 "session": x.session,
                 "artifacts": {each: x.memory.artifacts[each] for each in how.artifacts},
             },
         )
         x.children += how.id is None
-        child = how.id or f"{x.run}.{agent.name}-{x.children}"
+        child = how.id or _child_id(x.run, agent.name, x.children)
         called = b.AgentCalled(
             name=name,
             run=child,
@@ -204,7 +233,7 @@ class Children:
             asked=sent.asked,
             agent_version=agent.version,
             contract=agent.contract_hash,
-            budget=limits if mode != "start" and x.journal.fold.working.budget is not None else None,
+            budget=limits if x.journal.fold.working.budget is not None else None,
             deadline=deadline,
             facts=tuple(how.facts),
             artifacts=tuple(how.artifacts),
@@ -215,6 +244,13 @@ class Children:
             await self._append(called, created, child, blobs)
         finally:
             self._lent.pop(child, None)
+
+    def _slots(self) -> tuple[str, ...]:
+        """The exclusive slots that are held by this run, or by those that wait for it."""
+        created = self._x.memory.created
+        assert created is not None
+        above = created.parent.slots if created.parent is not None else ()
+        return above if created.exclusive is None else (*above, created.exclusive)
 
     def _initial(self, agent: Agent[Any, Any], how: How, limits: Limits | None) -> StatePatch | None:
         """What the other run knows from the start: what was named, and nothing else."""
@@ -245,19 +281,31 @@ class Children:
     def _check_same(self, taken: Taken, created: b.RunCreated, child: str) -> None:
         """A run of this id exists: of a start with an id of its own, perhaps the very one that was meant."""
         first = taken.first
-        if not isinstance(first, b.RunCreated) or (first.agent, first.input) != (created.agent, created.input):
+        same = isinstance(first, b.RunCreated) and (first.agent, first.input) == (created.agent, created.input)
+        waited_for = created.parent is not None and created.parent.mode != "start"
+        if not same or (waited_for and isinstance(first, b.RunCreated) and first.parent != created.parent):
             raise InputConflict(run=child, agent=taken.row.agent)
 
     def _slice(self, agent: Agent[Any, Any], how: How) -> Limits | None:
-        """What the child may use: what was asked for or what it says itself, never more than is left."""
+        """What the child may use: what was asked for or what it says itself, never more than is left.
+
+        One that goes on alone has its own, if any, which counts as spent here: nobody gives the rest back.
+        """
         fold = self._x.journal.fold
         limits = fold.working.budget
         share = how.budget.limits if how.budget is not None else agent.rules.budget
-        if limits is None:
+        if limits is None or (how.mode == "start" and share is None):
             return share
         lent = [child.budget for child in fold.children if child.budget is not None]
         lent += [budget for run, budget in self._lent.items() if all(run != child.run for child in fold.children)]
-        return budgets.slice_of(budgets.remaining(limits, fold.spent, lent), share)
+        spent = used(self._x, self._x.history.last_number + 1, lent=False)
+        return budgets.slice_of(budgets.remaining(limits, spent, lent), share)
+
+
+def _child_id(run: str, agent: str, number: int) -> str:
+    """What a run is called that another one calls; after a digest of that one, where its id would be too long."""
+    child = f"{run}.{agent}-{number}"
+    return child if len(child) <= LONGEST_ID else f"{digest(run)[:32]}.{agent}-{number}"
 
 
 def _faults(failure: Failure) -> tuple[str, ...]:

@@ -1,8 +1,10 @@
 """Agents by name: their code is elsewhere, and their contract, which a store keeps, is all that is known of them."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec import convert
+from msgspec.structs import replace
 
 from limpet.engine.agents import Agent, Rules
 from limpet.engine.schema import faults
@@ -12,7 +14,7 @@ from limpet.events import Limits, canonical
 from limpet.events.values import parse
 from limpet.stores import ContractRow, Store
 
-__all__ = ["Distant", "contract_row", "find_agent"]
+__all__ = ["Distant", "find_agent", "save_contracts"]
 
 
 class Described(Shape):
@@ -64,11 +66,23 @@ async def _elsewhere(run: Any, input: Any) -> Any:  # noqa: ARG001
     raise AssertionError
 
 
-def contract_row(agent: Agent[Any, Any]) -> ContractRow:
-    """An agent's contract, as a store keeps it."""
-    return ContractRow(
-        agent=agent.name, version=agent.version, hash=agent.contract_hash, contract=canonical(agent.contract())
-    )
+async def save_contracts(store: Store, agents: Sequence[Agent[Any, Any]], *, served: bool) -> None:
+    """Keep the contracts of agents: those that are served here are from now on the newest of their names."""
+    rows = [
+        ContractRow(agent=each.name, version=each.version, hash=each.contract_hash, contract=canonical(each.contract()))
+        for each in agents
+    ]
+    if not rows:
+        return
+    known = await store.contracts()
+    if not served:
+        there = {row.agent for row in known}
+        await store.save_contracts([row for row in rows if row.agent not in there])
+        return
+    newest = {row.agent: row.version for row in known}
+    older = [replace(row, hash="") for row in rows if newest.get(row.agent, row.version) != row.version]
+    await store.save_contracts(older)  # what is not changed is not written: an older version is back, and is the newest
+    await store.save_contracts(rows)
 
 
 async def find_agent(store: Store, name: str) -> Agent[Any, Any]:

@@ -27,10 +27,13 @@ from limpet.errors import (
     ContractError,
     DeadlineExceeded,
     Divergence,
+    Expired,
     LeaseLost,
     LimpetError,
     NotFound,
+    StaleServer,
     StoreBusy,
+    StoreUnavailable,
     WrongState,
 )
 from limpet.events import AnyBody, Failure, Wait
@@ -464,7 +467,7 @@ class Drive:
             outcome=outcome or _outcome_of(ended, failure),
             output=ended.output if isinstance(ended, b.RunCompleted) else None,
             failure=failure,
-            spent=self._journal.fold.spent,
+            spent=self._journal.fold.owed,
             contract=self._agent.contract_hash,
             number=ended.number if isinstance(ended, b.RunFailed) else None,
         )
@@ -483,10 +486,12 @@ class Drive:
                 log.info("run %s is driven elsewhere now", self.run)
                 with suppress(LimpetError):
                     await x.journal.keep_late()
-            case _:
+            case ConnectionLost() | StoreBusy() | StoreUnavailable() | StaleServer() | Expired() | None:
                 log.error("run %s cannot go on here: %s", self.run, error)
                 with suppress(LimpetError):
                     await self._release("its worker could not go on")
+            case _:  # the next one would come to just the same
+                await self._park_for_operator("refused", str(error))
 
     async def _park_for_operator(self, key: str, why: str) -> None:
         """Nothing was done; somebody must look."""

@@ -46,6 +46,10 @@ class Record:
     """Of a step: the last thing that happened to it."""
     resolutions: int = 0
     """How often it was unknown, and settled."""
+    escalations: int = 0
+    """How often a person was asked what now."""
+    since: int = 0
+    """Of a call that a resume took back: the return that does not count any more."""
 
     @property
     def asked(self) -> str:
@@ -148,6 +152,8 @@ class History:
     def _go_on(self, event: Event, body: AnyBody) -> None:  # noqa: C901, PLR0912 - one match
         if isinstance(body, b.StepResolved):
             self.records[body.name].resolutions += 1
+        if isinstance(body, b.StepFailed) and body.escalated:
+            self.records[body.name].escalations += 1
         match body:
             case b.WaitEnded():
                 self._take_signal(body)
@@ -210,13 +216,17 @@ class History:
     def _void(self) -> None:
         """A resume takes back the failure that ended the run, and nothing else.
 
-        A step is tried anew under its own number and key; who was asked is asked anew, who was called is called anew.
+        A step is tried anew under its own number and key; who was asked is asked anew; a run that was called, and has
+        failed, goes on.
         """
         failed, self._failed = self._failed, None
         record = self.records.get(failed.name) if failed is not None and failed.name is not None else None
         if record is None:
             return
         if isinstance(record.opened, b.StepStarted):
+            record.settled = record.end = None
+        elif isinstance(record.opened, b.AgentCalled) and isinstance(record.settled, b.WaitEnded):
+            record.since = record.settled.event or 0
             record.settled = record.end = None
         else:
             del self.records[record.name]

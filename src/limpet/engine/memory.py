@@ -35,6 +35,8 @@ class _Record(Struct, frozen=True, array_like=True):
     settled: _Body | None
     latest: _Body | None
     resolutions: int
+    escalations: int = 0
+    since: int = 0
 
 
 class _Memory(Struct, frozen=True):
@@ -142,15 +144,13 @@ def _load(stored: _Body) -> Any:
 def _dump_record(record: Record) -> _Record:
     settled = None if record.settled is None else _dump(record.settled)
     latest = None if record.latest is None else _dump(record.latest)
-    return _Record(
-        _dump(record.opened), record.seq, record.time, record.left, record.end, settled, latest, record.resolutions
-    )
+    counts = (record.resolutions, record.escalations, record.since)
+    return _Record(_dump(record.opened), record.seq, record.time, record.left, record.end, settled, latest, *counts)
 
 
 def _load_record(stored: _Record) -> Record:
     opened: Any = _load(stored.opened)
     settled = None if stored.settled is None else _load(stored.settled)
     latest = None if stored.latest is None else _load(stored.latest)
-    return Record(
-        opened.name, opened, stored.seq, stored.time, stored.left, stored.end, settled, latest, stored.resolutions
-    )
+    counts = (stored.resolutions, stored.escalations, stored.since)
+    return Record(opened.name, opened, stored.seq, stored.time, stored.left, stored.end, settled, latest, *counts)

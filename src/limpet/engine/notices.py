@@ -4,6 +4,7 @@ So a request that is in the inbox is told, whatever dies; and telling it never h
 """
 
 from collections.abc import Sequence
+from itertools import count
 from typing import NamedTuple
 
 from limpet.engine.execution import Execution
@@ -23,14 +24,15 @@ class Notices(NamedTuple):
     runs: tuple[Create, ...]
 
 
-def notices(x: Execution, opened: b.RequestOpened, to: Sequence[str], *, round: int = 0) -> Notices:
-    """Tell all channels of a request that is for these; `round` counts how often it went on to somebody else."""
+def notices(x: Execution, opened: b.RequestOpened, to: Sequence[str]) -> Notices:
+    """Tell all channels of a request that is for these: anew each time, if it went on to somebody else or came back."""
     called: list[b.AgentCalled] = []
     runs: list[Create] = []
-    for place, channel in enumerate(x.kit.channels):
+    for channel in x.kit.channels:
         told = {"request": opened.request, "channel": channel, "to": list(to)}
-        run = f"notify-{opened.request}-{round * len(x.kit.channels) + place + 1}"
-        name = f"{opened.name}/notify:{channel}#{round + 1}"
+        names = (f"{opened.name}/notify:{channel}#{time}" for time in count(1))
+        name = next(each for each in names if each not in x.history.records)
+        run = f"notify-{opened.request}-{channel}-{name.rpartition('#')[2]}"
         called.append(
             b.AgentCalled(name=name, run=run, agent=AGENT, mode="notify", asked=digest(told), agent_version=channel)
         )

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from limpet.engine.execution import Execution
 from limpet.engine.history import Record
+from limpet.engine.spending import NOTHING, used
 from limpet.engine.tools import Tool
 from limpet.engine.waits import Decided, Waits
 from limpet.errors import BudgetExceeded, Expired, InvalidAnswer, InvalidValue, Rejected
@@ -28,7 +29,6 @@ OUTCOMES: tuple[Outcome, ...] = ("applied", "not_applied", "gave_up")
 CHOICES = ("retry", "fail")
 # What a person is asked before a step begins.
 WORDS = ("approval", "budget", "pressure")
-NOTHING = Spent()
 
 
 class Said(NamedTuple):
@@ -39,6 +39,16 @@ class Said(NamedTuple):
     request: str
 
 
+class Permit(NamedTuple):
+    """What a new step may begin with."""
+
+    grant: str | None
+    args: dict[str, Any]
+    """As they are used."""
+    heard: int | None = None
+    """Of a standing permission: what was heard when it was looked at, since it may be revoked meanwhile."""
+
+
 class Permits:
     """What the steps of one execution are allowed."""
 
@@ -46,20 +56,18 @@ class Permits:
         self._x = execution
         self._waits = waits
 
-    async def permit(
-        self, tool: Tool[..., Any, Any], name: str, number: int, args: dict[str, Any]
-    ) -> tuple[str | None, dict[str, Any]]:
+    async def permit(self, tool: Tool[..., Any, Any], name: str, number: int, args: dict[str, Any]) -> Permit:
         """The grant that a new step uses, if it needs one, and its arguments, perhaps edited by a person."""
         await self.afford(name, number, tool.traits.most)
         if tool.traits.risk is None:
-            return None, args
-        fold = self._x.journal.fold
+            return Permit(None, args)
+        fold, heard = self._x.journal.fold, self._x.journal.heard
         constraints, approvals = fold.working.constraints, self._x.agent.rules.approvals
         found = risk.decide(
             tool.traits.risk, tool.name, approvals=approvals, constraints=constraints, grants=fold.grants
         )
         if isinstance(found, risk.Free) and f"{name}/approval#1" not in self._x.history.records:
-            return found.grant, args
+            return Permit(found.grant, args, heard if found.grant is not None else None)
         return await self._ask(tool, name, number, args, found)
 
     def number_of(self, name: str) -> int | None:
@@ -77,8 +85,9 @@ class Permits:
         number: int,
         args: dict[str, Any],
         found: risk.AskPerson | risk.Free,
-    ) -> tuple[str | None, dict[str, Any]]:
+    ) -> Permit:
         """A person's word; one that was given stands, though the policy would not ask any more."""
+        heard = self._x.journal.heard
         ask = found if isinstance(found, risk.AskPerson) else risk.AskPerson(to=(), expires=None, escalate=())
         occurrence = 1
         while True:
@@ -86,8 +95,10 @@ class Permits:
             opened = self._approval(tool, request, number, args, ask)
             record = self._x.find(request, b.RequestOpened)
             if record is None and isinstance(found, risk.Free):
-                return found.grant, args
-            if record is not None and not self._is_for(record, opened):
+                return Permit(found.grant, args, heard if found.grant is not None else None)
+            if f"{name}/approval#{occurrence + 1}" in self._x.history.records or (
+                record is not None and not self._is_for(record, opened, free=isinstance(found, risk.Free))
+            ):
                 occurrence += 1  # what was shown is not what would be done now
                 continue
             if record is None:
@@ -100,27 +111,37 @@ class Permits:
                 raise self._x.blame(_rejected(tool.name, number, answer), request)
             if decided.expires is None or self._x.kit.now() < decided.expires:
                 edited = await self._x.unpack(answer.args)
-                return decided.request, args if edited is None else self._checked(tool, edited, decided, request)
+                await self.afford(name, number, tool.traits.most)  # others went on meanwhile
+                new = args if edited is None else self._checked(tool, edited, decided, request)
+                return Permit(decided.request, new)
             occurrence += 1  # it was given, and not used in its time
 
-    def _is_for(self, record: Record, opened: b.RequestOpened) -> bool:
-        """Whether a request shows what is asked for now; one that does not leaves the inbox."""
+    def _is_for(self, record: Record, opened: b.RequestOpened, *, free: bool) -> bool:
+        """Whether a request shows what is asked for now; one that does not leaves the inbox.
+
+        Where nobody would be asked now, what was decided for just this call stands.
+        """
         assert isinstance(record.opened, b.RequestOpened)
-        if record.opened.digest == opened.digest or self._was_refused(record, opened):
+        if record.opened.digest == opened.digest or self._stands(record, opened, free=free):
             return True
         if record.settled is None and self._x.journal.fold.is_asking(record.opened.request):
             withdrawn = b.WaitEnded(name=record.name, how="withdrawn", request=record.opened.request)
             self._x.journal.add(withdrawn)
         return False
 
-    def _was_refused(self, record: Record, opened: b.RequestOpened) -> bool:
-        """Whether the code was told no for just this call: that stands, whoever would be asked today."""
+    def _stands(self, record: Record, opened: b.RequestOpened, *, free: bool) -> bool:
+        """Whether this very call was decided: a no stands, whoever would be asked today; a yes, if nobody would."""
         assert isinstance(record.opened, b.RequestOpened)
-        settled, shown = record.settled, record.opened
-        if not isinstance(settled, b.WaitEnded) or (shown.tool, shown.args) != (opened.tool, opened.args):
+        shown = record.opened
+        if (shown.tool, shown.args) != (opened.tool, opened.args):
             return False
-        answer = self._x.history.commands.get(settled.event) if settled.event is not None else None
-        return settled.how == "timeout" or (isinstance(answer, b.RequestAnswered) and answer.decision == "rejected")
+        answers = (each for each in self._x.history.commands.values() if isinstance(each, b.RequestAnswered))
+        answer = next((each for each in answers if each.request == shown.request), None)
+        if answer is not None:
+            return free or answer.decision == "rejected"
+        if record.settled is None:
+            return free  # whoever was asked is waited for
+        return isinstance(record.settled, b.WaitEnded) and record.settled.how == "timeout"
 
     def _checked(self, tool: Tool[..., Any, Any], edited: Any, decided: Decided, name: str) -> dict[str, Any]:
         """Arguments that a person edited, if the tool takes them."""
@@ -150,6 +171,7 @@ class Permits:
             number=number,
             tool=tool.name,
             args=self._x.kit.store.pack(args, inline=1 << 30)[0],
+            schema=self._x.kit.store.pack(tool.schema, inline=1 << 30)[0],
             risk=tool.traits.risk,
         )
 
@@ -159,7 +181,16 @@ class Permits:
     # Budgets
 
     async def afford(self, name: str, number: int, most: Spent | None) -> None:
-        """Whether an attempt fits into the budget, if it uses up the most; a person may be asked to extend it."""
+        """Whether an attempt fits into the budget, if it uses up the most; a person may be asked to extend it.
+
+        That it does not fit is recorded: the code is told the same again, though something may have come back since.
+        """
+        refused = self._x.find(f"{name}/refused#1", b.ValueRecorded)
+        if refused is not None:
+            assert isinstance(refused.opened, b.ValueRecorded)
+            assert refused.end is not None
+            await self._x.enter(refused.end)
+            raise self._x.blame(BudgetExceeded(**refused.opened.value.value()), refused.name)
         for occurrence in count(1):
             request = f"{name}/budget#{occurrence}"
             if request in self._x.history.records:  # what was said then stands, whatever the budget is now
@@ -168,12 +199,15 @@ class Permits:
             limits = self._x.journal.fold.working.budget
             if limits is None:
                 return
-            found = budget.decide(limits, self._spent(number), replace(most or NOTHING, steps=1))
+            found = budget.decide(limits, used(self._x, number), replace(most or NOTHING, steps=1))
             if isinstance(found, budget.Fits):
                 await self._press(name, number, found.pressure)
                 return
             if found.then == "fail":
-                raise self._x.blame(_exceeded(found), name)
+                exceeded, refusal = _exceeded(found), f"{name}/refused#1"
+                value = b.ValueRecorded(name=refusal, value=inline(exceeded.facts))
+                await self._x.finish(self._x.settle(value))
+                raise self._x.blame(exceeded, refusal)
             await self._ask_for_more(request, number, found)
 
     async def _ask_for_more(self, request: str, number: int, found: budget.Exhausted | None) -> None:
@@ -191,32 +225,6 @@ class Permits:
         opened = self._x.history.records[request].opened
         assert isinstance(opened, b.RequestOpened)
         return exceeded if opened.args is None else BudgetExceeded(**opened.args.value())
-
-    def _spent(self, number: int) -> Spent:
-        """What was used up before this step: steps by their numbers, since parallel ones may not be in the log yet."""
-        fold = self._x.journal.fold
-        spent = fold.spent
-        lent = [child.budget.most() for child in fold.children if child.budget is not None]
-        gone = [*lent, *self._unsettled(number)]
-        return replace(
-            spent,
-            steps=number - 1 + spent.steps - fold.step + sum(each.steps for each in lent),
-            tokens=spent.tokens + sum(each.tokens for each in gone),
-            cost=spent.cost + sum(each.cost for each in gone),
-            wall_us=spent.wall_us + max(self._x.kit.now() - fold.time, 0),
-        )
-
-    def _unsettled(self, number: int) -> list[Spent]:
-        """What is put aside for other steps under way, and what was used up since the last flush."""
-        journal = self._x.journal
-        reserved, used = journal.fold.reserved, []
-        for body in journal.pending:
-            if isinstance(body, b.BudgetReserved):
-                reserved[body.number] = Spent(tokens=body.tokens, cost=body.cost)
-            elif isinstance(body, b.StepCompleted | b.StepFailed | b.StepUnknown):
-                before = reserved.pop(body.number, None)
-                used.append(body.spent or (before if isinstance(body, b.StepUnknown) else None) or NOTHING)
-        return [*used, *(each for step, each in reserved.items() if step != number)]
 
     async def _press(self, name: str, number: int, pressure: tuple[str, ...]) -> None:
         """Say once that a limit is near; an agent that escalates this asks a person whether it may go on."""
@@ -256,7 +264,7 @@ class Permits:
         """What a person says to a step that has failed: try it again, let it fail, or a result."""
         question = f"{tool.name} failed after {failed.attempt} attempts: {failed.failure.message}. What now?"
         decided = await self._ask_person(
-            f"{name}/escalation#{failed.attempt}",
+            f"{name}/escalation#{self._x.history.records[name].escalations}",
             "escalation",
             question,
             options=self._x.kit.store.pack(list(CHOICES))[0],
@@ -310,6 +318,13 @@ class Permits:
         return asked.to if asked is not None else ("anyone",)
 
     # What nobody knows
+
+    def is_settled(self, name: str) -> bool:
+        """Whether a person has said what came of a step, though the code may not know yet."""
+        record = self._x.history.records.get(self._unknown(name))
+        if record is None or not isinstance(record.opened, b.RequestOpened):
+            return False
+        return not self._x.journal.fold.is_asking(record.opened.request)
 
     def is_settling(self, name: str) -> bool:
         """Whether a person was asked already what came of a step: then it is for them to say."""

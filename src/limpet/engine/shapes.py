@@ -54,7 +54,7 @@ class Shape:
             return plain
         try:
             if self._adapter is not None:
-                return self._adapter.validate_python(plain)
+                return self._adapter.validate_python(plain, by_alias=True, by_name=True)
             return msgspec.convert(plain, self._hint, strict=True, str_keys=True)
         except (TypeError, ValueError, RecursionError) as error:
             raise InvalidValue(path="$", reason=_first_line(error)) from error

@@ -68,6 +68,10 @@ class Step:
     packed: Payload | None = None
     blobs: Sequence[Blob] = ()
     grant: str | None = None
+    heard: int | None = None
+    """What was heard when a standing permission was looked at."""
+    is_afforded: bool = False
+    """The budget was asked for the attempt that comes next."""
     attempt: int = 0
     """The last one that was begun here."""
     call: Call | None = None
@@ -121,15 +125,9 @@ class Steps:
         return await self._outcome(step, latest)
 
     async def _where(self, step: Step, record: Record | None) -> Latest:
-        """The last event of a step that is not settled; a new one is permitted first."""
+        """The last event of a step that is not settled."""
         x, traits = self._x, step.tool.traits
         if record is None:
-            self._check_time(step)
-            grant, args = await self.permits.permit(step.tool, step.name, step.number, step.args)
-            if traits.effect != "none":
-                await x.check_new(step.name)
-            step.grant = grant
-            self._prepare(step, args)
             return None
         opened = record.opened
         assert isinstance(opened, b.StepStarted)
@@ -142,6 +140,15 @@ class Steps:
         if isinstance(latest, b.StepUnknown) and latest.reason == "cancelled":
             await self._waits.until_cancelled(record)
         return _voided(latest) if _is_settled(latest) else latest
+
+    async def _permit(self, step: Step) -> None:
+        """Have a new step allowed, with the arguments that it is allowed with."""
+        self._check_time(step)
+        permit = await self.permits.permit(step.tool, step.name, step.number, step.args)
+        if step.tool.traits.effect != "none":
+            await self._x.check_new(step.name)
+        step.grant, step.heard, step.is_afforded = permit.grant, permit.heard, True
+        self._prepare(step, permit.args)
 
     def _prepare(self, step: Step, args: dict[str, Any]) -> None:
         """Its arguments as used, and its key."""
@@ -156,6 +163,8 @@ class Steps:
     async def _next(self, step: Step, latest: Latest) -> Latest:
         match latest:
             case None:
+                if step.packed is None:
+                    await self._permit(step)
                 return await self._attempt(step, 1)
             case b.StepStarted():
                 return await self._after_death(step, latest)
@@ -193,6 +202,8 @@ class Steps:
     async def _escalate(self, step: Step, failed: b.StepFailed) -> Latest:
         """A person says whether it is tried again, has failed, or what its result is."""
         place = step.place(failed.attempt)
+        with self._x.work():
+            await self._x.flush()
         said = await self.permits.escalate(step.tool, step.name, failed, step.args)
         if said.what == "retry":
             return await self._attempt(step, failed.attempt + 1)
@@ -212,33 +223,69 @@ class Steps:
     async def _attempt(self, step: Step, attempt: int, before: Sequence[AnyBody] = ()) -> Latest:
         x = self._x
         self._check_time(step)
-        if attempt > 1 and step.tool.traits.most is not None:
+        if step.tool.traits.most is not None and not step.is_afforded:
             await self.permits.afford(step.name, step.number, step.tool.traits.most)
+        step.is_afforded = False
         await x.admit()
         with x.work():
             if step.tool.traits.effect == "transaction" and not x.kit.perform.is_stubbed(step.tool):
                 return await self._transact(step, attempt)
-            x.journal.add(*before, *self._beginning(step, attempt), blobs=step.blobs)
-            step.attempt, step.grant, step.call = attempt, None, None  # an approval is used once
-            if step.tool.traits.effect != "none":
+            if not await self._begin(step, attempt, before):
                 await x.flush()
-            reports = _Reports(x, step.number, attempt)
-            call = step.call = reports.call = Call(step.key, attempt, sends=step.key, told=reports.told)
-            if not step.tool.is_async:
-                call.late = asyncio.get_running_loop().create_future()
-            body: b.StepCompleted | b.StepFailed | b.StepUnknown | b.StepResolved
-            with x.acting():
-                try:
-                    output = await self._perform(step, call)
-                except Exception as error:  # noqa: BLE001 - whatever a tool raises is recorded
-                    body = self._went_wrong(step, attempt, call, error)
-                else:
-                    body = self._completed(step, attempt, output, call)
-                finally:
-                    reports.close()
+                step.packed = None  # to be permitted anew
+                return None
+            body = await self._act(step, attempt)
             if isinstance(body, b.StepFailed) and not body.is_final and x.must_flush("step_returns"):
                 await x.flush()
             return body
+
+    async def _begin(self, step: Step, attempt: int, before: Sequence[AnyBody]) -> bool:
+        """Put the beginning of an attempt into the log; not if a standing permission may be revoked by now."""
+        x, beginning = self._x, (*before, *self._beginning(step, attempt))
+        heard, step.heard = step.heard, None
+        if heard is not None:
+            return await self._begin_if_current(step, attempt, beginning, heard)
+        x.journal.add(*beginning, blobs=step.blobs)
+        step.attempt, step.grant, step.call = attempt, None, None  # an approval is used once
+        if step.tool.traits.effect != "none":
+            await x.flush()
+        return True
+
+    async def _begin_if_current(self, step: Step, attempt: int, beginning: Sequence[AnyBody], heard: int) -> bool:
+        """The same, unless something came meanwhile; if the code leaves it meanwhile, that is written behind it."""
+        x = self._x
+        writing = asyncio.ensure_future(
+            x.insist(lambda: x.journal.append_if_current(*beginning, heard=heard, blobs=step.blobs))
+        )
+
+        def left(done: "asyncio.Future[bool]") -> None:
+            if not done.cancelled() and done.exception() is None and done.result() and not x.is_closed:
+                x.journal.add(b.StepUnknown(**step.place(attempt), reason="cancelled"))
+
+        try:
+            written = await asyncio.shield(writing)
+        except asyncio.CancelledError:
+            writing.add_done_callback(left)
+            raise
+        if written:
+            step.attempt, step.grant, step.call = attempt, None, None
+        return written
+
+    async def _act(self, step: Step, attempt: int) -> b.StepCompleted | b.StepFailed | b.StepUnknown | b.StepResolved:
+        """Call the function, and put what came of it into the log."""
+        x, reports = self._x, _Reports(self._x, step.number, attempt)
+        call = step.call = reports.call = Call(step.key, attempt, sends=step.key, told=reports.told)
+        if not step.tool.is_async:
+            call.late = asyncio.get_running_loop().create_future()
+        with x.acting():
+            try:
+                output = await self._perform(step, call)
+            except Exception as error:  # noqa: BLE001 - whatever a tool raises is recorded
+                return self._went_wrong(step, attempt, call, error)
+            else:
+                return self._completed(step, attempt, output, call)
+            finally:
+                reports.close()
 
     def _beginning(self, step: Step, attempt: int) -> Sequence[AnyBody]:
         """What goes into the log before an attempt; what it may use up is put aside."""
@@ -346,9 +393,10 @@ class Steps:
             done[:] = [completed]
             return (self._started(step, attempt), completed), (*step.blobs, *blobs)
 
+        heard, step.heard = step.heard, None
         while True:
             try:
-                await x.journal.transact(work)
+                await x.journal.transact(work, heard=heard)
                 return done[0]
             except (ConnectionLost, StoreBusy):
                 await x.kit.clock.sleep(SECOND)
@@ -356,10 +404,14 @@ class Steps:
                 record = x.history.records.get(step.name)
                 if record is not None and isinstance(record.settled, b.StepCompleted):
                     return record.settled
+                if heard is not None and heard < x.journal.heard:
+                    step.packed = None  # a standing permission may be revoked by now
+                    return None
             except (LeaseLost, StoreUnavailable) as error:
                 await x.halt(error)
             except Exception as error:  # noqa: BLE001 - whatever a tool raises is recorded
                 x.journal.add(self._started(step, attempt), blobs=step.blobs)
+                step.grant = None  # it was used
                 return self._went_wrong(step, attempt, call, error)
 
     # Not knowing
@@ -404,7 +456,7 @@ class Steps:
             asking.cancel()
             await asyncio.wait({asking})
             raise
-        if asking.done():
+        if asking.done() or self.permits.is_settled(step.name):
             return False
         asking.cancel()
         await asyncio.wait({asking})

@@ -37,6 +37,8 @@ class Done:
     undone: bool = False
     attempts: int = 0
     """Of undoing it."""
+    failure: Failure | None = None
+    """Of the last of them, if nothing came after it."""
 
     @property
     def is_applied(self) -> bool:
@@ -73,6 +75,7 @@ def _learn(steps: dict[int, Done], body: AnyBody) -> None:  # noqa: C901 - one m
             step.running, step.maybe = False, step.maybe or not _says_nothing(step, body.failure)
         case b.CompensationStarted() | b.CompensationFailed() if body.number in steps:
             steps[body.number].attempts = body.attempt
+            steps[body.number].failure = body.failure if isinstance(body, b.CompensationFailed) else None
         case b.CompensationCompleted() | b.CompensationSkipped() if body.number in steps:
             steps[body.number].undone = True
         case _:
@@ -124,22 +127,25 @@ class Undo:
 
     async def _undo(self, step: Done, tool: Tool[..., Any, Any]) -> None:
         x, number, attempt = self._x, step.started.number, max(step.attempts, 1)
+        failure = step.failure  # of the last attempt: what follows was not known yet
         while True:
-            await x.admit()
-            with x.work():
-                error = await self._attempt(step, tool, attempt)
-            if error is None:
+            if failure is None:
+                await x.admit()
+                with x.work():
+                    failure = await self._attempt(step, tool, attempt)
+            if failure is None:
                 return
             retry = tool.traits.retry or PATIENCE
-            again = decide(retry, Attempt(number=attempt, error=error), x.chance())
+            is_retried = any(was(failure, kind) for kind in retry.on)
+            again = decide(retry, Attempt(number=attempt, error=Exception(), permanent=not is_retried), x.chance())
             if isinstance(again, Again):
                 await self._waits.pause(f"undo/{number}", x.kit.now() + again.after)
-            elif not await self._ask(tool, number, attempt, error):
+            elif not await self._ask(tool, number, attempt, failure):
                 x.journal.add(b.CompensationSkipped(number=number, reason="a person said to leave it"))
                 return
-            attempt += 1
+            attempt, failure = attempt + 1, None
 
-    async def _attempt(self, step: Done, tool: Tool[..., Any, Any], attempt: int) -> Exception | None:
+    async def _attempt(self, step: Done, tool: Tool[..., Any, Any], attempt: int) -> Failure | None:
         x, number = self._x, step.started.number
         key = f"{step.started.key}:undo"
         await x.append(b.CompensationStarted(number=number, attempt=attempt, key=key, because=self._first()))
@@ -151,12 +157,13 @@ class Undo:
             work = x.kit.perform(tool, tool.hooks.compensate, ((result, *args), named), call)
             await (work if tool.traits.timeout is None else within(x, work, tool.traits.timeout))
         except Exception as error:  # noqa: BLE001 - whatever it raises is recorded
-            await x.append(b.CompensationFailed(number=number, attempt=attempt, failure=failure_of(error)))
-            return error
+            failure = failure_of(error)
+            await x.append(b.CompensationFailed(number=number, attempt=attempt, failure=failure))
+            return failure
         await x.append(b.CompensationCompleted(number=number, attempt=attempt))
         return None
 
-    async def _ask(self, tool: Tool[..., Any, Any], number: int, attempt: int, error: Exception) -> bool:
+    async def _ask(self, tool: Tool[..., Any, Any], number: int, attempt: int, failure: Failure) -> bool:
         """Whether a person wants it tried again."""
         x, name = self._x, f"undo/{number}/request#{attempt}"
         approvals = x.agent.rules.approvals
@@ -164,7 +171,7 @@ class Undo:
             request=x.kit.ids.new(),
             name=name,
             kind="compensation",
-            question=f"Undoing {tool.name} (step {number}) failed: {failure_of(error).message}. What now?",
+            question=f"Undoing {tool.name} (step {number}) failed: {failure.message}. What now?",
             to=approvals.to if approvals is not None else ("anyone",),
             options=x.kit.store.pack(list(CHOICES))[0],
             number=number,

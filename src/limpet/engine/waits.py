@@ -106,7 +106,7 @@ class Waits:
             later = earliest(x.kit.now() + period, x.deadline)
             to = (request.escalate[done],)
             body = b.RequestExpired(request=request.request, outcome="escalated", to=to, expires=later)
-            told = notices(x, request, to, round=done + 1)
+            told = notices(x, request, to)
             return _Silence((body, *told.called), told.runs)
         expired = b.RequestExpired(request=request.request, outcome="raised" if request.default is None else "default")
         return _Silence((expired, b.WaitEnded(name=slot.name, how="timeout")))
@@ -151,15 +151,24 @@ class Waits:
         assert isinstance(opened, b.AgentCalled)
 
         def look() -> b.WaitEnded | None:
-            for seq, body in self._x.history.commands.items():
-                if isinstance(body, b.AgentReturned) and body.run == opened.run:
-                    return b.WaitEnded(name=opened.name, how="returned", event=seq)
+            seq = self.returned(record)
+            if seq is not None:
+                return b.WaitEnded(name=opened.name, how="returned", event=seq)
             return self._timed(opened.name, None, "timeout")
 
         ended = await self._wait(record, opened, Wait(what="run", key=opened.run), None, look)
         if ended.how == "timeout":
             raise self._late(opened.name)
         return ended
+
+    def returned(self, record: Record) -> int | None:
+        """The event with which a run that was called has returned, after what a resume took back."""
+        assert isinstance(record.opened, b.AgentCalled)
+        run = record.opened.run
+        for seq, body in self._x.history.commands.items():
+            if isinstance(body, b.AgentReturned) and body.run == run and seq > record.since:
+                return seq
+        return None
 
     async def request(self, record: Record | None, opened: b.RequestOpened) -> Decided:
         """Until a person decides, or nobody has in time; the request is in the inbox when this begins to wait."""
@@ -271,7 +280,8 @@ class Waits:
             return
         told = notices(x, opened, opened.to)
         with x.work():
-            await x.insist(lambda: x.journal.append_together(opened, *told.called, legs=told.runs))
+            taken = await x.insist(lambda: x.journal.append_together(opened, *told.called, legs=told.runs))
+            assert taken is None, f"{taken} tells of {opened.request} already"
 
     def _withdraw(
         self,

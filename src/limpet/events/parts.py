@@ -99,6 +99,8 @@ class Lineage(Part, frozen=True, kw_only=True):
     name: str = ""
     """The verb of the parent that made it."""
     mode: Literal["call", "start", "handoff", "notify"] = "call"
+    slots: tuple[str, ...] = ()
+    """Exclusive slots that runs above hold: this one is in them."""
 
 
 class Wait(Part, frozen=True, kw_only=True):

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Self
 
+from limpet.errors import StoreBusy
 from limpet.events import AnyBody, Sealed, seal_all
 from limpet.events import bodies as b
 from limpet.journal.snapshots import Learner, Loaded, load_whole, save
@@ -112,10 +113,11 @@ class Journal:
         self.add(*bodies, blobs=blobs)
         await self.flush()
 
-    async def transact(self, work: Work) -> None:
+    async def transact(self, work: Work, *, heard: int | None = None) -> None:
         """Commit what `work` writes on the store's connection together with the events that it returns, or neither.
 
-        See `Store.transact`. If it raises ConnectionLost nobody knows; `refresh` shows whether it took place.
+        See `Store.transact`. If it raises ConnectionLost nobody knows; `refresh` shows whether it took place. With
+        `heard`, it raises StoreBusy, with nothing written, if something came from elsewhere since then.
         """
 
         def checked(connection: Any) -> tuple[Sequence[AnyBody], Sequence[Blob]]:
@@ -125,8 +127,15 @@ class Journal:
 
         async with self._turn:
             await self._flush()
+            if heard is not None and heard < self.heard:
+                raise StoreBusy(reason="something came from elsewhere")
             done = await self._store.transact(
-                self.run, after=self.head, fence=self.fence, actor=self._actor, work=checked
+                self.run,
+                after=self.head,
+                fence=self.fence,
+                actor=self._actor,
+                work=checked,
+                is_current=heard is not None,
             )
             self._hear(done.missed)
             self._take_in(done.events)

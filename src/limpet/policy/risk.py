@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from limpet.clock import Duration, microseconds
+from limpet.errors import DefinitionError
 from limpet.events import Constraints
 from limpet.state.run import Grant
 
@@ -24,6 +25,8 @@ class Approvals:
         self.to = (to,) if isinstance(to, str) else tuple(to)
         self.expires = None if expires is None else microseconds(expires)
         self.escalate = tuple(escalate)
+        if self.escalate and self.expires is None:
+            raise DefinitionError(what="Approvals", reason="say expires= with escalate=, or nobody else is ever asked")
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,9 @@ def _are_limits(plain: Any, names: list[str]) -> bool:
 
 
 def check_args(request: Request, args: Mapping[str, Any]) -> None:
-    """Refuse arguments that the tool does not take, where the tool is known."""
+    """Refuse arguments that the tool does not take."""
+    if found := faults(args, request.schema or {}):
+        raise InvalidAnswer(request=request.id, reason=f"{request.tool} does not take these: {'; '.join(found)}")
     tool = find_tool(request.tool) if request.tool is not None else None
     if tool is None:
         return

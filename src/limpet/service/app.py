@@ -14,7 +14,7 @@ from msgspec import UNSET
 from limpet.clock import Duration, microseconds
 from limpet.engine.agents import Agent, check_agent
 from limpet.engine.children import creation
-from limpet.engine.contracts import contract_row, find_agent
+from limpet.engine.contracts import find_agent, save_contracts
 from limpet.engine.duty import Duty, Time, Worker
 from limpet.engine.ear import Ear, Interest
 from limpet.engine.execution import SECOND
@@ -89,11 +89,11 @@ class App:
         await self.store.open()
         try:
             self._time.told(await self.store.now())
-            if self._all:
-                await self.store.save_contracts([contract_row(each) for each in self._all])
+            is_working = self._settings.worker is not None
+            await save_contracts(self.store, self._all, served=is_working)
             self._ear = Ear(self.store, self._settings.clock, self._settings.listen)
             self._hearing = asyncio.create_task(self._ear.run(), name="limpet:ear")
-            if self._all and self._settings.worker is not None:
+            if (self._all or self._settings.channels) and self._settings.worker is not None:
                 await self._begin_duty(self._settings.worker)
         except BaseException:
             await self.close()
@@ -300,8 +300,8 @@ class App:
         body = b.SignalReceived(command=self._settings.ids.new(), signal=name, value=packed)
         await self._tell(run, body, blobs=blobs)
 
-    async def _tell(self, run: str, *bodies: Any, blobs: Any = ()) -> None:
-        await self.store.tell(run, *bodies, actor=self._actor, blobs=blobs)
+    async def _tell(self, run: str, *bodies: Any, blobs: Any = (), judged: tuple[str, ...] | None = None) -> None:
+        await self.store.tell(run, *bodies, actor=self._actor, blobs=blobs, judged=judged)
         if self._duty is not None:
             self._duty.ring()
 

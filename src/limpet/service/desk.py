@@ -50,7 +50,7 @@ class Desk:
         if not rows:
             raise NotFound(what="request", id=id)
         if rows[0].status not in ("open", "expired"):
-            raise AlreadyAnswered(request=id, status=rows[0].status, by=rows[0].by or "")
+            raise AlreadyAnswered(request=id, status=rows[0].status, by=rows[0].by or "the run itself")
         return await request_of(self._store, rows[0])
 
     async def answer(self, request: str | Request, answer: object, by: str) -> None:
@@ -62,7 +62,7 @@ class Desk:
         if found.kind == "budget" and isinstance(plain, dict):
             limits = msgspec.convert(plain, Limits)
             bodies.append(b.BudgetExtended(command=self._settings.ids.new(), by=by, limits=limits))
-        await self._tell(found.run, *bodies, blobs=blobs)
+        await self._tell(found.run, *bodies, blobs=blobs, judged=self._judged(found))
 
     async def approve(self, request: str | Request, by: str, args: Mapping[str, Any] | None, *, standing: bool) -> None:
         """Say yes: once, with other arguments, or for every further call of this tool in this run."""
@@ -76,13 +76,14 @@ class Desk:
         if standing:
             new = self._settings.ids.new
             bodies.append(b.GrantGiven(command=new(), grant=new(), by=by, tool=found.tool, request=found.id))
-        await self._tell(found.run, *bodies, blobs=blobs)
+        await self._tell(found.run, *bodies, blobs=blobs, judged=self._judged(found))
 
     async def reject(self, request: str | Request, by: str, because: str) -> None:
         """Say no, and why."""
         found = await self._for(request, by)
         check_rejectable(found)
-        await self._tell(found.run, self._decision(found, "rejected", by, because=because))
+        decision = self._decision(found, "rejected", by, because=because)
+        await self._tell(found.run, decision, judged=self._judged(found))
 
     async def grants(self, run: str) -> list[Grant]:
         """The standing permissions of a run."""
@@ -104,6 +105,10 @@ class Desk:
         if people is not None and not {EVERYBODY, by, *self._groups(by)} & set(found.to):
             raise NotAllowed(request=found.id, by=by, to=found.to)
         return found
+
+    def _judged(self, request: Request) -> tuple[str, ...] | None:
+        """Whom it was for when it was looked at, where that decides who may answer."""
+        return None if self._settings.people is None else request.to
 
     def _groups(self, person: str) -> Sequence[str]:
         return [group for group, members in (self._settings.people or {}).items() if person in members]

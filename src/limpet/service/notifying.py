@@ -3,7 +3,6 @@
 What is kept in its log is which request and which channel; the address and its secret are this process's own.
 """
 
-import asyncio
 import inspect
 from dataclasses import asdict
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from limpet.clock import Clock
 from limpet.engine.agents import Agent, Rules
 from limpet.engine.call import idempotency_key
+from limpet.engine.functions import Pool
 from limpet.engine.notices import AGENT
 from limpet.engine.run import Run
 from limpet.engine.tools import Tool
@@ -33,17 +33,20 @@ ONE_TRY = 60_000_000
 def notifier(store: Store, clock: Clock, name: str, channel: Channel) -> Agent[Any, Any]:
     """The agent for one channel, which only those serve who know it."""
 
+    threads = Pool("limpet-notify")
+
     async def tell(request: str) -> str:
         found = await _open(store, request)
         if found is None:
             return "it was decided meanwhile"
         if isinstance(channel, Webhook):
             body, key = encode(asdict(found)), idempotency_key()
-            await asyncio.to_thread(channel.deliver, body, key=key, now=clock.now())
-        elif inspect.iscoroutinefunction(channel):
-            await channel(found)
+            await threads.run(lambda: channel.deliver(body, key=key, now=clock.now()))
         else:
-            await asyncio.to_thread(channel, found)
+            is_async = inspect.iscoroutinefunction(channel)
+            told = channel(found) if is_async else await threads.run(lambda: channel(found))
+            if inspect.isawaitable(told):
+                await told
         return "told"
 
     tool: Tool[..., Any, Any] = Tool(tell, AGENT, Traits(effect="idempotent", retry=PATIENCE, timeout=ONE_TRY))

@@ -11,7 +11,7 @@ from limpet.state import Fold
 
 __all__ = ["Report", "StepInfo", "report"]
 
-StepStatus = Literal["running", "retrying", "unknown", "completed", "failed", "undone"]
+StepStatus = Literal["running", "retrying", "escalated", "unknown", "completed", "failed", "undone"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,11 +4,12 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 import msgspec
+from msgspec import UnsetType
 
 from limpet.context.brief import brief
 from limpet.engine.views import Event as Shown
 from limpet.engine.views import Request, RunInfo, Status
-from limpet.events import AnyBody, Event
+from limpet.events import AnyBody, Event, Payload
 from limpet.events import bodies as b
 from limpet.events.values import encode
 from limpet.journal import load
@@ -18,7 +19,7 @@ from limpet.stores import RequestRow, RunRow, Store
 __all__ = ["entry_of", "info_of", "request_of"]
 
 # How many events before a request are looked at for what led to it.
-RECENT = 300
+RECENT = 120
 
 
 def info_of(row: RunRow, served: Mapping[str, set[str]]) -> RunInfo:
@@ -79,8 +80,17 @@ async def request_of(store: Store, row: RequestRow) -> Request:
         opened=row.opened,
         expires=row.expires,
         digest=row.digest,
-        context=brief(state, log, opened),
+        context=brief(state, log, opened, await _beginning(store, state.input)),
     )
+
+
+async def _beginning(store: Store, payload: Payload) -> str | None:
+    """The beginning of what is in a blob, as text."""
+    if isinstance(payload.blob, UnsetType):
+        return None
+    async for part in store.read_blob(payload.blob):
+        return part.decode(errors="replace")
+    return ""
 
 
 async def _before(store: Store, row: RequestRow) -> tuple[list[AnyBody], RunState]:

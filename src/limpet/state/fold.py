@@ -80,6 +80,7 @@ class Fold:
         self._decisions = deque(state.decisions, maxlen=KEPT_DECISIONS)
         self._turns, self._reads = dict(state.turns), dict(state.reads)
         self._spent = asdict(state.spent)
+        self._told = state.told
         self._counters = asdict(state.counters)
 
     def freeze(self) -> RunState:
@@ -113,6 +114,7 @@ class Fold:
             turns=dict(self._turns),
             reads=dict(self._reads),
             spent=Spent(**self._spent),
+            told=self._told,
             counters=Counters(**self._counters),
         )
 
@@ -147,6 +149,11 @@ class Fold:
     def spent(self) -> Spent:
         """What was used up."""
         return Spent(**self._spent)
+
+    @property
+    def owed(self) -> Spent:
+        """What was used up since whoever called it was told."""
+        return Spent(**{field: number - getattr(self._told, field) for field, number in self._spent.items()})
 
     @property
     def grants(self) -> tuple[Grant, ...]:
@@ -220,6 +227,7 @@ class Fold:
                 self._end("completed")
             case b.RunFailed():
                 self._error, self._error_step = body.failure, body.number
+                self._told = self.spent
                 self._end("failed")
             case b.RunCancelled():
                 self._cancel = body.reason

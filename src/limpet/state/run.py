@@ -199,4 +199,6 @@ class RunState(Part, frozen=True, kw_only=True):
     reads: dict[str, int] = {}
     """When what was read of each source outside becomes stale."""
     spent: Spent
+    told: Spent = Spent()
+    """What it had used up when it failed before, which whoever called it was told."""
     counters: Counters

@@ -12,6 +12,7 @@ from limpet.errors import (
     LeaseLost,
     LimpetError,
     NotFound,
+    StoreBusy,
     Tampered,
     WrongState,
 )
@@ -261,7 +262,7 @@ def _tell(tx: Transaction, leg: ops.Tell) -> Head:
             raise CommandConflict(run=row.id, command=_command_of(body))
     for body in leg.bodies:
         request = tx.tables.request(body.request) if isinstance(body, b.RequestAnswered) else None
-        refused = refusal(body, row, request and reveal_request(tx.codec, request), now)
+        refused = refusal(body, row, request and reveal_request(tx.codec, request), now, leg.judged)
         if refused is not None:
             raise refused
     return tx.write(row, leg.bodies, leg.actor)
@@ -326,6 +327,8 @@ def transact(tx: Transaction, op: ops.Transact) -> ops.Transacted:
     _check_owner(row, op.fence)
     _check_not_behind(row, op.after)
     missed = list(tx.log(row, op.after.seq))
+    if op.is_current and missed:
+        raise StoreBusy(reason=f"others wrote to {op.run} meanwhile")
     if verify(missed, op.after).hash != row.hash:
         raise Tampered(run=row.id, seq=row.seq, reason="its head is not the one that its writer knows")
     sealed = tx.seal(row.head, op.run, bodies, fence=op.fence, actor=op.actor)

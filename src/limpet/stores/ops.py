@@ -95,6 +95,8 @@ class Tell(Struct, frozen=True, kw_only=True, gc=False):
     actor: str
     optional: bool = False
     """If it is refused, the append goes on without it."""
+    judged: tuple[str, ...] | None = None
+    """Whom a request was for when it was judged whether this person may decide it."""
 
 
 class Release(Struct, frozen=True, kw_only=True, gc=False):
@@ -185,6 +187,8 @@ class Transact(Op[Transacted | Raised], frozen=True, kw_only=True):
     fence: int
     actor: str
     work: Work
+    is_current: bool = False
+    """Only if nobody wrote after that head."""
 
 
 class Register(Op[Renewal], frozen=True, kw_only=True):

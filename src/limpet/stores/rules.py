@@ -1,6 +1,6 @@
 """What a command must find to be taken: pure guards over rows, judged inside the command's transaction."""
 
-from limpet.errors import AlreadyAnswered, Expired, LimpetError, NotFound, WrongState
+from limpet.errors import AlreadyAnswered, Expired, LimpetError, NotAllowed, NotFound, WrongState
 from limpet.events import AnyBody
 from limpet.events import bodies as b
 from limpet.state import ENDED
@@ -9,10 +9,15 @@ from limpet.stores.rows import RequestRow, RunRow
 __all__ = ["refusal"]
 
 
-def refusal(body: AnyBody, row: RunRow, request: RequestRow | None, now: int) -> LimpetError | None:
-    """Why the command cannot be taken, or nothing; `now` is the store's clock."""
+def refusal(
+    body: AnyBody, row: RunRow, request: RequestRow | None, now: int, judged: tuple[str, ...] | None = None
+) -> LimpetError | None:
+    """Why the command cannot be taken, or nothing; `now` is the store's clock, `judged` whom a request was for."""
     if isinstance(body, b.RequestAnswered):
-        return _unanswerable(body, row, request, now)
+        refused = _unanswerable(body, row, request, now)
+        if refused is None and request is not None and judged is not None and request.to != judged:
+            return NotAllowed(request=request.id, by=body.by, to=request.to)
+        return refused
     return None if _is_possible(body, row) else _wrong(row, _NOUNS[type(body)])
 
 
@@ -46,7 +51,7 @@ def _unanswerable(body: b.RequestAnswered, row: RunRow, request: RequestRow | No
     if request.status == "expired":
         return Expired(request=request.id, expired_at=request.expires or now)
     if request.status != "open":
-        return AlreadyAnswered(request=request.id, status=request.status, by=request.by or "")
+        return AlreadyAnswered(request=request.id, status=request.status, by=request.by or "the run itself")
     if request.expires is not None and request.expires <= now:
         return Expired(request=request.id, expired_at=request.expires)
     if row.cancelling and request.kind != "compensation":

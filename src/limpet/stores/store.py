@@ -167,21 +167,34 @@ class Store:
             case _:  # it was in the log already: a reply was lost
                 return await self.get(run), True
 
-    async def tell(self, run: str, *bodies: AnyBody, actor: str, blobs: Sequence[Blob] = ()) -> Head:
-        """Give a run commands, which are in its log when this returns; refused ones raise why."""
-        done = await self.append(ops.Tell(run=run, bodies=bodies, actor=actor), blobs=blobs)
+    async def tell(
+        self,
+        run: str,
+        *bodies: AnyBody,
+        actor: str,
+        blobs: Sequence[Blob] = (),
+        judged: tuple[str, ...] | None = None,
+    ) -> Head:
+        """Give a run commands, which are in its log when this returns; refused ones raise why.
+
+        `judged` is whom a request was for when its answer was allowed: if it is for others by now, it is refused.
+        """
+        done = await self.append(ops.Tell(run=run, bodies=bodies, actor=actor, judged=judged), blobs=blobs)
         assert isinstance(done, ops.Appended)
         assert done.heads[0] is not None
         return done.heads[0]
 
-    async def transact(self, run: str, *, after: Head, fence: int, actor: str, work: ops.Work) -> ops.Transacted:
+    async def transact(
+        self, run: str, *, after: Head, fence: int, actor: str, work: ops.Work, is_current: bool = False
+    ) -> ops.Transacted:
         """Commit what `work` writes on the connection that it is given together with the events that it returns.
 
         Both are there or both are not. `work` is a plain function and waits for nothing else; it gets an apsw or a
         psycopg connection in the middle of a transaction, which it cannot end. It leaves Limpet's own tables alone.
-        What it raises is raised here, and nothing was written. It may be called again if the connection was lost.
+        What it raises is raised here, and nothing was written. It may be called again if the connection was lost. With
+        `is_current`, nothing is written if others wrote after the head, and StoreBusy is raised.
         """
-        op = ops.Transact(run=check_id(run), after=after, fence=fence, actor=actor, work=work)
+        op = ops.Transact(run=check_id(run), after=after, fence=fence, actor=actor, work=work, is_current=is_current)
         match self.capabilities.transactions:
             case "none":
                 raise Unsupported(what="transactions")

@@ -5,7 +5,7 @@ import asyncio
 from limpet.errors import InvalidAppend, LeaseLost
 from limpet.events import bodies as b
 from limpet.events import inline
-from limpet.stores import Extend, Missed
+from limpet.stores import Extend
 from limpet.stores.conformance.suite import Owner, World, behaviour, completed, expect, signalled, started
 
 
@@ -108,17 +108,6 @@ async def an_expired_lease_that_nobody_took_may_still_write(world: World) -> Non
     world.advance("1h")
     await owner.append(completed())
     assert (await owner.row()).worker == "w1"
-
-
-@behaviour()
-async def what_landed_before_the_take_over_is_known_as_landed(world: World) -> None:
-    """A lost reply stays a success though the run is somebody else's since; the next append is refused."""
-    old = await world.own()
-    leg = old.extend(started())
-    await old.send(leg)
-    await _take_over(world)
-    assert not isinstance(await world.store.append(leg), Missed)
-    await expect(LeaseLost, old.send(old.extend(completed())))
 
 
 @behaviour()

@@ -8,6 +8,7 @@ from limpet.errors import (
     AlreadyAnswered,
     Expired,
     InvalidAppend,
+    NotAllowed,
     NotFound,
     WrongState,
 )
@@ -221,6 +222,18 @@ async def a_run_that_is_being_cancelled_takes_no_answer(world: World) -> None:
     await expect(WrongState, world.store.tell("r1", answered("q1", command="c2"), actor="ann"))
     await world.store.tell("r1", answered("q2", command="c3"), actor="ann")
     assert [row.id for row in await world.store.requests()] == ["q1"]
+
+
+@behaviour()
+async def whoever_was_asked_before_decides_no_more(world: World) -> None:
+    """It was judged who may answer, and it went on to somebody else since then."""
+    owner = await world.own()
+    await owner.append(asked(to=("ann",), expires=await world.store.now() + 10_000_000))
+    await owner.append(b.RequestExpired(request="q1", outcome="escalated", to=("cfo",)))
+    error = await expect(NotAllowed, world.store.tell("r1", answered(), actor="ann", judged=("ann",)))
+    assert error.to == ("cfo",)
+    await world.store.tell("r1", answered(by="cfo"), actor="cfo", judged=("cfo",))
+    assert (await _request(world)).by == "cfo"
 
 
 @behaviour()

@@ -2,10 +2,22 @@
 
 import asyncio
 
+from limpet.errors import LeaseLost
 from limpet.events import Lineage, inline, verify
 from limpet.events import bodies as b
 from limpet.stores import Appended, Create, Missed
-from limpet.stores.conformance.suite import LEASE, Owner, World, answered, asked, behaviour, completed, created, started
+from limpet.stores.conformance.suite import (
+    LEASE,
+    Owner,
+    World,
+    answered,
+    asked,
+    behaviour,
+    completed,
+    created,
+    expect,
+    started,
+)
 
 
 @behaviour()
@@ -113,6 +125,40 @@ async def an_end_may_be_repeated(world: World) -> None:
     await world.store.append(leg)
     assert isinstance(await world.store.append(leg), Appended)
     assert (await world.kinds()).count("run.completed") == 1
+
+
+@behaviour()
+async def whoever_has_lost_the_run_is_not_told_that_an_append_landed(world: World) -> None:
+    """Its reply was lost, and somebody else has the run since: it must not act on what it wrote."""
+    old = await world.own()
+    leg = old.extend(started())
+    await world.store.append(leg)
+    new = await _take_over(world)
+    for legs in ((leg,), (leg, Create(run="c1", bodies=(created(),), actor="w1"))):
+        error = await expect(LeaseLost, world.store.append(*legs))
+        assert (error.fence, error.current) == (1, 2)
+    assert (await world.log())[-1].head == new.head
+    await new.append(completed())
+
+
+@behaviour()
+async def what_landed_is_not_late(world: World) -> None:
+    """A superseded worker keeps what it could not write: what is in the log already is not kept again."""
+    old = await world.own()
+    leg = old.extend(started(), completed())
+    await old.send(leg)
+    await _take_over(world)
+    late = old.seal(started(2))
+    await world.store.keep_late((*leg.events, *late))
+    assert [kept.event for kept in await world.store.late("r1")] == [late[0].event]
+
+
+async def _take_over(world: World) -> Owner:
+    """Another worker has the run, after the lease of the first."""
+    world.advance("11s")
+    await world.worker("w2")
+    [claimed] = await world.claim("w2")
+    return Owner(world, claimed.row)
 
 
 @behaviour()
