@@ -56,7 +56,7 @@ async def test_a_crash_counts_what_was_put_aside_as_spent(limit: float) -> None:
             assert await handle.result() == "paid"
         assert app.crashes == 1
         spent = (await load(app.store, "r1")).spent.cost
-        assert spent == pytest.approx(0.7 if limit == 1.0 else 0.8)
+        assert spent == pytest.approx(0.6 if limit == 1.0 else 0.8)
 
 
 async def test_another_attempt_must_be_afforded_too() -> None:

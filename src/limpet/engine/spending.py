@@ -16,7 +16,7 @@ def used(x: Execution, number: int, *, lent: bool = True) -> Spent:
     fold = x.journal.fold
     spent = fold.spent
     slices = [child.budget.most() for child in fold.children if child.budget is not None] if lent else []
-    gone = [*slices, *_unsettled(x, number)]
+    gone = [*slices, *_unsettled(x)]
     return replace(
         spent,
         steps=number - 1 + spent.steps - fold.step + sum(each.steps for each in slices),
@@ -26,8 +26,8 @@ def used(x: Execution, number: int, *, lent: bool = True) -> Spent:
     )
 
 
-def _unsettled(x: Execution, number: int) -> list[Spent]:
-    """What is put aside for other steps under way, and what was used up since the last flush."""
+def _unsettled(x: Execution) -> list[Spent]:
+    """What is put aside for steps under way, and what was used up since the last flush."""
     reserved, found = x.journal.fold.reserved, []
     for body in x.journal.pending:
         if isinstance(body, b.BudgetReserved):
@@ -35,4 +35,4 @@ def _unsettled(x: Execution, number: int) -> list[Spent]:
         elif isinstance(body, b.StepCompleted | b.StepFailed | b.StepUnknown):
             before = reserved.pop(body.number, None)
             found.append(body.spent or (before if isinstance(body, b.StepUnknown) else None) or NOTHING)
-    return [*found, *(each for step, each in reserved.items() if step != number)]
+    return [*found, *reserved.values()]

@@ -187,8 +187,9 @@ class Steps:
         unknown = b.StepUnknown(name=step.name, number=step.number, attempt=started.attempt, reason="died")
         if isinstance(verdict, Ask):
             return self._note(unknown)
-        before = () if step.tool.traits.effect == "none" else (unknown,)
-        return await self._attempt(step, started.attempt, before)
+        if step.tool.traits.effect != "none" or step.tool.traits.most is not None:
+            self._note(unknown)  # what was put aside for it counts as spent
+        return await self._attempt(step, started.attempt)
 
     async def _after_nothing(self, step: Step, resolved: b.StepResolved) -> Latest:
         """Nothing was applied: after a death it is done now; after an error, as often as `retry` says."""
@@ -220,7 +221,7 @@ class Steps:
 
     # One attempt
 
-    async def _attempt(self, step: Step, attempt: int, before: Sequence[AnyBody] = ()) -> Latest:
+    async def _attempt(self, step: Step, attempt: int) -> Latest:
         x = self._x
         self._check_time(step)
         if step.tool.traits.most is not None and not step.is_afforded:
@@ -230,7 +231,7 @@ class Steps:
         with x.work():
             if step.tool.traits.effect == "transaction" and not x.kit.perform.is_stubbed(step.tool):
                 return await self._transact(step, attempt)
-            if not await self._begin(step, attempt, before):
+            if not await self._begin(step, attempt):
                 await x.flush()
                 step.packed = None  # to be permitted anew
                 return None
@@ -239,9 +240,9 @@ class Steps:
                 await x.flush()
             return body
 
-    async def _begin(self, step: Step, attempt: int, before: Sequence[AnyBody]) -> bool:
+    async def _begin(self, step: Step, attempt: int) -> bool:
         """Put the beginning of an attempt into the log; not if a standing permission may be revoked by now."""
-        x, beginning = self._x, (*before, *self._beginning(step, attempt))
+        x, beginning = self._x, self._beginning(step, attempt)
         heard, step.heard = step.heard, None
         if heard is not None:
             return await self._begin_if_current(step, attempt, beginning, heard)
