@@ -82,6 +82,7 @@ from limpet.policy.retry import Retry
 from limpet.policy.risk import Approvals
 from limpet.service.app import App
 from limpet.service.settings import Channel, Settings
+from limpet.service.travel import Comparison, Diff, Moment, Point
 from limpet.service.webhooks import Webhook, is_genuine
 from limpet.stores import Backend, Store
 from limpet.stores.cipher import MasterKeys
@@ -100,10 +101,12 @@ __all__ = [
     "BudgetExceeded",
     "Call",
     "CommandConflict",
+    "Comparison",
     "ConnectionLost",
     "ContractError",
     "DeadlineExceeded",
     "DefinitionError",
+    "Diff",
     "Divergence",
     "Done",
     "Duration",
@@ -126,6 +129,7 @@ __all__ = [
     "LeaseLost",
     "LimpetError",
     "MasterKeys",
+    "Moment",
     "NoCall",
     "NoStore",
     "NotAllowed",
@@ -137,6 +141,7 @@ __all__ = [
     "OutcomeUnknown",
     "OutputUnavailable",
     "Permanent",
+    "Point",
     "Rejected",
     "Request",
     "Retry",

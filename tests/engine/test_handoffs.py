@@ -64,6 +64,9 @@ async def test_named_facts_and_artifacts_go_along_and_nothing_else() -> None:
     @limpet.agent()
     async def child(run: limpet.Run) -> dict[str, Any]:
         state = run.state
+        assert await run.content(state.artifacts[0]) == b"a" * 20_000
+        with pytest.raises(limpet.NotFound):
+            await run.content("not mine")
         return {"facts": dict(state.facts), "artifacts": [each.summary for each in state.artifacts], "goal": state.goal}
 
     @limpet.agent(budget=limpet.Budget(max_llm_tokens=100), deadline="1d")
@@ -254,3 +257,30 @@ async def test_a_cancel_reaches_down_through_calls_and_handoffs() -> None:
         statuses = {info.id: info.status for info in await app.runs()}
         assert len(statuses) == 4
         assert set(statuses.values()) == {"cancelled"}
+
+
+async def test_a_call_that_the_code_gives_up_is_cancelled() -> None:
+    """The loser of a race does not pay an hour later."""
+
+    @limpet.agent()
+    async def slow(run: limpet.Run) -> str:
+        await run.sleep("1h")
+        return "slow"
+
+    @limpet.agent()
+    async def racer(run: limpet.Run) -> str:
+        tasks = [asyncio.ensure_future(run.call(slow, None)), asyncio.ensure_future(run.sleep("1m"))]
+        _, rest = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in rest:
+            task.cancel()
+        await asyncio.gather(*rest, return_exceptions=True)
+        await run.ask("go on?")
+        return "fast"
+
+    async with testing.app(racer, slow) as app:
+        handle = await app.start(racer, id="r1")
+        await app.advance("2m")
+        await app.crash()
+        await app.approve((await app.inbox())[0], by="ann")
+        assert await handle.result() == "fast"
+        assert (await app.store.get("r1.slow-1")).status == "cancelled"

@@ -11,7 +11,7 @@ import msgspec
 import typer
 
 from limpet.cli.asking import ask, json_object, reported
-from limpet.cli.output import print_json
+from limpet.cli.output import print_json, print_text
 from limpet.cli.pages import print_inbox, print_report, print_runs
 from limpet.cli.working import serve, worker_of
 from limpet.engine.duty import Worker
@@ -20,6 +20,7 @@ from limpet.service import App
 from limpet.service.finding import find_run
 from limpet.service.report import Report
 from limpet.service.report import report as report_on
+from limpet.service.travel import Comparison, Diff, Moment
 
 __all__ = ["command"]
 
@@ -93,6 +94,54 @@ def show(run: RunId, url: Url = STORE, json: Json = False) -> None:
 
     found = ask(url, look)
     print_json(found.as_json()) if json else print_report(found)
+
+
+@command.command()
+def state(
+    run: RunId,
+    *,
+    before: Annotated[int | None, typer.Option(help="Just before this step.")] = None,
+    after: Annotated[int | None, typer.Option(help="Just after this step.")] = None,
+    seq: Annotated[int | None, typer.Option(help="After this event.")] = None,
+    url: Url = STORE,
+    json: Json = False,
+) -> None:
+    """Show what a run knew: before or after a step, after an event, or now."""
+
+    async def look(app: App) -> Moment:
+        found = (await find_run(app.store, run)).id
+        return await app.state(found, before=before, after=after, seq=seq)
+
+    found = ask(url, look)
+    print_json(found.as_json()) if json else print_text(str(found))
+
+
+@command.command()
+def diff(
+    run: RunId,
+    step: Annotated[int, typer.Argument(metavar="STEP", help="Its number.", show_default=False)],
+    url: Url = STORE,
+    json: Json = False,
+) -> None:
+    """Show what a step changed in what a run knows."""
+
+    async def look(app: App) -> Diff:
+        return await app.diff((await find_run(app.store, run)).id, step=step)
+
+    found = ask(url, look)
+    print_json(found) if json else print_text(str(found))
+
+
+@command.command()
+def compare(one: RunId, other: RunId, url: Url = STORE, json: Json = False) -> None:
+    """Show where two runs went apart, and how they differ."""
+
+    async def look(app: App) -> Comparison:
+        first, second = [(await find_run(app.store, each)).id for each in (one, other)]
+        return await app.compare(first, second)
+
+    found = ask(url, look)
+    print_json(found) if json else print_text(str(found))
 
 
 @command.command()

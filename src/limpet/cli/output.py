@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-__all__ = ["cell", "clean", "console", "print_json", "table"]
+__all__ = ["cell", "clean", "console", "print_json", "print_text", "table"]
 
 STYLES = {
     "completed": "green",
@@ -29,6 +29,12 @@ WIDE = 10_000
 def print_json(value: Any) -> None:
     """As JSON, indented."""
     typer.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+
+
+def print_text(text: str) -> None:
+    """Lines for people, without anything that a terminal would obey."""
+    for line in text.splitlines():
+        typer.echo(clean(line))
 
 
 def console() -> "Console":

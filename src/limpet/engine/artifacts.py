@@ -3,15 +3,18 @@
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+from msgspec import UnsetType
+
 from limpet.engine.execution import Execution
 from limpet.engine.functions import Pool
 from limpet.engine.history import Record
-from limpet.errors import InvalidValue
-from limpet.events import Artifact
-from limpet.events import bodies as b
+from limpet.errors import InvalidValue, NotFound
+from limpet.events import Artifact, Payload
+from limpet.events.bodies import ArtifactStored
+from limpet.stores import Store
 from limpet.stores.blobs import CHUNK
 
-__all__ = ["Artifacts"]
+__all__ = ["Artifacts", "read_whole"]
 
 _threads = Pool("limpet-file")
 
@@ -27,7 +30,7 @@ class Artifacts:
         x = self._x
         await x.admit()
         if record is not None:
-            assert isinstance(record.opened, b.ArtifactStored)
+            assert isinstance(record.opened, ArtifactStored)
             assert record.end is not None
             stored = record.opened
             await x.enter(record.end)
@@ -40,10 +43,19 @@ class Artifacts:
         x.patched += 1
         return x.working.put_stored(stored)
 
-    async def _store(self, name: str, data: bytes | str | Path, what: tuple[str, str]) -> b.ArtifactStored:
+    async def content(self, artifact: str) -> bytes:
+        """What an artifact of this run holds: the same whenever it is asked for."""
+        x = self._x
+        await x.admit()
+        payload = x.memory.artifacts.get(artifact)
+        if payload is None or isinstance(payload.blob, UnsetType):
+            raise NotFound(what="artifact", id=artifact)
+        return await x.patiently(lambda: read_whole(x.kit.store, payload))
+
+    async def _store(self, name: str, data: bytes | str | Path, what: tuple[str, str]) -> ArtifactStored:
         x = self._x
         content = await x.patiently(lambda: x.kit.store.put_blob(_content(data)))
-        return b.ArtifactStored(
+        return ArtifactStored(
             name=name,
             artifact_id=x.kit.ids.new(),
             type=what[0],
@@ -51,6 +63,12 @@ class Artifacts:
             bytes=content.bytes,
             content=content,
         )
+
+
+async def read_whole(store: Store, payload: Payload) -> bytes:
+    """What a blob holds."""
+    assert not isinstance(payload.blob, UnsetType)
+    return b"".join([part async for part in store.read_blob(payload.blob)])
 
 
 def _content(data: bytes | str | Path) -> bytes | AsyncIterator[bytes]:

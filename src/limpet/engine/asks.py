@@ -72,7 +72,7 @@ class Asks:
         if decided.answer is None:
             if asked.default is not None:
                 return wanted.load(await x.unpack(asked.default))
-            raise x.blame(Expired(request=decided.request, expired_at=asked.expires or x.deadline or 0), name)
+            raise x.blame(Expired(request=decided.request, expired_at=decided.expires or x.deadline or 0), name)
         try:
             return wanted.load(_said(decided.answer, await x.unpack(decided.answer.answer)))
         except InvalidValue as error:

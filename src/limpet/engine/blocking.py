@@ -159,6 +159,7 @@ class BlockingRun(Generic[S]):
         """Do something once, and know its result for ever."""
         return self._bridge.call(lambda: self._run.step(tool, *args, **kwargs))
 
+    @overload
     def call(
         self,
         agent: Agent[In, Out],
@@ -169,19 +170,46 @@ class BlockingRun(Generic[S]):
         deadline: Duration | None = None,
         facts: Sequence[str] = (),
         artifacts: Sequence[str] = (),
-    ) -> Out:
-        """Let another agent do it, and wait for its result."""
-        return self._bridge.call(
-            lambda: self._run.call(agent, input, budget=budget, deadline=deadline, facts=facts, artifacts=artifacts)
-        )
+    ) -> Out: ...
 
+    @overload
+    def call(
+        self,
+        agent: str,
+        input: Any,
+        /,
+        *,
+        budget: Budget | None = None,
+        deadline: Duration | None = None,
+        facts: Sequence[str] = (),
+        artifacts: Sequence[str] = (),
+    ) -> Any: ...
+
+    def call(self, agent: Any, input: Any, /, **how: Any) -> Any:
+        """Let another agent do it, and wait for its result."""
+        return self._bridge.call(lambda: self._run.call(agent, input, **how))
+
+    @overload
     def handoff(
         self, agent: Agent[In, Out], input: In, /, *, facts: Sequence[str] = (), artifacts: Sequence[str] = ()
-    ) -> Out:
-        """Give the work to another agent for good: its outcome is this run's, and nothing more is done here."""
-        return self._bridge.call(lambda: self._run.handoff(agent, input, facts=facts, artifacts=artifacts))
+    ) -> Out: ...
 
-    def start(self, agent: Agent[In, Any], input: In, /, *, id: str | None = None) -> str:
+    @overload
+    def handoff(
+        self, agent: str, input: Any, /, *, facts: Sequence[str] = (), artifacts: Sequence[str] = ()
+    ) -> Any: ...
+
+    def handoff(self, agent: Any, input: Any, /, **how: Any) -> Any:
+        """Give the work to another agent for good: its outcome is this run's, and nothing more is done here."""
+        return self._bridge.call(lambda: self._run.handoff(agent, input, **how))
+
+    @overload
+    def start(self, agent: Agent[In, Any], input: In, /, *, id: str | None = None) -> str: ...
+
+    @overload
+    def start(self, agent: str, input: Any, /, *, id: str | None = None) -> str: ...
+
+    def start(self, agent: Any, input: Any, /, *, id: str | None = None) -> str:
         """Let another agent begin, and go on without it; the id of its run."""
         return self._bridge.call(lambda: self._run.start(agent, input, id=id)).id
 
@@ -233,6 +261,10 @@ class BlockingRun(Generic[S]):
     def artifact(self, data: bytes | str | Path, /, *, type: str, summary: str) -> Artifact:
         """Put something big away; the state keeps what it is and a summary."""
         return self._bridge.call(lambda: self._run.artifact(data, type=type, summary=summary))
+
+    def content(self, artifact: Artifact | str, /) -> bytes:
+        """What was put away, of this run or come along from the one that called it."""
+        return self._bridge.call(lambda: self._run.content(artifact))
 
     def sleep(self, how_long: Duration, /) -> None:
         """Wait for a time, in no process."""

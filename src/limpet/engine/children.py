@@ -4,7 +4,9 @@ What is sent is checked before it leaves, and again where it arrives. What was n
 slice of the budget, the deadline, the session; nothing else does.
 """
 
+import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Literal, NamedTuple
 
 from msgspec import UNSET
@@ -26,7 +28,7 @@ from limpet.errors import (
     NotFound,
     WrongState,
 )
-from limpet.events import Failure, Limits, Lineage, Payload, StatePatch, digest
+from limpet.events import Failure, Limits, Lineage, Payload, StatePatch, digest, inline
 from limpet.events import bodies as b
 from limpet.ids import LONGEST_ID, check_id
 from limpet.policy import budget as budgets
@@ -106,6 +108,7 @@ class Children:
     def __init__(self, execution: Execution, waits: Waits) -> None:
         self._x = execution
         self._waits = waits
+        self._telling: set[asyncio.Future[None]] = set()
         self._lent: dict[str, Limits] = {}
         """What went along with calls that may not be in the log yet."""
 
@@ -131,20 +134,67 @@ class Children:
             except LimpetError:
                 x.handed_to = None  # nothing was handed over
                 raise
-            record = x.history.records[name]
-        ended = await self._waits.child(record)
+        record = x.history.records[name]
+        try:
+            ended = await self._waits.child(record)
+        except asyncio.CancelledError:
+            self._give_up(record)
+            raise
         assert ended.event is not None
         returned = x.history.commands[ended.event]
         assert isinstance(returned, b.AgentReturned)
         if returned.outcome != "completed":
             raise x.blame(self._failed(record, returned), name)
         output = await x.unpack(returned.output)
-        if isinstance(sent.agent, str) and is_replayed:
-            return output  # it was checked when it came, under the contract of then
+        if isinstance(sent.agent, str):
+            await self._check(sent.agent, record, returned, output, is_replayed=is_replayed)
+            return output
         try:
-            return (await self._known(sent.agent)).load_output(output)
+            return sent.agent.load_output(output)
         except ContractError as error:
             raise x.blame(error, name) from error
+
+    async def _check(
+        self, agent: str, record: Record, returned: b.AgentReturned, output: Any, *, is_replayed: bool
+    ) -> None:
+        """What an agent elsewhere returned was checked there; under another contract by now, it is checked here.
+
+        That it does not fit is recorded: the newest contract may be another one when this is replayed.
+        """
+        x, called, refusal = self._x, record.opened, f"{record.name}/result#1"
+        assert isinstance(called, b.AgentCalled)
+        known = x.find(refusal, b.ValueRecorded)
+        if known is not None:
+            assert isinstance(known.opened, b.ValueRecorded)
+            assert known.end is not None
+            await x.enter(known.end)
+            faults = known.opened.value.value()
+        elif returned.contract == called.contract or is_replayed:
+            return
+        else:
+            faults = list((await self._known(agent)).output_shape.faults(output))
+            if not faults:
+                return
+            await x.finish(x.settle(b.ValueRecorded(name=refusal, value=inline(faults))))
+        reason = "; ".join(faults[:5])[:500]
+        raise x.blame(ContractError(agent=agent, what="result", reason=reason, faults=tuple(faults)), record.name)
+
+    def _give_up(self, record: Record) -> None:
+        """The code does not wait for another run any more: that is cancelled, and again if this is replayed."""
+        x, called = self._x, record.opened
+        assert isinstance(called, b.AgentCalled)
+        if x.is_closed or x.stopped is not None:
+            return
+        reason = f"{x.run} does not wait for it any more"
+        cancel = b.CancelRequested(command=f"{x.run}:withdrawn-{record.seq}", reason=reason)
+
+        async def tell() -> None:
+            with suppress(WrongState, NotFound):
+                await x.patiently(lambda: x.kit.store.tell(called.run, cancel, actor=x.kit.worker))
+
+        task = asyncio.ensure_future(tell())
+        self._telling.add(task)
+        task.add_done_callback(self._telling.discard)
 
     async def _goes_on(self, record: Record) -> bool:
         """A resume took back that another run failed: that run goes on, or has by now; false if it cannot."""
@@ -155,8 +205,14 @@ class Children:
         resume = b.ResumeRequested(command=f"{x.run}:resume-{record.since}")
         try:
             await x.patiently(lambda: x.kit.store.tell(called.run, resume, actor=x.kit.worker))
-        except (WrongState, NotFound):
+        except NotFound:
             return False
+        except WrongState:  # somebody has resumed it before, unless it is over for good
+            row = await x.patiently(lambda: x.kit.store.get(called.run))
+            if row.status in ("failed", "cancelled"):
+                return False
+        with x.work():
+            await x.append(called)  # it is waited for again, and may be cancelled from here
         return True
 
     async def start(self, sent: Sent, id: str | None) -> str:

@@ -10,7 +10,7 @@ from limpet.engine.agents import Agent, Rules
 from limpet.engine.schema import faults
 from limpet.engine.shapes import Shape
 from limpet.errors import InvalidValue, NotFound
-from limpet.events import Limits, canonical
+from limpet.events import Limits, canonical, digest
 from limpet.events.values import parse
 from limpet.stores import ContractRow, Store
 
@@ -90,4 +90,5 @@ async def find_agent(store: Store, name: str) -> Agent[Any, Any]:
     rows = await store.contracts(name)
     if not rows:
         raise NotFound(what="agent", id=name)
-    return Distant(parse(rows[-1].contract), rows[-1].hash)
+    contract = parse(rows[-1].contract)
+    return Distant(contract, digest(contract))

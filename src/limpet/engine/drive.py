@@ -491,6 +491,7 @@ class Drive:
                 with suppress(LimpetError):
                     await self._release("its worker could not go on")
             case _:  # the next one would come to just the same
+                x.journal.abandon()
                 await self._park_for_operator("refused", str(error))
 
     async def _park_for_operator(self, key: str, why: str) -> None:

@@ -106,7 +106,7 @@ class History:
     def is_last(self, name: str) -> bool:
         """Whether nothing was begun after this call had ended."""
         end = self.records[name].end if name in self.records else None
-        return end is not None and all(record.seq < end for record in self.records.values())
+        return end is not None and all(record.seq <= end for record in self.records.values())
 
     def learn(self, event: Event, body: AnyBody) -> None:  # noqa: C901, PLR0912 - one match
         """Take in the next event."""
@@ -182,7 +182,7 @@ class History:
     def _call(self, event: Event, body: b.AgentCalled) -> None:
         record = self._open(event, body)
         number = body.run.rpartition("-")[2]
-        if body.run.startswith(f"{event.run}.") and number.isdecimal():
+        if body.run.endswith(f".{body.agent}-{number}") and number.isdecimal():
             self.last_child = max(self.last_child, int(number))
         if body.mode in ("start", "notify"):
             record.end = event.seq

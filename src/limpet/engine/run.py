@@ -330,6 +330,10 @@ class Run(Generic[S]):
         name = self._x.take("artifact")
         return self._artifacts.put(name, self._x.find(name, b.ArtifactStored), data, (type, summary))
 
+    def content(self, artifact: Artifact | str, /) -> Coroutine[Any, Any, bytes]:
+        """What was put away, of this run or come along from the one that called it."""
+        return self._artifacts.content(artifact if isinstance(artifact, str) else artifact.artifact_id)
+
     # Structure
 
     def scope(self, name: str, /) -> AbstractAsyncContextManager[None]:

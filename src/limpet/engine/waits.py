@@ -166,7 +166,7 @@ class Waits:
         assert isinstance(record.opened, b.AgentCalled)
         run = record.opened.run
         for seq, body in self._x.history.commands.items():
-            if isinstance(body, b.AgentReturned) and body.run == run and seq > record.since:
+            if isinstance(body, b.AgentReturned) and body.run == run and seq > max(record.since, record.seq):
                 return seq
         return None
 

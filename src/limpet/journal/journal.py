@@ -2,8 +2,8 @@
 
 Bodies gather in a buffer while an append is on its way and go out in the next. If commands slipped in between, they are
 folded first and the owner's events are sealed again after them. An append whose reply was lost is repeated as it was
-sealed, and lands once. What must not follow an unseen command (`run.waiting`, the end of a run, the use of an approval)
-goes through `append_if_current`, with what its writer had heard when it decided.
+sealed, and lands once. What must not follow an unseen command (`run.waiting`, the end of a run, the use of a standing
+permission) goes through `append_if_current`, with what its writer had heard when it decided.
 """
 
 import asyncio
@@ -195,6 +195,12 @@ class Journal:
                 self._note_landed(flight, await self._send(flight))
             while page := await self._store.read(self.run, after=self.head.seq):
                 self._hear([Sealed(event, self._store.decode(event)) for event in page])
+
+    def abandon(self) -> None:
+        """Give up what was refused, and what gathered behind it: nobody would take it."""
+        self._flight = None
+        self._buffer.clear()
+        self._blobs.clear()
 
     async def keep_late(self) -> None:
         """After LeaseLost: keep what could not be written, beside the log."""

@@ -13,6 +13,7 @@ from msgspec import UNSET
 
 from limpet.clock import Duration, microseconds
 from limpet.engine.agents import Agent, check_agent
+from limpet.engine.artifacts import read_whole
 from limpet.engine.children import creation
 from limpet.engine.contracts import find_agent, save_contracts
 from limpet.engine.duty import Duty, Time, Worker
@@ -34,11 +35,13 @@ from limpet.events import bodies as b
 from limpet.events.values import parse
 from limpet.ids import check_id
 from limpet.journal import verify_run
+from limpet.service import travel
 from limpet.service.bundles import export_run, load_run
 from limpet.service.desk import Desk
 from limpet.service.notifying import notifier
 from limpet.service.once import agent_of, create_once
 from limpet.service.settings import Settings
+from limpet.service.travel import Comparison, Diff, Moment, Point, state_at
 from limpet.service.views import entry_of, info_of
 from limpet.state import ENDED
 from limpet.state.run import Grant
@@ -366,6 +369,42 @@ class App:
         """Everything that happened to a run."""
         await self.store.get(run)
         return [entry_of(self.store, event) async for event in self.store.log(run)]
+
+    async def artifact(self, run: str, artifact: str, /) -> bytes:
+        """What an artifact of a run holds."""
+        async for event in self.store.log(run):
+            if event.kind in ("run.created", "artifact.stored"):
+                body = self.store.decode(event)
+                if isinstance(body, b.ArtifactStored) and body.artifact_id == artifact:
+                    return await read_whole(self.store, body.content)
+                if isinstance(body, b.RunCreated) and artifact in body.artifacts:
+                    return await read_whole(self.store, body.artifacts[artifact])
+        raise NotFound(what="artifact", id=artifact)
+
+    async def state(
+        self,
+        run: str,
+        /,
+        *,
+        before: int | None = None,
+        after: int | None = None,
+        seq: int | None = None,
+        at: datetime | int | None = None,
+    ) -> Moment:
+        """What a run knew before or after a step, after an event, or at a time; without any of them, now."""
+        return await state_at(self.store, run, Point(before=before, after=after, seq=seq, at=at))
+
+    async def diff(
+        self, run: str, /, *, step: int | None = None, since: Point | None = None, until: Point | None = None
+    ) -> Diff:
+        """What a step changed in what a run knows; or what changed between two points of it."""
+        if step is not None:
+            since, until = Point(before=step), Point(after=step)
+        return await travel.diff(self.store, run, since or Point(seq=1), until or Point())
+
+    async def compare(self, one: str, other: str, /) -> Comparison:
+        """Where two runs went apart, and how they differ in state, decisions, results, cost and time."""
+        return await travel.compare(self.store, one, other)
 
     async def verify(self, run: str | None = None, /) -> None:
         """Check the log of one run, or of all, against its own hashes; raises Tampered."""

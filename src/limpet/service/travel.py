@@ -17,6 +17,7 @@ from limpet.engine.typed import State
 from limpet.errors import InvalidValue, NotFound
 from limpet.events import AnyBody, Event, Fact
 from limpet.events import bodies as b
+from limpet.events.values import encode
 from limpet.journal import load
 from limpet.state import AgentState, RunState
 from limpet.state.patch import diff as patch_between
@@ -258,7 +259,7 @@ _BY_CHANCE = ("command", "request", "key", "timeout_at", "retry_at", "wake", "ex
 
 
 def _essence(body: AnyBody) -> tuple[type, dict[str, Any]]:
-    plain: dict[str, Any] = msgspec.to_builtins(body, builtin_types=(bytes,))
+    plain: dict[str, Any] = msgspec.json.decode(encode(body))
     return type(body), {name: value for name, value in plain.items() if name not in _BY_CHANCE}
 
 
