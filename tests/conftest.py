@@ -4,8 +4,13 @@ import os
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 from tests.real.postgres import PostgresServer, drop_schema
+
+
+settings.register_profile("limpet", deadline=None)  # no test is about time
+settings.load_profile("limpet")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -7,6 +7,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any
 
@@ -48,8 +49,8 @@ class Outside:
         key = limpet.current().key
         await self.some_time()
         self.maybe_die()
-        if done is self.applied and self.is_unlucky(0.1):
-            raise limpet.NotApplied("not yet")
+        if self.is_unlucky(0.1):
+            raise limpet.NotApplied("not yet") if done is self.applied else limpet.Permanent("never")
         self.watcher.effect(key)
         done[key] += 1
         self.maybe_die()
@@ -57,9 +58,16 @@ class Outside:
         if self.is_unlucky(0.15):
             raise ConnectionError("the answer was lost")
 
+    async def page(self, _: limpet.Request) -> None:
+        """How people are told of requests."""
+        await self.some_time()
+        self.maybe_die()
+        if self.is_unlucky(0.3):
+            raise ConnectionError("nobody hears it")
+
     def maybe_die(self) -> None:
         """The process is killed within a few turns of this one."""
-        if self.is_unlucky(0.03):
+        if self.is_unlucky(0.06):
             doom.get()()
 
     def returns(self, tool: str, n: int, value: Any) -> Any:
@@ -72,12 +80,12 @@ outside: ContextVar[Outside] = ContextVar("outside")
 doom: ContextVar[Callable[[], None]] = ContextVar("doom")
 
 
-@limpet.tool(effect="none", name="sim_read", retry=limpet.Retry(3))
+@limpet.tool(effect="none", name="sim_read", retry=limpet.Retry(3, on=(OSError, limpet.NotApplied)))
 async def sim_read(n: int) -> Any:
     world = outside.get()
     await world.some_time()
     if world.is_unlucky(0.15):
-        raise world.chance.choice([ConnectionError("?"), TimeoutError("?"), limpet.NotApplied("busy")])
+        raise world.chance.choice([ConnectionError("?"), TimeoutError("?"), limpet.NotApplied("busy"), ValueError("?")])
     return world.returns("sim_read", n, world.chance.choice(HOSTILE))
 
 
@@ -183,15 +191,10 @@ async def first_of(*calls: Coroutine[Any, Any, Any]) -> list[int]:
     """Which of them were done first; the others are cancelled."""
     tasks = [asyncio.ensure_future(call) for call in calls]
     done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    rest = [task for task in tasks if task not in done]
-    for task in rest:
+    for task in tasks:
         task.cancel()
-    await asyncio.gather(*rest, return_exceptions=True)
+    await asyncio.gather(*tasks, return_exceptions=True)
     return [place for place, task in enumerate(tasks) if task in done]
-
-
-def is_refused(found: list[Any]) -> bool:
-    return "error: Rejected" in found or "error: Expired" in found
 
 
 @limpet.agent(name="sim_child")
@@ -212,7 +215,7 @@ async def sim_agent(run: limpet.Run, n: int) -> list[Any]:
     asking = run.ask("really?", expires="1m", default=True)
     found += await asyncio.gather(run.step(sim_mail, n), run.sleep("3s"), asking)
     found.append(await first_of(run.sleep("8s"), run.receive("go", int)))
-    found += await results(run.call(sim_child, n + 20))
+    found += await results(run.call("sim_child", n + 20))
     async for turn in run.turns(max=2):
         await run.patch(facts={"turn": turn.number, "seen": found[2]})
         await step(run, sim_pay, n + 100 + turn.number)
@@ -221,28 +224,45 @@ async def sim_agent(run: limpet.Run, n: int) -> list[Any]:
 
 @limpet.agent(
     name="sim_clerk",
-    approvals=limpet.Approvals(RISK, to=["ann"], expires="15s", escalate=["bob"]),
+    approvals=limpet.Approvals(RISK, to="desk", expires="15s", escalate=["boss"]),
     budget=limpet.Budget(max_steps=4, exhausted="ask"),
 )
 async def sim_clerk(run: limpet.Run, n: int) -> list[Any]:
     """What people must allow: risks, alone and beside each other, and more steps than were budgeted."""
     found: list[Any] = [await step(run, sim_note, n)]
     found.append(await step(run, sim_wire, n + 1, 5))
-    if is_refused(found):
-        return found  # an effect after a refusal diverges when it is replayed (finding F3)
     found += await steps(run, (sim_fax, n + 2, 6), (sim_wire, n + 3, 7), (sim_read, n))
     await run.decide("more?", choose="yes", over=["yes", "no"], because=str(found))
-    return found if is_refused(found) else [*found, await step(run, sim_note, n + 4)]
+    found.append(await first_of(run.step(sim_wire, n + 5, 8), run.sleep("2s")))
+    return [*found, await step(run, sim_note, n + 4), await step(run, sim_wire, n + 6, 9)]
 
 
-@limpet.agent(name="sim_team")
+@limpet.agent(name="sim_heir")
+async def sim_heir(run: limpet.Run, n: int) -> list[Any]:
+    """What was named goes along, and nothing else."""
+    assert run.state.facts == {"seen": n}
+    return [await step(run, sim_pay, n), await run.ask("enough?", expires="20s", default=False)]
+
+
+@limpet.agent(
+    name="sim_team",
+    escalate=limpet.Escalate(ValueError, retries=True, unknown=True, confidence=0.8, to="desk", expires="40s"),
+)
 async def sim_team(run: limpet.Run, n: int) -> list[Any]:
-    """Children beside each other and on their own, and steps that the code itself cancels."""
+    """Children beside each other and on their own, steps that the code itself cancels, doubts, and a handoff."""
     found: list[Any] = [await first_of(run.step(sim_slow, n), run.sleep("1s"))]
     found += await results(*(run.call(sim_child, n + 10 * k) for k in (1, 2)), run.step(sim_note, n + 1))
-    found.append((await run.start(sim_child, n + 30)).id)
+    found += [(await run.start(sim_child, n + 30)).id, await step(run, sim_read, n + 7)]
     found.append(await first_of(run.step(sim_read, n + 2), run.step(sim_slow, n + 3)))
-    return [*found, await run.step(sim_mail, n + 4)]
+    found += await results(run.decide("more?", choose=1, over=[1, 2], because="it may be", confidence=0.5))
+    asking = run.ask("all of it?", expires="1m", default=True)
+    found += await asyncio.gather(run.step(sim_mail, n + 4), asking)
+    await run.patch(facts={"seen": n + 5, "found": str(found)})
+    try:
+        return await run.handoff(sim_heir, n + 5, facts=["seen"])
+    finally:
+        with suppress(limpet.HandedOff, limpet.Suspended):
+            await run.step(sim_pay, n + 6)
 
 
 @limpet.agent(name="sim_killer")
@@ -251,4 +271,4 @@ async def sim_killer(run: limpet.Run, n: int) -> None:
 
 
 MAIN = (sim_agent, sim_clerk, sim_team)
-AGENTS = (*MAIN, sim_child, sim_killer)
+AGENTS = (*MAIN, sim_child, sim_heir, sim_killer)

@@ -20,6 +20,7 @@ from limpet.errors import LimpetError
 from limpet.events import VOCABULARY, Event, Writer, canonical
 from limpet.events import bodies as b
 from limpet.journal import load, verify_run
+from limpet.service.notifying import PATIENCE
 from limpet.state import fold
 from limpet.stores import Missed, Taken
 from limpet.stores.memory import MemoryBackend
@@ -30,7 +31,11 @@ if TYPE_CHECKING:
 
 SETTLING = (b.StepCompleted, b.StepFailed, b.StepResolved, b.WaitEnded, b.TurnStarted)
 STEP = (b.StepStarted, b.StepCompleted, b.StepFailed, b.StepUnknown, b.StepResolved)
+WAITS = (b.RequestOpened, b.TimerSet, b.WaitOpened, b.AgentCalled)
+VERBS = (*WAITS, b.StepStarted, b.StatePatched, b.DecisionMade, b.ValueRecorded, b.TurnStarted)
 LARGEST_BODY = 4000
+CHANNEL = "pager"
+PEOPLE = {"desk": ["ann", "dan"], "boss": ["bob"]}
 
 
 @dataclass
@@ -47,12 +52,16 @@ class Asked:
     """What the log says of a request."""
 
     opened: b.RequestOpened
+    to: Sequence[str]
     expires: int | None
     answer: b.RequestAnswered | None = None
-    escalated: bool = False
     closed: bool = False
     """Decided, expired or withdrawn."""
     used: bool = False
+
+    @property
+    def is_refused(self) -> bool:
+        return self.closed and (self.answer is None or self.answer.decision == "rejected")
 
 
 @dataclass
@@ -68,12 +77,15 @@ class Seen:
     deaths: int = 0
     resumes: int = 0
     commands: int = 0
+    handed: bool = False
     verbs: int = 0
     kinds: list[type] = field(default_factory=list)
     hashes: list[bytes] = field(default_factory=list)
     steps: dict[str, Step] = field(default_factory=dict)
     keys: dict[str, str] = field(default_factory=dict)
     requests: dict[str, Asked] = field(default_factory=dict)
+    grants: dict[str, b.GrantGiven] = field(default_factory=dict)
+    """Standing ones."""
     timers: dict[str, int] = field(default_factory=dict)
     waiting: set[str] = field(default_factory=set)
     children: set[str] = field(default_factory=set)
@@ -99,40 +111,46 @@ class Seen:
             case b.RunCompleted() | b.RunFailed() | b.RunCancelled():
                 self.holder, self.ended = None, body
             case b.ResumeRequested() if self.ended is not None:
-                self.ended, self.resumes = None, self.resumes + 1
+                self.ended, self.resumes, self.handed = None, self.resumes + 1, False
             case b.StepStarted():
                 step = self.steps.setdefault(body.name, Step(body, body))
                 step.latest, step.starts = body, step.starts + 1
                 self.keys[body.key] = body.name
-                if body.grant is not None:
+                if body.grant in self.requests:
                     self.requests[body.grant].used = True
             case b.StepCompleted() | b.StepFailed() | b.StepUnknown() | b.StepResolved():
                 self.steps[body.name].latest = body
             case b.RequestOpened():
-                self.requests[body.request] = Asked(body, body.expires)
+                self.requests[body.request] = Asked(body, body.to, body.expires)
             case b.RequestAnswered():
                 asked = self.requests[body.request]
                 asked.answer, asked.closed = body, True
             case b.RequestExpired():
                 asked = self.requests[body.request]
-                asked.expires, asked.closed = body.expires or asked.expires, body.outcome != "escalated"
-                asked.escalated = asked.escalated or not asked.closed
+                asked.closed = body.outcome != "escalated"
+                if not asked.closed:
+                    asked.to, asked.expires = body.to, body.expires
+            case b.GrantGiven():
+                self.grants[body.grant] = body
+            case b.GrantRevoked():
+                del self.grants[body.grant]
             case b.TimerSet():
                 self.timers[body.name] = body.wake
-            case b.AgentCalled():
+            case b.AgentCalled(mode="call" | "handoff"):
                 self.children.add(body.run)
+                self.waiting.add(body.name)
+                self.handed = body.mode == "handoff"
             case b.WaitEnded():
                 self.waiting.discard(body.name)
             case b.SignalReceived():
                 self.signals.append(body.value.value())
             case _:
                 pass
-        if isinstance(body, b.TimerSet | b.WaitOpened | b.RequestOpened | b.AgentCalled):
+        if isinstance(body, b.TimerSet | b.WaitOpened | b.RequestOpened):
             self.waiting.add(body.name)
         if isinstance(body, b.WaitEnded) and body.request is not None:
             self.requests[body.request].closed = True
-        self.verbs += isinstance(body, b.StepStarted | b.StatePatched | b.ValueRecorded | b.RequestOpened | b.TimerSet)
-        self.verbs += isinstance(body, b.WaitOpened | b.AgentCalled | b.TurnStarted | b.CompensationStarted)
+        self.verbs += isinstance(body, (*VERBS, b.CompensationStarted))
 
 
 # At every event: what was seen, the event, its body, the store's clock
@@ -145,7 +163,7 @@ def prefix(seen: Seen, event: Event, body: Any, _: int) -> None:
     if isinstance(body, STEP) and not isinstance(body, b.StepStarted):
         assert body.name in seen.steps, "an end without a start"
         assert not isinstance(seen.steps[body.name].latest, b.StepCompleted), "completed before"
-    if isinstance(body, b.WaitEnded) and body.how != "timeout":  # which a lost reply writes twice (finding F4)
+    if isinstance(body, b.WaitEnded):
         assert body.name in seen.waiting, "a wait ended twice"
 
 
@@ -173,15 +191,18 @@ def effects(seen: Seen, _event: Event, body: Any, _: int) -> None:
 
 
 def terminal(seen: Seen, _event: Event, body: Any, _: int) -> None:
-    """Nothing happens after the end, unless a failed run is resumed."""
+    """Nothing happens after the end, unless a failed run is resumed; after a handoff nothing more is begun."""
+    undoes = isinstance(body, b.RequestOpened) and body.kind == "compensation"
+    tells = isinstance(body, b.AgentCalled) and body.mode == "notify"
+    assert not seen.handed or not isinstance(body, VERBS) or undoes or tells, "after it was handed over"
     if isinstance(seen.ended, b.RunFailed):
         assert isinstance(body, b.AgentReturned | b.BudgetExtended | b.ResumeRequested), "after it failed"
     else:
         assert seen.ended is None, f"after {type(seen.ended).__name__}"
 
 
-def approval(seen: Seen, _event: Event, body: Any, now: int) -> None:
-    """One decision for each request, of what was shown, in its time; a risk starts with it, and uses it up."""
+def decided(seen: Seen, _event: Event, body: Any, now: int) -> None:
+    """One decision for each request, of what was shown, in its time, by whom it is for."""
     if isinstance(body, b.RequestOpened) and body.kind == "approval":
         for asked in seen.requests.values():
             same = (asked.opened.tool, asked.opened.args) == (body.tool, body.args)
@@ -189,16 +210,34 @@ def approval(seen: Seen, _event: Event, body: Any, now: int) -> None:
     if isinstance(body, b.RequestAnswered):
         asked = seen.requests[body.request]
         assert not asked.closed, "decided twice"
+        assert any(body.by in PEOPLE.get(each, [body.by]) for each in asked.to), f"by {body.by}, who was not asked"
         assert body.digest == asked.opened.digest, "of something else"
         assert asked.expires is None or now < asked.expires, "too late"
-    if isinstance(body, b.StepStarted) and body.risk is not None and body.name not in seen.steps:
-        granted = None if body.grant is None else seen.requests.get(body.grant)
-        assert granted is not None, "a risk that nobody was asked about"
+    if isinstance(body, b.GrantGiven):
+        asked = seen.requests[body.request or ""]
+        assert (asked.answer and asked.answer.decision, asked.opened.tool) == ("approved", body.tool), "not approved"
+        assert all(each.request != body.request for each in seen.grants.values()), "given twice"
+
+
+def allowed(seen: Seen, _event: Event, body: Any, now: int) -> None:
+    """What was refused is not done; a risk starts with its own approval, and uses it up, or while a standing one is."""
+    if not isinstance(body, b.StepStarted) or body.name in seen.steps:
+        return
+    for asked in seen.requests.values():
+        if asked.opened.name.rpartition("/")[0] == body.name:
+            assert not asked.is_refused, "what was refused is done"
+            late = asked.expires is not None and asked.expires <= now
+            assert body.grant == asked.opened.request or asked.opened.kind != "approval" or late, "not as approved"
+    if body.grant in seen.grants:
+        assert seen.grants[body.grant].tool == body.tool, "a permission for something else"
+    elif body.risk is not None:
+        granted = seen.requests.get(body.grant or "")
+        assert granted is not None, "a risk that nobody allows"
         assert granted.answer is not None, "not decided"
         assert granted.answer.decision == "approved", "not approved"
         assert not granted.used, "an approval was used twice"
-        # Not its number, which changes when others begin while it waits (finding F1).
         assert granted.opened.name.startswith(f"{body.name}/approval#"), "for another step"
+        assert granted.opened.number == body.number, "under another number"
         assert body.args == (granted.answer.args or granted.opened.args), "other arguments than approved"
         assert granted.expires is None or now < granted.expires, "used too late"
 
@@ -210,10 +249,15 @@ def isolation(seen: Seen, event: Event, body: Any, _: int) -> None:
             assert body.request in seen.requests, "a request of another run"
         case b.StepStarted():
             assert not body.key or body.key.startswith(f"{seen.run}:step_{body.number}:"), f"the key {body.key}"
-            assert seen.owns(body.args.value()["n"]), f"arguments of another run: {body.args.value()}"
+            args = body.args.value()
+            own = seen.owns(args["n"]) if "n" in args else args["request"] == seen.run.split("-")[1]
+            assert own, f"arguments of another run: {args}"
             assert seen.deaths < MAX_DEATHS, f"driven after {seen.deaths} deaths"
+        case b.RunClaimed():  # some may die between the claim and what it leads to
+            assert seen.deaths < 2 * MAX_DEATHS, f"claimed after {seen.deaths} deaths"
         case b.AgentCalled():
-            assert body.run.startswith(f"{seen.run}."), f"the child {body.run}"
+            tells = body.mode == "notify" and body.run.split("-")[1] in seen.requests
+            assert tells or body.run.startswith(f"{seen.run}."), f"the child {body.run}"
         case b.AgentReturned():
             assert body.run in seen.children, f"not a child: {body.run}"
         case b.SignalReceived():
@@ -226,11 +270,14 @@ def isolation(seen: Seen, event: Event, body: Any, _: int) -> None:
 
 
 def honest(seen: Seen, _event: Event, body: Any, _: int) -> None:
-    """A run does not complete while nobody knows what came of an effect that code waits for."""
+    """A run does not complete while nobody knows what came of an effect that code waits for; it fails as expected."""
+    if isinstance(body, b.RunFailed):
+        assert body.failure.type.startswith("limpet."), body.failure
     if isinstance(body, b.RunCompleted):
         for step in seen.steps.values():
             cancelled = isinstance(step.latest, b.StepUnknown) and step.latest.reason == "cancelled"
-            open_ = isinstance(step.latest, b.StepStarted | b.StepUnknown) and not cancelled
+            failed = isinstance(step.latest, b.StepFailed) and not step.latest.is_final
+            open_ = failed or (isinstance(step.latest, b.StepStarted | b.StepUnknown) and not cancelled)
             assert not open_ or step.first.effect == "none", f"nobody knows what came of {step.first.name}"
 
 
@@ -240,7 +287,9 @@ def bounded(seen: Seen, event: Event, body: Any, _: int) -> None:
     assert event.seq <= 10 + 4 * seen.verbs + 3 * seen.claims + 2 * seen.commands, "too many events"
     if isinstance(body, b.StepStarted):
         tool = find_tool(body.tool)
-        most = tool.traits.retry.attempts if tool is not None and tool.traits.retry is not None else 1
+        retry = PATIENCE if tool is None else tool.traits.retry
+        said = sum(asked.opened.name.startswith(f"{body.name}/escalation#") for asked in seen.requests.values())
+        most = said + (retry.attempts if retry is not None else 1)
         assert body.attempt <= most, f"attempt {body.attempt} of {most}"
         step = seen.steps.get(body.name)
         assert step is None or step.starts < most * (1 + seen.resumes) + seen.claims, f"{step} starts again"
@@ -249,8 +298,6 @@ def bounded(seen: Seen, event: Event, body: Any, _: int) -> None:
 def clock_free(seen: Seen, _event: Event, body: Any, now: int) -> None:
     """What is due is due by the store's clock, whatever a worker's own clock says."""
     match body:
-        case b.RequestExpired() if seen.requests[body.request].escalated:
-            pass  # a lost reply makes it escalate again, or end, at once (finding F4)
         case b.RequestExpired():
             expires = seen.requests[body.request].expires
             assert expires is not None, "it never expires"
@@ -276,7 +323,8 @@ AT_EVENTS: dict[str, Callable[[Seen, Event, Any, int], None]] = {
     "I3 fence": fence,
     "I9 isolation": isolation,
     "I4 effects": effects,
-    "I6 approval": approval,
+    "I6 decision": decided,
+    "I6 approval": allowed,
     "I7 fold": replays,
     "I11 honest": honest,
     "I13 bounded": bounded,
@@ -297,6 +345,8 @@ class Watcher:
         """What tools gave, by tool and number."""
         self._told: dict[tuple[str, str, int, int], bytes] = {}
         self._acknowledged: set[bytes] = set()
+        self._untold: set[str] = set()
+        self._rounds = Counter[str]()
         # What people were told has been done.
         self.answered: set[tuple[str, str]] = set()
         self.signals = Counter[str]()
@@ -321,6 +371,12 @@ class Watcher:
             self._place = page.next
             for event in page.events:
                 self.take(event, event.decode(), backend.now())
+            self.whole()
+
+    def whole(self) -> None:
+        """An append is over: who is asked is told by it."""
+        with self.naming("I6 approval"):
+            assert not self._untold, f"nobody is told: {self._untold}"
 
     def take(self, event: Event, body: Any, now: int) -> None:
         """The next event."""
@@ -333,8 +389,21 @@ class Watcher:
             for name, check in AT_EVENTS.items():  # noqa: B007 - which of them it was
                 check(seen, event, body, now)
             seen.learn(event, body)
+            self._telling(event, body)
         except AssertionError as error:
             self.broken = AssertionError(f"{name}: {event.run} {event.seq} {event.kind}: {error}")
+
+    def _telling(self, event: Event, body: Any) -> None:
+        """A run that tells it is called and created with each request, and each time it goes on."""
+        escalates = isinstance(body, b.RequestExpired) and body.outcome == "escalated"
+        if isinstance(body, b.RequestOpened) or escalates:
+            self._rounds[body.request] += 1
+            run = f"notify-{body.request}-{CHANNEL}-{self._rounds[body.request]}"
+            self._untold |= {f"{run} is called", f"{run} is created"}
+        if isinstance(body, b.AgentCalled):
+            self._untold.discard(f"{body.run} is called")
+        if isinstance(body, b.RunCreated):
+            self._untold.discard(f"{event.run} is created")
 
     def committed(self, outcomes: Sequence[Any], before: str, after: str) -> None:
         """A commit returned: what it says was written is there, and nothing of what it refused."""

@@ -7,15 +7,17 @@ import pytest
 from msgspec.structs import replace
 
 import limpet
-from limpet.engine import drive
+from limpet.engine import drive, waits
 from limpet.engine.duty import Duty, Time
 from limpet.engine.execution import Execution
+from limpet.engine.notices import Notices
 from limpet.engine.permits import Permits
 from limpet.engine.tools import Tool
 from limpet.events import Event, inline
 from limpet.events import bodies as b
 from limpet.policy import risk
 from limpet.service.app import App
+from limpet.service.desk import Desk
 from tests.simulation import invariants
 from tests.simulation.invariants import Watcher, check_end
 from tests.simulation.world import World, simulate
@@ -49,6 +51,11 @@ def another_key(seen: Seen) -> list[Seen]:
     return saying(key=f"{seen[1].key}0")(seen)
 
 
+def another_run(seen: Seen) -> list[Seen]:
+    """Not the one that is created."""
+    return saying(run=f"{seen[1].run}0")(seen)
+
+
 def of_something_else(seen: Seen) -> list[Seen]:
     """The same digest for other arguments."""
     more = (replace(seen[0], seq=seen[0].seq + 1), replace(seen[1], request="more", args=inline({"n": 0})), seen[2])
@@ -79,6 +86,15 @@ def of(*kinds: type) -> Callable[[Any], bool]:
     return lambda body: isinstance(body, kinds)
 
 
+def after_it(kind: str, body: Any) -> Change:
+    """Something else follows."""
+    return lambda seen: [seen, (replace(seen[0], seq=seen[0].seq + 1, kind=kind), body, seen[2])]
+
+
+def is_for_risk(body: Any) -> bool:
+    return isinstance(body, b.StepStarted) and body.grant is not None
+
+
 STRANGE: list[tuple[str, Callable[[Any], bool], Change]] = [
     ("I2", of(b.StepCompleted), lost),
     ("I2", of(b.StepStarted), under(time=0)),
@@ -89,11 +105,20 @@ STRANGE: list[tuple[str, Callable[[Any], bool], Change]] = [
     ("I4", is_once, again),
     ("I4", lambda body: isinstance(body, b.StepStarted) and body.attempt == 2 and bool(body.key), another_key),
     ("I5", of(b.RunCompleted), again),
+    (
+        "I5",
+        lambda body: isinstance(body, b.AgentCalled) and body.mode == "handoff",
+        after_it("timer.set", b.TimerSet(name="sleep#9", wake=0)),
+    ),
     ("I6", of(b.RequestAnswered), again),
     ("I6", lambda body: isinstance(body, b.RequestOpened) and body.kind == "approval", of_something_else),
     ("I6", lambda body: isinstance(body, b.RequestAnswered) and body.decision == "approved", saying(digest="other")),
-    ("I6", lambda body: isinstance(body, b.StepStarted) and body.grant is not None, saying(grant=None)),
-    ("I6", lambda body: isinstance(body, b.StepStarted) and body.grant is not None, other_arguments),
+    ("I6", lambda body: isinstance(body, b.RequestAnswered) and body.decision == "approved", saying(by="eve")),
+    ("I6", is_for_risk, saying(grant=None)),
+    ("I6", is_for_risk, saying(grant="revoked")),
+    ("I6", is_for_risk, other_arguments),
+    ("I6", of(b.GrantGiven), again),
+    ("I6", lambda body: isinstance(body, b.AgentCalled) and body.mode == "notify", another_run),
     ("I9", is_once, saying(key="r9:step_1:sim_mail:0")),
     ("I9", is_once, saying(args=inline({"n": 9000}))),
     ("I9", of(b.RequestAnswered), saying(request="another")),
@@ -123,6 +148,7 @@ def test_a_strange_event(tapes: list[list[Seen]], name: str, where: Callable[[An
     watcher = Watcher()
     for seen in [*tape[:place], *change(tape[place]), *tape[place + 1 :]]:
         watcher.take(*seen)
+    watcher.whole()
     with pytest.raises(AssertionError, match=f"^{name} "):
         watcher.check()
 
@@ -177,6 +203,8 @@ SABOTAGE: list[tuple[str, object, str, object]] = [
     ("I1", App, "signal", nothing),
     ("I4", Execution, "flush", careless),
     ("I6", risk, "decide", lambda *_, **__: risk.Free()),
+    ("I6", Desk, "_groups", lambda *_: ["desk", "boss"]),
+    ("I6", waits, "notices", lambda *_: Notices((), ())),
     ("I6", Permits, "_checked", lambda _, __, edited, *___: {**edited, "cents": 1}),
     ("I7", Tool, "load_result", changing()),
     ("I8", Duty, "claim", nothing),

@@ -24,13 +24,13 @@ from limpet.stores.memory import MemoryBackend, MemoryTables
 from limpet.stores.ops import Op, Transact
 from limpet.stores.transact import transact
 from tests.simulation.agents import AGENTS, MAIN, Outside, doom, outside, sim_killer
-from tests.simulation.invariants import Watcher
+from tests.simulation.invariants import CHANNEL, PEOPLE, Watcher
 from tests.simulation.loop import run_in_turns
 
 SECOND = 1_000_000
 LEASE = 10 * SECOND
-RUNS = 3
-REFUSED = (limpet.WrongState, limpet.AlreadyAnswered, limpet.Expired, limpet.NotFound)
+RUNS = 2
+REFUSED = (limpet.WrongState, limpet.AlreadyAnswered, limpet.Expired, limpet.NotFound, limpet.NotAllowed)
 # In simulated time, after faults have stopped.
 PATIENCE = 600 * SECOND
 MOST_TURNS = 100_000
@@ -175,6 +175,7 @@ class Process:
         settings.worker = Worker(concurrency=5, lease=LEASE / SECOND)
         settings.pace = Pace(rest=SECOND // 20, threads=False)
         settings.listen = settings.hush
+        settings.channels = {CHANNEL: world.outside.page}
         self.app = App(settings, AGENTS)
 
     async def begin(self, trouble: float, die: Callable[[], None]) -> None:
@@ -208,7 +209,7 @@ class World:
         self._ignored: set[str] = set()
         self._turns, self._until_time_moves = 0, 1
         settings = Settings(Store(Faulty(self), Inline()), OwnClock(self.clock, self.jump()), SeededIds(seed))
-        settings.worker = None
+        settings.worker, settings.people = None, PEOPLE
         self.people = App(settings, ())
 
     def tick(self, idle: bool) -> None:
@@ -265,7 +266,7 @@ class World:
     async def _something(self) -> None:
         await self.clock.sleep(int(5 * SECOND * self.chance.random() ** 2))
         self.watcher.check()
-        acts = [self._kill, self._stall, self._jump, self._answer, self._answer, self._signal, self._steer, self._steer]
+        acts = [self._kill, self._stall, self._jump, self._signal, self._revoke, *[self._answer, self._steer] * 2]
         with suppress(*REFUSED):
             await self.chance.choice(acts)()
 
@@ -291,6 +292,11 @@ class World:
         value = (int(run[1:]) + 1) * 1000 + self.watcher.signals[run] + 1
         await self.people.signal(run, "go", value)
         self.watcher.signals[run] += 1
+
+    async def _revoke(self) -> None:
+        for run in self.started:
+            for grant in await self.people.grants(run):
+                await self.people.revoke(run, grant.grant, by="bob")
 
     async def _steer(self) -> None:
         run = self.chance.choice(self.started[:RUNS])
@@ -328,7 +334,9 @@ class World:
         """Operators and people do what is asked of them; some things nobody does until it is too late."""
         helped = False
         for row in rows:
-            if row.status == "waiting" and any(wait.startswith("operator:") for wait in row.waits):
+            stuck = row.status == "waiting" and any(wait.startswith("operator:") for wait in row.waits)
+            if stuck or (row.status == "failed" and row.id not in self._ignored):
+                self._ignored.add(row.id)
                 with suppress(*REFUSED):
                     await self.people.resume(row.id)
                     helped = True
@@ -342,35 +350,41 @@ class World:
         return helped
 
     async def _decide(self, request: limpet.Request) -> None:
+        by = self.chance.choice([*PEOPLE.get(request.to[0], ["ann"]) * 4, "eve"])
         match request.kind:
             case "ask":
-                await self.people.answer(request, self.chance.random() < 0.5, by="ann")
+                await self.people.answer(request, self.chance.random() < 0.5, by=by)
             case "unknown":
                 known = {"applied": "by hand"} if self._is_done(request) else "not_applied"
-                await self.people.answer(request, self.chance.choice([known, known, "gave_up"]), by="ann")
+                await self.people.answer(request, self.chance.choice([known, known, "gave_up"]), by=by)
             case "approval":
-                await self._approve(request)
-            case "budget":  # not rejected: a refused step is done when the budget is extended later (finding F2)
-                await self.people.answer(request, {"max_steps": 50}, by="ann")
+                await self._approve(request, by)
+            case "budget" if self.chance.random() < 0.5:
+                await self.people.reject(request, by=by, because="no")
+            case "budget":
+                await self.people.answer(request, {"max_steps": 50}, by=by)
+            case "escalation":
+                said = ["retry", "fail", {"result": "by hand"}] if request.tool else request.options
+                await self.people.answer(request, self.chance.choice(said), by=by)
             case _:
-                await self.people.answer(request, "retry", by="ann")
+                await self.people.answer(request, "retry", by=by)
         self.watcher.answered.add((request.run, request.id))
 
     def _is_done(self, request: limpet.Request) -> bool:
         """Whether the action that a request is about was seen."""
         started = [step.first for step in self.watcher.runs[request.run].steps.values()]
         same = (step.key for step in started if (step.tool, step.args.value()) == (request.tool, dict(request.args)))
-        return any(key in self.outside.sent for key in same)
+        return any(key in self.outside.sent or key in self.outside.applied for key in same)
 
-    async def _approve(self, request: limpet.Request) -> None:
-        how = self.chance.randrange(4)
-        if how == 0:
-            await self.people.reject(request, by="ann", because="no")
+    async def _approve(self, request: limpet.Request, by: str) -> None:
+        if self.chance.random() < 0.2:
+            await self.people.reject(request, by=by, because="no")
         else:
-            await self.people.approve(request, by="ann", args={"cents": 99} if how == 1 else None)
+            args = {"cents": 99} if self.chance.random() < 0.3 else None
+            await self.people.approve(request, by=by, args=args, standing=self.chance.random() < 0.3)
 
 
-def simulate(seed: int, acts: int = 15, *, check: Callable[[World], Any] | None = None) -> World:
+def simulate(seed: int, acts: int = 12, *, check: Callable[[World], Any] | None = None) -> World:
     """The world after one simulation."""
     world = World(seed)
 

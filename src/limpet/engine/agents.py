@@ -11,7 +11,7 @@ from msgspec import to_builtins
 from limpet.clock import Duration, microseconds
 from limpet.engine.shapes import Shape, shape
 from limpet.errors import ContractError, DefinitionError, InvalidId, InvalidValue
-from limpet.events import Limits, digest
+from limpet.events import Limits, canonical, digest
 from limpet.ids import check_id
 from limpet.policy.checkpoint import Strategy
 from limpet.policy.escalation import Escalate
@@ -162,9 +162,11 @@ class Agent(Generic[In_contra, Out_co]):
         return self._dump("result", self.output_shape, value)
 
     def _dump(self, what: str, shape: Shape, value: object) -> Any:
-        plain = value
         try:
             plain = shape.dump(value)
+        except InvalidValue as error:
+            raise self._misfit(what, error, shape.faults(value) if _is_json(value) else ()) from error
+        try:
             shape.load(plain)
         except InvalidValue as error:
             raise self._misfit(what, error, shape.faults(plain)) from error
@@ -195,6 +197,15 @@ class Agent(Generic[In_contra, Out_co]):
     def contract_hash(self) -> str:
         """What names the contract in logs."""
         return digest(self.contract())
+
+
+def _is_json(value: object) -> bool:
+    """Whether it is plain JSON, and may be looked through."""
+    try:
+        canonical(value)
+    except InvalidValue:
+        return False
+    return True
 
 
 def check_agent(given: object) -> None:

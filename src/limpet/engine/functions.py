@@ -27,7 +27,7 @@ class Pool:
 
     async def run(self, work: Callable[[], Any], late: "asyncio.Future[Any] | None" = None) -> Any:
         """What the work returns. Whoever stops waiting does not stop the work; `late` is for what it returns then."""
-        loop = asyncio.get_running_loop()
+        loop, context = asyncio.get_running_loop(), copy_context()
         done: asyncio.Future[Any] = loop.create_future()
 
         def report(result: Any, error: BaseException | None) -> None:
@@ -42,7 +42,7 @@ class Pool:
         def do() -> None:
             result, error = None, None
             try:
-                result = work()
+                result = context.run(work)
             except BaseException as raised:  # noqa: BLE001 - whoever waits must hear
                 odd = isinstance(raised, StopIteration | SystemExit | KeyboardInterrupt)
                 error = RuntimeError(f"{raised!r} left a function") if odd else raised
@@ -80,8 +80,7 @@ class Functions:
         with in_tool(call):
             if tool.is_async if fn is tool.fn else inspect.iscoroutinefunction(fn):
                 return await fn(*args[0], **args[1])
-            context = copy_context()
-            found = await self._pool.run(lambda: context.run(fn, *args[0], **args[1]), call.late)
+            found = await self._pool.run(lambda: fn(*args[0], **args[1]), call.late)
             return await found if inspect.isawaitable(found) else found
 
     def is_stubbed(self, _: Tool[..., Any, Any]) -> bool:

@@ -45,7 +45,9 @@ class Shape:
             return value
         try:
             return self._plain(value)
-        except (TypeError, ValueError, RecursionError) as error:  # msgspec's and pydantic's own are among them
+        except InvalidValue:
+            raise
+        except Exception as error:  # msgspec's and pydantic's own, and whatever a user's model raises
             raise InvalidValue(path="$", reason=_first_line(error)) from error
 
     def load(self, plain: Any) -> Any:
@@ -53,10 +55,12 @@ class Shape:
         if self._hint in _UNDECLARED or (type(plain) is self._hint and self._hint in _PLAIN):
             return plain
         try:
-            if self._adapter is not None:
-                return self._adapter.validate_python(plain, by_alias=True, by_name=True)
+            if self._adapter is not None:  # as JSON, where a date is text but a number is not
+                return self._adapter.validate_json(canonical(plain), strict=True, by_alias=True, by_name=True)
             return msgspec.convert(plain, self._hint, strict=True, str_keys=True)
-        except (TypeError, ValueError, RecursionError) as error:
+        except InvalidValue:
+            raise
+        except Exception as error:  # msgspec's and pydantic's own, and whatever a user's model raises
             raise InvalidValue(path="$", reason=_first_line(error)) from error
 
     def faults(self, plain: Any) -> tuple[str, ...]:
@@ -142,7 +146,7 @@ def _as_lists(value: Any) -> Any:
 
 def _model_as_json(value: Any) -> Any:
     if _is_model(type(value)):
-        return value.model_dump(mode="json")
+        return value.model_dump(mode="json", warnings="error")
     raise InvalidValue(path="$", reason=f"{type(value).__module__}.{type(value).__qualname__} is not a JSON type")
 
 

@@ -254,19 +254,19 @@ class Steps:
 
     async def _begin_if_current(self, step: Step, attempt: int, beginning: Sequence[AnyBody], heard: int) -> bool:
         """The same, unless something came meanwhile; if the code leaves it meanwhile, that is written behind it."""
-        x = self._x
-        writing = asyncio.ensure_future(
-            x.insist(lambda: x.journal.append_if_current(*beginning, heard=heard, blobs=step.blobs))
-        )
+        x, is_left = self._x, False
 
-        def left(done: "asyncio.Future[bool]") -> None:
-            if not done.cancelled() and done.exception() is None and done.result() and not x.is_closed:
-                x.journal.add(b.StepUnknown(**step.place(attempt), reason="cancelled"))
+        async def write() -> bool:
+            with x.work():
+                done = await x.insist(lambda: x.journal.append_if_current(*beginning, heard=heard, blobs=step.blobs))
+                if done and is_left and not x.is_closed:
+                    x.journal.add(b.StepUnknown(**step.place(attempt), reason="cancelled"))
+            return done
 
         try:
-            written = await asyncio.shield(writing)
+            written = await asyncio.shield(write())
         except asyncio.CancelledError:
-            writing.add_done_callback(left)
+            is_left = True
             raise
         if written:
             step.attempt, step.grant, step.call = attempt, None, None

@@ -125,7 +125,9 @@ def _check_object(members: dict[object, object], depth: int) -> None:
             _check_key(key)
             _check(item, depth)
     except InvalidValue as error:
-        error.path = f".{key!r}{error.path}"
+        is_plain = type(key) in (str, int, float, bool, type(None))
+        name = repr(key) if is_plain else f"<{type(key).__qualname__}>"  # its own repr may do anything
+        error.path = f".{name}{error.path}"
         raise
 
 
