@@ -187,3 +187,52 @@ def test_the_command_as_a_process(url: str) -> None:
     assert (done.returncode, done.stderr, lines(done.stdout)[1][0]) == (0, "", "order-1")
     for words in ([], ["nothing"], ["show"], ["runs", "--status", "odd"], ["runs", "--failed", "--waiting"]):
         assert subprocess.run([LIMPET, *words], capture_output=True, check=False).returncode == 2
+
+
+def test_the_inbox_shows_what_led_to_a_request_and_what_each_answer_causes(url: str) -> None:
+    """By whom it is for, how old it is, which run; the beginning of a run's id is enough."""
+    said = limpet("inbox").stdout
+    assert said.startswith("Which colour? [red | blue]\n")
+    for expected in (["run", "letter-1 of letter"], ["input", '"ann"'], ["say", "red: The agent goes on with 'red'."]):
+        assert expected in lines(said)
+    assert [each["run"] for each in told("inbox", "--to", "sales", "--run", "lett")] == ["letter-1"]
+    assert told("inbox", "--to", "nobody") == told("inbox", "--older-than", "1d") == told("inbox", "--risk", "x") == []
+    assert limpet("inbox", "--to", "nobody").stdout == "nothing waits for a person\n"
+    assert told("inbox")[0]["context"]["choices"][0] == {"say": "red", "causes": "The agent goes on with 'red'."}
+
+
+def test_an_approval_with_other_arguments(url: str) -> None:
+    """What is no JSON object, or does not fit, is refused; standing is for tools alone."""
+    [request] = told("show", "letter-1")["requests"]
+    assert limpet("approve", request["id"], "--standing").exit_code == 1
+    limpet("answer", request["id"], "red", "--by", "ann")
+    with sync.open(url, agents=[letter]) as app:
+        until_parked(app)
+    [second] = told("inbox")
+    assert limpet("approve", second["id"], "--args", "[1]").exit_code == 2
+    assert limpet("approve", second["id"], "--args", '{"receipt": 7}').exit_code == 1
+    done = limpet("approve", second["id"], "--args", '{"receipt": "bob"}', "--standing", "--by", "ann")
+    assert (done.exit_code, "every further call" in done.stdout) == (0, True)
+
+
+def test_looking_back(url: str) -> None:
+    """State before a step, what it changed, where two runs went apart: as text and as JSON."""
+    found = told("state", "order-1", "--before", "1")
+    assert (found["state"]["goal"], found["next"], found["step"]) == ("sell dust", "price", 0)
+    assert "goal: 'sell dust'" in limpet("state", "order-1", "--before", "1").stdout
+    assert limpet("diff", "order-1", "1").stdout == "nothing changed\n"
+    assert limpet("compare", "order-1", "letter-1").stdout.startswith("first different at event ")
+    assert told("compare", "order-1", "order-1")["divergence"] is None
+    wrong = limpet("state", "order-1", "--before", "9")
+    assert (wrong.exit_code, "[not_found]" in wrong.stderr) == (1, True)
+
+
+def test_the_doctor_names_effects_without_a_risk() -> None:
+    """In the code of an app: nobody would ever be asked about them."""
+    words, root = [LIMPET, "doctor", "tests.cli.shop:both"], Path(__file__).parents[2]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=root)
+    assert done.returncode == 1
+    assert (
+        done.stdout.splitlines()[0] == "shop_charge has the effect 'once' and no risk: nobody is asked before it runs"
+    )
+    assert "shop_mail" not in done.stdout

@@ -11,6 +11,7 @@ import msgspec
 import typer
 
 from limpet.cli.asking import ask, json_object, reported
+from limpet.cli.health import without_risk
 from limpet.cli.output import print_json, print_text
 from limpet.cli.pages import print_inbox, print_report, print_runs
 from limpet.cli.working import serve, worker_of
@@ -59,6 +60,26 @@ def worker(
     with reported():
         app = worker_of(target, url, Worker(concurrency=concurrency, lease=lease, grace=grace))
         asyncio.run(serve(app))
+
+
+@command.command()
+def doctor(
+    target: Annotated[
+        str,
+        typer.Argument(metavar="MODULE:ATTRIBUTE", help="An app, an agent or a list of agents.", show_default=False),
+    ],
+    json: Json = False,
+) -> None:
+    """Look for what may hurt later: effects that no person is ever asked about. Ends with 1 if there is any."""
+    with reported():
+        worker_of(target, None, Worker())
+    found = list(without_risk())
+    if json:
+        print_json(found)
+    else:
+        cure = "cure: say risk= on the tool, and approvals= on the agent"
+        print_text("\n".join([*found, cure]) if found else "all is well")
+    raise typer.Exit(bool(found))
 
 
 @command.command()

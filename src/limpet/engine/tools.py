@@ -18,7 +18,7 @@ from limpet.errors import DefinitionError, NotDurable
 from limpet.events import Spent
 from limpet.policy.retry import Retry
 
-__all__ = ["Done", "Tool", "check_tool", "find_tool", "idempotency_key", "tool"]
+__all__ = ["Done", "Tool", "check_tool", "find_tool", "idempotency_key", "registered_tools", "tool"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -279,6 +279,11 @@ tool: _Declare = _declare
 def find_tool(name: str) -> Tool[..., Any, Any] | None:
     """The tool that is registered under a name in this process."""
     return _tools.get(name)
+
+
+def registered_tools() -> list[Tool[..., Any, Any]]:
+    """All tools that are registered in this process."""
+    return list(_tools.values())
 
 
 def check_tool(given: object) -> None:
