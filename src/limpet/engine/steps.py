@@ -6,17 +6,19 @@ settled. Each turn of one loop takes it from there to its next event; so a step 
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, TypedDict, TypeVar
+from typing import Any, TypeVar
 
+from limpet.engine.attempts import Reports, TimedOut, within
 from limpet.engine.call import Call
 from limpet.engine.execution import SECOND, Execution
 from limpet.engine.failures import failure_of
 from limpet.engine.failures import was as failure_was
 from limpet.engine.history import Record
 from limpet.engine.permits import Permits
-from limpet.engine.tools import Done, Tool, check_tool, idempotency_key
+from limpet.engine.step import Latest, Step
+from limpet.engine.tools import Tool, check_tool, idempotency_key
+from limpet.engine.unknowns import Unknowns
 from limpet.engine.verdict import Ask, Happened, Over, Repeat, judge
 from limpet.engine.waits import Waits
 from limpet.errors import (
@@ -30,7 +32,7 @@ from limpet.errors import (
     StoreBusy,
     StoreUnavailable,
 )
-from limpet.events import AnyBody, Failure, Payload, canonical
+from limpet.events import AnyBody, Failure, canonical
 from limpet.events import bodies as b
 from limpet.policy import deadline
 from limpet.stores.blobs import Blob
@@ -38,47 +40,7 @@ from limpet.stores.blobs import Blob
 __all__ = ["Step", "Steps"]
 
 
-class Place(TypedDict):
-    """Which attempt an event is about."""
-
-    name: str
-    number: int
-    attempt: int
-
-
-# A `verify` that does not answer cannot tell.
-VERIFY_WITHIN = 60 * SECOND
 Note = TypeVar("Note", b.StepFailed, b.StepUnknown, b.StepResolved, b.StepCompleted)
-Latest = b.StepStarted | b.StepFailed | b.StepUnknown | b.StepResolved | b.StepCompleted | None
-
-
-@dataclass
-class Step:
-    """A call of a tool by the code."""
-
-    tool: Tool[..., Any, Any]
-    name: str
-    number: int
-    args: dict[str, Any]
-    """As used: a person may edit them."""
-    asked: str
-    encoded: bytes
-    """The same as bytes."""
-    key: str = ""
-    packed: Payload | None = None
-    blobs: Sequence[Blob] = ()
-    grant: str | None = None
-    heard: int | None = None
-    """What was heard when a standing permission was looked at."""
-    is_afforded: bool = False
-    """The budget was asked for the attempt that comes next."""
-    attempt: int = 0
-    """The last one that was begun here."""
-    call: Call | None = None
-
-    def place(self, attempt: int) -> Place:
-        """What an event about an attempt begins with."""
-        return {"name": self.name, "number": self.number, "attempt": attempt}
 
 
 class Steps:
@@ -88,6 +50,7 @@ class Steps:
         self._x = execution
         self._waits = waits
         self.permits = Permits(execution, waits)
+        self._unknowns = Unknowns(execution, self.permits)
 
     def find(
         self, tool: Tool[..., Any, Any], args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -175,7 +138,7 @@ class Steps:
                 await self._waits.pause(step.name, latest.retry_at)
                 return await self._attempt(step, latest.attempt + 1)
             case b.StepUnknown():
-                return await self._resolve(step, latest)
+                return await self._unknowns.resolve(step, latest)
             case b.StepResolved():
                 return await self._after_nothing(step, latest)
             case _:
@@ -274,7 +237,7 @@ class Steps:
 
     async def _act(self, step: Step, attempt: int) -> b.StepCompleted | b.StepFailed | b.StepUnknown | b.StepResolved:
         """Call the function, and put what came of it into the log."""
-        x, reports = self._x, _Reports(self._x, step.number, attempt)
+        x, reports = self._x, Reports(self._x, step.number, attempt)
         call = step.call = reports.call = Call(step.key, attempt, sends=step.key, told=reports.told)
         if not step.tool.is_async:
             call.late = asyncio.get_running_loop().create_future()
@@ -339,7 +302,7 @@ class Steps:
         self, step: Step, attempt: int, call: Call, error: Exception
     ) -> b.StepFailed | b.StepUnknown | b.StepResolved:
         x, place = self._x, step.place(attempt)
-        timed_out = isinstance(error, _TimedOut)
+        timed_out = isinstance(error, TimedOut)
         happened = Happened("timeout" if timed_out else "raised", attempt, error)
         failure = failure_of(error)
         self._keep_partial(step, attempt, call)
@@ -351,7 +314,7 @@ class Steps:
                 escalate = x.agent.rules.escalate
                 asks = escalate is not None and escalate.asks_after(failure, attempt)
                 body = b.StepFailed(**place, failure=failure, escalated=asks, spent=call.total)
-            case Over() if self._escalates_unknown:
+            case Over() if self._unknowns.escalates:
                 return self._note(unknown)
             case Over():
                 x.journal.add(unknown)
@@ -415,88 +378,6 @@ class Steps:
                 step.grant = None  # it was used
                 return self._went_wrong(step, attempt, call, error)
 
-    # Not knowing
-
-    async def _resolve(self, step: Step, unknown: b.StepUnknown) -> b.StepResolved:
-        """An effect has no answer: its `verify` is asked, then a person. An idempotent one is done again."""
-        place = step.place(unknown.attempt)
-        asks = self._escalates_unknown and unknown.reason in ("error", "timeout")
-        if step.tool.traits.effect != "once" and not asks:
-            return self._note(b.StepResolved(**place, how="declared", outcome="not_applied"))
-        if not self.permits.is_settling(step.name):
-            verified = await self._verify(step, unknown)
-            if verified is not None:
-                return verified
-        asking = asyncio.ensure_future(self.permits.settle_unknown(step.tool, step.name, unknown, step.args))
-        if await self._comes_late(step, asking):
-            return self._resolve_late(step, unknown)
-        outcome, result, request = await asking
-        output, blobs = self._x.kit.store.pack(result) if outcome == "applied" else (None, ())
-        body = b.StepResolved(
-            **place,
-            how="person",
-            outcome=outcome,
-            output=output,
-            failure=unknown.failure,
-            request=request,
-        )
-        self._x.journal.add(body, blobs=blobs)
-        return body
-
-    @property
-    def _escalates_unknown(self) -> bool:
-        escalate = self._x.agent.rules.escalate
-        return escalate is not None and escalate.unknown
-
-    async def _comes_late(self, step: Step, asking: "asyncio.Future[Any]") -> bool:
-        """Whether the function itself tells what came of it, on its thread, before a person does."""
-        late = step.call.late if step.call is not None else None
-        try:
-            await asyncio.wait({asking} if late is None else {asking, late}, return_when=asyncio.FIRST_COMPLETED)
-        except asyncio.CancelledError:
-            asking.cancel()
-            await asyncio.wait({asking})
-            raise
-        if asking.done() or self.permits.is_settled(step.name):
-            return False
-        asking.cancel()
-        await asyncio.wait({asking})
-        return True
-
-    def _resolve_late(self, step: Step, unknown: b.StepUnknown) -> b.StepResolved:
-        assert step.call is not None
-        assert step.call.late is not None
-        place = step.place(unknown.attempt)
-        try:
-            output, blobs = self._x.kit.store.pack(step.tool.plain_result(step.call.late.result()))
-        except InvalidValue as error:
-            return self._note(b.StepResolved(**place, how="late", outcome="applied", failure=failure_of(error)))
-        body = b.StepResolved(**place, how="late", outcome="applied", output=output)
-        self._x.journal.add(body, blobs=blobs)
-        return body
-
-    async def _verify(self, step: Step, unknown: b.StepUnknown) -> b.StepResolved | None:
-        x, verify = self._x, step.tool.hooks.verify
-        if verify is None:
-            return None
-        place = step.place(unknown.attempt)
-        await x.admit()
-        with x.work():
-            await x.flush()
-            call = Call(step.key, unknown.attempt)
-            try:
-                work = x.kit.perform(step.tool, verify, step.tool.unbind(step.args), call)
-                found = await within(x, work, step.tool.traits.timeout or VERIFY_WITHIN)
-                if isinstance(found, Done):
-                    output, blobs = x.kit.store.pack(step.tool.plain_result(found.result))
-                    body = b.StepResolved(**place, how="verify", outcome="applied", output=output)
-                    x.journal.add(body, blobs=blobs)
-                    return body
-            except Exception as error:  # noqa: BLE001 - it cannot tell: a person is asked
-                x.journal.add(b.RiskFlagged(flag=f"verify failed: {step.tool.name}", detail=failure_of(error).message))
-                return None
-        return self._note(b.StepResolved(**place, how="verify", outcome="not_applied", failure=unknown.failure))
-
     # What the code gets
 
     async def _outcome(self, step: Step, settled: AnyBody) -> Any:
@@ -533,82 +414,6 @@ class Steps:
         x = self._x
         if x.deadline is not None and isinstance(deadline.decide(x.kit.now(), x.deadline), deadline.Passed):
             raise x.blame(DeadlineExceeded(deadline=x.deadline), step.name)
-
-
-class _TimedOut(TimeoutError):
-    """An attempt took longer than it may."""
-
-
-async def within(x: Execution, work: Any, limit: int) -> Any:
-    """What the work gives, if it ends in time; an effect that is cut off may have been applied."""
-    task = asyncio.ensure_future(work)
-    expired = False
-
-    def expire() -> None:
-        nonlocal expired
-        expired = True
-        task.cancel()
-
-    take_back = x.kit.clock.later(limit, expire)
-    try:
-        await asyncio.wait({task})
-    except asyncio.CancelledError:
-        task.cancel()
-        raise
-    finally:
-        take_back()
-    if expired and task.cancelled():
-        raise _TimedOut(f"it took longer than {limit / SECOND:g} s")
-    return task.result()
-
-
-class _Reports:
-    """How far an attempt is, as its tool says: recorded about once in a second, whatever thread it comes from."""
-
-    def __init__(self, execution: Execution, number: int, attempt: int) -> None:
-        self._x, self._number, self._attempt = execution, number, attempt
-        self._loop = asyncio.get_running_loop()
-        self._last: int | None = None
-        self._take_back: Any = None
-        self._flushing: asyncio.Task[None] | None = None
-        self.call: Call | None = None
-
-    def told(self) -> None:
-        """Something was said; from any thread."""
-        self._loop.call_soon_threadsafe(self._look)
-
-    def close(self) -> None:
-        """The attempt is over."""
-        self.call = None
-        if self._take_back is not None:
-            self._take_back()
-
-    def _look(self) -> None:
-        now = self._x.kit.clock.ticks()
-        if self.call is None or self._x.is_closed:
-            return
-        if self._last is not None and now < self._last + SECOND:
-            if self._take_back is None:
-                self._take_back = self._x.kit.clock.later(self._last + SECOND - now, self._write)
-            return
-        self._write()
-
-    def _write(self) -> None:
-        self._take_back = None
-        if self.call is None or self._x.is_closed:
-            return
-        self._last = self._x.kit.clock.ticks()
-        call = self.call
-        self._x.journal.add(
-            b.StepProgressed(
-                number=self._number,
-                attempt=self._attempt,
-                note=call.note,
-                fraction=call.fraction,
-                partial=call.partial_value,
-            )
-        )
-        self._flushing = self._loop.create_task(self._x.flush())
 
 
 def _is_settled(latest: AnyBody | None) -> bool:

@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
+from limpet.engine.attempts import within
 from limpet.engine.call import Call
 from limpet.engine.execution import Execution
 from limpet.engine.failures import failure_of, was
-from limpet.engine.steps import within
 from limpet.engine.tools import Tool, find_tool
 from limpet.engine.verdict import LEAVES_NOTHING, NotApplied, Permanent, RetryAfter
 from limpet.engine.waits import Waits

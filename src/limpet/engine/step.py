@@ -1,0 +1,52 @@
+"""A step, as the code asks for it, and where it may be."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypedDict
+
+from limpet.engine.call import Call
+from limpet.engine.tools import Tool
+from limpet.events import Payload
+from limpet.events import bodies as b
+from limpet.stores.blobs import Blob
+
+__all__ = ["Latest", "Place", "Step"]
+
+Latest = b.StepStarted | b.StepFailed | b.StepUnknown | b.StepResolved | b.StepCompleted | None
+
+
+class Place(TypedDict):
+    """Which attempt an event is about."""
+
+    name: str
+    number: int
+    attempt: int
+
+
+@dataclass
+class Step:
+    """A call of a tool by the code."""
+
+    tool: Tool[..., Any, Any]
+    name: str
+    number: int
+    args: dict[str, Any]
+    """As used: a person may edit them."""
+    asked: str
+    encoded: bytes
+    """The same as bytes."""
+    key: str = ""
+    packed: Payload | None = None
+    blobs: Sequence[Blob] = ()
+    grant: str | None = None
+    heard: int | None = None
+    """What was heard when a standing permission was looked at."""
+    is_afforded: bool = False
+    """The budget was asked for the attempt that comes next."""
+    attempt: int = 0
+    """The last one that was begun here."""
+    call: Call | None = None
+
+    def place(self, attempt: int) -> Place:
+        """What an event about an attempt begins with."""
+        return {"name": self.name, "number": self.number, "attempt": attempt}
