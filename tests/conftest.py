@@ -8,7 +8,6 @@ from hypothesis import settings
 
 from tests.real.postgres import PostgresServer, drop_schema
 
-
 settings.register_profile("limpet", deadline=None)  # no test is about time
 settings.load_profile("limpet")
 

@@ -92,6 +92,11 @@ PROMISES = (
         (
             "tests/engine/test_waits.py::test_answers_by_kind",
             "tests/engine/test_waits.py::test_silence",
+            "tests/engine/test_people.py::test_every_wrong_answer_is_told_what_stands",
+            "tests/handoffs/test_orders.py::test_every_order_in_memory",
+            "tests/handoffs/test_edits.py::test_other_arguments_need_another_answer",
+            "tests/crash/test_people.py::test_one_of_two_answers_wins",
+            "tests/crash/test_people.py::test_killed_about_every_commit_of_a_handoff",
             "tests/typing/jobs/job7_test.py::test_refund_is_retried_and_paid_once",
             "tests/simulation/test_simulation.py::test_seed",
         ),

@@ -1,4 +1,4 @@
-"""What nobody knows: an effect began, and has no answer. Its `verify` is asked, then a person; it may tell by itself."""
+"""What nobody knows: an effect began, and has no answer. Its `verify` is asked, then a person; or it tells itself."""
 
 import asyncio
 from typing import Any

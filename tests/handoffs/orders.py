@@ -1,0 +1,520 @@
+"""One request and everything that can happen to it, in any order: what is done, and what the log must say of it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from itertools import permutations
+from typing import Any, Literal, NamedTuple, get_args
+
+import limpet
+from limpet.clock import Clock, microseconds
+from limpet.engine.duty import Worker
+from limpet.engine.views import Event
+from limpet.ids import RandomIds
+from limpet.stores import Backend
+from limpet.stores.memory import MemoryBackend
+from limpet.stores.postgres import PostgresBackend
+from limpet.stores.sqlite import SqliteBackend
+from limpet.testing.app import TestApp, TestSettings
+
+__all__ = ["OUTCOMES", "Case", "Kind", "State", "Trial", "all_cases", "backend_of", "outcome_of", "told"]
+
+Kind = Literal["ask", "approval", "escalating"]
+State = Literal["pending", "running", "waiting", "parked", "paused", "cancelling", "completed", "failed", "cancelled"]
+Act = Literal["ask", "answer", "second", "cancel", "expire", "kill"]
+ACTS: tuple[Act, ...] = get_args(Act)
+ASKED: tuple[State, ...] = ("paused", "cancelling", "completed", "failed", "cancelled")
+"""States that a run is in after it has asked."""
+ENDS = ("run.completed", "run.failed", "run.cancelled")
+HOUR = microseconds("1h")
+OUTCOMES = (
+    "waits: never asked",
+    "run.cancelled: never asked",
+    "run.cancelled: withdrawn",
+    "run.cancelled: withdrawn escalated",
+    "run.cancelled: answered",
+    "run.cancelled: answered escalated",
+    "run.cancelled: approved",
+    "run.cancelled: approved, withdrawn",
+    "run.cancelled: approved, rejected",
+    "run.cancelled: rejected",
+    "run.cancelled: expired raised",
+    "run.cancelled: expired default",
+    "run.completed: answered",
+    "run.completed: answered escalated",
+    "run.completed: approved",
+    "run.completed: approved, rejected",
+    "run.completed: rejected",
+    "run.completed: expired default",
+    "run.failed: expired raised",
+    "run.failed: approved, expired raised",
+)
+"""All that can come of one: how the run ended, and how each of its requests did. A second request is there where the
+first was approved, and nobody used that in its time."""
+# Turns of the event loop after which nothing more comes of what was done, unless the log has grown.
+TURNS = 40
+
+
+class Case(NamedTuple):
+    """What is asked, in which state the run is meanwhile, and what happens."""
+
+    kind: Kind
+    state: State
+    order: tuple[Act, ...]
+
+    def __str__(self) -> str:
+        return f"{self.kind}, {self.state}: {' '.join(self.order)}"
+
+
+def all_cases(groups: Iterable[tuple[Kind, State]]) -> list[Case]:
+    """Every order of every selection; with a second expiry where somebody else is asked, and else a second kill."""
+    return [Case(kind, state, order) for kind, state in groups for order in _orders(kind, state)]
+
+
+def _orders(kind: Kind, state: State) -> Iterator[tuple[Act, ...]]:
+    acts = tuple(act for act in ACTS if act != "ask" or state not in ASKED)
+    for count in range(len(acts) + 1):
+        yield from permutations(acts, count)
+    again: Act = "expire" if kind == "escalating" else "kill"
+    yield from (
+        order for order in dict.fromkeys(permutations((*acts, again))) if order[0] == "ask" or "ask" not in acts
+    )
+
+
+# What is done
+
+
+class Here:
+    """What the tools of this process know."""
+
+    held: asyncio.Event
+    applied: list[tuple[str, str, Any]]
+
+
+@limpet.tool(effect="idempotent", name="orders_begin")
+async def begin() -> None:
+    Here.applied.append(("begin", limpet.idempotency_key(), None))
+
+
+@limpet.tool(effect="none", name="orders_hold")
+async def hold() -> None:
+    await Here.held.wait()
+
+
+@limpet.tool(effect="idempotent", name="orders_act")
+async def act(said: Any) -> Any:
+    Here.applied.append(("act", limpet.idempotency_key(), said))
+    return said
+
+
+@limpet.tool(effect="idempotent", risk="external_action", name="orders_pay")
+async def pay(said: Any) -> Any:
+    Here.applied.append(("act", limpet.idempotency_key(), said))
+    return said
+
+
+async def _decide(run: limpet.Run, kind: str) -> Any:
+    async with run.scope("decide"):
+        await run.receive("go", bool)
+        if kind == "approval":
+            return await run.step(pay, "approved")
+        if kind == "ask":
+            said: Any = "approved" if await run.ask("well?", expires="1h") else "rejected"
+        else:
+            said = await run.ask(
+                "which?", options=["one", "two", "default"], expires="1h", escalate=["boss"], default="default"
+            )
+        return await run.step(act, said)
+
+
+@limpet.agent(name="orders_agent", approvals=limpet.Approvals("external_action", to=["ops"], expires="1h"))
+async def agent(run: limpet.Run, case: dict[str, Any]) -> Any:
+    """An effect, a question, an effect; beside them perhaps something that takes long."""
+    await run.step(begin)
+    try:
+        if not case["held"]:
+            return await _decide(run, case["kind"])
+        return (await asyncio.gather(_decide(run, case["kind"]), run.step(hold)))[0]
+    except limpet.Rejected:
+        return "rejected"
+
+
+# What the log says
+
+
+@dataclass
+class Asked:
+    """A request."""
+
+    id: str
+    expires: int
+    status: str = "open"
+    by: str = ""
+    said: Any = None
+    outcome: str = ""
+    uses: int = 0
+
+
+@dataclass
+class Told:
+    """What a log says of its requests, and of its run."""
+
+    requests: dict[str, Asked] = field(default_factory=dict)
+    granted: list[Any] = field(default_factory=list)
+    """Calls that used a grant."""
+    cancelled: bool = False
+    end: str = ""
+    output: Any = None
+    failure: str = ""
+
+    @property
+    def last(self) -> Asked | None:
+        """The newest request."""
+        return next(reversed(self.requests.values()), None)
+
+
+def told(log: Sequence[Event]) -> Told:
+    """Read a log; what is decided stays so."""
+    found = Told()
+    for event in log:
+        assert not found.end, f"{event.kind} after the end"
+        request = found.requests.get(event.body.get("request") or event.body.get("grant") or "")
+        if event.kind in _READ:
+            _READ[event.kind](found, event, request)
+    return found
+
+
+def _open(found: Told, event: Event, _: Asked | None) -> None:
+    assert found.last is None or found.last.status != "open", "two requests are open"
+    found.requests[event.body["request"]] = Asked(event.body["request"], event.body["expires"])
+
+
+def _answer(found: Told, event: Event, request: Asked | None) -> None:
+    body = event.body
+    assert request is not None
+    assert request.status == "open", f"answered after it was {request.status}"
+    assert event.time < request.expires
+    assert not found.cancelled
+    request.status, request.by = body["decision"], body["by"]
+    request.said = body["answer"]["json"] if body.get("answer") else body["decision"]
+
+
+def _expire(_: Told, event: Event, request: Asked | None) -> None:
+    assert request is not None
+    assert request.status == "open", f"expired after it was {request.status}"
+    assert event.time >= request.expires
+    request.outcome = event.body["outcome"]
+    if request.outcome == "escalated":
+        request.expires = event.body["expires"]
+    else:
+        request.status = "expired"
+
+
+def _withdraw(_: Told, __: Event, request: Asked | None) -> None:
+    if request is not None:
+        assert request.status == "open", f"withdrawn after it was {request.status}"
+        request.status = "withdrawn"
+
+
+def _cancel(found: Told, _: Event, __: Asked | None) -> None:
+    found.cancelled = True
+
+
+def _start(found: Told, event: Event, request: Asked | None) -> None:
+    """An effect uses a grant; one that a death cut short is repeated as it was, with the same key."""
+    if event.body.get("risk") is None:
+        return
+    call = (event.body["name"], event.body["args"]["json"], event.body["key"])
+    if request is None:
+        assert call in found.granted, "an effect without a grant"
+        return
+    assert request.status == "approved", f"an effect with a grant that is {request.status}"
+    assert event.time < request.expires, "an effect with a grant that is over"
+    request.uses += 1
+    assert request.uses == 1, "a grant was used twice"
+    found.granted.append(call)
+
+
+def _end(found: Told, event: Event, _: Asked | None) -> None:
+    body = event.body
+    found.end = event.kind
+    found.output = body["output"]["json"] if event.kind == "run.completed" else None
+    found.failure = body["failure"]["type"] if event.kind == "run.failed" else ""
+    assert all(request.status != "open" for request in found.requests.values()), "it ended with an open request"
+
+
+_READ = {
+    "request.opened": _open,
+    "request.answered": _answer,
+    "request.expired": _expire,
+    "wait.ended": _withdraw,
+    "step.started": _start,
+    "cancel.requested": _cancel,
+    **dict.fromkeys(ENDS, _end),
+}
+
+
+def outcome_of(found: Told) -> str:
+    """What came of it, in words."""
+    how = [f"{each.status}{' ' + each.outcome if each.outcome else ''}" for each in found.requests.values()]
+    return f"{found.end or 'waits'}: {', '.join(how) or 'never asked'}"
+
+
+def refusal_of(found: Told, now: int) -> tuple[Any, ...] | None:
+    """What whoever answers now must be told, with what stands; nothing if the answer is to be taken."""
+    asked = found.last
+    if asked is None:
+        return (limpet.NotFound, "none")
+    if asked.status == "expired":
+        return (limpet.Expired, asked.id, asked.expires)
+    if asked.status != "open":
+        by = "the run itself" if asked.status == "withdrawn" else asked.by
+        return (limpet.AlreadyAnswered, asked.id, "used" if asked.uses else asked.status, by)
+    if asked.expires <= now:
+        return (limpet.Expired, asked.id, asked.expires)
+    return (limpet.WrongState, "being cancelled") if found.cancelled else None
+
+
+def seen(error: limpet.LimpetError) -> tuple[Any, ...]:
+    """What an error says."""
+    match error:
+        case limpet.NotFound():
+            return (limpet.NotFound, error.id)
+        case limpet.Expired():
+            return (limpet.Expired, error.request, error.expired_at)
+        case limpet.AlreadyAnswered():
+            return (limpet.AlreadyAnswered, error.request, error.status, error.by)
+        case limpet.WrongState():
+            return (limpet.WrongState, error.status.partition(" and ")[2])
+        case _:
+            raise error
+
+
+# Trying it
+
+
+def backend_of(url: str) -> Callable[[Clock], Backend]:
+    """A store whose clock a test moves, and that no other process writes to."""
+
+    class File(SqliteBackend):
+        capabilities = replace(SqliteBackend.capabilities, processes=False)
+
+    class Server(PostgresBackend):
+        capabilities = replace(PostgresBackend.capabilities, processes=False)
+
+    if url == "memory:":
+        return MemoryBackend
+    return lambda clock: File(url, clock) if "://" not in url else Server(url, clock)
+
+
+class Trial:
+    """A case, in a process of its own."""
+
+    def __init__(self, case: Case, app: TestApp, run: str) -> None:
+        self.case, self.app, self.id = case, app, run
+        self.outcome = ""
+        self._took_cancel = False
+
+    @classmethod
+    async def run(cls, case: Case, backend: Callable[[Clock], Backend], run: str = "r1") -> str:
+        """Do everything, check everything; how it came out. Other runs may be in the same store."""
+        async with _opened(case, backend) as app:
+            trial = cls(case, app, run)
+            await trial.prepare()
+            for each in case.order:
+                await trial.do(each)
+            await trial.finish()
+            return trial.outcome
+
+    async def prepare(self) -> None:
+        """Bring the run into its state."""
+        state, app = self.case.state, self.app
+        if state == "pending":
+            await self._leave()
+        held = state in ("running", "cancelling")
+        await app.start(agent, {"kind": self.case.kind, "held": held}, id=self.id)
+        await self._calm()
+        if state in ASKED:
+            await self.do("ask")
+        match state:
+            case "paused":
+                await app.pause(self.id)
+            case "cancelling" | "cancelled":
+                await self.do("cancel")
+            case "completed":
+                await self.do("answer")
+            case "failed":
+                await self.do("expire")
+                await self.do("expire")
+            case _:
+                pass
+        await self._calm()
+        await self._check_state()
+
+    async def _check_state(self) -> None:
+        row, found = await self.app.store.get(self.id), await self._told()
+        wanted = {"waiting": "running", "parked": "waiting", "paused": "waiting", "cancelling": "running"}
+        state = self.case.state
+        if state == "failed" and self.case.kind == "escalating":
+            state = "completed"  # there silence has an answer
+        assert row.status == wanted.get(state, state)
+        assert found.cancelled == (state in ("cancelling", "cancelled"))
+
+    async def do(self, what: Act) -> None:
+        """One thing happens."""
+        match what:
+            case "ask":
+                await self._tell(lambda: self.app.signal(self.id, "go", True))
+                if self.case.state == "pending":
+                    await self._come()
+                    await self._calm()
+                    await self._leave()
+            case "answer" | "second":
+                await self._answer(what)
+            case "cancel":
+                self._took_cancel |= await self._tell(lambda: self.app.cancel(self.id, reason="enough"))
+            case "expire":
+                await self._pass(HOUR)
+            case "kill":
+                await self._kill()
+        await self._calm()
+
+    async def _tell(self, tell: Callable[[], Any]) -> bool:
+        """A command that is taken unless the run has ended."""
+        found = await self._told()
+        try:
+            await tell()
+        except limpet.WrongState:
+            assert found.end
+            return False
+        assert not found.end
+        return True
+
+    async def _answer(self, which: Act) -> None:
+        found = await self._told()
+        request = found.last.id if found.last is not None else "none"
+        expected = refusal_of(found, await self.app.store.now())
+        by, first = ("ann", True) if which == "answer" else ("bob", False)
+        try:
+            if self.case.kind == "escalating":
+                await self.app.answer(request, "one" if first else "two", by=by)
+            elif first:
+                await self.app.approve(request, by=by)
+            else:
+                await self.app.reject(request, by=by, because="no")
+        except limpet.LimpetError as error:
+            assert seen(error) == expected  # noqa: PT017 - it may as well be taken
+        else:
+            assert expected is None, f"it was taken, and should be {expected}"
+            after = (await self._told()).requests[request]
+            assert (after.by, after.status != "open") == (by, True)
+
+    async def _kill(self) -> None:
+        if self.case.state == "pending":  # whoever takes the run dies with its first commit
+            self.app.crash_at("after")
+            await self._come()
+            await self._turn()
+            await self._leave()
+            self.app._world.faulty.faults.clear()
+            self.app._world.faulty.is_down = False
+        else:
+            await self.app.crash()
+
+    async def finish(self) -> None:
+        """The faults stop, the world answers; what is asked is in the inbox, and time brings all else to an end."""
+        Here.held.set()
+        if self.app._duty is None:
+            await self._come()
+        if self.case.state == "paused" and not (await self._told()).end:
+            await self.app.resume(self.id)
+        await self._calm()
+        for _ in range(3):
+            await self._check_standing()
+            await self._pass(HOUR)
+        found = await self._told()
+        self._check_end(found)
+        await self.app.verify(self.id)
+        assert await self.app.store.check_rows(self.id) == []
+        self.outcome = outcome_of(found)
+
+    async def _check_standing(self) -> None:
+        """The run has ended, or waits for just what the log says."""
+        found, row = await self._told(), await self.app.store.get(self.id)
+        inbox = [request.id for request in await self.app.inbox(run=self.id)]
+        if found.end:
+            assert (f"run.{row.status}", inbox) == (found.end, [])
+            return
+        is_open = found.last is not None and found.last.status == "open"
+        assert inbox == ([found.last.id] if found.last is not None and is_open else [])
+        if self.case.state != "waiting":
+            assert row.status == "waiting"
+            assert list(row.waits) == [f"person:{inbox[0]}" if inbox else "signal:go"]
+
+    def _check_end(self, found: Told) -> None:
+        acted = [each for each in Here.applied if each[0] == "act"]
+        begun = [each for each in Here.applied if each[0] == "begin"]
+        assert len({key for _, key, _ in acted}) == len(acted) <= 1, "an effect took place twice"
+        assert len({key for _, key, _ in begun}) <= 1
+        assert len(begun) == 1 or "kill" in self.case.order or found.cancelled
+        assert self._took_cancel == found.cancelled == (found.end == "run.cancelled")
+        last = found.last
+        if acted:
+            assert last is not None
+            assert acted[0][2] == (last.said if last.status != "expired" else "default")
+        if found.cancelled:
+            return
+        if last is None:
+            assert (found.end, acted) == ("", [])
+        elif last.status == "expired" and last.outcome == "raised":
+            assert (found.end, found.failure, acted) == ("run.failed", "limpet.Expired", [])
+        else:
+            said = "default" if last.status == "expired" else last.said
+            assert (found.end, found.output) == ("run.completed", said)
+            assert len(acted) == (self.case.kind != "approval" or said == "approved")
+
+    # The world
+
+    async def _told(self) -> Told:
+        return told(await self.app.log(self.id))
+
+    async def _leave(self) -> None:
+        """The worker is killed, and there is no other."""
+        if self.app._duty is not None:
+            await self.app._duty.kill()
+            self.app._duty = None
+
+    async def _come(self) -> None:
+        await self.app._begin_duty(self.app._world.worker or Worker())
+
+    async def _pass(self, how_long: int) -> None:
+        """Let time pass; whatever takes long still does."""
+        clock = self.app._world.frozen
+        target = clock.now() + how_long
+        while clock.now() < target:
+            due = [time for time in (clock.next_alarm, await self.app._next_wake()) if time is not None]
+            clock.set(min([target, *(time for time in due if time > clock.now())]))
+            await self._calm()
+
+    async def _calm(self) -> None:
+        """Until nothing more happens by itself."""
+        seq = -1
+        while seq != (seq := (await self.app.store.get(self.id)).seq):
+            if self.app._duty is not None:
+                self.app._duty.ring()
+            await self._turn()
+
+    async def _turn(self) -> None:
+        for _ in range(TURNS):
+            await asyncio.sleep(0)  # noqa: TID251 - a turn of the event loop
+
+
+@asynccontextmanager
+async def _opened(case: Case, backend: Callable[[Clock], Backend]) -> AsyncIterator[TestApp]:
+    settings = TestSettings(backend)
+    settings.ids = RandomIds(settings.clock)
+    if case.state == "waiting":
+        settings.linger = 100 * HOUR  # it stays in memory
+    Here.held, Here.applied = asyncio.Event(), []
+    async with TestApp(settings, [agent]) as app:
+        yield app
