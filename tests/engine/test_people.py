@@ -16,12 +16,12 @@ from limpet import testing
 from limpet.service.webhooks import is_genuine
 
 
-@limpet.tool(effect="idempotent", risk="external_action", name="people_refund")
+@limpet.tool(effect="idempotent", risk="external_action", name="desk_refund")
 async def refund(order: str, cents: int = 100) -> str:
     return f"{order}: {cents}"
 
 
-@limpet.tool(effect="none", name="people_look")
+@limpet.tool(effect="none", name="desk_look")
 async def look(order: str) -> dict[str, Any]:
     if order == "gone":
         raise LookupError("no such order")
@@ -51,13 +51,13 @@ async def test_a_request_carries_what_a_person_needs() -> None:
         await app.start(support, "o-1", id="r1")
         await app.settle()
         [request] = await app.inbox()
-        assert (request.tool, request.args, request.to) == ("people_refund", {"order": "o-1"}, ("finance",))
+        assert (request.tool, request.args, request.to) == ("desk_refund", {"order": "o-1"}, ("finance",))
         shown = request.context
         assert shown is not None
         assert (shown.agent, shown.input, shown.goal) == ("people_support", '"o-1"', "settle o-1")
         assert [(step.number, step.tool, step.status) for step in shown.did] == [
-            (1, "people_look", "completed"),
-            (2, "people_look", "failed"),
+            (1, "desk_look", "completed"),
+            (2, "desk_look", "failed"),
         ]
         assert shown.did[0].result.endswith("characters)")
         assert "LookupError: no such order" in shown.errors[0]
@@ -110,7 +110,7 @@ async def test_a_standing_permission_is_explicit_and_revocable() -> None:
         with pytest.raises(limpet.InvalidAnswer):
             await app.approve(ask, by="ann", standing=True)
         [grant] = await app.grants("r1")
-        assert (grant.by, grant.tool) == ("ann", "people_refund")
+        assert (grant.by, grant.tool) == ("ann", "desk_refund")
         await app.revoke("r1", grant.grant, by="bob", because="enough")
         with pytest.raises(limpet.NotFound):
             await app.revoke("r1", grant.grant, by="bob")
@@ -263,7 +263,7 @@ async def test_channels_are_told_of_requests(tmp_path: Path) -> None:
             assert headers["Idempotency-Key"] == again["Idempotency-Key"]
             assert is_genuine(secret, again["Limpet-Signature"], body, now=await app.store.now())
             sent = json.loads(body)
-            assert (sent["id"], sent["tool"], sent["args"]) == (told[0].id, "people_refund", {"order": "o-1"})
+            assert (sent["id"], sent["tool"], sent["args"]) == (told[0].id, "desk_refund", {"order": "o-1"})
             assert sent["context"]["choices"][0]["say"] == "approve"
             await app.reject(told[0], by="ann", because="no")
             assert await handle.result(timeout="10s") == "no: no"
