@@ -178,7 +178,7 @@ def resume(run: RunId, url: Url = STORE) -> None:
 @command.command()
 def inbox(
     *,
-    to: Annotated[str | None, typer.Option(help="Only what this person or group may decide.")] = None,
+    to: Annotated[str | None, typer.Option(help="Only what was asked of this person or group.")] = None,
     run: Annotated[str | None, typer.Option(help="Only of this run.")] = None,
     risk: Annotated[str | None, typer.Option(help="Only of this risk.")] = None,
     older_than: Annotated[str | None, typer.Option(help="Only what waits for longer, such as 2h.")] = None,

@@ -34,7 +34,7 @@ class Desk:
         self, *, to: str | None, run: str | None, risk: str | None, older_than: Duration | None
     ) -> list[Request]:
         """What waits for a person, the oldest first; `to` is a person, with their groups, or a group."""
-        names = [None] if to is None else [to, *self._groups(to), EVERYBODY]
+        names = [None] if to is None else [to, *self._groups(to)]
         found: dict[str, RequestRow] = {}
         for name in dict.fromkeys(names):
             rows = await self._store.requests(RequestFilter(to=name, run=run, risk=risk))
