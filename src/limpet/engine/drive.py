@@ -39,10 +39,11 @@ from limpet.errors import (
 from limpet.events import AnyBody, Failure, Wait
 from limpet.events import bodies as b
 from limpet.journal import Journal
-from limpet.state import AgentState
+from limpet.state import ENDED, AgentState
 from limpet.state.fold import PAUSED
 from limpet.state.patch import Working
 from limpet.stores import Claimed, Leg, Tell
+from limpet.stores.store import Place
 
 __all__ = ["Drive"]
 
@@ -85,6 +86,14 @@ class Drive:
         """The task of its code, while that only waits."""
         only_waits = self._x is not None and self._waits is not None and self._waits.open and self._x.is_idle
         return self._task if only_waits else None
+
+    @property
+    def end(self) -> Place | None:
+        """Where its log has come to its end, if it has."""
+        journal = self._journal
+        if journal is None or journal.fold.status not in ENDED:
+            return None
+        return Place(journal.head.seq, self.fence, journal.fold.status)
 
     @property
     def seq(self) -> int:

@@ -337,6 +337,8 @@ class Duty:
             self._ear.forget(interest)
             if self._drives.get(drive.run) is drive:
                 del self._drives[drive.run]
+            if drive.end is not None:
+                self._ear.tell(drive.run, drive.end)
             if drive.wake is not None:
                 self._wakes[drive.run] = drive.wake
             self.ring()

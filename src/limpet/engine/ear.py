@@ -39,6 +39,11 @@ class Ear:
         self._interests[interest] = None
         self._rung.set()
 
+    def tell(self, run: str, place: Place) -> None:
+        """A run has come to its end here: whoever waits for that is told at once."""
+        for each in [each for each in self._interests if each.run == run]:
+            each.tell(place)
+
     def forget(self, interest: Interest) -> None:
         """Stop telling them."""
         self._interests.pop(interest, None)

@@ -121,6 +121,11 @@ class Fold:
     # What is asked for at every step is here without freezing the whole
 
     @property
+    def status(self) -> Status:
+        """Where the run is."""
+        return self._status
+
+    @property
     def working(self) -> Working:
         """The agent's working state; to be looked at only."""
         return self._working
