@@ -236,3 +236,17 @@ def test_the_doctor_names_effects_without_a_risk() -> None:
         done.stdout.splitlines()[0] == "shop_charge has the effect 'once' and no risk: nobody is asked before it runs"
     )
     assert "shop_mail" not in done.stdout
+
+
+def test_a_run_goes_to_another_store_in_a_file(url: str, tmp_path: Path) -> None:
+    """Exported, loaded, verified there, and against heads that were saved here."""
+    heads, bundle, other = tmp_path / "heads", tmp_path / "run.zip", f"sqlite:///{tmp_path}/other.db"
+    assert told("verify", "--save-heads", str(heads))["runs"] == 3
+    assert limpet("verify", "--heads", str(heads)).stdout.endswith("3 against heads that were kept\n")
+    assert limpet("export", "order-1", str(bundle)).stdout == f"order-1 is in {bundle}\n"
+    assert limpet("load", str(bundle), "--url", other).stdout == "order-1 is here\n"
+    assert limpet("verify", "order-1", "--url", other).exit_code == 0
+    gone = limpet("verify", "--heads", str(heads), "--url", other)
+    assert (gone.exit_code, "[tampered]" in gone.stderr) == (1, True)
+    assert limpet("load", str(heads), "--url", other).exit_code == 1
+    assert limpet("export", "nothing", str(bundle)).exit_code == 1

@@ -19,15 +19,16 @@ __all__ = ["ask", "json_object", "reported"]
 T = TypeVar("T")
 
 
-def ask(url: str, work: Callable[[App], Awaitable[T]]) -> T:
-    """What some work on the store at an address gives; no SQLite file is made for it."""
+def ask(url: str, work: Callable[[App], Awaitable[T]], *, makes: bool = False) -> T:
+    """What some work on the store at an address gives; no SQLite file is made, unless it puts something there."""
 
     async def do() -> T:
         async with limpet.open(url, worker=False).but(door="cli") as app:
             return await work(app)
 
     with reported():
-        _check_there(url)
+        if not makes:
+            _check_there(url)
         return asyncio.run(do())
 
 

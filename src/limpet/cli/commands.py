@@ -5,6 +5,7 @@ Exit codes: 0 done, 1 an error, whose text and cure are on stderr, 2 wrong usage
 
 import asyncio
 import getpass
+from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
@@ -22,6 +23,7 @@ from limpet.service.finding import find_run
 from limpet.service.report import Report
 from limpet.service.report import report as report_on
 from limpet.service.travel import Comparison, Diff, Moment
+from limpet.service.trust import Verified
 
 __all__ = ["command"]
 
@@ -163,6 +165,58 @@ def compare(one: RunId, other: RunId, url: Url = STORE, json: Json = False) -> N
 
     found = ask(url, look)
     print_json(found) if json else print_text(str(found))
+
+
+@command.command()
+def verify(
+    run: Annotated[str | None, typer.Argument(metavar="RUN", help="One run; all without it.")] = None,
+    *,
+    heads: Annotated[Path | None, typer.Option(help="Where logs ended, as --save-heads wrote it earlier.")] = None,
+    save_heads: Annotated[Path | None, typer.Option(help="Write where every log ends now, to keep elsewhere.")] = None,
+    url: Url = STORE,
+    json: Json = False,
+) -> None:
+    """Check that nothing stored was changed, cut off or written anew. Ends with 1 at the first that was."""
+
+    async def look(app: App) -> Verified:
+        if run is not None:
+            return await app.verify((await find_run(app.store, run)).id)
+        found = await app.verify(heads=heads)
+        if save_heads is not None:
+            await app.save_heads(save_heads)
+        return found
+
+    found = ask(url, look)
+    print_json(found) if json else print_text(str(found))
+
+
+@command.command()
+def export(
+    run: RunId,
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="Where to; a zip.", show_default=False)],
+    url: Url = STORE,
+) -> None:
+    """Write a run to a file: its log as JSON lines, and what it refers to."""
+
+    async def write(app: App) -> str:
+        found = (await find_run(app.store, run)).id
+        await app.export(found, path)
+        return found
+
+    typer.echo(f"{ask(url, write)} is in {path}")
+
+
+@command.command()
+def load(
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="What `limpet export` wrote.", show_default=False)],
+    url: Url = STORE,
+) -> None:
+    """Take a run from a file into this store; one that has not ended waits to be resumed."""
+
+    async def read(app: App) -> str:
+        return (await app.load(path)).id
+
+    typer.echo(f"{ask(url, read, makes=True)} is here")
 
 
 @command.command()

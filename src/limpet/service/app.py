@@ -34,7 +34,6 @@ from limpet.events import Constraints, Payload, StatePatch
 from limpet.events import bodies as b
 from limpet.events.values import parse
 from limpet.ids import check_id
-from limpet.journal import verify_run
 from limpet.service import travel
 from limpet.service.bundles import export_run, load_run
 from limpet.service.desk import Desk
@@ -42,6 +41,7 @@ from limpet.service.notifying import notifier
 from limpet.service.once import agent_of, create_once
 from limpet.service.settings import Settings
 from limpet.service.travel import Comparison, Diff, Moment, Point, state_at
+from limpet.service.trust import Verified, save_heads, verify_all, verify_one
 from limpet.service.views import entry_of, info_of
 from limpet.state import ENDED
 from limpet.state.run import Grant
@@ -406,18 +406,15 @@ class App:
         """Where two runs went apart, and how they differ in state, decisions, results, cost and time."""
         return await travel.compare(self.store, one, other)
 
-    async def verify(self, run: str | None = None, /) -> None:
-        """Check the log of one run, or of all, against its own hashes; raises Tampered."""
+    async def verify(self, run: str | None = None, /, *, heads: str | Path | None = None) -> Verified:
+        """Check one run, or all: hashes, rows, and where logs ended once, if heads were saved; raises Tampered."""
         if run is not None:
-            await verify_run(self.store, run)
-            return
-        before = None
-        while True:
-            page = await self.store.runs(before=before, limit=1000)
-            for row in page.rows:
-                await verify_run(self.store, row.id)
-            if (before := page.next) is None:
-                return
+            return await verify_one(self.store, run)
+        return await verify_all(self.store, None if heads is None else Path(heads))
+
+    async def save_heads(self, path: str | Path, /) -> int:
+        """Write where every log ends now to a file, to be kept elsewhere; how many. `verify(heads=...)` reads it."""
+        return await save_heads(self.store, Path(path))
 
     async def export(self, run: str, path: str | Path, /) -> None:
         """Write a run to a file, readable by people, that `load` takes into another store."""

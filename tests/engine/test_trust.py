@@ -1,0 +1,136 @@
+"""Every change of what is stored is found; what is whole raises no alarm."""
+
+import shutil
+from pathlib import Path
+
+import apsw
+import pytest
+
+import limpet
+from limpet import Tampered
+
+
+@limpet.tool(effect="idempotent", name="trust_act")
+async def act(n: int) -> int:
+    return n
+
+
+@limpet.agent(name="trust_agent")
+async def agent(run: limpet.Run) -> int:
+    await run.patch(goal="count", facts={"a": 1})
+    for n in range(4):
+        await run.step(act, n)
+    await run.ask("go on?")
+    return 4
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> Path:
+    """A file with three runs, one of which waits; and where their logs ended."""
+    path = tmp_path / "x.db"
+    async with limpet.open(f"sqlite:///{path}", agents=[agent]) as app:
+        for number in range(3):
+            await app.start(agent, id=f"r{number}")
+        while len(inbox := await app.inbox()) < 3:
+            await app.store.now()
+        for request in inbox[:2]:
+            await app.approve(request, by="ann")
+            await (await app.get(request.run)).result(timeout="10s")
+    async with limpet.open(f"sqlite:///{path}") as app:
+        await app.save_heads(tmp_path / "heads")
+    return path
+
+
+async def verified(path: Path, heads: bool = False) -> str:
+    """What is said of a copy."""
+    async with limpet.open(f"sqlite:///{path}") as app:
+        return str(await app.verify(heads=path.parent / "heads" if heads else None))
+
+
+def changed(path: Path, *statements: str) -> Path:
+    """A copy in which somebody did something."""
+    copy = path.with_name("changed.db")
+    for each in path.parent.glob("changed.db*"):
+        each.unlink()
+    shutil.copy(path, copy)
+    db = apsw.Connection(str(copy))
+    for statement in statements:
+        db.execute(statement)
+    db.close()
+    return copy
+
+
+async def test_what_is_whole_raises_no_alarm(store: Path) -> None:
+    """With heads, too, which are passed by a log that goes on."""
+    assert (await verified(store)).startswith("3 runs with ")
+    assert (await verified(store, heads=True)).endswith("3 against heads that were kept")
+    async with limpet.open(f"sqlite:///{store}", agents=[agent]) as app:
+        [request] = await app.inbox()
+        await app.approve(request, by="ann")
+        await (await app.get(request.run)).result(timeout="10s")
+    assert (await verified(store, heads=True)).endswith("3 against heads that were kept")
+
+
+async def test_every_edit_of_an_event_is_found(store: Path) -> None:
+    """Deleted, swapped, said otherwise, moved in time, put under another name; each event."""
+    db = apsw.Connection(str(store))
+    count = int(str(db.execute("SELECT max(seq) FROM limpet_events WHERE run = 1").fetchall()[0][0]))
+    db.close()
+    assert count > 10
+    for seq in range(1, count + 1):
+        here = f"WHERE run = 1 AND seq = {seq}"
+        for edit in (
+            [f"DELETE FROM limpet_events {here}"],
+            [f"UPDATE limpet_events SET body = CAST(replace(body, 'a', 'b') || ' ' AS BLOB) {here}"],
+            [f"UPDATE limpet_events SET time = time + 1 {here}"],
+            [f"UPDATE limpet_events SET kind = 'risk.flagged' {here}"],
+            [f"UPDATE limpet_events SET actor = 'eve' {here}"],
+            [
+                f"UPDATE limpet_events SET seq = 9999 {here}",
+                f"UPDATE limpet_events SET seq = {seq} WHERE run = 1 AND seq = {seq + 1}",
+                f"UPDATE limpet_events SET seq = {seq + 1} WHERE run = 1 AND seq = 9999",
+            ],
+        ):
+            with pytest.raises((Tampered, limpet.UnknownEvent)):
+                await verified(changed(store, *edit))
+
+
+async def test_rows_that_say_otherwise_are_found(store: Path) -> None:
+    """What lists and claims go by is held against the log."""
+    for edit in (
+        "UPDATE limpet_streams SET status = 'failed' WHERE number = 1",
+        "UPDATE limpet_streams SET goal = 'other' WHERE number = 1",
+        "UPDATE limpet_streams SET step = 99 WHERE number = 1",
+        "UPDATE limpet_requests SET by = 'eve' WHERE run = 1",
+        "DELETE FROM limpet_requests WHERE run = 1",
+    ):
+        with pytest.raises(Tampered, match=r"rows are not what its log says|does not end"):
+            await verified(changed(store, edit))
+
+
+async def test_what_was_cut_off_or_written_anew_is_found_against_heads(store: Path) -> None:
+    """A log that is whole in itself, and is not the one that was."""
+    cut = (
+        "DELETE FROM limpet_events WHERE run = 1 AND seq > 3",
+        "DELETE FROM limpet_requests WHERE run = 1",
+        """UPDATE limpet_streams SET (seq, hash, time) =
+           (SELECT seq, hash, time FROM limpet_events WHERE run = 1 AND seq = 3) WHERE number = 1""",
+    )
+    async with limpet.open(f"sqlite:///{changed(store, *cut)}") as app:
+        await app.store.rebuild("r0")
+        await app.verify()
+        with pytest.raises(Tampered, match="cut off"):
+            await app.verify(heads=store.parent / "heads")
+    other = store.with_name("changed.db")
+    for each in store.parent.glob("changed.db*"):
+        each.unlink()
+    async with limpet.open(f"sqlite:///{other}", agents=[agent]) as app:
+        for number in range(3):
+            await app.start(agent, id=f"r{number}")
+        while len(await app.inbox()) < 3:
+            await app.store.now()
+    with pytest.raises(Tampered, match=r"written anew|cut off"):
+        await verified(other, heads=True)
+    (store.parent / "heads").write_text("no heads\n", encoding="utf-8")
+    with pytest.raises(limpet.InvalidBundle):
+        await verified(store, heads=True)
