@@ -51,7 +51,7 @@ def changed(path: Path, *statements: str) -> Path:
     """A copy in which somebody did something."""
     copy = path.with_name("changed.db")
     for each in path.parent.glob("changed.db*"):
-        each.unlink()
+        each.unlink(missing_ok=True)
     shutil.copy(path, copy)
     db = apsw.Connection(str(copy))
     for statement in statements:
@@ -123,7 +123,7 @@ async def test_what_was_cut_off_or_written_anew_is_found_against_heads(store: Pa
             await app.verify(heads=store.parent / "heads")
     other = store.with_name("changed.db")
     for each in store.parent.glob("changed.db*"):
-        each.unlink()
+        each.unlink(missing_ok=True)
     async with limpet.open(f"sqlite:///{other}", agents=[agent]) as app:
         for number in range(3):
             await app.start(agent, id=f"r{number}")

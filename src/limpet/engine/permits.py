@@ -319,18 +319,12 @@ class Permits:
 
     # What nobody knows
 
-    def is_settled(self, name: str) -> bool:
-        """Whether a person has said what came of a step, though the code may not know yet."""
-        record = self._x.history.records.get(self._unknown(name))
-        if record is None or not isinstance(record.opened, b.RequestOpened):
-            return False
-        return not self._x.journal.fold.is_asking(record.opened.request)
-
     def is_settling(self, name: str) -> bool:
         """Whether a person was asked already what came of a step: then it is for them to say."""
-        return self._unknown(name) in self._x.history.records
+        return self.unknown_name(name) in self._x.history.records
 
-    def _unknown(self, name: str) -> str:
+    def unknown_name(self, name: str) -> str:
+        """The identity of the question what came of a step."""
         before = self._x.history.records.get(name)
         return f"{name}/unknown#{1 + (before.resolutions if before is not None else 0)}"
 
@@ -339,7 +333,7 @@ class Permits:
     ) -> tuple[Outcome, Any, str]:
         """What a person says came of an attempt: applied (with its result), not applied, or given up."""
         decided = await self._ask_person(
-            self._unknown(name),
+            self.unknown_name(name),
             "unknown",
             f"Nobody knows whether {tool.name} was applied ({unknown.reason}). What came of it?",
             options=self._x.kit.store.pack(list(OUTCOMES))[0],

@@ -50,7 +50,7 @@ class Steps:
         self._x = execution
         self._waits = waits
         self.permits = Permits(execution, waits)
-        self._unknowns = Unknowns(execution, self.permits)
+        self._unknowns = Unknowns(execution, waits, self.permits)
 
     def find(
         self, tool: Tool[..., Any, Any], args: Sequence[Any], kwargs: Mapping[str, Any]

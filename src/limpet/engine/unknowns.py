@@ -10,8 +10,10 @@ from limpet.engine.failures import failure_of
 from limpet.engine.permits import Permits
 from limpet.engine.step import Step
 from limpet.engine.tools import Done
+from limpet.engine.waits import Waits
 from limpet.errors import InvalidValue
 from limpet.events import bodies as b
+from limpet.stores.blobs import Blob
 
 __all__ = ["Unknowns"]
 
@@ -22,8 +24,9 @@ VERIFY_WITHIN = 60 * SECOND
 class Unknowns:
     """What nobody knows in one execution."""
 
-    def __init__(self, execution: Execution, permits: Permits) -> None:
+    def __init__(self, execution: Execution, waits: Waits, permits: Permits) -> None:
         self._x = execution
+        self._waits = waits
         self._permits = permits
 
     async def resolve(self, step: Step, unknown: b.StepUnknown) -> b.StepResolved:
@@ -37,8 +40,13 @@ class Unknowns:
             if verified is not None:
                 return verified
         asking = asyncio.ensure_future(self._permits.settle_unknown(step.tool, step.name, unknown, step.args))
-        if await self._comes_late(step, asking):
-            return self._resolve_late(step, unknown)
+        while await self._comes_late(step, asking):
+            late = await self._resolve_late(step, unknown)
+            if late is not None:
+                asking.cancel()
+                await asyncio.wait({asking})
+                return late
+            await asyncio.sleep(0)  # noqa: TID251 - a turn: somebody may have decided
         outcome, result, request = await asking
         output, blobs = self._x.kit.store.pack(result) if outcome == "applied" else (None, ())
         body = b.StepResolved(
@@ -67,23 +75,20 @@ class Unknowns:
             asking.cancel()
             await asyncio.wait({asking})
             raise
-        if asking.done() or self._permits.is_settled(step.name):
-            return False
-        asking.cancel()
-        await asyncio.wait({asking})
-        return True
+        return not asking.done()
 
-    def _resolve_late(self, step: Step, unknown: b.StepUnknown) -> b.StepResolved:
+    async def _resolve_late(self, step: Step, unknown: b.StepUnknown) -> b.StepResolved | None:
+        """What it told by itself, written together with taking back the request; not if that was decided meanwhile."""
         assert step.call is not None
         assert step.call.late is not None
-        place = step.place(unknown.attempt)
+        place, blobs = step.place(unknown.attempt), tuple[Blob, ...]()
         try:
             output, blobs = self._x.kit.store.pack(step.tool.plain_result(step.call.late.result()))
+            body = b.StepResolved(**place, how="late", outcome="applied", output=output)
         except InvalidValue as error:
-            return self._note(b.StepResolved(**place, how="late", outcome="applied", failure=failure_of(error)))
-        body = b.StepResolved(**place, how="late", outcome="applied", output=output)
-        self._x.journal.add(body, blobs=blobs)
-        return body
+            body = b.StepResolved(**place, how="late", outcome="applied", failure=failure_of(error))
+        name = self._permits.unknown_name(step.name)
+        return body if await self._waits.take_back(name, body, blobs=blobs) else None
 
     async def _verify(self, step: Step, unknown: b.StepUnknown) -> b.StepResolved | None:
         x, verify = self._x, step.tool.hooks.verify

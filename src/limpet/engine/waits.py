@@ -5,7 +5,7 @@ itself cancels is withdrawn.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, NoReturn
 
 from limpet.engine.execution import Execution, Slot
@@ -16,6 +16,7 @@ from limpet.events import AnyBody, Wait
 from limpet.events import bodies as b
 from limpet.policy.deadline import wake as earliest
 from limpet.stores import Create
+from limpet.stores.blobs import Blob
 
 __all__ = ["Decided", "Waits"]
 
@@ -283,6 +284,18 @@ class Waits:
             taken = await x.insist(lambda: x.journal.append_together(opened, *told.called, legs=told.runs))
             assert taken is None, f"{taken} tells of {opened.request} already"
 
+    async def take_back(self, name: str, *behind: AnyBody, blobs: Sequence[Blob] = ()) -> bool:
+        """Withdraw a request, and write something behind that; not if it was decided meanwhile, or is not asked yet."""
+        x, slot = self._x, self._slots.get(name)
+        if slot is None or slot.request is None or not x.journal.fold.is_asking(slot.request.request):
+            return False
+        heard, withdrawn = x.journal.heard, b.WaitEnded(name=name, how="withdrawn", request=slot.request.request)
+        with x.work():
+            written = await x.insist(lambda: x.journal.append_if_current(withdrawn, *behind, heard=heard, blobs=blobs))
+        if written:
+            self._slots.pop(name, None)
+        return written
+
     def _withdraw(
         self,
         name: str,
@@ -293,8 +306,7 @@ class Waits:
         if ended.done() and not ended.cancelled():
             self._x.turnstile.give_back(ended.result()[1])
             return
-        self._slots.pop(name, None)
-        if not self._x.is_closed:
+        if self._slots.pop(name, None) is not None and not self._x.is_closed:
             id = request.request if request is not None else None
             self._x.journal.add(b.WaitEnded(name=name, how="withdrawn", request=id))
 
