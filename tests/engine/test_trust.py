@@ -1,6 +1,5 @@
 """Every change of what is stored is found; what is whole raises no alarm."""
 
-import shutil
 from pathlib import Path
 
 import apsw
@@ -52,7 +51,9 @@ def changed(path: Path, *statements: str) -> Path:
     copy = path.with_name("changed.db")
     for each in path.parent.glob("changed.db*"):
         each.unlink(missing_ok=True)
-    shutil.copy(path, copy)
+    whole = apsw.Connection(str(path))
+    whole.execute("VACUUM INTO ?", (str(copy),))
+    whole.close()
     db = apsw.Connection(str(copy))
     for statement in statements:
         db.execute(statement)
