@@ -85,8 +85,31 @@ class SqliteTables:
         return number
 
     def extend(self, extensions: Sequence[Extension], *, final: bool = False) -> list[int | None]:  # noqa: ARG002
-        """Move each head in one conditional update, and insert its events."""
+        """Move each head in one conditional update, and insert its events; many at once, if none of them is refused."""
+        numbers = [self._numbers.get(each.run) for each in extensions]
+        if len(extensions) > 1 and None not in numbers and all(each.fence is not None for each in extensions):
+            known = [number for number in numbers if number is not None]
+            if self._extended_together(known, extensions):
+                return numbers
         return [self._extended(each) for each in extensions]
+
+    def _extended_together(self, numbers: Sequence[int], extensions: Sequence[Extension]) -> bool:
+        """Extend them all, or none."""
+        before = self._db.total_changes()
+        self._run("savepoint")
+        self._many("advance_run", [_advance(*each) for each in zip(numbers, extensions, strict=True)])
+        all_moved = self._db.total_changes() - before == len(extensions)
+        if not all_moved:
+            self._run("undo")
+        self._run("forget")
+        if all_moved:
+            rows = [
+                (number, *astuple(event)[1:], None)
+                for number, each in zip(numbers, extensions, strict=True)
+                for event in each.events
+            ]
+            self._many("insert", rows)
+        return all_moved
 
     def _extended(self, wanted: Extension) -> int | None:
         number = self._numbers.get(wanted.run)
@@ -105,8 +128,7 @@ class SqliteTables:
         if wanted.fence is None:
             self._run("advance_conversation", number, after.seq, after.hash, head.seq, head.hash, head.time)
         else:
-            bindings = (number, after.seq, after.hash, wanted.fence, head.seq, head.hash, head.time)
-            self._run("advance_run", *bindings, wanted.step, wanted.settled)
+            self._run("advance_run", *_advance(number, wanted))
         return self._db.changes() == 1
 
     def save(self, row: RunRow) -> None:
@@ -409,3 +431,19 @@ def _only_their_own(
     named = ((first, second)[_WRITES.get(action, 0)] or "").lower()
     forbidden = action in _ENDS or (action in _WRITES and named.startswith("limpet_"))
     return apsw.SQLITE_DENY if forbidden else apsw.SQLITE_OK
+
+
+def _advance(number: int, wanted: Extension) -> tuple[Any, ...]:
+    """The bindings of the one compare-and-set."""
+    after, head = wanted.after, wanted.events[-1]
+    return (
+        number,
+        after.seq,
+        after.hash,
+        wanted.fence,
+        head.seq,
+        head.hash,
+        head.time,
+        wanted.step,
+        wanted.settled,
+    )
