@@ -61,7 +61,7 @@ def main() -> None:
         report(name, {measure: statistics.median(found[name, measure]) for measure in MEASURES})
         report_runs({measure: statistics.median(found[name, measure]) for measure in (*MEASURES, *RUNS)})
         for title, figure in resumes[name].items():
-            print(f"  {title + ' resumed, with opening':32} {figure:>17.0f} ms")
+            print(f"  {title:44} {figure:>10.1f} ms")
 
 
 def report(name: str, median: dict[str, float]) -> None:
@@ -96,7 +96,7 @@ def report_runs(median: dict[str, float]) -> None:
 
 def _resumes(ground: Callable[[], AbstractContextManager[Ground]]) -> dict[str, float]:
     with ground() as fresh:
-        return asyncio.run(runs.measure_resumes(fresh.url))
+        return asyncio.run(runs.measure_resumes(fresh.url)) | asyncio.run(runs.measure_states(fresh.url))
 
 
 RUNS = ("one read", "many reads", "one effect", "many effects")

@@ -9,7 +9,7 @@ import limpet
 
 BODY = "x" * 900
 STEPS, RUNS, EACH = 300, 200, 10
-REPLAYED, TURNS = 10_000, 100_000
+REPLAYED, TURNS, LOGGED = 10_000, 100_000, 49_700
 
 
 @limpet.tool(effect="none")
@@ -57,7 +57,17 @@ async def turns(run: limpet.Run, count: int) -> int:
     return 0
 
 
-AGENTS = [reads, acts, long, turns]
+@limpet.agent(name="bench_logged", checkpoint="on_state_change")
+async def logged(run: limpet.Run, steps: int) -> int:
+    """A long log, fast."""
+    for n in range(steps):
+        await run.step(bench_small, n)
+        if n % 100 == 0:
+            await run.patch(facts={"last": n})
+    return steps
+
+
+AGENTS = [reads, acts, long, turns, logged]
 
 
 async def measure(url: str) -> dict[str, float]:
@@ -86,8 +96,18 @@ async def measure_resumes(url: str) -> dict[str, float]:
         begun = time.perf_counter()
         async with limpet.open(url, agents=AGENTS) as app:
             await (await app.get(agent.name)).result()
-            found[f"{agent.name} {count}"] = (time.perf_counter() - begun) * 1e3
+            found[f"{agent.name} {count} resumed, with opening"] = (time.perf_counter() - begun) * 1e3
     return found
+
+
+async def measure_states(url: str) -> dict[str, float]:
+    """Milliseconds to know what a run of about 100,000 events knew before a step, with its snapshots: a median."""
+    async with limpet.open(url, agents=AGENTS) as app:
+        await app.run(logged, LOGGED, id="logged")
+        chosen = [n * 48_611 % LOGGED + 1 for n in range(101)]  # here and there
+        taken = sorted([await _timed(app.state("logged", before=step)) for step in chosen])
+        events = (await app.store.get("logged")).seq
+    return {f"state at a step of {events:,} events": taken[50] * 1e3}
 
 
 async def _timed(work: Any) -> float:

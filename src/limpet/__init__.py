@@ -4,7 +4,9 @@ This is the composition root: it alone chooses a store by its address.
 """
 
 import importlib
+import logging
 import os
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -15,6 +17,7 @@ from limpet.engine.agents import Agent, Budget, agent
 from limpet.engine.call import Call, current, idempotency_key
 from limpet.engine.duty import Worker
 from limpet.engine.handle import Handle
+from limpet.engine.lines import Discreet
 from limpet.engine.retrying import retry
 from limpet.engine.run import Run, Turn
 from limpet.engine.tools import Done, Tool, tool
@@ -38,6 +41,7 @@ from limpet.errors import (
     InputConflict,
     InvalidAnswer,
     InvalidAppend,
+    InvalidArgument,
     InvalidBundle,
     InvalidDuration,
     InvalidId,
@@ -53,13 +57,16 @@ from limpet.errors import (
     NotDone,
     NotDurable,
     NotFound,
+    NotRecorded,
     NotResumable,
+    NotStubbed,
     OutcomeUnknown,
     OutputUnavailable,
     Rejected,
     RunCancelled,
     RunFailed,
     SchemaTooNew,
+    SecretWithheld,
     StaleServer,
     StepFailed,
     StoreBusy,
@@ -80,6 +87,8 @@ from limpet.ids import RandomIds, check_id
 from limpet.policy.escalation import Escalate
 from limpet.policy.retry import Retry
 from limpet.policy.risk import Approvals
+from limpet.redaction import Redaction, also
+from limpet.secret import Secret
 from limpet.service.app import App
 from limpet.service.settings import Channel, Settings
 from limpet.service.travel import Comparison, Diff, Moment, Point
@@ -119,6 +128,7 @@ __all__ = [
     "InputConflict",
     "InvalidAnswer",
     "InvalidAppend",
+    "InvalidArgument",
     "InvalidBundle",
     "InvalidDuration",
     "InvalidId",
@@ -137,7 +147,9 @@ __all__ = [
     "NotDone",
     "NotDurable",
     "NotFound",
+    "NotRecorded",
     "NotResumable",
+    "NotStubbed",
     "OutcomeUnknown",
     "OutputUnavailable",
     "Permanent",
@@ -151,6 +163,8 @@ __all__ = [
     "RunFailed",
     "RunInfo",
     "SchemaTooNew",
+    "Secret",
+    "SecretWithheld",
     "StaleServer",
     "State",
     "StepFailed",
@@ -183,6 +197,7 @@ __all__ = [
     "tool",
 ]
 
+logging.getLogger("limpet").addFilter(Discreet())
 DEFAULT_URL = "sqlite:///limpet.db"
 LONGEST_CHANNEL = 50
 
@@ -194,16 +209,19 @@ def open(
     worker: bool | Worker = True,
     people: Mapping[str, Sequence[str]] | None = None,
     notify: Mapping[str, Channel] | None = None,
+    redact: bool | Sequence[str | re.Pattern[str]] | None = None,
 ) -> App:
     """An app over a store: with agents it drives their runs, and goes on with what an earlier process left behind.
 
     `worker=False` or LIMPET_WORKER=0 forbids that. With `people`, groups and who is in them, only those whom a request
     is for can decide it. `notify` names channels that are told of each request: a `Webhook`, or a function that takes
-    the request. Nothing is touched until it is entered or awaited. See `open_store` for the address.
+    the request. With `redact`, or LIMPET_REDACT=1, what looks like a credential is not even recorded; a list says what
+    else does. Nothing is touched until it is entered or awaited. See `open_store` for the address.
     """
     clock = SystemClock()
     settings = Settings(open_store(url), clock, RandomIds(clock))
     settings.people, settings.channels = people, dict(notify or {})
+    settings.store.redaction = _redaction(redact)
     for name in settings.channels:
         if len(check_id(name)) > LONGEST_CHANNEL:
             raise DefinitionError(what="A channel", reason=f"{name[:20]}… is too long a name")
@@ -232,6 +250,14 @@ def __getattr__(name: str) -> str:
         metadata = importlib.import_module("importlib.metadata")
         return str(metadata.version("limpet"))
     raise AttributeError(name)
+
+
+def _redaction(redact: bool | Sequence[str | re.Pattern[str]] | None) -> Redaction:
+    if redact is None:
+        return Redaction(patterns=os.environ.get("LIMPET_REDACT", "0") not in ("", "0"))
+    if not isinstance(redact, bool):
+        also([redact] if isinstance(redact, str) else redact)
+    return Redaction(patterns=redact is not False)
 
 
 def _keys() -> MasterKeys | None:

@@ -2,6 +2,7 @@
 
     LimpetError
     ├── InvalidValue          the value is not plain JSON, or would come back as another one
+    │   └── InvalidArgument   what was asked for cannot be, as it was said
     ├── InvalidId             an id that cannot name a run
     ├── InvalidDuration       a duration that cannot be read
     ├── InvalidUrl            an address that no store has
@@ -27,6 +28,8 @@
     │   ├── Rejected          a person did not approve it
     │   ├── OutcomeUnknown    nobody knows whether it was applied
     │   └── OutputUnavailable  it was applied, and its output cannot be read
+    ├── NotRecorded           a replay has come to a call that its log does not hold
+    ├── NotStubbed            no result of a tool could be made up
     ├── AgentFailed           an agent that was called did not complete
     ├── HandedOff             a verb after a handoff
     ├── NotAllowed            somebody who was not asked decides
@@ -42,6 +45,7 @@
     ├── NoCall                this is for the code of tools
     ├── NotResumable          an agent did something else when it was resumed
     ├── TrialStuck            a run in a test will never end
+    ├── SecretWithheld        a secret that came from a log, which does not hold it
     ├── KeyMissing            what is stored was encrypted with a key that is not at hand
     ├── WrongKeys             the store and the keys that it is opened with do not belong together
     ├── BlobDamaged           stored bytes that are not what their name says
@@ -60,6 +64,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import ClassVar
 
+from limpet.redaction import say_value
+
 __all__ = [
     "AgentFailed",
     "AlreadyAnswered",
@@ -77,6 +83,7 @@ __all__ = [
     "InputConflict",
     "InvalidAnswer",
     "InvalidAppend",
+    "InvalidArgument",
     "InvalidBundle",
     "InvalidDuration",
     "InvalidId",
@@ -92,13 +99,16 @@ __all__ = [
     "NotDone",
     "NotDurable",
     "NotFound",
+    "NotRecorded",
     "NotResumable",
+    "NotStubbed",
     "OutcomeUnknown",
     "OutputUnavailable",
     "Rejected",
     "RunCancelled",
     "RunFailed",
     "SchemaTooNew",
+    "SecretWithheld",
     "StaleServer",
     "StepFailed",
     "StoreBusy",
@@ -128,8 +138,9 @@ class LimpetError(Exception):
 
     @property
     def facts(self) -> Mapping[str, object]:
-        """What is known about this one, by name."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        """What is known about this one, by name, and may be said."""
+        known: dict[str, object] = say_value({field.name: getattr(self, field.name) for field in fields(self)})
+        return known
 
     @property
     def says(self) -> str:
@@ -165,6 +176,15 @@ class InvalidValue(LimpetError):
     code = "invalid_value"
     _says = "The value at {path} cannot be stored: {reason}."
     _cure = "Pass plain JSON: None, bool, int, finite float, str, list, and dict with str keys."
+
+
+@dataclass(eq=False, repr=False)
+class InvalidArgument(InvalidValue):
+    """What was asked for cannot be, as it was said."""
+
+    code = "invalid_argument"
+    _says = "{path} is not right: {reason}."
+    _cure = "Nothing was done: say it otherwise, and ask again."
 
 
 @dataclass(eq=False, repr=False)
@@ -458,6 +478,29 @@ class OutputUnavailable(StepFailed):
 
 
 @dataclass(eq=False, repr=False)
+class NotRecorded(LimpetError):
+    """A replay has come to a call that its log does not hold: it is not made."""
+
+    tool: str
+    effect: str
+    code = "not_recorded"
+    _says = "The code comes to {tool} (effect {effect}), which is not recorded, and was not called."
+    _cure = "Allow it by name, if it may be called: replay(..., allow=['{tool}'])."
+
+
+@dataclass(eq=False, repr=False)
+class NotStubbed(LimpetError):
+    """In a fork whose effects are made up, no result of a tool could be."""
+
+    tool: str
+    number: int
+    reason: str
+    code = "not_stubbed"
+    _says = "No result of {tool} (step {number}) can be made up: {reason}."
+    _cure = 'Fork with effects="ask", or behind this step with a result for it.'
+
+
+@dataclass(eq=False, repr=False)
 class AgentFailed(LimpetError):
     """An agent that was called did not complete."""
 
@@ -646,6 +689,15 @@ class TrialStuck(LimpetError):
     code = "trial_stuck"
     _says = "A run of {agent} came to no end: {reason}."
     _cure = 'Say in `answers` what people say, by tool, by question, or with "*" for all; stub what does not come.'
+
+
+@dataclass(eq=False, repr=False)
+class SecretWithheld(LimpetError):
+    """A secret that came from a log, which does not hold it."""
+
+    code = "secret_withheld"
+    _says = "This secret came from the log, which says only that there was one."
+    _cure = "Read it where it is kept, inside the tool that uses it; or pass a `Secret` to the step as an argument."
 
 
 @dataclass(eq=False, repr=False)

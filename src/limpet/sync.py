@@ -5,6 +5,7 @@ same name, waited for. An interrupt (Ctrl-C) ends the waiting, not the run.
 """
 
 import asyncio
+import re
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import datetime
@@ -252,8 +253,9 @@ def open(
     worker: bool | Worker = True,
     people: Mapping[str, Sequence[str]] | None = None,
     notify: Mapping[str, Channel] | None = None,
+    redact: bool | Sequence[str | re.Pattern[str]] | None = None,
 ) -> App:
     """An app for blocking code; see `limpet.open`. Nothing is touched until it is entered."""
     import limpet  # noqa: PLC0415 - the composition root, which imports this module
 
-    return App(limpet.open(url, agents=agents, worker=worker, people=people, notify=notify))
+    return App(limpet.open(url, agents=agents, worker=worker, people=people, notify=notify, redact=redact))

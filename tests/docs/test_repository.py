@@ -177,3 +177,12 @@ def test_handoffs_are_examples_that_run(tmp_path: Path) -> None:
     assert said.splitlines()[0] == "Reply(body='Dear Ann, about your refund …', allowed=True)"
     assert said.count(" completed\n") == 4
     assert said.endswith("('$.text is missing',)\n")
+
+
+def test_secrets_are_an_example_that_runs(tmp_path: Path) -> None:
+    """The tool has it; nobody else, not even in the error. Again, everything is found done."""
+    example = str(ROOT / "examples" / "use_a_secret.py")
+    first = run(example, cwd=tmp_path).splitlines()
+    assert first[1:2] + first[-1:] == ["signed with a key of 21 characters", "readable in the file: False"]
+    assert "the bank refused 50000 cents with key [secret]" in first[-2]
+    assert [line for line in first if "'key': '[secret]'" not in line] == run(example, cwd=tmp_path).splitlines()

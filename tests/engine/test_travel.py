@@ -1,6 +1,7 @@
 """Looking back: what a run knew at any point, what a step changed, where two runs went apart."""
 
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 import limpet
 from limpet import testing
 from limpet.journal import load
+from limpet.policy.checkpoint import LONGEST_TAIL
 from limpet.state import fold
 
 
@@ -117,3 +119,46 @@ async def test_a_step_that_waited_for_its_word_is_found() -> None:
         assert (await app.state("r1", before=1)).step == 201
         assert (await app.state("r1", before=150)).step == 149
         assert (await app.state("r1", after=150)).step == 150
+
+
+class _Counted:
+    """How many events were read."""
+
+    def __init__(self, app: Any) -> None:
+        self.events = self.reads = 0
+        read = app.store.read
+
+        async def counted(*args: Any, **how: Any) -> Any:
+            found = await read(*args, **how)
+            self.reads, self.events = self.reads + 1, self.events + len(found)
+            return found
+
+        app.store.read = counted
+
+
+async def test_any_step_of_a_long_run_is_near_a_snapshot(tmp_path: Path) -> None:
+    """Few events are read, however long its log is; without any snapshot the answer is the same."""
+
+    @limpet.agent(name="travel_long")
+    async def long(run: limpet.Run, count: int) -> int:
+        for n in range(count):
+            await run.step(look, n + 100)
+            await run.patch(facts={"last": n})
+        return count
+
+    async with limpet.open(f"sqlite:///{tmp_path}/long.db", agents=[long]) as app:
+        steps = 3000
+        await app.run(long, steps, id="r")
+        assert (await app.store.get("r")).seq > 3 * steps
+        snapshots = await app.store.snapshots("r")
+        assert 3 <= len(snapshots) <= 128
+        counted, known = _Counted(app), {}
+        for number in (1, 7, 500, 1234, 2000, 2999, 3000):
+            counted.events = counted.reads = 0
+            known[number] = (await app.state("r", before=number)).whole
+            assert counted.events < 2 * LONGEST_TAIL
+            assert counted.reads < 40
+        await app.store.drop_snapshots("r", [seq for seq, _ in snapshots])
+        for number, state in known.items():
+            assert (await app.state("r", before=number)).whole == state
+            assert (await app.state("r", before=number)).facts == ({"last": number - 2} if number > 1 else {})

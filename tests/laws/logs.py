@@ -154,7 +154,6 @@ class Story:
         body = b.RunForked(run=self.run, at=self.seq, step=self.settled, effects="ask", agent_version=self.maybe("2"))
         for opened in (self.running, self.retrying, self.unknown, self.requests, self.waits, self.children):
             opened.clear()
-        self.signals.clear()
         self.grants[1:] = []
         self.run, self.where, self.step = f"{self.run}.1", "pending", self.settled
         return body

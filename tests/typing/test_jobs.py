@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import httpx
 import job1_support
 import job2_deploy
 import job4_pipeline
+import job6_debug
 import pytest
 
 import limpet
@@ -130,3 +132,94 @@ async def test_job_4(tmp_path: Path) -> None:
         created = (await app.log("p1.draft-2"))[0].body["initial"]
         assert created["budget"]["max_llm_tokens"] == 20_000
         assert [fact["key"] for fact in created["facts"]] == ["customer"]
+
+
+TICKET = """
+import limpet
+
+@limpet.tool(effect="none", name="job6_look")
+async def look(n: int) -> dict[str, str]:
+    return {"id": f"o{n}"}
+
+@limpet.tool(effect="idempotent", name="job6_pay", retry=limpet.Retry(2, first="1ms"))
+async def pay(cents: int, order: str) -> str:
+    if cents < 1000:
+        raise limpet.NotApplied("the bank is down")
+    return f"paid {cents} for {order}"
+
+@limpet.agent(name="support", version="1", steps=12)
+async def support(run: limpet.Run) -> str:
+    await run.patch(goal="settle", plan=["look", "pay"])
+    for n in range(1, 6):
+        found = await run.step(look, n)
+        await run.patch(facts={"total": n * 180})
+    paid = await run.step(pay, run.state.facts["total"], found["id"])
+    for n in range(7, 13):
+        await run.step(look, n)
+    return paid
+
+app = limpet.open(agents=[support])
+"""
+
+
+async def failed(url: str, agent: limpet.Agent[Any, Any]) -> None:
+    """A run of twelve steps that failed at its sixth."""
+    async with limpet.open(url, agents=[agent]) as app:
+        with pytest.raises(limpet.RunFailed):
+            await app.run(agent, id="ticket-42")
+
+
+async def test_job_6_in_a_notebook(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Which failed, what it knew, what step 6 changed, the same error again, a fork that only tries, and on it goes."""
+    url, opened, scope = f"sqlite:///{tmp_path}/limpet.db", limpet.open, dict[str, Any]()
+    exec(TICKET, scope)
+    await failed(url, scope["support"])
+
+    def elsewhere(_: str, **how: Any) -> limpet.App:
+        return opened(url, **how)
+
+    monkeypatch.setattr(limpet, "open", elsewhere)
+    monkeypatch.setattr(job6_debug, "support", scope["support"])
+    async with asyncio.timeout(60):
+        await job6_debug.notebook()
+    said = capsys.readouterr().out.splitlines()
+    assert said[:4] == ["ticket-42 step 6 of 12", "900 ['look', 'pay']", "nothing changed", "job6_pay 2"]
+    assert any("fact total = 1200" in line for line in said)
+    async with opened(url) as app:
+        assert (await app.info("ticket-42")).status == "pending"
+        assert (await app.info("ticket-42.1")).fork_of == "ticket-42"
+
+
+async def test_job_6_on_the_command_line(tmp_path: Path) -> None:
+    """Each line as it is written; the debugger is told what to do."""
+    (tmp_path / "support.py").write_text(TICKET, encoding="utf-8")
+    scope: dict[str, Any] = {}
+    exec(TICKET, scope)
+    await failed(f"sqlite:///{tmp_path}/limpet.db", scope["support"])
+    lines = [line.partition(" #")[0].strip() for line in job6_debug.CLI.strip().splitlines()]
+    said = []
+    for line in lines:
+        words = [str(Path(sys.executable).with_name("limpet")), *shlex.split(line)[1:]]
+        done = subprocess.run(
+            words,
+            cwd=tmp_path,
+            input="p found\nc\n" if "--pdb" in line else "",
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        assert done.returncode == 0, (line, done.stdout, done.stderr)
+        said.append(done.stdout)
+    runs, show, state, diff, replay, fork, compare, resume = said
+    assert "ticket-42" in runs
+    assert "limpet resume ticket-42" in show
+    assert "fact total = 900" in state
+    assert diff == "nothing changed\n"
+    assert "{'id': 'o5'}" in replay
+    assert "Step 6 (job6_pay) failed after 2 attempts" in replay
+    assert fork.startswith("ticket-42.1 goes on from ticket-42")
+    assert "fact total = 1200 from fork (was 900)" in compare
+    assert resume.startswith("ticket-42 goes on")

@@ -12,9 +12,10 @@ import typer
 
 import limpet
 from limpet.errors import LimpetError, NoStore
+from limpet.redaction import say
 from limpet.service import App
 
-__all__ = ["ask", "json_object", "reported"]
+__all__ = ["ask", "ask_app", "json_object", "reported"]
 
 T = TypeVar("T")
 
@@ -22,13 +23,20 @@ T = TypeVar("T")
 def ask(url: str, work: Callable[[App], Awaitable[T]], *, makes: bool = False) -> T:
     """What some work on the store at an address gives; no SQLite file is made, unless it puts something there."""
 
-    async def do() -> T:
-        async with limpet.open(url, worker=False).but(door="cli") as app:
-            return await work(app)
-
     with reported():
         if not makes:
             _check_there(url)
+        return ask_app(limpet.open(url, worker=False), work)
+
+
+def ask_app(app: App, work: Callable[[App], Awaitable[T]]) -> T:
+    """What some work with an app gives."""
+
+    async def do() -> T:
+        async with app.but(door="cli") as opened:
+            return await work(opened)
+
+    with reported():
         return asyncio.run(do())
 
 
@@ -39,7 +47,7 @@ def reported() -> Iterator[None]:
         yield
     except LimpetError as error:
         for line in (f"error: {error}", *getattr(error, "__notes__", ())):
-            typer.echo(line, err=True)
+            typer.echo(say(line), err=True)
         raise typer.Exit(1) from error
 
 
@@ -48,7 +56,7 @@ def json_object(text: str) -> dict[str, Any]:
     try:
         return msgspec.json.decode(text, type=dict[str, Any])
     except msgspec.MsgspecError as error:
-        raise typer.BadParameter(f"{text!r} is no JSON object ({error})") from error
+        raise typer.BadParameter(f"{say(text)!r} is no JSON object ({error})") from error
 
 
 def _check_there(url: str) -> None:

@@ -18,12 +18,13 @@ from limpet.cli.pages import print_inbox, print_report, print_runs
 from limpet.cli.working import serve, worker_of
 from limpet.engine.duty import Worker
 from limpet.engine.views import Request, RunInfo
+from limpet.errors import Tampered
 from limpet.service import App
 from limpet.service.finding import find_run
 from limpet.service.report import Report
 from limpet.service.report import report as report_on
 from limpet.service.travel import Comparison, Diff, Moment
-from limpet.service.trust import Verified
+from limpet.service.trust import Verified, verify_all
 
 __all__ = ["command"]
 
@@ -172,22 +173,27 @@ def verify(
     run: Annotated[str | None, typer.Argument(metavar="RUN", help="One run; all without it.")] = None,
     *,
     heads: Annotated[Path | None, typer.Option(help="Where logs ended, as --save-heads wrote it earlier.")] = None,
+    pruned: Annotated[Path | None, typer.Option(help="What was pruned since: pruned.jsonl of the archive.")] = None,
     save_heads: Annotated[Path | None, typer.Option(help="Write where every log ends now, to keep elsewhere.")] = None,
     url: Url = STORE,
     json: Json = False,
 ) -> None:
-    """Check that nothing stored was changed, cut off or written anew. Ends with 1 at the first that was."""
+    """Check that nothing stored was changed, cut off or written anew. Names all that was, and ends with 1."""
+    bad: list[Tampered] = []
 
     async def look(app: App) -> Verified:
         if run is not None:
             return await app.verify((await find_run(app.store, run)).id)
-        found = await app.verify(heads=heads)
-        if save_heads is not None:
+        found = await verify_all(app.store, heads, bad=bad.append, pruned=pruned)
+        if save_heads is not None and not bad:
             await app.save_heads(save_heads)
         return found
 
     found = ask(url, look)
+    for error in bad:
+        typer.echo(f"error: {error}", err=True)
     print_json(found) if json else print_text(str(found))
+    raise typer.Exit(bool(bad))
 
 
 @command.command()

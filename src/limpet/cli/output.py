@@ -1,9 +1,11 @@
-"""What commands print: JSON, or text for people, in colour where a terminal wants it."""
+"""What commands print: JSON, or text for people, in colour where a terminal wants it; nothing that looks secret."""
 
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import typer
+
+from limpet.redaction import say, say_value
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -28,12 +30,13 @@ WIDE = 10_000
 
 def print_json(value: Any) -> None:
     """As JSON, indented."""
-    typer.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+    plain = say_value(msgspec.json.decode(msgspec.json.encode(value)))
+    typer.echo(msgspec.json.format(msgspec.json.encode(plain), indent=2).decode())
 
 
 def print_text(text: str) -> None:
     """Lines for people, without anything that a terminal would obey."""
-    for line in text.splitlines():
+    for line in say(text).splitlines():
         typer.echo(clean(line))
 
 
@@ -68,4 +71,4 @@ def cell(value: str) -> "Text":
 
 def clean(text: object) -> str:
     """One line, without anything that a terminal would obey: what runs say is not to be trusted."""
-    return "".join(each if each.isprintable() else " " for each in str(text))
+    return "".join(each if each.isprintable() else " " for each in say(str(text)))

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from limpet.cli.output import cell, clean, console, table
 from limpet.engine.views import Request, RunInfo
+from limpet.redaction import say_value
 from limpet.service.report import Report, StepInfo
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def _facts(report: Report) -> Iterator[tuple[str, str]]:
     yield "status", info.status
     yield "position", info.position
     more = {"goal": info.goal, "waits for": info.waits_for and f"{info.waits_for}{_until(report.wake)}"}
-    more |= {"parent": info.parent, "user": info.user, "session": info.session}
+    more |= {"parent": info.parent, "fork of": info.fork_of, "user": info.user, "session": info.session}
     more |= {"labels": ", ".join(f"{name}={value}" for name, value in info.labels.items())}
     yield from ((name, value) for name, value in more.items() if value)
     yield "created", _time(info.created)
@@ -117,7 +118,7 @@ def _steps(steps: Sequence[StepInfo]) -> "Table":
 
 
 def _question(request: Request) -> str:
-    args = ", ".join(f"{name}={value!r}" for name, value in request.args.items())
+    args = ", ".join(f"{name}={value!r}" for name, value in say_value(dict(request.args)).items())
     call = f" {request.tool}({args})" if request.tool else ""
     options = f" [{' | '.join(map(str, request.options))}]" if request.options else ""
     return clean(f"{request.question}{call}{options}")

@@ -5,9 +5,10 @@ import importlib
 import logging
 import signal
 import sys
+import tomllib
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import typer
 
@@ -16,7 +17,7 @@ from limpet.engine.agents import Agent
 from limpet.engine.duty import Worker
 from limpet.service import App
 
-__all__ = ["serve", "worker_of"]
+__all__ = ["idle_app", "serve", "worker_of"]
 
 log = logging.getLogger("limpet")
 
@@ -33,6 +34,33 @@ def worker_of(target: str, url: str | None, worker: Worker) -> App:
         kind = type(found).__name__
         raise typer.BadParameter(f"{target} is of type {kind}: an app, an agent or a list of agents is needed")
     return limpet.open(url, agents=agents).but(worker=worker)
+
+
+@overload
+def idle_app(target: str | None, url: str | None) -> App: ...
+
+
+@overload
+def idle_app(target: str | None, url: str | None, *, needed: bool) -> App | None: ...
+
+
+def idle_app(target: str | None, url: str | None, *, needed: bool = True) -> App | None:
+    """The user's app, which drives nothing; none, if it is not said and not needed."""
+    target = target or _configured()
+    if target is None:
+        if needed:
+            raise typer.BadParameter("the code is needed: say --app MODULE:ATTRIBUTE, or set LIMPET_APP")
+        return None
+    return worker_of(target, url, Worker()).but(idle=True)
+
+
+def _configured() -> str | None:
+    """The app that the project names: `app` of [tool.limpet] in pyproject.toml."""
+    path = Path("pyproject.toml")
+    if not path.is_file():
+        return None
+    found = tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {}).get("limpet", {}).get("app")
+    return found if isinstance(found, str) else None
 
 
 async def serve(app: App) -> None:

@@ -1,6 +1,7 @@
 """What a person must know to decide in seconds: what was wanted and done, why it stopped, what each choice causes.
 
-It is put together from the log up to the request. What is long is cut, and says where the whole of it is.
+It is put together from the log up to the request. What is long is cut, and says where the whole of it is; what looks
+like a secret is taken out before that.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,6 +11,7 @@ import msgspec
 
 from limpet.events import AnyBody, Failure, Limits, Payload, Spent
 from limpet.events import bodies as b
+from limpet.redaction import say, say_value
 from limpet.state import RunState
 
 __all__ = ["Brief", "Choice", "Chosen", "Did", "brief"]
@@ -17,6 +19,8 @@ __all__ = ["Brief", "Choice", "Chosen", "Did", "brief"]
 # How much is shown of each: the newest count.
 STEPS, DECISIONS, ERRORS, FACTS = 20, 10, 5, 20
 SHORT, LONG = 200, 2000
+# How much behind the cut is looked through for what begins before it.
+BEYOND = 20_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,13 +91,13 @@ def brief(state: RunState, log: Iterable[AnyBody], opened: b.RequestOpened, inpu
         why=_why(opened, state),
         choices=_choices(opened),
         silence=_silence(opened),
-        goal=working.goal,
+        goal=say(working.goal),
         did=did[-STEPS:],
         left_out=max(state.position.step - len(did[-STEPS:]), 0),
         decisions=tuple(_chosen(body) for body in bodies if isinstance(body, b.DecisionMade))[-DECISIONS:],
         errors=tuple(_errors(bodies))[-ERRORS:],
-        facts={fact.key: _cut(bytes(fact.value).decode(), SHORT) for fact in working.known_facts[-FACTS:]},
-        flags=working.risk_flags,
+        facts=say_value({fact.key: _cut(bytes(fact.value).decode(), SHORT) for fact in working.known_facts[-FACTS:]}),
+        flags=tuple(say(flag) for flag in working.risk_flags),
         spent=_spent(state.spent),
         budget=_limits(working.budget),
     )
@@ -109,7 +113,8 @@ def shown(payload: Payload | None, most: int = SHORT) -> str:
 
 
 def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[:most]}… ({len(text)} characters)"
+    said = say(text[: most + BEYOND])
+    return said if len(text) <= most else f"{said[:most]}… ({len(text)} characters)"
 
 
 def _did(bodies: Sequence[AnyBody]) -> tuple[Did, ...]:
@@ -140,7 +145,7 @@ def _now(step: Did, status: str, *, result: str = "", error: str = "") -> Did:
 
 def _chosen(body: b.DecisionMade) -> Chosen:
     because = _cut(body.because, SHORT)
-    return Chosen(question=body.question, chosen=shown(body.chosen), because=because, confidence=body.confidence)
+    return Chosen(question=say(body.question), chosen=shown(body.chosen), because=because, confidence=body.confidence)
 
 
 def _errors(bodies: Iterable[AnyBody]) -> Iterable[str]:

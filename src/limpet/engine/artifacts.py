@@ -40,8 +40,7 @@ class Artifacts:
                 ticket = x.settle(stored)
                 x.memory.artifacts[stored.artifact_id] = stored.content
             await x.finish(ticket, "patch_returns")
-        x.patched += 1
-        return x.working.put_stored(stored)
+        return x.learn(lambda working: working.put_stored(stored))
 
     async def content(self, artifact: str) -> bytes:
         """What an artifact of this run holds: the same whenever it is asked for."""
@@ -59,7 +58,7 @@ class Artifacts:
             name=name,
             artifact_id=x.kit.ids.new(),
             type=what[0],
-            summary=what[1],
+            summary=x.kit.store.redaction.text(what[1]),
             bytes=content.bytes,
             content=content,
         )

@@ -52,7 +52,7 @@ class Asks:
             request=x.kit.ids.new(),
             name=name,
             kind="ask",
-            question=question,
+            question=x.kit.store.redaction.text(question),
             to=(to,) if isinstance(to, str) else tuple(to),
             schema=None if options is not None else pack(wanted.schema(), inline=1 << 30)[0],
             options=None if options is None else pack(options, inline=1 << 30)[0],

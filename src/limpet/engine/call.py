@@ -8,6 +8,8 @@ from typing import Any
 from limpet.engine.place import entered
 from limpet.errors import NoCall
 from limpet.events import Payload, Spent, inline
+from limpet.redaction import NOTHING, Redaction, say
+from limpet.secret import hidden
 
 __all__ = ["Call", "current", "header_key", "idempotency_key", "in_tool"]
 
@@ -31,6 +33,8 @@ class Call:
         self.partial_value: Payload | None = None
         self.late: asyncio.Future[Any] | None = None
         """What a function on a thread returned after it had been given up."""
+        self.redaction: Redaction = NOTHING
+        """What is done to what is recorded."""
         self._tokens, self._cost = 0, 0.0
 
     @property
@@ -42,12 +46,12 @@ class Call:
 
     def progress(self, note: str, fraction: float | None = None) -> None:
         """Say how far it is; shown to whoever looks, and a sign of life."""
-        self.note, self.fraction = note, fraction
+        self.note, self.fraction = say(note), fraction
         self._told()
 
     def partial(self, value: Any) -> None:
         """Say what there is so far: it is recorded, and handed to the compensation if there will be no result."""
-        self.partial_value = inline(value)
+        self.partial_value = inline(self.redaction.value(hidden(value)))
         self._told()
 
     def spent(self, *, tokens: int = 0, cost: float = 0) -> None:

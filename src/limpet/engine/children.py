@@ -117,6 +117,7 @@ class Children:
         if not isinstance(agent, str):
             check_agent(agent)
         plain = _JSON.dump(input) if isinstance(agent, str) else agent.dump_input(input)
+        plain = self._x.kit.store.redaction.value(plain)
         name = self._x.take(f"{how}:{agent if isinstance(agent, str) else agent.name}")
         record = self._x.find(name, b.AgentCalled, _asked(agent, plain))
         if how == "handoff":
@@ -277,6 +278,7 @@ class Children:
                 "user": x.user,
                 "session": x.session,
                 "artifacts": {each: x.memory.artifacts[each] for each in how.artifacts},
+                "effects": x.effects,
             },
         )
         x.children += how.id is None

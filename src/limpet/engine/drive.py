@@ -39,9 +39,8 @@ from limpet.errors import (
 from limpet.events import AnyBody, Failure, Wait
 from limpet.events import bodies as b
 from limpet.journal import Journal
-from limpet.state import ENDED, AgentState
+from limpet.state import ENDED
 from limpet.state.fold import PAUSED
-from limpet.state.patch import Working
 from limpet.stores import Claimed, Leg, Tell
 from limpet.stores.store import Place
 
@@ -161,9 +160,9 @@ class Drive:
         x = Execution(self._kit, self._journal, self._memory, self._agent)
         created = self._memory.created
         x.deadline, x.user, x.session = created.deadline, created.user, created.session
-        x.working = Working(AgentState())
-        if created.initial is not None:
-            x.working.apply(created.initial)
+        initial = created.initial
+        if initial is not None:
+            x.learn(lambda working: working.apply(initial))
         x.changed = self._look.set
         self._x, self._waits = x, Waits(x)
         return x
@@ -393,7 +392,8 @@ class Drive:
         """Undo what the run did; false if that is waited for, or was stopped."""
         if not await self._write_all():
             return False
-        log_ = (self._kit.store.decode(event) async for event in self._kit.store.log(self.run))
+        own = self._kit.store.log(self.run, after=self._claimed.row.origin_at or 0)  # a fork undoes its own steps only
+        log_ = (self._kit.store.decode(event) async for event in own)
         steps = await undoable(log_)
         if not steps:
             return True

@@ -5,6 +5,7 @@ goes on if it did not come to that. Once it is closed, every verb raises Suspend
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -23,7 +24,7 @@ from limpet.engine.scopes import Scope
 from limpet.engine.tools import Tool
 from limpet.engine.turnstile import QUIET, Turnstile
 from limpet.errors import ConnectionLost, Divergence, HandedOff, LimpetError, StoreBusy, Suspended, UnscopedParallel
-from limpet.events import AnyBody, Payload, Wait
+from limpet.events import AnyBody, Effects, Payload, Wait
 from limpet.events import bodies as b
 from limpet.ids import Ids
 from limpet.journal import Journal
@@ -34,6 +35,8 @@ from limpet.stores import Store
 from limpet.stores.blobs import Blob
 
 __all__ = ["Execution", "Kit", "Perform", "Slot", "begin_thread", "here", "move_to", "on_strand", "strand"]
+
+log = logging.getLogger("limpet")
 
 T = TypeVar("T")
 E = TypeVar("E", bound=BaseException)
@@ -101,8 +104,7 @@ class Execution:
         self.run = journal.run
         self.replay = Replay(self.run, history)
         self.turnstile = Turnstile(record.end for record in history.records.values() if record.end is not None)
-        self.working = Working(AgentState())
-        """What the code has passed so far."""
+        self._working = Working(AgentState())
         self.patched = 0
         """Grows with every change of `working`."""
         self.deadline: int | None = None
@@ -132,11 +134,14 @@ class Execution:
         """Why the code cannot go on: it has diverged, the lease is lost, or the store fails."""
         self.changed: Callable[[], object] = lambda: None
         """Told whenever the one who attends to this run should look."""
+        self.coming_to: Callable[[int], object] | None = None
+        """Told the number of each step as the code comes to it, in the code's own call."""
         self._open = asyncio.Event()
         self._open.set()
         self._closed: Suspended | None = None
         self._never: list[asyncio.Future[None]] = []
         self._flags = list(history.flags)
+        self._overrides = list(memory.overrides)
         self._work, self._acting = _Work(self), _Acting(self)
 
     # Coming in
@@ -163,10 +168,16 @@ class Execution:
     def find(self, name: str, kind: type[object], asked: str = "") -> Record | None:
         """The record of a call; one that was another call stops the run."""
         try:
-            return self.replay.find(name, kind, asked)
+            record = self.replay.find(name, kind, asked)
         except Divergence as error:
             self.stop(error)
             raise
+        if record is None:
+            while self._overrides:  # whatever is left of what is shared, the code has come past it
+                self._override()
+        elif record.shared and self.replay.is_other(record, asked):
+            self.raise_flag(f"{name} is asked with other arguments", "it answers as it did before the fork")
+        return record
 
     async def check_new(self, name: str) -> None:
         """Stop the run before an effect that the log has no place for, once the code has come as far as it can."""
@@ -307,10 +318,21 @@ class Execution:
         try:
             if self.journal.has_much or (moment is not None and self.must_flush(moment)):
                 await self.flush()
+                await self.snapshot()
             await self.enter(ticket)
         except asyncio.CancelledError:
             self.turnstile.give_back(ticket)
             raise
+
+    async def snapshot(self) -> None:
+        """Cache the state, if that is due; it is but a cache: whatever goes wrong, the run goes on."""
+        if not self.journal.is_snapshot_due:
+            return
+        with self.work():
+            try:
+                await self.journal.snapshot()
+            except Exception:
+                log.exception("no snapshot of run %s was written", self.run)
 
     async def enter(self, end: int) -> None:
         """Return to the code when it is the turn of this end."""
@@ -323,13 +345,51 @@ class Execution:
 
     def begin_turn(self, loop: str) -> None:
         """The code enters a loop at its current turn, and knows what it knew at its start."""
-        self.working = Working(self.memory.states[loop])
+        self.know(Working(self.memory.states[loop]))
+        began = self.memory.turned[loop]
+        self._overrides = [each for each in self._overrides if each[0] > began]  # what came before is in there
+
+    # What the code knows
+
+    @property
+    def working(self) -> Working:
+        """What the code has passed so far; what a fork knows otherwise, when it has come through all that is shared."""
+        while self._overrides and not self.turnstile.has_before(self._overrides[0][0]):
+            self._override()
+        return self._working
+
+    def know(self, working: Working) -> None:
+        """What the code knows is this."""
+        self._working = working
         self.patched += 1
+
+    def learn(self, change: Callable[[Working], T]) -> T:
+        """The code learns something."""
+        self.patched += 1
+        return change(self._working)
+
+    def _override(self) -> None:
+        _, patch = self._overrides.pop(0)
+        self.learn(lambda working: working.apply(patch))
 
     def flag(self, flag: str) -> None:
         """The code sees a flag that a policy raised."""
-        self.working.flag(flag)
-        self.patched += 1
+        self.learn(lambda working: working.flag(flag))
+
+    def raise_flag(self, flag: str, detail: str) -> bool:
+        """Say once in the log what people should see; whether it was new."""
+        if flag in self.flagged or flag in self.journal.fold.working.freeze().risk_flags:
+            return False
+        self.flagged.add(flag)
+        self.journal.add(b.RiskFlagged(flag=flag, detail=detail))
+        self.flag(flag)
+        return True
+
+    @property
+    def effects(self) -> Effects:
+        """What becomes of effects here."""
+        assert self.memory.created is not None
+        return self.memory.created.effects
 
     async def unpack(self, payload: Payload | None) -> Any:
         """The value of a payload, wherever it is."""

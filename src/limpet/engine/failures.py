@@ -1,7 +1,8 @@
 """Exceptions as data: what is recorded of an error, and questions about it that are answered from the record alone.
 
 An exception is somebody else's code: its text, its facts and its attributes may fail, be endless or hold half a
-character. Whatever it does, recording it succeeds, because a failure that cannot be recorded would be lost.
+character. Whatever it does, recording it succeeds, because a failure that cannot be recorded would be lost. What looks
+like a secret, or is one, is taken out before anything is cut off: half of one is a secret still.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -10,6 +11,7 @@ from typing import TypeVar
 
 from limpet.errors import AgentFailed, LimpetError, StepFailed, is_named
 from limpet.events import Failure, Payload, canonical, inline
+from limpet.redaction import say, say_value
 
 __all__ = ["failure_of", "message_of", "was"]
 
@@ -19,6 +21,10 @@ MAX_TRACEBACK = 8_000
 MAX_PIECE = 2_000
 # Frames of one exception; more than the text has room for.
 MAX_FRAMES = 100
+# How much is looked through of a longer text: what is cut off from it would have been cut off anyway.
+MAX_SAID = 30_000
+# Stands between two pieces of a traceback while it is looked through.
+_BETWEEN = "\0"
 
 T = TypeVar("T")
 
@@ -42,7 +48,7 @@ def was(failure: Failure, kind: type[BaseException] | str) -> bool:
 
 def message_of(error: BaseException) -> str:
     """What the error says, within bounds, even if it cannot say it."""
-    return _attempt(lambda: _clean(_text(error)[:MAX_MESSAGE]), f"<{_qualified(type(error))} without readable text>")
+    return _attempt(lambda: _said(_text(error), MAX_MESSAGE), f"<{_qualified(type(error))} without readable text>")
 
 
 def _text(error: BaseException) -> str:
@@ -56,6 +62,11 @@ def _attempt(ask: Callable[[], T], otherwise: T) -> T:
         return ask()
     except BaseException:  # noqa: BLE001 - it may raise anything, and the failure must be recorded all the same
         return otherwise
+
+
+def _said(text: str, most: int) -> str:
+    """The beginning of a text, as it may be said."""
+    return say(_clean(text[:MAX_SAID]))[:most]
 
 
 def _clean(text: str) -> str:
@@ -94,7 +105,9 @@ def _facts(error: BaseException) -> dict[str, object]:
 
 def _payload(facts: Mapping[str, object]) -> Payload | None:
     return (
-        _attempt(lambda: inline({_clean(name): _plain(fact) for name, fact in facts.items()}), None) if facts else None
+        _attempt(lambda: inline(say_value({_clean(name): _plain(fact) for name, fact in facts.items()})), None)
+        if facts
+        else None
     )
 
 
@@ -107,14 +120,17 @@ def _plain(fact: object) -> object:
 
 
 def _shown(fact: object) -> str:
-    return _clean(repr(fact)[:MAX_MESSAGE])
+    return _said(repr(fact), MAX_MESSAGE)
 
 
 def _traceback(error: BaseException) -> str:
     """The end of the traceback: there is what happened."""
-    return _attempt(lambda: _clean("".join(_pieces(error))[-MAX_TRACEBACK:]), "")
+    return _attempt(lambda: "".join(_pieces(error))[-MAX_TRACEBACK:], "")
 
 
 def _pieces(error: BaseException) -> Iterator[str]:
-    for piece in TracebackException.from_exception(error, limit=-MAX_FRAMES).format():
+    """The traceback in pieces, none too long; looked through as a whole, since a secret may have several lines."""
+    told = TracebackException.from_exception(error, limit=-MAX_FRAMES).format()
+    whole = _BETWEEN.join(piece[:MAX_SAID] for piece in told)
+    for piece in say(_clean(whole[-10 * MAX_SAID :])).split(_BETWEEN):
         yield piece if len(piece) <= MAX_PIECE else f"{piece[:MAX_PIECE]}…\n"

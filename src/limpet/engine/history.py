@@ -50,6 +50,13 @@ class Record:
     """How often a person was asked what now."""
     since: int = 0
     """Of a call that a resume took back: the return that does not count any more."""
+    shared: bool = False
+    """It was made before this run branched off another: it answers, and nothing is refused because of it."""
+
+    @property
+    def number(self) -> int | None:
+        """Of a step."""
+        return self.opened.number if isinstance(self.opened, b.StepStarted) else None
 
     @property
     def asked(self) -> str:
@@ -142,6 +149,8 @@ class History:
                 self._open(event, body).end = event.seq
             case b.TurnStarted():
                 self._begin_turn(body)
+            case b.RunForked():
+                self.branch_off(body)
             case b.RequestExpired() if body.outcome == "escalated":
                 self.escalations.setdefault(body.request, []).append(body)
             case b.RequestExpired():
@@ -240,6 +249,42 @@ class History:
         for scope in [scope for scope in self._scopes if scope.startswith(path)]:
             for name in self._scopes.pop(scope):
                 self._forget(self.records.pop(name))
+
+    def branch_off(self, body: b.RunForked) -> None:
+        """What was under way at the cut is not part of what is shared; some results are others from here on."""
+        kept = [record for record in self.records.values() if self._is_shared(record)]
+        self.records, self._scopes = {}, {}
+        for record in kept:
+            record.shared = True
+            output = body.results.get(str(record.number))
+            if output is not None and record.number is not None:
+                record.settled = record.latest = b.StepCompleted(
+                    name=record.name, number=record.number, attempt=1, output=output
+                )
+            self.put(record)
+        self.last_number, self._failed, self.undoing = body.step, None, None
+
+    def _is_shared(self, record: Record) -> bool:
+        """Whether the code was told how a call ended; a word for a step counts with that step."""
+        if record.end is None:
+            return False
+        owner = self.records.get(record.name.rpartition("/")[0])
+        match record.opened:
+            case b.RequestOpened() if record.opened.kind != "ask":
+                return self._is_shared(owner) if owner is not None else self._is_refused(record)
+            case b.AgentCalled() if record.opened.mode == "notify":
+                return owner is not None and self._is_shared(owner)
+            case b.ValueRecorded() if owner is not None:
+                return self._is_shared(owner)
+            case _:
+                return True
+
+    def _is_refused(self, record: Record) -> bool:
+        """Whether a request ended without a yes, which the code was told."""
+        if not isinstance(record.settled, b.WaitEnded) or record.settled.how == "withdrawn":
+            return False
+        answer = self.commands.get(record.settled.event or 0)
+        return not isinstance(answer, b.RequestAnswered) or answer.decision == "rejected"
 
     def _forget(self, record: Record) -> None:
         if isinstance(record.settled, b.WaitEnded) and record.settled.event is not None:

@@ -8,9 +8,10 @@ from typing import Any
 
 import msgspec
 from msgspec import Raw, Struct
+from msgspec.structs import replace
 
 from limpet.engine.history import History, Record
-from limpet.events import VOCABULARY, AnyBody, Event, Payload
+from limpet.events import VOCABULARY, AnyBody, Event, Payload, StatePatch
 from limpet.events import bodies as b
 from limpet.events.values import encode
 from limpet.state import AgentState, Fold
@@ -37,6 +38,7 @@ class _Record(Struct, frozen=True, array_like=True):
     resolutions: int
     escalations: int = 0
     since: int = 0
+    shared: bool = False
 
 
 class _Memory(Struct, frozen=True):
@@ -55,6 +57,8 @@ class _Memory(Struct, frozen=True):
     last_child: int
     undoing: _Body | None
     artifacts: dict[str, Payload]
+    overrides: list[tuple[int, StatePatch]] = []
+    turned: dict[str, int] = {}
 
 
 class Memory:
@@ -69,6 +73,10 @@ class Memory:
         """What the run's artifacts hold, by their ids."""
         self.last = self.lay_since = 0
         """When the last event was, and the last one before the claim."""
+        self.overrides: list[tuple[int, StatePatch]] = []
+        """Of a fork, and of what it branched off: what the agent knows otherwise from an event on."""
+        self.turned: dict[str, int] = {}
+        """Where the current turn of each loop began."""
 
     def learn(self, event: Event, body: AnyBody, fold: Fold) -> None:
         """Take in the next event."""
@@ -81,10 +89,32 @@ class Memory:
             inner = f"{body.loop}/"
             self.states = {loop: state for loop, state in self.states.items() if not loop.startswith(inner)}
             self.states[body.loop] = fold.working.freeze()
+            self.turned[body.loop] = event.seq
         elif isinstance(body, b.ArtifactStored):
             self.artifacts[body.artifact_id] = body.content
         elif isinstance(body, b.RunCreated):
             self.created, self.artifacts = body, dict(body.artifacts)
+        elif isinstance(body, b.RunForked):
+            self._branch_off(event, body)
+
+    def _branch_off(self, event: Event, body: b.RunForked) -> None:
+        """A fork was created like the run that it branched off, but for what it says itself; nobody called it."""
+        assert self.created is not None
+        self.created = replace(
+            self.created,
+            agent_version=body.agent_version or self.created.agent_version,
+            input=body.input or self.created.input,
+            user=body.user or self.created.user,
+            session=body.session or self.created.session,
+            conversation=body.conversation or self.created.conversation,
+            labels=body.labels or self.created.labels,
+            parent=None,
+            deadline=body.deadline,
+            exclusive=body.exclusive,
+            effects=body.effects,
+        )
+        if body.patch is not None:
+            self.overrides.append((event.seq, body.patch))
 
     def dump(self) -> bytes | None:
         """As a snapshot keeps it; nothing where that would save nothing, because there are no turns."""
@@ -108,6 +138,8 @@ class Memory:
                 last_child=history.last_child,
                 undoing=None if history.undoing is None else _dump(history.undoing),
                 artifacts=self.artifacts,
+                overrides=self.overrides,
+                turned={loop: seq for loop, seq in self.turned.items() if loop in self.states},
             )
         )
 
@@ -120,6 +152,7 @@ class Memory:
         self.created = _load(kept.created)
         self.last, self.lay_since, self.states = kept.last, kept.lay_since, kept.states
         self.artifacts = kept.artifacts
+        self.overrides, self.turned = kept.overrides, kept.turned
         history = self.history
         for record in kept.records:
             history.put(_load_record(record))
@@ -144,7 +177,7 @@ def _load(stored: _Body) -> Any:
 def _dump_record(record: Record) -> _Record:
     settled = None if record.settled is None else _dump(record.settled)
     latest = None if record.latest is None else _dump(record.latest)
-    counts = (record.resolutions, record.escalations, record.since)
+    counts = (record.resolutions, record.escalations, record.since, record.shared)
     return _Record(_dump(record.opened), record.seq, record.time, record.left, record.end, settled, latest, *counts)
 
 
@@ -152,5 +185,5 @@ def _load_record(stored: _Record) -> Record:
     opened: Any = _load(stored.opened)
     settled = None if stored.settled is None else _load(stored.settled)
     latest = None if stored.latest is None else _load(stored.latest)
-    counts = (stored.resolutions, stored.escalations, stored.since)
+    counts = (stored.resolutions, stored.escalations, stored.since, stored.shared)
     return Record(opened.name, opened, stored.seq, stored.time, stored.left, stored.end, settled, latest, *counts)

@@ -59,12 +59,14 @@ class Permits:
     async def permit(self, tool: Tool[..., Any, Any], name: str, number: int, args: dict[str, Any]) -> Permit:
         """The grant that a new step uses, if it needs one, and its arguments, perhaps edited by a person."""
         await self.afford(name, number, tool.traits.most)
-        if tool.traits.risk is None:
+        is_effect, effects = tool.traits.effect != "none", self._x.effects
+        always = is_effect and effects == "ask"
+        if (tool.traits.risk is None and not always) or (is_effect and effects == "stub"):
             return Permit(None, args)
         fold, heard = self._x.journal.fold, self._x.journal.heard
         constraints, approvals = fold.working.constraints, self._x.agent.rules.approvals
         found = risk.decide(
-            tool.traits.risk, tool.name, approvals=approvals, constraints=constraints, grants=fold.grants
+            tool.traits.risk, tool.name, approvals=approvals, constraints=constraints, grants=fold.grants, always=always
         )
         if isinstance(found, risk.Free) and f"{name}/approval#1" not in self._x.history.records:
             return Permit(found.grant, args, heard if found.grant is not None else None)
@@ -248,13 +250,9 @@ class Permits:
 
     def _flag(self, pressure: tuple[str, ...]) -> bool:
         """Raise the flags of limits that are near; whether one of them is new."""
-        raised = set(self._x.journal.fold.working.freeze().risk_flags) | self._x.flagged
-        fresh = [flag for limit in pressure if (flag := f"budget pressure: {limit}") not in raised]
-        for flag in fresh:
-            self._x.flagged.add(flag)
-            self._x.journal.add(b.RiskFlagged(flag=flag, detail="80 % of this limit are used up"))
-            self._x.flag(flag)
-        return bool(fresh)
+        detail = "80 % of this limit are used up"
+        raised = [self._x.raise_flag(f"budget pressure: {limit}", detail) for limit in pressure]
+        return any(raised)
 
     # Whoever is asked instead of a failure
 

@@ -28,7 +28,7 @@ class Replay:
         self._history = history
         self._unasked: dict[str, dict[str, Record]] = {}
         for record in history.records.values():
-            if record.has_effect:
+            if record.has_effect and not record.shared:
                 self._unasked.setdefault(scope_of(record.name), {})[record.name] = record
 
     def find(self, name: str, kind: type[object], asked: str = "") -> Record | None:
@@ -43,9 +43,13 @@ class Replay:
         if not isinstance(record.opened, kind):
             raise self._divergence(name, f"it is recorded as {type(record.opened).__name__}")
         runs_again = record.settled is None and not record.has_effect
-        if asked and record.asked and asked != record.asked and not runs_again:
+        if self.is_other(record, asked) and not runs_again and not record.shared:
             raise self._divergence(name, "it is recorded with other arguments")
         return record
+
+    def is_other(self, record: Record, asked: str) -> bool:
+        """Whether a call is recorded with other arguments."""
+        return bool(asked and record.asked and asked != record.asked)
 
     def new_number(self) -> int:
         """The number of a step that is not recorded."""

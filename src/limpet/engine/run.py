@@ -4,7 +4,6 @@ Every verb is a plain function that takes its identity at the call and returns a
 `gather(run.step(a), run.call(b))` is the same in every execution.
 """
 
-import logging
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime, timedelta
@@ -41,7 +40,6 @@ C = TypeVar("C", bound=str)
 In = TypeVar("In")
 Out = TypeVar("Out")
 S = TypeVar("S", default=dict[str, Any])
-log = logging.getLogger("limpet")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _UNDECLARED = shape(Any)
 
@@ -77,8 +75,9 @@ class Run(Generic[S]):
     @property
     def state(self) -> State[S]:
         """What the agent knows, as far as the code has come."""
+        working = self._x.working
         if self._seen is None or self._seen[0] != self._x.patched:
-            self._seen = (self._x.patched, State(self._x.working.freeze(), self._x.agent.data_shape))
+            self._seen = (self._x.patched, State(working.freeze(), self._x.agent.data_shape))
         return self._seen[1]
 
     def __repr__(self) -> str:
@@ -89,6 +88,8 @@ class Run(Generic[S]):
     def step(self, tool: Tool[P, T, R], /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
         """Do something once, and know its result for ever."""
         step, record = self._steps.find(tool, args, kwargs)
+        if self._x.coming_to is not None:
+            self._x.coming_to(step.number)
         return self._steps.run(step, record)
 
     @overload
@@ -273,7 +274,8 @@ class Run(Generic[S]):
         )
         name = self._x.take("patch")
         record = self._x.find(name, b.StatePatched)
-        patch = change.patch(self._x.agent.data_shape, None) if record is None else None
+        redaction = self._x.kit.store.redaction
+        patch = change.patch(self._x.agent.data_shape, None, redaction) if record is None else None
         return self._patch(name, record, patch)
 
     async def _patch(self, name: str, record: Record | None, patch: StatePatch | None) -> None:
@@ -287,8 +289,7 @@ class Run(Generic[S]):
         else:
             assert patch is not None
             await x.finish(x.settle(b.StatePatched(name=name, patch=patch)), "patch_returns")
-        x.working.apply(patch)
-        x.patched += 1
+        x.learn(lambda working: working.apply(patch))
 
     def decide(
         self, question: str, /, *, choose: T, over: Sequence[T], because: str, confidence: float | None = None
@@ -296,14 +297,16 @@ class Run(Generic[S]):
         """Choose at a branch, and say from what and why; the first choice stands."""
         if choose not in over:
             raise InvalidValue(path="choose", reason=f"{choose!r} is none of the options")
-        options, chosen = [_UNDECLARED.dump(each) for each in over], _UNDECLARED.dump(choose)
+        redaction = self._x.kit.store.redaction
+        options = [redaction.value(_UNDECLARED.dump(each)) for each in over]
+        chosen = redaction.value(_UNDECLARED.dump(choose))
         name = self._x.take("decide")
         body = b.DecisionMade(
             name=name,
-            question=question,
+            question=redaction.text(question),
             chosen=inline(chosen),
             options=inline(options),
-            because=because,
+            because=redaction.text(because),
             confidence=confidence,
         )
         return self._decide(body, self._x.find(name, b.DecisionMade), list(zip(options, over, strict=True)))
@@ -483,11 +486,4 @@ class Turns(AsyncIterator[Turn]):
         with x.work():
             if x.must_flush("turn_ends"):
                 await x.flush()
-            await self._snapshot()
-
-    async def _snapshot(self) -> None:
-        """It is but a cache: whatever goes wrong, the run goes on."""
-        try:
-            await self._x.journal.snapshot_if_due()
-        except Exception:
-            log.exception("no snapshot of run %s was written", self._x.run)
+            await x.snapshot()

@@ -2,20 +2,23 @@
 
 msgspec does what it can: plain types, dataclasses, TypedDicts, its own structs, dates. pydantic does its own models; it
 takes long to import, so this module alone imports it, when a declared type needs it. What is declared nowhere must be
-plain JSON, and comes back as it is: the strict walk of `canonical` refuses the rest.
+plain JSON, and comes back as it is: the strict walk of `canonical` refuses the rest. A secret, ours or pydantic's, is a
+mark in JSON, and comes back without what it holds.
 """
 
 import dataclasses
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import lru_cache, partial
 from inspect import Parameter
-from typing import Any, get_args, get_type_hints, is_typeddict
+from types import NoneType, UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 import msgspec
 
 from limpet.engine.schema import faults
-from limpet.errors import InvalidValue
+from limpet.errors import DefinitionError, InvalidValue
 from limpet.events import canonical
+from limpet.secret import MARK, SCHEMA, Secret, hidden, is_secret
 
 __all__ = ["Shape", "shape"]
 
@@ -24,6 +27,8 @@ _NOT_JSON = (bytes, bytearray, memoryview)
 _UNDECLARED = (Any, object, Parameter.empty)
 # As they are, they are JSON.
 _PLAIN = (str, int, float, bool, type(None))
+# What pydantic shows of its own secrets.
+_STARS = "*" * 10
 
 
 class Shape:
@@ -48,7 +53,7 @@ class Shape:
         except InvalidValue:
             raise
         except Exception as error:  # msgspec's and pydantic's own, and whatever a user's model raises
-            raise InvalidValue(path="$", reason=_first_line(error)) from error
+            raise InvalidValue(path="$", reason=_reason(error)) from error
 
     def load(self, plain: Any) -> Any:
         """The value of the declared type; raises InvalidValue for what is not one."""
@@ -57,11 +62,11 @@ class Shape:
         try:
             if self._adapter is not None:  # as JSON, where a date is text but a number is not
                 return self._adapter.validate_json(canonical(plain), strict=True, by_alias=True, by_name=True)
-            return msgspec.convert(plain, self._hint, strict=True, str_keys=True)
+            return msgspec.convert(plain, self._hint, strict=True, str_keys=True, dec_hook=_from_json)
         except InvalidValue:
             raise
         except Exception as error:  # msgspec's and pydantic's own, and whatever a user's model raises
-            raise InvalidValue(path="$", reason=_first_line(error)) from error
+            raise InvalidValue(path="$", reason=_reason(error)) from error
 
     def faults(self, plain: Any) -> tuple[str, ...]:
         """Everything that is wrong with a value that does not load, each with its path."""
@@ -79,15 +84,22 @@ class Shape:
         if self._adapter is not None:
             found: dict[str, Any] = self._adapter.json_schema(by_alias=False)
             return found
-        return msgspec.json.schema(self._hint)
+        try:
+            return msgspec.json.schema(self._hint, schema_hook=_schema_of)
+        except TypeError as error:
+            if "Secret" not in str(error):
+                raise
+            reason = "a secret that is a default stands in the code: use a default factory"
+            raise DefinitionError(what=f"{self._hint}", reason=reason) from error
 
     def _plain(self, value: object) -> Any:
         if self._adapter is not None:
-            return self._adapter.dump_python(value, mode="json", by_alias=False, warnings="error")
+            dump = partial(self._adapter.dump_python, value, by_alias=False, warnings="error")
+            return _marked(dump(mode="json"), dump)
         if self._hint in _UNDECLARED and not _is_record(value):
-            return value
+            return hidden(value)
         plain = msgspec.to_builtins(
-            value, builtin_types=_NOT_JSON, str_keys=True, enc_hook=_model_as_json, order="deterministic"
+            value, builtin_types=_NOT_JSON, str_keys=True, enc_hook=_as_json, order="deterministic"
         )
         return _as_lists(plain)
 
@@ -112,8 +124,8 @@ def _adapter(hint: Any) -> Any:
 
 
 def _has_model(hint: Any, seen: frozenset[Any] = frozenset()) -> bool:
-    """Whether a pydantic model is somewhere in an annotation."""
-    if _is_model(hint):
+    """Whether something that only pydantic knows is somewhere in an annotation."""
+    if _is_model(hint) or _is_pydantics(hint) or _is_choice(hint):
         return True
     if isinstance(hint, type) and hint not in seen and _has_fields(hint):
         return any(_has_model(each, seen | {hint}) for each in get_type_hints(hint).values())
@@ -127,6 +139,17 @@ def _has_fields(hint: type) -> bool:
 
 def _is_model(hint: Any) -> bool:
     return isinstance(hint, type) and hasattr(hint, "__pydantic_validator__")
+
+
+def _is_pydantics(hint: Any) -> bool:
+    """Whether it is one of pydantic's own types, such as its secrets."""
+    return isinstance(hint, type) and hint.__module__.partition(".")[0] == "pydantic"
+
+
+def _is_choice(hint: Any) -> bool:
+    """Whether it is a secret or something else, which msgspec cannot tell apart."""
+    kinds = [each for each in get_args(hint) if each is not NoneType] if get_origin(hint) in (Union, UnionType) else []
+    return len(kinds) > 1 and any(is_secret(each) for each in kinds)
 
 
 def _is_record(value: object) -> bool:
@@ -144,10 +167,41 @@ def _as_lists(value: Any) -> Any:
     return value
 
 
-def _model_as_json(value: Any) -> Any:
+def _as_json(value: Any) -> Any:
+    """What msgspec does not know: our secrets, and pydantic's models."""
+    if isinstance(value, Secret):
+        return MARK
     if _is_model(type(value)):
-        return value.model_dump(mode="json", warnings="error")
+        dump = partial(value.model_dump, warnings="error")
+        return _marked(dump(mode="json"), dump)
     raise InvalidValue(path="$", reason=f"{type(value).__module__}.{type(value).__qualname__} is not a JSON type")
+
+
+def _from_json(kind: Any, value: Any) -> Any:
+    if is_secret(kind):
+        return Secret.loaded(value)
+    raise InvalidValue(path="$", reason=f"{getattr(kind, '__qualname__', kind)} cannot be made from JSON")
+
+
+def _schema_of(kind: Any) -> dict[str, Any]:
+    if is_secret(kind):
+        return dict(SCHEMA)
+    raise NotImplementedError
+
+
+def _marked(plain: Any, dump: Callable[..., Any]) -> Any:
+    """What pydantic dumped, with our mark for its secrets, too: its stars would come back as a value."""
+    return _with_marks(plain, dump(mode="python")) if _STARS.encode() in msgspec.json.encode(plain) else plain
+
+
+def _with_marks(plain: Any, value: Any) -> Any:
+    if plain == _STARS and _is_pydantics(type(value)):
+        return MARK
+    if isinstance(plain, dict) and isinstance(value, Mapping) and len(plain) == len(value):
+        return {key: _with_marks(*each) for key, *each in zip(plain, plain.values(), value.values(), strict=True)}
+    if isinstance(plain, list) and isinstance(value, Collection) and len(plain) == len(value):
+        return [_with_marks(*each) for each in zip(plain, value, strict=True)]
+    return plain
 
 
 def _each(error: Any) -> list[str]:
@@ -161,5 +215,7 @@ def _path(place: Sequence[str | int]) -> str:
     return "$" + "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in place)
 
 
-def _first_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:500] or type(error).__name__
+def _reason(error: BaseException) -> str:
+    """In one line, without what was given: pydantic would repeat it."""
+    text = "; ".join(_each(error)) or str(error)
+    return " ".join(text.split())[:500] or type(error).__name__

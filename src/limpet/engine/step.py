@@ -1,11 +1,11 @@
 """A step, as the code asks for it, and where it may be."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
 from limpet.engine.call import Call
-from limpet.engine.tools import Tool
+from limpet.engine.tools import Live, Tool
 from limpet.events import Payload
 from limpet.events import bodies as b
 from limpet.stores.blobs import Blob
@@ -46,7 +46,13 @@ class Step:
     attempt: int = 0
     """The last one that was begun here."""
     call: Call | None = None
+    live: Mapping[str, Live] = field(default_factory=dict)
+    """Arguments that the log does not hold as the code gave them."""
 
     def place(self, attempt: int) -> Place:
         """What an event about an attempt begins with."""
         return {"name": self.name, "number": self.number, "attempt": attempt}
+
+    def bound(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Its arguments as the function takes them."""
+        return self.tool.unbind(self.args, self.live)

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Any, TypeVar
 
+from msgspec.structs import replace
+
 from limpet.engine.attempts import Reports, TimedOut, within
 from limpet.engine.call import Call
 from limpet.engine.execution import SECOND, Execution
@@ -16,6 +18,7 @@ from limpet.engine.failures import failure_of
 from limpet.engine.failures import was as failure_was
 from limpet.engine.history import Record
 from limpet.engine.permits import Permits
+from limpet.engine.samples import Samples
 from limpet.engine.step import Latest, Step
 from limpet.engine.tools import Tool, check_tool, idempotency_key
 from limpet.engine.unknowns import Unknowns
@@ -26,6 +29,7 @@ from limpet.errors import (
     DeadlineExceeded,
     InvalidValue,
     LeaseLost,
+    NotStubbed,
     OutcomeUnknown,
     OutputUnavailable,
     StepFailed,
@@ -35,9 +39,13 @@ from limpet.errors import (
 from limpet.events import AnyBody, Failure, canonical
 from limpet.events import bodies as b
 from limpet.policy import deadline
+from limpet.secret import MARK
 from limpet.stores.blobs import Blob
 
 __all__ = ["Step", "Steps"]
+
+# How a secret looks in encoded arguments.
+MARKED = MARK.encode()
 
 
 Note = TypeVar("Note", b.StepFailed, b.StepUnknown, b.StepResolved, b.StepCompleted)
@@ -51,13 +59,15 @@ class Steps:
         self._waits = waits
         self.permits = Permits(execution, waits)
         self._unknowns = Unknowns(execution, waits, self.permits)
+        self._samples = Samples(execution)
 
     def find(
         self, tool: Tool[..., Any, Any], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[Step, Record | None]:
         """The step that the code asks for now: its identity and its number are taken at the call."""
         check_tool(tool)
-        bound = tool.bind(args, kwargs)
+        redaction = self._x.kit.store.redaction
+        bound = tool.bind(args, kwargs, redaction)
         encoded = canonical(bound)
         asked = sha256(encoded).hexdigest()
         name = self._x.take(tool.step_name)
@@ -65,7 +75,10 @@ class Steps:
         number = self.permits.number_of(name)
         if record is not None and isinstance(record.opened, b.StepStarted):
             number = record.opened.number
-        return Step(tool, name, number or self._x.replay.new_number(), bound, asked, encoded), record
+        step = Step(tool, name, number or self._x.replay.new_number(), bound, asked, encoded)
+        if redaction.is_on or tool.has_secret_default or MARKED in encoded:
+            step.live = tool.live(args, kwargs, redaction)
+        return step, record
 
     async def run(self, step: Step, record: Record | None) -> Any:
         """The result, recorded or now; raises StepFailed or what it is a kind of."""
@@ -192,6 +205,8 @@ class Steps:
         step.is_afforded = False
         await x.admit()
         with x.work():
+            if step.tool.traits.effect != "none" and x.effects == "stub":
+                return await self._make_up(step, attempt)
             if step.tool.traits.effect == "transaction" and not x.kit.perform.is_stubbed(step.tool):
                 return await self._transact(step, attempt)
             if not await self._begin(step, attempt):
@@ -202,6 +217,19 @@ class Steps:
             if isinstance(body, b.StepFailed) and not body.is_final and x.must_flush("step_returns"):
                 await x.flush()
             return body
+
+    async def _make_up(self, step: Step, attempt: int) -> Latest:
+        """Do nothing, and say what it would have given, in a fork that only tries."""
+        x = self._x
+        x.journal.add(replace(self._started(step, attempt), stubbed=True), blobs=step.blobs)
+        try:
+            output = await self._samples.result(step)
+        except NotStubbed as error:
+            return self._note(b.StepFailed(**step.place(attempt), failure=failure_of(error)))
+        packed, blobs = x.kit.store.pack(output)
+        body = b.StepCompleted(**step.place(attempt), output=packed)
+        x.journal.add(body, blobs=blobs)
+        return body
 
     async def _begin(self, step: Step, attempt: int) -> bool:
         """Put the beginning of an attempt into the log; not if a standing permission may be revoked by now."""
@@ -239,6 +267,7 @@ class Steps:
         """Call the function, and put what came of it into the log."""
         x, reports = self._x, Reports(self._x, step.number, attempt)
         call = step.call = reports.call = Call(step.key, attempt, sends=step.key, told=reports.told)
+        call.redaction = x.kit.store.redaction
         if not step.tool.is_async:
             call.late = asyncio.get_running_loop().create_future()
         with x.acting():
@@ -279,8 +308,7 @@ class Steps:
     async def _perform(self, step: Step, call: Call) -> Any:
         """Call the function, within its time and the run's."""
         x = self._x
-        args = step.tool.unbind(step.args)
-        work = x.kit.perform(step.tool, step.tool.fn, args, call)
+        work = x.kit.perform(step.tool, step.tool.fn, step.bound(), call)
         until = None if x.deadline is None else max(x.deadline - x.kit.now(), 1)
         timeout = deadline.wake(step.tool.traits.timeout, until)
         return await work if timeout is None else await within(x, work, timeout)
@@ -349,7 +377,7 @@ class Steps:
 
         def work(connection: Any) -> tuple[Sequence[AnyBody], Sequence[Blob]]:
             call.transaction = connection
-            output = x.kit.perform.directly(step.tool, step.tool.unbind(step.args), call)
+            output = x.kit.perform.directly(step.tool, step.bound(), call)
             packed, blobs = x.kit.store.pack(step.tool.plain_result(output))
             completed = b.StepCompleted(
                 name=step.name, number=step.number, attempt=attempt, output=packed, spent=call.total

@@ -8,7 +8,8 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, update_wrapper
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast, get_type_hints, overload
+from types import MappingProxyType
+from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, Protocol, TypeVar, cast, get_type_hints, overload
 
 from limpet.clock import Duration, microseconds
 from limpet.engine.place import is_in_agent
@@ -17,8 +18,10 @@ from limpet.engine.traits import EFFECTS, Effect, Traits
 from limpet.errors import DefinitionError, NotDurable
 from limpet.events import Spent
 from limpet.policy.retry import Retry
+from limpet.redaction import NOTHING, Redaction
+from limpet.secret import MARK
 
-__all__ = ["Done", "Tool", "check_tool", "find_tool", "idempotency_key", "registered_tools", "tool"]
+__all__ = ["Done", "Live", "Tool", "check_tool", "find_tool", "idempotency_key", "registered_tools", "tool"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -34,6 +37,14 @@ class Done(Generic[T]):
 
     def __init__(self, result: T) -> None:
         self.result = result
+
+
+class Live(NamedTuple):
+    """An argument that the log does not hold as the code gave it."""
+
+    recorded: Any
+    value: Any
+    """The very object that the code gave."""
 
 
 @dataclass
@@ -137,12 +148,27 @@ class Tool(Generic[P, T_co, R_co]):
         hints = get_type_hints(self.fn)
         return {name: shape(hints.get(name, Any)) for name in (*self._signature.parameters, "return")}
 
-    def bind(self, args: Sequence[object], kwargs: Mapping[str, object]) -> dict[str, Any]:
+    def bind(
+        self, args: Sequence[object], kwargs: Mapping[str, object], redaction: Redaction = NOTHING
+    ) -> dict[str, Any]:
         """The arguments as JSON by their names, less those that are as by default: a new default changes nothing."""
         plain = self._plain if self._plain_names is None else self._plain_alone
         given = {name: plain(name, value) for name, value in self._bound(args, kwargs).items()}
         defaults = self._defaults
-        return {name: value for name, value in given.items() if name not in defaults or value != defaults[name]}
+        told = {name: value for name, value in given.items() if name not in defaults or value != defaults[name]}
+        return {name: redaction.value(value) for name, value in told.items()} if redaction.is_on else told
+
+    def live(
+        self, args: Sequence[object], kwargs: Mapping[str, object], redaction: Redaction = NOTHING
+    ) -> dict[str, Live]:
+        """The arguments that are not recorded as they are: with a secret in them, or with what looks like one."""
+        found: dict[str, Live] = {}
+        for name, value in self._bound(args, kwargs).items():
+            plain = self._plain(name, value)
+            recorded = redaction.value(plain)
+            if recorded != plain or _has_mark(plain):
+                found[name] = Live(recorded, value)
+        return found
 
     def _bound(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Mapping[str, Any]:
         """The arguments by their names; written out for plain signatures, because `inspect` takes its time."""
@@ -158,13 +184,19 @@ class Tool(Generic[P, T_co, R_co]):
         except TypeError as error:
             raise TypeError(f"{self.name}: {error}") from None
 
-    def unbind(self, given: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """How the function is called with arguments that were bound, and perhaps edited since."""
-        if self._plain_names is not None and self._required <= given.keys() <= self._known:
+    def unbind(
+        self, given: Mapping[str, Any], live: Mapping[str, Live] = MappingProxyType({})
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """How the function is called with arguments that were bound, and perhaps edited since.
+
+        What the log does not hold comes from the code itself, unless somebody put something else there.
+        """
+        if not live and self._plain_names is not None and self._required <= given.keys() <= self._known:
             return (), {name: self._shapes[name].load(value) for name, value in given.items()}
+        real = {name: each.value for name, each in live.items() if given.get(name, each.recorded) == each.recorded}
         bound = self._signature.bind_partial()
-        for name, value in given.items():
-            bound.arguments[name] = self._load(name, value)
+        bound.arguments.update({name: self._load(name, value) for name, value in given.items() if name not in real})
+        bound.arguments.update(real)
         return bound.args, bound.kwargs
 
     def plain_result(self, value: object) -> Any:
@@ -197,6 +229,11 @@ class Tool(Generic[P, T_co, R_co]):
         """What parameters are by default, as JSON."""
         given = self._known - self._required
         return {name: self._plain(name, self._signature.parameters[name].default) for name in given}
+
+    @cached_property
+    def has_secret_default(self) -> bool:
+        """Whether a secret that is given may look like the default."""
+        return any(_has_mark(each) for each in self._defaults.values())
 
     def _plain_alone(self, name: str, value: Any) -> Any:
         return self._shapes[name].plain(value)
@@ -301,6 +338,13 @@ def _register(made: Tool[..., Any, Any]) -> None:
         other = ".".join(_origin(before.fn))
         raise DefinitionError(what=made.name, reason=f"{other} is a tool of that name already; give one of them name=")
     _tools[made.name] = made
+
+
+def _has_mark(plain: Any) -> bool:
+    """Whether a secret is somewhere in some JSON."""
+    if isinstance(plain, dict):
+        return any(map(_has_mark, plain)) or any(map(_has_mark, plain.values()))
+    return any(map(_has_mark, plain)) if isinstance(plain, list) else plain == MARK
 
 
 def _origin(fn: Callable[..., Any]) -> tuple[str, str]:

@@ -35,6 +35,10 @@ class Turnstile:
         """Whether recorded ends are left that may still be asked for."""
         return bool(self._left)
 
+    def has_before(self, seq: int) -> bool:
+        """Whether a recorded end is left from before a place in the log."""
+        return bool(self._left) and self._left[-1] < seq
+
     @property
     def is_busy(self) -> bool:
         """Whether somebody is about to return."""

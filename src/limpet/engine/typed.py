@@ -13,6 +13,8 @@ from typing_extensions import TypeVar
 from limpet.engine.shapes import Shape
 from limpet.errors import InvalidValue
 from limpet.events import Artifact, Fact, PlanItem, StatePatch, canonical
+from limpet.redaction import NOTHING, Redaction
+from limpet.secret import hidden
 from limpet.state import AgentState
 
 __all__ = ["Change", "State"]
@@ -86,23 +88,23 @@ class Change:
     data: Any = msgspec.UNSET
     source: str | None = None
 
-    def patch(self, shape: Shape, step: int | None) -> StatePatch:
+    def patch(self, shape: Shape, step: int | None, redaction: Redaction = NOTHING) -> StatePatch:
         """The same as it is stored."""
         more: dict[str, Any] = {}
         if self.goal is not None:
-            more["goal"] = self.goal
+            more["goal"] = redaction.text(self.goal)
         if self.plan is not None:
-            more["plan"] = tuple(PlanItem(item=item) for item in self.plan)
+            more["plan"] = tuple(PlanItem(item=item) for item in redaction.texts(self.plan))
         if not isinstance(self.data, UnsetType):
-            more["data"] = Raw(canonical(shape.dump(self.data)))
+            more["data"] = Raw(canonical(redaction.value(shape.dump(self.data))))
         facts = tuple(
-            Fact(key=key, value=Raw(canonical(value)), source=self.source or "", step=step)
-            for key, value in (self.facts or {}).items()
+            Fact(key=key, value=Raw(canonical(value)), source=redaction.text(self.source or ""), step=step)
+            for key, value in redaction.value(hidden(dict(self.facts or {}))).items()
         )
         return StatePatch(
             facts=facts,
-            questions=tuple(self.questions),
-            answered=dict(self.answered or {}),
-            flags=tuple(self.flags),
+            questions=redaction.texts(self.questions),
+            answered=redaction.value(dict(self.answered or {})),
+            flags=redaction.texts(self.flags),
             **more,
         )

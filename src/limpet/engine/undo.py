@@ -21,7 +21,6 @@ from limpet.policy.retry import Again, Attempt, Retry, decide
 __all__ = ["Undo", "undoable"]
 
 PATIENCE = Retry(3)
-CHOICES = ("retry", "skip")
 
 
 @dataclass
@@ -58,7 +57,7 @@ async def undoable(log: AsyncIterator[AnyBody]) -> list[Done]:
 def _learn(steps: dict[int, Done], body: AnyBody) -> None:  # noqa: C901 - one match
     match body:
         case b.StepStarted():
-            if body.effect != "none":
+            if body.effect != "none" and not body.stubbed:
                 before = steps.get(body.number)
                 output, maybe = (before.output, before.maybe) if before is not None else (None, False)
                 steps[body.number] = Done(body, output, maybe=maybe)
@@ -128,6 +127,10 @@ class Undo:
     async def _undo(self, step: Done, tool: Tool[..., Any, Any]) -> None:
         x, number, attempt = self._x, step.started.number, max(step.attempts, 1)
         failure = step.failure  # of the last attempt: what follows was not known yet
+        if x.effects == "ask" and not await self._may(tool, step):
+            reason = "a person said to leave it"
+            x.journal.add(b.CompensationSkipped(number=number, reason=reason, because=self._first()))
+            return
         while True:
             if failure is None:
                 await x.admit()
@@ -140,7 +143,7 @@ class Undo:
             again = decide(retry, Attempt(number=attempt, error=Exception(), permanent=not is_retried), x.chance())
             if isinstance(again, Again):
                 await self._waits.pause(f"undo/{number}", x.kit.now() + again.after)
-            elif not await self._ask(tool, number, attempt, failure):
+            elif not await self._again(tool, number, attempt, failure):
                 x.journal.add(b.CompensationSkipped(number=number, reason="a person said to leave it"))
                 return
             attempt, failure = attempt + 1, None
@@ -163,21 +166,35 @@ class Undo:
         await x.append(b.CompensationCompleted(number=number, attempt=attempt))
         return None
 
-    async def _ask(self, tool: Tool[..., Any, Any], number: int, attempt: int, failure: Failure) -> bool:
+    async def _may(self, tool: Tool[..., Any, Any], step: Done) -> bool:
+        """Whether it may be undone, in a fork that does nothing without a yes; once begun, it goes on."""
+        number = step.started.number
+        question = f"May {tool.name} (step {number}) be undone?"
+        return bool(step.attempts) or await self._ask(
+            tool, number, f"undo/{number}/approval#1", question, ("undo", "skip")
+        )
+
+    async def _again(self, tool: Tool[..., Any, Any], number: int, attempt: int, failure: Failure) -> bool:
         """Whether a person wants it tried again."""
-        x, name = self._x, f"undo/{number}/request#{attempt}"
-        approvals = x.agent.rules.approvals
+        question = f"Undoing {tool.name} (step {number}) failed: {failure.message}. What now?"
+        return await self._ask(tool, number, f"undo/{number}/request#{attempt}", question, ("retry", "skip"))
+
+    async def _ask(
+        self, tool: Tool[..., Any, Any], number: int, name: str, question: str, choices: tuple[str, str]
+    ) -> bool:
+        """Whether a person approves, or chooses the first."""
+        x, approvals = self._x, self._x.agent.rules.approvals
         opened = b.RequestOpened(
             request=x.kit.ids.new(),
             name=name,
             kind="compensation",
-            question=f"Undoing {tool.name} (step {number}) failed: {failure.message}. What now?",
+            question=question,
             to=approvals.to if approvals is not None else ("anyone",),
-            options=x.kit.store.pack(list(CHOICES))[0],
+            options=x.kit.store.pack(list(choices))[0],
             number=number,
             tool=tool.name,
         )
         decided = await self._waits.request(x.find(name, b.RequestOpened), opened)
         if decided.answer is None or decided.answer.decision == "rejected":
             return False
-        return decided.answer.decision == "approved" or await x.unpack(decided.answer.answer) == "retry"
+        return decided.answer.decision == "approved" or await x.unpack(decided.answer.answer) == choices[0]

@@ -100,7 +100,7 @@ class Unknowns:
             await x.flush()
             call = Call(step.key, unknown.attempt)
             try:
-                work = x.kit.perform(step.tool, verify, step.tool.unbind(step.args), call)
+                work = x.kit.perform(step.tool, verify, step.bound(), call)
                 found = await within(x, work, step.tool.traits.timeout or VERIFY_WITHIN)
                 if isinstance(found, Done):
                     output, blobs = x.kit.store.pack(step.tool.plain_result(found.result))

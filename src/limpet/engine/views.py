@@ -30,6 +30,8 @@ class RunInfo:
     user: str | None = None
     session: str | None = None
     parent: str | None = None
+    fork_of: str | None = None
+    """The run whose beginning it shares."""
     labels: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -5,6 +5,7 @@ from limpet.events.codec import PLAIN, Codec, Packed, Plain
 from limpet.events.parts import (
     Artifact,
     Constraints,
+    Effects,
     Fact,
     Failure,
     HumanInTheLoop,
@@ -31,6 +32,7 @@ __all__ = [
     "Artifact",
     "Codec",
     "Constraints",
+    "Effects",
     "Event",
     "Fact",
     "Failure",

@@ -6,7 +6,7 @@ the id under which a command from outside is deduplicated. Times are microsecond
 
 from typing import Literal
 
-from limpet.events.parts import Failure, Limits, Lineage, Part, Spent, StatePatch, Wait
+from limpet.events.parts import Effects, Failure, Limits, Lineage, Part, Spent, StatePatch, Wait
 from limpet.events.values import Payload, check_finite
 
 
@@ -46,26 +46,38 @@ class RunCreated(Body, frozen=True, kw_only=True):
     """Hash of the contract under which the input was checked."""
     artifacts: dict[str, Payload] = {}
     """What the artifacts hold that came along, by their ids."""
+    effects: Effects = "live"
+    """Whether what it does outside is done, asked for first, or made up: as in the fork that called it."""
 
 
 class RunForked(Body, frozen=True, kw_only=True):
-    """A run exists that shares the beginning of another's log."""
+    """A run exists that shares the beginning of another's log, and says anew what lists show of it."""
 
     run: str
     at: int
     """The last event of the parent that is shared."""
     step: int
-    """The number of the last step that is shared."""
-    effects: Literal["ask", "stub", "live"]
+    """The highest number of a step that is shared."""
+    effects: Effects
+    agent: str = ""
     agent_version: str | None = None
     input: Payload | None = None
+    """Another input than the parent's."""
     patch: StatePatch | None = None
+    """What it knows otherwise than the parent did there."""
     results: dict[str, Payload] = {}
     """Results that replace recorded ones, by step number."""
     deadline: int | None = None
+    user: str | None = None
+    session: str | None = None
     conversation: str | None = None
     exclusive: str | None = None
     labels: dict[str, str] = {}
+    steps: int | None = None
+    goal: str = ""
+    item: int | None = None
+    items: int = 0
+    """Where in its plan it is, and how long that is."""
 
 
 class RunClaimed(Body, frozen=True, kw_only=True):
@@ -143,6 +155,8 @@ class StepStarted(Body, frozen=True, kw_only=True):
     """The request whose approval this attempt consumes."""
     timeout_at: int | None = None
     kind: Literal["tool", "model", "read"] = "tool"
+    stubbed: bool = False
+    """It is not done: its result is made up, in a fork that only tries."""
 
 
 class StepProgressed(Body, frozen=True, kw_only=True):
@@ -431,6 +445,9 @@ class ConversationForked(Body, frozen=True, kw_only=True):
 
     conversation: str
     at: int
+    session: str | None = None
+    user: str | None = None
+    labels: dict[str, str] = {}
 
 
 class MessageAdded(Body, frozen=True, kw_only=True):

@@ -9,6 +9,7 @@ from limpet.events.values import Payload, check_finite
 __all__ = [
     "Artifact",
     "Constraints",
+    "Effects",
     "Fact",
     "Failure",
     "HumanInTheLoop",
@@ -112,6 +113,9 @@ class Wait(Part, frozen=True, kw_only=True):
     def __str__(self) -> str:
         return f"{self.what}:{self.key}"
 
+
+Effects = Literal["ask", "stub", "live"]
+"""What becomes of effects: a person is asked before each, their results are made up, or they are done."""
 
 PlanStatus = Literal["pending", "doing", "done", "skipped"]
 

@@ -15,6 +15,7 @@ from limpet.events import AnyBody, Sealed, seal_all
 from limpet.events import bodies as b
 from limpet.journal.snapshots import Learner, Loaded, load_whole, save
 from limpet.policy.checkpoint import snapshot_due
+from limpet.policy.retention import snapshots_to_thin
 from limpet.state import Fold, RunState
 from limpet.state.patch import Working
 from limpet.stores import Appended, Extend, Leg, Missed, Store, Taken
@@ -212,16 +213,21 @@ class Journal:
                 await self._store.keep_late(flight.events + rest, blobs=(*flight.blobs, *self._blobs))
             self._blobs.clear()
 
-    async def snapshot_if_due(self) -> bool:
-        """Cache the state if the tail has outgrown the last snapshot; whether it did."""
-        if not snapshot_due(
+    @property
+    def is_snapshot_due(self) -> bool:
+        """Whether the tail has outgrown the last snapshot."""
+        return snapshot_due(
             tail_bytes=self._tail_bytes, tail_events=self._tail_events, snapshot_bytes=self._snapshot_bytes
-        ):
-            return False
+        )
+
+    async def snapshot(self) -> None:
+        """Cache the state, and thin out what was cached if that is too much by now."""
         memory = self._learner.dump() if self._learner is not None else None
-        self._snapshot_bytes = await save(self._store, self.head, self.state, memory)
         self._tail_bytes = self._tail_events = 0
-        return True
+        self._snapshot_bytes = await save(self._store, self.head, self.state, memory)
+        too_many = snapshots_to_thin([seq for seq, _ in await self._store.snapshots(self.run)])
+        if too_many:
+            await self._store.drop_snapshots(self.run, too_many)
 
     def _check(self, bodies: Sequence[AnyBody], *, keep: bool = False) -> None:
         """Refuse a patch that does not fit what came before it; with `keep`, what comes next is checked against it."""

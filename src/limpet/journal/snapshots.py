@@ -71,9 +71,7 @@ async def load_whole(store: Store, run: str, *, at_most: int | None = None, lear
     state = stored.state if stored is not None else None
     folding = Fold(state)
     tail_bytes = tail_events = 0
-    async for event in store.log(run, after=state.position.seq if state else 0):
-        if at_most is not None and event.seq > at_most:
-            break
+    async for event in store.log(run, after=state.position.seq if state else 0, upto=at_most):
         body = store.decode(event)
         folding.add(event, body)
         if learner is not None:

@@ -1,7 +1,9 @@
 """Checking a stored log against its own hashes, and against the row that lists show."""
 
+from collections.abc import Sequence
+
 from limpet.errors import Tampered
-from limpet.events import START, Head, verify
+from limpet.events import START, Event, Head, verify
 from limpet.stores import Store
 
 __all__ = ["verify_run"]
@@ -13,9 +15,27 @@ async def verify_run(store: Store, run: str) -> Head:
     A tail that was cut off, or a log that was rewritten whole, is found only against a head that was kept elsewhere.
     """
     row = await store.get(run)
-    head, fence = START, 0
-    while page := await store.read(run, after=head.seq):
+    head, fence, anchor = START, 0, b""
+    while page := await _page(store, run, head.seq):
         head, fence = verify(page, head, fence), page[-1].fence
-    if (head.seq, head.hash) != (row.seq, row.hash) and head.seq <= row.seq:
-        raise Tampered(run=run, seq=row.seq, reason="the log does not end where its row says")
+        if page[0].seq <= row.seq <= head.seq:
+            anchor = page[row.seq - page[0].seq].hash
+    if head.seq < row.seq:
+        raise Tampered(run=run, seq=head.seq + 1, reason=f"it is not there, and its row says that {row.seq} are")
+    if anchor != row.hash:
+        raise Tampered(run=run, seq=row.seq, reason="it is not the one that its row says")
+    if head.seq > row.seq and head.seq > (now := await store.get(run)).seq:  # events come with their row, or not at all
+        raise Tampered(run=run, seq=now.seq + 1, reason="its row says that the log ends before it")
     return head
+
+
+async def _page(store: Store, run: str, after: int) -> Sequence[Event]:
+    """The next events; if they cannot be read together, one at a time, up to the one that cannot be read at all."""
+    try:
+        return await store.read(run, after=after)
+    except UnicodeError:
+        pass
+    try:
+        return await store.read(run, after=after, limit=1)
+    except UnicodeError as error:
+        raise Tampered(run=run, seq=after + 1, reason=f"it cannot be read ({error})") from error

@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from limpet.clock import Duration, microseconds
-from limpet.state.run import Status
+from limpet.errors import InvalidArgument
+from limpet.state.run import ENDED, Status
 
-__all__ = ["Drop", "Keep", "KeepRule", "decide_run", "snapshots_to_drop"]
+__all__ = ["Drop", "Keep", "KeepRule", "decide_run", "snapshots_to_drop", "snapshots_to_thin"]
 
 _RESUMABLE_OR_LIVE: frozenset[Status] = frozenset({"pending", "running", "waiting"})
 
@@ -25,32 +26,44 @@ class Drop:
 
 @dataclass(frozen=True, kw_only=True)
 class KeepRule:
-    """How long runs stay after their end: in general, by status, and by agent (which counts most)."""
+    """How long runs stay after their end: in general, by status, and by agent (which counts most); None is for ever."""
 
     older_than: Duration
-    by_status: Mapping[Status, Duration] | None = None
-    by_agent: Mapping[str, Duration] | None = None
+    by_status: Mapping[str, Duration | None] | None = None
+    by_agent: Mapping[str, Duration | None] | None = None
 
-    def age(self, agent: str, status: Status) -> int:
-        """Microseconds that such a run is kept after its end."""
+    def __post_init__(self) -> None:
+        """A wrong duration or status is refused before anything is looked at."""
+        unknown = sorted((self.by_status or {}).keys() - ENDED)
+        if unknown:
+            raise InvalidArgument(path="by_status", reason=f"{unknown[0]!r} is none of {', '.join(sorted(ENDED))}")
+        for each in (self.older_than, *(self.by_status or {}).values(), *(self.by_agent or {}).values()):
+            if each is not None:
+                microseconds(each)
+
+    def age(self, agent: str, status: Status) -> int | None:
+        """Microseconds that such a run is kept after its end; none for ever."""
+        age: Duration | None = self.older_than
         if self.by_agent and agent in self.by_agent:
-            return microseconds(self.by_agent[agent])
-        if self.by_status and status in self.by_status:
-            return microseconds(self.by_status[status])
-        return microseconds(self.older_than)
+            age = self.by_agent[agent]
+        elif self.by_status and status in self.by_status:
+            age = self.by_status[status]
+        return None if age is None else microseconds(age)
 
 
-def decide_run(
-    rule: KeepRule, *, now: int, agent: str, status: Status, ended: int | None, needed_by: Sequence[str] = ()
-) -> Keep | Drop:
-    """Whether a run may be pruned; `needed_by` names forks, parents or requests that still need it."""
+def decide_run(rule: KeepRule, *, now: int, agent: str, status: Status, ended: int | None) -> Keep | Drop:
+    """Whether a run may be pruned, as far as it is for itself to say."""
     if status in _RESUMABLE_OR_LIVE or ended is None:
         return Keep(f"it is {status}")
-    if needed_by:
-        return Keep(f"{needed_by[0]} needs it")
-    if now - ended < rule.age(agent, status):
-        return Keep("it is not old enough")
-    return Drop()
+    age = rule.age(agent, status)
+    if age is None:
+        return Keep("it is kept for ever")
+    return Keep("it is not old enough") if now - ended < age else Drop()
+
+
+def snapshots_to_thin(snapshots: Sequence[int], most: int = 128) -> tuple[int, ...]:
+    """Which of a run's snapshots go when they are too many: every second one, so that its whole log stays near one."""
+    return tuple(sorted(snapshots)[:-1:2]) if len(snapshots) > most else ()
 
 
 def snapshots_to_drop(

@@ -56,14 +56,15 @@ def decide(
     approvals: Approvals | None,
     constraints: Constraints | None,
     grants: Iterable[Grant] = (),
+    always: bool = False,
 ) -> Free | AskPerson:
-    """Whether a tool of this risk may start; a tool without a risk is never asked about."""
+    """Whether a tool of this risk may start; one without a risk is not asked about, unless `always` is said."""
     approvals = approvals or _NOBODY_SAID
     loop = constraints.human_in_the_loop if constraints else None
     required = approvals.risks | frozenset(loop.required_for_risk_levels if loop else ())
-    if risk is None or risk not in required:
+    if not always and (risk is None or risk not in required):
         return Free()
     for grant in grants:
-        if grant.standing and (grant.tool == tool or grant.risk == risk):
+        if grant.standing and (grant.tool == tool or (risk is not None and grant.risk == risk)):
             return Free(grant.grant)
     return AskPerson(to=approvals.to, expires=approvals.expires, escalate=approvals.escalate)

@@ -2,9 +2,10 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Generator, Mapping, Sequence
 from copy import copy
 from datetime import datetime
+from itertools import count
 from pathlib import Path
 from typing import Any, Self, TypeVar, overload
 
@@ -23,6 +24,7 @@ from limpet.engine.handle import Handle
 from limpet.engine.views import Event, Request, RunInfo
 from limpet.errors import (
     ContractError,
+    InvalidArgument,
     InvalidDuration,
     NotDone,
     NotFound,
@@ -30,22 +32,28 @@ from limpet.errors import (
     RunFailed,
     StoreUnavailable,
 )
-from limpet.events import Constraints, Payload, StatePatch
+from limpet.events import Constraints, Effects, Payload, StatePatch
 from limpet.events import bodies as b
 from limpet.events.values import parse
 from limpet.ids import check_id
+from limpet.policy.retention import KeepRule
 from limpet.service import travel
 from limpet.service.bundles import export_run, load_run
 from limpet.service.desk import Desk
+from limpet.service.forking import Wanted, forked
 from limpet.service.notifying import notifier
 from limpet.service.once import agent_of, create_once
+from limpet.service.pruning import Pruned, prune, rotate
+from limpet.service.replaying import Replay, Replayed, Ways, check, replay
 from limpet.service.settings import Settings
 from limpet.service.travel import Comparison, Diff, Moment, Point, state_at
 from limpet.service.trust import Verified, save_heads, verify_all, verify_one
 from limpet.service.views import entry_of, info_of
 from limpet.state import ENDED
 from limpet.state.run import Grant
-from limpet.stores import RunFilter, RunRow, Store
+from limpet.stores import Create, RunFilter, RunRow, Store, Taken
+from limpet.stores.blobs import Blob
+from limpet.stores.store import LARGEST_PAGE
 
 __all__ = ["App"]
 
@@ -72,11 +80,19 @@ class App:
         self._ear: Ear | None = None
         self._hearing: asyncio.Task[None] | None = None
 
-    def but(self, *, worker: Worker | None = None, store: Store | None = None, door: str | None = None) -> "App":
-        """The same app, not opened: a worker whatever it was before, in another store, or for another door."""
+    def but(
+        self,
+        *,
+        worker: Worker | None = None,
+        store: Store | None = None,
+        door: str | None = None,
+        idle: bool = False,
+    ) -> "App":
+        """The same app, not opened: a worker whatever it was before, or none, in another store, or for another door."""
         settings = copy(self._settings)
-        settings.worker = worker or settings.worker
+        settings.worker = None if idle else worker or settings.worker
         settings.store = store or settings.store
+        settings.store.redaction = self.store.redaction
         settings.door = door or settings.door
         return App(settings, self._all)
 
@@ -224,6 +240,8 @@ class App:
         else:
             check_agent(agent)
             known, plain = agent, agent.dump_input(input)
+        redaction = self.store.redaction
+        plain = redaction.value(plain)
         packed, blobs = self.store.pack(plain)
         begins = await self._begins(how.get("at"))
         deadline = known.rules.deadline
@@ -233,7 +251,7 @@ class App:
             packed,
             deadline=None if deadline is None else (begins or self._time.now()) + deadline,
             initial=_initial(known, how.get("constraints")),
-            more={**more, "labels": dict(how.get("labels") or {}), "start_at": begins},
+            more={**more, "labels": redaction.value(dict(how.get("labels") or {})), "start_at": begins},
         )
         run = check_id(how.get("id") or self._settings.ids.new())
 
@@ -295,6 +313,7 @@ class App:
 
     async def cancel(self, run: str, /, *, reason: str) -> None:
         """Stop a run, and the runs it called: effects under way finish, and what can be undone is."""
+        reason = self.store.redaction.text(reason)
         await self._tell(run, b.CancelRequested(command=self._settings.ids.new(), reason=reason))
 
     async def signal(self, run: str, name: str, value: object, /) -> None:
@@ -406,11 +425,108 @@ class App:
         """Where two runs went apart, and how they differ in state, decisions, results, cost and time."""
         return await travel.compare(self.store, one, other)
 
-    async def verify(self, run: str | None = None, /, *, heads: str | Path | None = None) -> Verified:
-        """Check one run, or all: hashes, rows, and where logs ended once, if heads were saved; raises Tampered."""
+    async def fork(  # noqa: PLR0913 - all by name, and few at a time
+        self,
+        run: str,
+        /,
+        *,
+        at: int | None = None,
+        seq: int | None = None,
+        patch: Mapping[str, Any] | None = None,
+        results: Mapping[int, Any] | None = None,
+        effects: Effects = "ask",
+        input: Any = ...,
+        version: str | None = None,
+        id: str | None = None,
+    ) -> Handle[Any]:
+        """A new run that shares everything before a step of another, which stays as it is, and goes on from there.
+
+        `seq` says it by the last event that is shared: to be asked something again, say.
+        `patch` is what it knows otherwise (as `run.patch` takes it), `results` are other results of shared steps by
+        their numbers, `input` and `version` are another input and another version of the agent. With `effects="ask"`
+        a person is asked before each effect, with `"stub"` none happens and results are made up, with `"live"` they
+        happen.
+        """
+        row = await self.store.get(run)
+        agent = self._agents.get(row.agent)
+        more = {"patch": patch or {}, "results": results or {}, "input": input}
+        wanted = Wanted(at=at, seq=seq, effects=effects, version=version, **more)
+        body, blobs = await forked(self.store, row, agent, wanted, self._time.now())
+        name = await self._branch(run, body, blobs) if id is None else id
+        if id is not None:
+            await self.store.create(check_id(id), body, actor=self._actor, blobs=blobs)
+        if self._duty is not None:
+            self._duty.ring()
+        return Handle(self, name, agent)
+
+    async def _branch(self, run: str, body: b.RunForked, blobs: Sequence[Blob]) -> str:
+        """Make a fork under the next name that is free."""
+        for number in count(1 + await self.store.count(RunFilter(origin=run))):
+            name = check_id(f"{run}.{number}")
+            done = await self.store.append(Create(run=name, bodies=(body,), actor=self._actor), blobs=blobs)
+            if not isinstance(done, Taken):
+                return name
+        raise AssertionError
+
+    async def replay(
+        self,
+        run: str,
+        /,
+        *,
+        to: int | None = None,
+        allow: Collection[str] = (),
+        coming_to: Callable[[int], object] | None = None,
+    ) -> Replay:
+        """Go through a run again under today's code, up to the end of a step or as far as it is recorded.
+
+        It happens in a copy in memory: recorded calls answer as they did, others are not made, unless their tools are
+        allowed by name. `coming_to` is told the number of each step as the code comes to it, for a debugger.
+        """
+        row = await self.store.get(run)
+        agent = self._agent_of(row)
+        return await replay(self.store, run, agent, self, to, Ways(allow, coming_to))
+
+    async def replay_all(
+        self, *, agent: str | None = None, last: int = 100, status: Sequence[str] = ()
+    ) -> AsyncIterator[Replayed]:
+        """Whether today's code goes through the newest runs of its agents as they are recorded; nothing is done.
+
+        A check before a deploy: of one agent or of all, of any status or, with `status=LIVE`, of those that would have
+        to go on.
+        """
+        names = [agent] if agent is not None else list(self._agents)
+        for name in names:
+            before, left = None, last
+            while left > 0:
+                where = RunFilter(agent=name, status=tuple(status))
+                page = await self.store.runs(where, before=before, limit=min(left, LARGEST_PAGE))
+                for row in page.rows:
+                    yield await check(self.store, row.id, self._agent_of(row), self)
+                before, left = page.next, left - len(page.rows)
+                if before is None:
+                    break
+
+    def _agent_of(self, row: RunRow) -> Agent[Any, Any]:
+        """Today's code of a run: of its version, else whatever there is."""
+        serving = [each for each in self._all if each.name == row.agent]
+        fitting = [each for each in serving if row.agent_version in (each.version, *each.rules.accepts)]
+        found = next(iter(fitting or serving), None)
+        if found is None:
+            reason = f"the code of {row.agent} is needed: limpet.open(..., agents=[...]), or --app MODULE:ATTRIBUTE"
+            raise InvalidArgument(path="agents", reason=reason)
+        return found
+
+    async def verify(
+        self, run: str | None = None, /, *, heads: str | Path | None = None, pruned: str | Path | None = None
+    ) -> Verified:
+        """Check one run, or all: hashes, rows, and where logs ended once, if heads were saved; raises Tampered.
+
+        `pruned` is the list in the archive of what was deleted on purpose since.
+        """
         if run is not None:
             return await verify_one(self.store, run)
-        return await verify_all(self.store, None if heads is None else Path(heads))
+        kept, gone = (None if each is None else Path(each) for each in (heads, pruned))
+        return await verify_all(self.store, kept, pruned=gone)
 
     async def save_heads(self, path: str | Path, /) -> int:
         """Write where every log ends now to a file, to be kept elsewhere; how many. `verify(heads=...)` reads it."""
@@ -424,6 +540,28 @@ class App:
         """Take a run from a file into this store; one that has not ended goes on here when it is resumed."""
         row = await load_run(self.store, Path(path), self._actor)
         return Handle(self, row.id, self._agents.get(row.agent))
+
+    async def prune(
+        self,
+        *,
+        older_than: Duration,
+        dry_run: bool = True,
+        by_status: Mapping[str, Duration | None] | None = None,
+        by_agent: Mapping[str, Duration | None] | None = None,
+        archive: str | Path | None = None,
+        snapshots: int | None = None,
+    ) -> Pruned:
+        """Delete runs that ended longer ago than this; without `dry_run=False` only say which.
+
+        `by_status` and `by_agent` keep some for longer, shorter, or for ever (None). Forks and what they branched off,
+        callers and whom they called go together or stay. With `archive`, a folder, each is exported there first.
+        `snapshots` is how many cached states of a run stay.
+        """
+        rule = KeepRule(older_than=older_than, by_status=by_status, by_agent=by_agent)
+        done = await prune(self.store, rule, dry_run=dry_run, archive=None if archive is None else Path(archive))
+        if snapshots is not None and not dry_run:
+            done.snapshots = await rotate(self.store, keep=snapshots, older_than=older_than)
+        return done
 
     async def agents(self) -> list[dict[str, Any]]:
         """The contracts of all agents that this store knows."""

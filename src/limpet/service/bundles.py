@@ -1,23 +1,38 @@
 """Runs in files: a zip of JSON lines and blobs, readable by people, that any store takes in.
 
 `manifest.json` says which run it is and where its log ends; `log.jsonl` has an event on each line, exactly as it was
-stored, so that its hashes can be checked; `blobs/` has what events refer to, each under its name.
+stored, so that its hashes can be checked; `blobs/` has what events refer to, each under its name. With a fork come the
+runs whose beginnings it shares, each in a file of `origins/`.
 """
 
 import asyncio
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from zipfile import ZIP_DEFLATED, BadZipFile, ZipFile
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from limpet.errors import InvalidBundle
+from limpet.errors import InputConflict, InvalidBundle, NotFound
 from limpet.events import Event, blobs_of
 from limpet.stores import RunRow, Store
 
 __all__ = ["Bundle", "export_run", "load_run", "read_bundle"]
 
 FORMAT = 1
+
+
+class End(Struct, frozen=True, kw_only=True):
+    """Where the log of a run ends."""
+
+    run: str
+    seq: int
+    hash: str
+
+    @classmethod
+    def of(cls, events: Sequence[Event]) -> "End":
+        """Where these end."""
+        return cls(run=events[-1].run, seq=events[-1].seq, hash=events[-1].hash.hex())
 
 
 class Manifest(Struct, frozen=True, kw_only=True):
@@ -27,6 +42,8 @@ class Manifest(Struct, frozen=True, kw_only=True):
     run: str
     seq: int
     hash: str
+    origins: tuple[End, ...] = ()
+    """Of a fork: where the logs of those end whose beginnings it shares, the nearest last."""
 
 
 class Line(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -77,28 +94,59 @@ class Bundle(Struct, frozen=True):
     """A run out of a file."""
 
     events: tuple[Event, ...]
+    """The whole log; of a fork, with what it shares."""
     blobs: dict[str, bytes]
+    origins: tuple[tuple[Event, ...], ...] = ()
+    """The own events of those whose beginnings it shares, the nearest last."""
+
+    @property
+    def own(self) -> tuple[Event, ...]:
+        """What it does not share."""
+        return tuple(event for event in self.events if event.run == self.events[-1].run)
 
 
 async def export_run(store: Store, run: str, path: Path) -> None:
     """Write a run to a file."""
     row = await store.get(run)
-    events = [event async for event in store.log(run) if event.seq <= row.seq]
-    names = {name for event in events for name in blobs_of(store.decode(event))}
+    events = tuple([event async for event in store.log(run) if event.seq <= row.seq])
+    origins = tuple([origin async for origin in _origins(store, row)])
+    names = {name for log in (events, *origins) for event in log for name in blobs_of(store.decode(event))}
     blobs = {name: b"".join([part async for part in store.read_blob(name)]) for name in sorted(names)}
-    await asyncio.to_thread(_write, path, events, blobs)
+    await asyncio.to_thread(_write, path, Bundle(events, blobs, origins))
 
 
-def _write(path: Path, events: list[Event], blobs: dict[str, bytes]) -> None:
-    head = events[-1]
-    manifest = Manifest(format=FORMAT, run=head.run, seq=head.seq, hash=head.hash.hex())
+async def _origins(store: Store, row: RunRow) -> AsyncIterator[tuple[Event, ...]]:
+    """The own events of those whose beginnings a run shares, the nearest last."""
+    if row.origin is None:
+        return
+    origin = await store.get(row.origin)
+    async for each in _origins(store, origin):
+        yield each
+    own = store.log(origin.id, after=origin.origin_at or 0)
+    yield tuple([event async for event in own if event.seq <= origin.seq])
+
+
+def _write(path: Path, bundle: Bundle) -> None:
+    head = End.of(bundle.events)
+    ends = tuple(End.of(origin) for origin in bundle.origins)
+    manifest = Manifest(format=FORMAT, run=head.run, seq=head.seq, hash=head.hash, origins=ends)
     part = path.with_name(f"{path.name}.part")
-    with ZipFile(part, "w", ZIP_DEFLATED) as bundle:
-        bundle.writestr("manifest.json", msgspec.json.encode(manifest))
-        bundle.writestr("log.jsonl", b"".join(msgspec.json.encode(Line.of(event)) + b"\n" for event in events))
-        for name, data in blobs.items():
-            bundle.writestr(f"blobs/{name}", data)
+    with ZipFile(part, "w", ZIP_DEFLATED) as file:
+        file.writestr("manifest.json", msgspec.json.encode(manifest))
+        file.writestr("log.jsonl", _lines(bundle.events))
+        for end, origin in zip(ends, bundle.origins, strict=True):
+            file.writestr(f"origins/{end.run}.jsonl", _lines(origin))
+        for name, data in bundle.blobs.items():
+            file.writestr(f"blobs/{name}", data)
     part.replace(path)
+
+
+def _lines(events: Sequence[Event]) -> bytes:
+    return b"".join(msgspec.json.encode(Line.of(event)) + b"\n" for event in events)
+
+
+def _events(lines: bytes) -> tuple[Event, ...]:
+    return tuple(msgspec.json.decode(line, type=Line).event() for line in lines.splitlines())
 
 
 async def read_bundle(path: Path) -> Bundle:
@@ -112,20 +160,36 @@ def _read(path: Path) -> Bundle:
             manifest = msgspec.json.decode(bundle.read("manifest.json"), type=Manifest)
             if manifest.format != FORMAT:
                 raise InvalidBundle(path=str(path), reason=f"its format is {manifest.format}, and {FORMAT} is known")
-            lines = bundle.read("log.jsonl").splitlines()
-            events = tuple(msgspec.json.decode(line, type=Line).event() for line in lines)
+            events = _events(bundle.read("log.jsonl"))
+            origins = tuple(_events(bundle.read(f"origins/{end.run}.jsonl")) for end in manifest.origins)
             names = [name for name in bundle.namelist() if name.startswith("blobs/")]
             blobs = {name.removeprefix("blobs/"): bundle.read(name) for name in names}
     except (OSError, BadZipFile, KeyError, msgspec.MsgspecError) as error:
         raise InvalidBundle(path=str(path), reason=f"{type(error).__name__}: {error}") from error
-    if not events or (events[-1].run, events[-1].hash.hex()) != (manifest.run, manifest.hash):
-        raise InvalidBundle(path=str(path), reason="its log does not end as it says")
-    return Bundle(events, blobs)
+    head = End(run=manifest.run, seq=manifest.seq, hash=manifest.hash)
+    for end, log in zip((*manifest.origins, head), (*origins, events), strict=True):
+        if not log or End.of(log) != end:
+            raise InvalidBundle(path=str(path), reason=f"the log of {end.run} does not end as it says")
+    return Bundle(events, blobs, origins)
 
 
 async def load_run(store: Store, path: Path, actor: str) -> RunRow:
-    """Take a run from a file."""
+    """Take a run from a file, with those whose beginnings it shares, as far as they are not here."""
     bundle = await read_bundle(path)
     for data in bundle.blobs.values():
         await store.put_blob(data)
-    return await store.load(bundle.events, actor=actor)
+    for origin in bundle.origins:
+        if not await _is_here(store, origin):
+            await store.load(origin, actor=actor)
+    return await store.load(bundle.own, actor=actor)
+
+
+async def _is_here(store: Store, log: Sequence[Event]) -> bool:
+    """Whether a store has this very log, perhaps longer by now."""
+    try:
+        found = await store.read(log[-1].run, after=log[-1].seq - 1, limit=1)
+    except NotFound:
+        return False
+    if [event.hash for event in found] != [log[-1].hash]:
+        raise InputConflict(run=log[-1].run, agent=(await store.get(log[-1].run)).agent)
+    return True

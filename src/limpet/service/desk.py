@@ -11,6 +11,7 @@ from limpet.errors import AlreadyAnswered, NotAllowed, NotFound
 from limpet.events import Limits
 from limpet.events import bodies as b
 from limpet.journal import load
+from limpet.secret import hidden
 from limpet.service.answers import answer_of, check_approvable, check_args, check_rejectable
 from limpet.service.settings import Settings
 from limpet.service.views import request_of
@@ -68,7 +69,7 @@ class Desk:
         """Say yes: once, with other arguments, or for every further call of this tool in this run."""
         found = await self._for(request, by)
         check_approvable(found, standing=standing)
-        edited = None if args is None else {**found.args, **args}
+        edited = None if args is None else hidden({**found.args, **args})
         if edited is not None:
             check_args(found, edited)
         packed, blobs = (None, ()) if edited is None else self._store.pack(edited)
@@ -82,7 +83,7 @@ class Desk:
         """Say no, and why."""
         found = await self._for(request, by)
         check_rejectable(found)
-        decision = self._decision(found, "rejected", by, because=because)
+        decision = self._decision(found, "rejected", by, because=self._store.redaction.text(because))
         await self._tell(found.run, decision, judged=self._judged(found))
 
     async def grants(self, run: str) -> list[Grant]:
@@ -94,6 +95,7 @@ class Desk:
         """End a standing permission: the next call asks again."""
         if grant not in {each.grant for each in await self.grants(run)}:
             raise NotFound(what="grant", id=grant)
+        because = self._store.redaction.text(because)
         await self._tell(run, b.GrantRevoked(command=self._settings.ids.new(), grant=grant, by=by, because=because))
 
     async def _for(self, request: str | Request, by: str) -> Request:

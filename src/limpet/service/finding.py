@@ -13,7 +13,7 @@ SHOWN = 5
 
 
 async def find_run(store: Store, given: str) -> RunRow:
-    """The run of this id, or the only one whose id begins so; NotFound has a note with those that may be meant."""
+    """The run of this id, or the only family whose ids begin so; NotFound has a note with those that may be meant."""
     try:
         row = await store.get(given)
         if row.type == "run":
@@ -21,8 +21,9 @@ async def find_run(store: Store, given: str) -> RunRow:
     except NotFound:
         pass
     found = [row async for row in _containing(store, given) if row.id.startswith(given)]
-    if len(found) == 1:
-        return found[0]
+    first = min(found, key=lambda row: len(row.id), default=None)
+    if first is not None and all(row is first or row.id.startswith(f"{first.id}.") for row in found):
+        return first  # the others are named after it: its forks, and the runs that it called
     error = NotFound(what="run", id=given)
     if near := [row.id for row in found] or await _near(store, given):
         more = f" or {len(near) - SHOWN} more" if len(near) > SHOWN else ""

@@ -1,10 +1,11 @@
 """The built-in agent that tells people of requests: once for each channel, again until it was taken.
 
-What is kept in its log is which request and which channel; the address and its secret are this process's own.
+What is kept in its log is which request and which channel; the address and its secret are this process's own. What
+looks like a secret in what is asked is not told.
 """
 
 import inspect
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from limpet.clock import Clock
@@ -18,6 +19,7 @@ from limpet.engine.traits import Traits
 from limpet.engine.views import Request
 from limpet.events.values import encode
 from limpet.policy.retry import Retry
+from limpet.redaction import say_value
 from limpet.service.settings import Channel
 from limpet.service.views import request_of
 from limpet.service.webhooks import Webhook
@@ -40,7 +42,7 @@ def notifier(store: Store, clock: Clock, name: str, channel: Channel) -> Agent[A
         if found is None:
             return "it was decided meanwhile"
         if isinstance(channel, Webhook):
-            body, key = encode(asdict(found)), idempotency_key()
+            body, key = encode(say_value(asdict(found))), idempotency_key()
             await threads.run(lambda: channel.deliver(body, key=key, now=clock.now()))
         else:
             is_async = inspect.iscoroutinefunction(channel)
@@ -60,4 +62,5 @@ def notifier(store: Store, clock: Clock, name: str, channel: Channel) -> Agent[A
 
 async def _open(store: Store, request: str) -> Request | None:
     rows = await store.requests(RequestFilter(id=request))
-    return await request_of(store, rows[0]) if rows else None
+    found = await request_of(store, rows[0]) if rows else None
+    return None if found is None else replace(found, args=say_value(dict(found.args)))

@@ -83,7 +83,7 @@ class _Steps:
     def __init__(self) -> None:
         self.found: dict[int, StepInfo] = {}
 
-    def learn(self, event: Event, body: AnyBody) -> None:
+    def learn(self, event: Event, body: AnyBody) -> None:  # noqa: C901 - one match
         """Take in one event."""
         match body:
             case b.StepStarted():
@@ -103,6 +103,9 @@ class _Steps:
                 self._change(body.number, status=status, ended=event.time)
             case b.CompensationCompleted():
                 self._change(body.number, status="undone", ended=event.time)
+            case b.RunForked():
+                settled = [each for each in self.found.values() if each.status in ("completed", "failed")]
+                self.found = {each.number: each for each in settled}
             case _:
                 pass
 

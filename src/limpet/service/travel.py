@@ -14,7 +14,7 @@ from msgspec import UNSET
 from limpet.context.brief import Chosen, shown
 from limpet.engine.shapes import shape
 from limpet.engine.typed import State
-from limpet.errors import InvalidValue, NotFound
+from limpet.errors import InvalidArgument, NotFound
 from limpet.events import AnyBody, Event, Fact
 from limpet.events import bodies as b
 from limpet.events.values import encode
@@ -22,7 +22,7 @@ from limpet.journal import load
 from limpet.state import AgentState, RunState
 from limpet.state.patch import diff as patch_between
 from limpet.state.patch import words
-from limpet.stores import Store
+from limpet.stores import RunRow, Store
 
 __all__ = ["Change", "Comparison", "Diff", "Moment", "Point", "compare", "diff", "point", "state_at"]
 
@@ -48,9 +48,9 @@ class Point:
     def __post_init__(self) -> None:
         said = [name for name, value in asdict(self).items() if value is not None]
         if len(said) > 1:
-            raise InvalidValue(path="$", reason=f"a point is said in one way, and not as {' and '.join(said)}")
+            raise InvalidArgument(path="A point", reason=f"it is said in one way, and not as {' and '.join(said)}")
         if isinstance(self.at, datetime) and self.at.tzinfo is None:
-            raise InvalidValue(path="at", reason=f"{self.at.isoformat()} has no time zone")
+            raise InvalidArgument(path="at", reason=f"{self.at.isoformat()} has no time zone")
 
 
 class Moment(State[Any]):
@@ -85,7 +85,7 @@ class Moment(State[Any]):
 
     def as_json(self) -> dict[str, Any]:
         """The same as plain data; the state under its known names."""
-        plain: dict[str, Any] = msgspec.to_builtins(self.working)
+        plain: dict[str, Any] = msgspec.json.decode(encode(self.working))
         return {
             "run": self.run,
             "status": self.status,
@@ -146,7 +146,7 @@ async def state_at(store: Store, run: str, where: Point) -> Moment:
 
 async def _state(store: Store, run: str, seq: int) -> RunState:
     if seq < 1:
-        raise InvalidValue(path="seq", reason="a log begins with event 1")
+        raise InvalidArgument(path="seq", reason="a log begins with event 1")
     return await load(store, run, at_most=seq)
 
 
@@ -289,9 +289,9 @@ async def point(store: Store, run: str, where: Point) -> int:
     if where.at is not None:
         return await _at(store, run, row.seq, where.at)
     if where.before is not None:
-        return (await _started(store, run, row.seq, where.before)) - 1
+        return (await _begun(store, row, where.before)) - 1
     if where.after is not None:
-        return await _settled(store, run, row.seq, where.after)
+        return await _settled(store, row, where.after)
     return row.seq
 
 
@@ -308,9 +308,19 @@ async def _at(store: Store, run: str, last: int, at: datetime | int) -> int:
     return low
 
 
-async def _started(store: Store, run: str, last: int, number: int) -> int:
+async def _begun(store: Store, row: RunRow, number: int) -> int:
+    """Where a step began: of a fork among its own events first, since its numbers go on from the cut."""
+    if row.origin_at is None or number <= 0:
+        return await _started(store, row.id, 0, row.seq, number)
+    try:
+        return await _started(store, row.id, row.origin_at, row.seq, number)
+    except NotFound:
+        return await _started(store, row.id, 0, row.origin_at, number)
+
+
+async def _started(store: Store, run: str, first: int, last: int, number: int) -> int:
     """Where a step began: searched for by halves, since most begin in order; else looked for from the start."""
-    low, high = 0, last
+    low, high = first, last
     while high - low > WINDOW:
         middle = (low + high) // 2
         found = await _first_start(store, run, middle, WINDOW)
@@ -318,7 +328,7 @@ async def _started(store: Store, run: str, last: int, number: int) -> int:
             high = middle
         else:
             low = middle
-    for begin, most in ((max(low - WINDOW, 0), 4 * WINDOW), (0, last)):
+    for begin, most in ((max(low - WINDOW, first), 4 * WINDOW), (first, last - first)):
         start = await _start_of(store, run, begin, most, number)
         if start is not None:
             return start
@@ -350,9 +360,10 @@ async def _start_of(store: Store, run: str, after: int, most: int, number: int) 
 _ENDS = (b.StepCompleted, b.StepFailed, b.StepUnknown, b.StepResolved)
 
 
-async def _settled(store: Store, run: str, last: int, number: int) -> int:
+async def _settled(store: Store, row: RunRow, number: int) -> int:
     """Where a step was settled; or the last that is known of it, if it was not."""
-    after = latest = await _started(store, run, last, number)
+    run, after = row.id, await _begun(store, row, number)
+    latest = after
     while page := await store.read(run, after=after, limit=WINDOW):
         for event in page:
             body = store.decode(event) if event.kind.startswith("step.") else None

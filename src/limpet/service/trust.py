@@ -1,21 +1,24 @@
-"""Whether what is stored is what was written: each log against its own hashes, its rows against the log, and its end
-against heads that were kept elsewhere."""
+"""Whether what is stored is what was written: each log against its own hashes, its rows and blobs against the log, and
+its end against heads that were kept elsewhere."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct
 
-from limpet.errors import InvalidBundle, NotFound, Tampered
+from limpet.errors import BlobDamaged, InvalidBundle, KeyMissing, NotFound, Tampered
+from limpet.events import blobs_of
 from limpet.journal import verify_run
-from limpet.stores import RunRow, Store
+from limpet.stores import Store
 
 __all__ = ["Verified", "save_heads", "verify_all", "verify_one"]
 
-PAGE = 1000
+# What is raised by bytes that are no text, no JSON or no word of ours any more.
+UNREADABLE = (ValueError, msgspec.MsgspecError, RecursionError, KeyMissing)
 
 
 class Kept(Struct, frozen=True, kw_only=True):
@@ -37,52 +40,122 @@ class Verified:
 
     def __str__(self) -> str:
         against = f", {self.heads} against heads that were kept" if self.heads else ""
-        return f"{self.runs} runs with {self.events} events are whole{against}"
+        are = "is" if self.runs == 1 else "are"
+        return f"{_counted(self.runs, 'run')} with {_counted(self.events, 'event')} {are} whole{against}"
 
 
 async def verify_one(store: Store, run: str) -> Verified:
-    """Check one run; raises Tampered with the first event, or the first row, that is not as it was written."""
-    head = await verify_run(store, run)
-    wrong = await store.check_rows(run)
-    if wrong:
-        raise Tampered(run=run, seq=head.seq, reason=f"its rows are not what its log says ({wrong[0]})")
-    return Verified(runs=1, events=head.seq)
+    """Check one run; raises Tampered with the first event, row or blob that is not as it was written."""
+    return await _verify(store, run, set())
 
 
 async def verify_all(
-    store: Store, heads: Path | None = None, told: Callable[[int], object] = lambda _: None
+    store: Store,
+    heads: Path | None = None,
+    told: Callable[[int], object] = lambda _: None,
+    bad: Callable[[Tampered], object] | None = None,
+    pruned: Path | None = None,
 ) -> Verified:
-    """Check every run, and where its log ended once; `told` hears how many are done."""
-    runs = events = 0
-    async for row in _rows(store):
-        events += (await verify_one(store, row.id)).events
-        runs += 1
-        told(runs)
+    """Check every run and conversation, and where its log ended once; `told` hears how many are done.
+
+    What the list at `pruned` names was deleted on purpose, if it is not there any more. The first that is not whole
+    raises Tampered; or else `bad` hears of each, and the others are looked at.
+    """
     kept = [] if heads is None else await asyncio.to_thread(_read, heads)
+    gone = [] if pruned is None else await asyncio.to_thread(_read, pruned)
+    ended = {each.run: each.seq for each in gone}
+    done = whole = events = held = 0
+    seen: set[str] = set()
+    async for number, run in _streams(store):
+        with _heard(bad):
+            found = await _verify_listed(store, number, run, seen)
+            events, whole = events + found.events, whole + found.runs
+        done += 1
+        told(done)
     for each in kept:
-        await _check_head(store, each)
-    return Verified(runs=runs, events=events, heads=len(kept))
+        with _heard(bad):
+            await _check_head(store, each, gone=ended.get(each.run, 0) >= each.seq)
+            held += 1
+    with _heard(bad):
+        await _check_counts(store)
+    return Verified(runs=whole, events=events, heads=held)
 
 
 async def save_heads(store: Store, path: Path) -> int:
     """Write where every log ends now, for keeping elsewhere; how many."""
-    kept = [Kept(run=row.id, seq=row.seq, hash=row.hash.hex()) async for row in _rows(store)]
+    kept = []
+    async for _, run in _streams(store):
+        with suppress(NotFound):  # it was deleted meanwhile
+            row = await store.get(run)
+            kept.append(Kept(run=row.id, seq=row.seq, hash=row.hash.hex()))
     lines = b"".join(msgspec.json.encode(each) + b"\n" for each in kept)
     await asyncio.to_thread(path.write_bytes, lines)
     return len(kept)
 
 
-async def _check_head(store: Store, kept: Kept) -> None:
+async def _verify_listed(store: Store, number: int, run: str, seen: set[str]) -> Verified:
+    """Check one run of a list: it is there, unless it was deleted meanwhile."""
+    try:
+        return await _verify(store, run, seen)
+    except NotFound as error:
+        if (number, run) in await store.streams(after=number - 1, limit=1):
+            raise Tampered(run=run, seq=1, reason="it is listed, and not there") from error
+        return Verified(runs=0, events=0)
+
+
+async def _verify(store: Store, run: str, seen: set[str]) -> Verified:
+    """Check one run; blobs that were seen are not read again."""
+    with _readable(run):
+        head = await verify_run(store, run)
+        wrong = await store.check_rows(run)
+        if wrong:
+            raise Tampered(run=run, seq=head.seq, reason=f"its rows are not what its log says ({wrong[0]})")
+        for blob in await store.references(run):
+            if blob not in seen:
+                await _check_blob(store, run, blob)
+                seen.add(blob)
+    return Verified(runs=1, events=head.seq)
+
+
+async def _check_blob(store: Store, run: str, blob: str) -> None:
+    """A blob is what its name says."""
+    try:
+        async for _ in store.read_blob(blob):
+            pass
+    except (BlobDamaged, NotFound, *UNREADABLE) as error:
+        seq = await _first_with(store, run, blob)
+        raise Tampered(run=run, seq=seq, reason=f"blob {blob}, which it refers to, is not intact ({error})") from error
+
+
+async def _first_with(store: Store, run: str, blob: str) -> int:
+    """The first event that refers to a blob; what came too late refers to it after the last."""
+    seq = 0
+    async for event in store.log(run):
+        seq = event.seq
+        if blob in blobs_of(store.decode(event)):
+            break
+    return seq
+
+
+async def _check_head(store: Store, kept: Kept, *, gone: bool) -> None:
     """A log goes on behind where it ended once; one that was cut off or written anew does not hold that event."""
     try:
-        await store.get(kept.run)
+        with _readable(kept.run):
+            found = await store.read(kept.run, after=kept.seq - 1, limit=1)
     except NotFound as error:
+        if gone:
+            return
         raise Tampered(run=kept.run, seq=kept.seq, reason="it is gone") from error
-    found = await store.read(kept.run, after=kept.seq - 1, limit=1)
     if not found:
         raise Tampered(run=kept.run, seq=kept.seq, reason="its end was cut off")
     if found[0].hash.hex() != kept.hash:
         raise Tampered(run=kept.run, seq=kept.seq, reason="it was written anew")
+
+
+async def _check_counts(store: Store) -> None:
+    """How many runs of an agent there are is counted where no single run tells."""
+    for wrong in await store.check_counts():
+        raise Tampered(run=wrong.partition(" ")[0], seq=0, reason=f"its runs are not counted right ({wrong})")
 
 
 def _read(path: Path) -> list[Kept]:
@@ -92,11 +165,37 @@ def _read(path: Path) -> list[Kept]:
         raise InvalidBundle(path=str(path), reason=f"it holds no heads ({error})") from error
 
 
-async def _rows(store: Store) -> AsyncIterator[RunRow]:
-    before = None
-    while True:
-        page = await store.runs(before=before, limit=PAGE)
-        for row in page.rows:
-            yield row
-        if (before := page.next) is None:
-            return
+async def _streams(store: Store) -> AsyncIterator[tuple[int, str]]:
+    """Every run and conversation by number and id, the oldest first."""
+    after = 0
+    while page := await store.streams(after=after):
+        for after, run in page:
+            yield after, run
+
+
+@contextmanager
+def _readable(run: str) -> Iterator[None]:
+    """What cannot be read was not written so; nor was a fork without its origin."""
+    try:
+        yield
+    except NotFound as error:
+        if error.id == run:
+            raise
+        raise Tampered(run=run, seq=1, reason=f"{error.what} {error.id} is not there") from error
+    except UNREADABLE as error:
+        raise Tampered(run=run, seq=1, reason=f"its rows cannot be read ({error})") from error
+
+
+@contextmanager
+def _heard(bad: Callable[[Tampered], object] | None) -> Iterator[None]:
+    """What is wrong is told, if somebody listens."""
+    try:
+        yield
+    except Tampered as error:
+        if bad is None:
+            raise
+        bad(error)
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

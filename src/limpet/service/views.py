@@ -13,6 +13,7 @@ from limpet.events import AnyBody, Event, Payload
 from limpet.events import bodies as b
 from limpet.events.values import encode
 from limpet.journal import load
+from limpet.redaction import say
 from limpet.state import Fold, Position, RunState
 from limpet.stores import RequestRow, RunRow, Store
 
@@ -39,6 +40,7 @@ def info_of(row: RunRow, served: Mapping[str, set[str]]) -> RunInfo:
         user=row.user,
         session=row.session,
         parent=row.parent,
+        fork_of=row.origin,
         labels=row.labels,
     )
 
@@ -70,7 +72,7 @@ async def request_of(store: Store, row: RequestRow) -> Request:
         id=row.id,
         run=row.run,
         kind=row.kind,
-        question=opened.question,
+        question=say(opened.question),
         to=row.to,
         tool=opened.tool,
         args=await value(opened.args) or {},

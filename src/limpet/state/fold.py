@@ -185,7 +185,7 @@ class Fold:
             raise Tampered(run=event.run, seq=event.seq, reason=f"it follows event {self._seq}")
         if not self._begun and not isinstance(body, b.RunCreated):
             raise Tampered(run=event.run, seq=event.seq, reason=f"a run's log cannot begin with {event.kind}")
-        if self._status == "running":
+        if self._status == "running" and not isinstance(body, b.RunForked):
             self._spent["wall_us"] += event.time - self._time
         self._seq, self._time, self._fence = event.seq, event.time, event.fence
         self._counters["events"] += 1
@@ -321,7 +321,7 @@ class Fold:
         )
 
     def _run_forked(self, event: Event, body: b.RunForked) -> None:
-        """Steps unsettled at the cut are not part of the shared beginning; nor is anything else that was open."""
+        """Steps unsettled at the cut are not part of the shared beginning; nor is what else was open, but signals."""
         self._base = replace(
             self._base,
             run=event.run,
@@ -329,12 +329,19 @@ class Fold:
             agent_version=body.agent_version or self._base.agent_version,
             input=body.input or self._base.input,
             created=event.time,
+            deadline=body.deadline,
+            user=body.user or self._base.user,
+            session=body.session or self._base.session,
+            conversation=body.conversation or self._base.conversation,
+            labels=body.labels or self._base.labels,
+            parent=None,
         )
-        self._close_all()
+        for opened in (self._steps, self._requests, self._grants, self._open_waits, self._children):
+            opened.clear()
         self._leave("pending")
         self._output = self._error = self._error_step = self._cancel = None
         self._spent["steps"] -= self._step - body.step
-        self._step, self._deaths, self._pausing = body.step, 0, False
+        self._step, self._deaths, self._pausing, self._told = body.step, 0, False, Spent()
         if body.patch is not None:
             self._working.apply(body.patch)
 
@@ -351,10 +358,6 @@ class Fold:
         self._requests.clear()
         self._open_waits.clear()
         self._pausing = False
-
-    def _close_all(self) -> None:
-        for opened in (self._steps, self._requests, self._grants, self._open_waits, self._children, self._signals):
-            opened.clear()
 
     def _turn_started(self, body: b.TurnStarted) -> None:
         self._turns = {loop: number for loop, number in self._turns.items() if not loop.startswith(f"{body.loop}/")}

@@ -27,7 +27,7 @@ from limpet.stores.rows import RunRow
 from limpet.stores.rules import refusal
 from limpet.stores.transaction import Transaction, references, request_of
 
-__all__ = ["Plan", "Theirs", "append", "extend_all", "plan", "transact"]
+__all__ = ["Plan", "Theirs", "append", "beginning", "extend_all", "plan", "transact"]
 
 READ_BACK = 10_000
 NO_BLOBS: Sequence[int] = ()
@@ -271,18 +271,37 @@ def _tell(tx: Transaction, leg: ops.Tell) -> Head:
 def _create(tx: Transaction, leg: ops.Create) -> RunRow:
     existing = tx.tables.row(leg.run)
     if existing is not None:
-        first = tx.tables.events(existing, 0, 1)
+        first = tx.tables.events(existing, existing.origin_at or 0, 1)
         if not first:
             raise Tampered(run=leg.run, seq=1, reason="it has a row and no event")
         raise _Stop(ops.Taken(existing, tx.decode(first[0])))
     blobs = tx.need(references(leg.bodies))
-    sealed = tx.seal(START, leg.run, leg.bodies, fence=0, actor=leg.actor)
+    head, fence = beginning(tx, leg.run, leg.bodies[0])
+    sealed = tx.seal(head, leg.run, leg.bodies, fence=fence, actor=leg.actor)
     head = sealed[-1].event.head
     row = replace(new_row(sealed[0].event, sealed[0].body), seq=head.seq, hash=head.hash, time=head.time)
     number = tx.tables.add(hide_row(tx.codec, row))
     tx.tables.insert(number, [each.event for each in sealed])
     tx.refer(number, blobs)
     return replace(row, number=number)
+
+
+def beginning(tx: Transaction, run: str, first: AnyBody) -> tuple[Head, int]:
+    """What a stream's own first event is sealed to, and under which fence: of a fork, its origin's event there."""
+    match first:
+        case b.RunForked():
+            origin, at, type = first.run, first.at, "run"
+        case b.ConversationForked():
+            origin, at, type = first.conversation, first.at, "conversation"
+        case _:
+            return START, 0
+    row = tx.row(origin)
+    if row.type != type:
+        raise InvalidAppend(run=run, reason=f"{origin} is a {row.type}, and not a {type}")
+    shared = tx.event(row, at)
+    if shared is None:
+        raise InvalidAppend(run=run, reason=f"{origin} has no event {at}")
+    return shared.head, shared.fence
 
 
 def _release(tx: Transaction, leg: ops.Release) -> Head:

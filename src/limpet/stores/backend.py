@@ -127,6 +127,12 @@ class Tables(Protocol):
     def recount(self) -> None:
         """Make the counters anew from the rows."""
 
+    def forks(self, runs: Sequence[str]) -> list[str]:
+        """The streams that share the beginning of one of these."""
+
+    def delete(self, numbers: Sequence[int]) -> None:
+        """Delete streams with all that belongs to them; blobs that nobody refers to any more are loose from now on."""
+
     # Blobs
 
     def put_blobs(self, blobs: Sequence[Blob]) -> None:
@@ -278,10 +284,16 @@ class Backend(Protocol):
     def counts(self) -> Mapping[tuple[str, str], int]:
         """How many runs there are by (agent, status)."""
 
-    def counted(self) -> Mapping[tuple[str, str], int]:
-        """The same, counted one by one."""
+    def miscounted(self) -> list[tuple[str, str, int, int]]:
+        """Each (agent, status) whose counter is not what counting finds, with both numbers, of one moment."""
 
-    def labels(self, run: str) -> dict[str, str]:
+    def streams(self, after: int, limit: int) -> list[tuple[int, str]]:
+        """The numbers and ids of all streams after a number, in order, whether their rows can be read or not."""
+
+    def commands(self, run: str) -> list[tuple[int, str]]:
+        """The sequences of a stream's own events that are commands, each with the id that it is known by, in order."""
+
+    def labels(self, run: str) -> list[tuple[str, str]]:
         """The labels that a stream is found by."""
 
     def requests(self, where: RequestFilter, limit: int) -> list[RequestRow]:

@@ -18,6 +18,7 @@ from limpet.errors import NotFound, Unsupported
 from limpet.events import Codec, Event, Packed
 from limpet.stores.backend import Capabilities, Extension, Outcome, Tables
 from limpet.stores.blobs import Blob, BlobRow
+from limpet.stores.lines import Origin, Span, origin_of, read_line
 from limpet.stores.ops import Op, Transact
 from limpet.stores.rows import (
     ContractRow,
@@ -98,9 +99,17 @@ class MemoryBackend:
     def read(self, run: str, after: int, before: int | None, limit: int, backwards: bool) -> list[Event]:
         """Events with sequences strictly between `after` and `before`."""
         with self._lock:
-            events = self._tables.log[self._number(run)]
-            found = events[after : None if before is None else max(before - 1, 0)]
-        return (found[::-1] if backwards else found)[:limit]
+            return read_line(self._own, self._origin, run, Span(after, before, limit, backwards))
+
+    def _own(self, run: str, span: Span) -> list[Event]:
+        row = self._row(run)
+        events, shared = self._tables.log[row.number], row.origin_at or 0
+        end = None if span.before is None else max(span.before - 1 - shared, 0)
+        found = events[max(span.after - shared, 0) : end]
+        return (found[::-1] if span.backwards else found)[: span.limit]
+
+    def _origin(self, run: str) -> Origin | None:
+        return origin_of(self._row(run))
 
     def runs(self, where: RunFilter, before: int | None, limit: int) -> Page:
         """Rows that match, newest first, below a number."""
@@ -116,13 +125,28 @@ class MemoryBackend:
         """How many runs there are by (agent, status)."""
         return Counter((row.agent, row.status) for row in self._matching(RunFilter()))
 
-    counted = counts
+    def miscounted(self) -> list[tuple[str, str, int, int]]:
+        """They are counted whenever somebody asks."""
+        return []
 
-    def labels(self, run: str) -> dict[str, str]:
+    def streams(self, after: int, limit: int) -> list[tuple[int, str]]:
+        """The numbers and ids of all streams after a number."""
+        with self._lock:
+            found = sorted((row.number, row.id) for row in self._tables.streams.values() if row.number > after)
+        return found[:limit]
+
+    def commands(self, run: str) -> list[tuple[int, str]]:
+        """The commands among a stream's own events."""
+        with self._lock:
+            mine = self._number(run)
+            known = self._tables.commands.items()
+            return sorted((event.seq, command) for (number, command), event in known if number == mine)
+
+    def labels(self, run: str) -> list[tuple[str, str]]:
         """The labels that a stream is found by."""
         with self._lock:
             self._number(run)
-            return dict(self._tables.streams[run].labels)
+            return list(self._tables.streams[run].labels.items())
 
     def requests(self, where: RequestFilter, limit: int) -> list[RequestRow]:
         """Requests that match, the oldest first."""
@@ -165,8 +189,14 @@ class MemoryBackend:
         if not 0 <= begin <= int(self.feed_end()):
             raise ValueError("ahead of the store")
         with self._lock:
-            found = tuple(self._tables.everything[begin : begin + limit])
-        return Feed(found, str(begin + len(found)))
+            everything = self._tables.everything
+            found: list[Event] = []
+            while begin < len(everything) and len(found) < limit:
+                event = everything[begin]
+                begin += 1
+                if event is not None:
+                    found.append(event)
+        return Feed(tuple(found), str(begin))
 
     def feed_end(self) -> str:
         """The place after everything."""
@@ -201,10 +231,13 @@ class MemoryBackend:
         return [each for (owner, _), each in self._tables.snapshot_rows.items() if owner == number]
 
     def _number(self, run: str) -> int:
+        return self._row(run).number
+
+    def _row(self, run: str) -> RunRow:
         row = self._tables.row(run)
         if row is None:
             raise NotFound(what="run", id=run)
-        return row.number
+        return row
 
     def _matching(self, where: RunFilter) -> list[RunRow]:
         with self._lock:
@@ -230,7 +263,7 @@ class MemoryTables:
         self._clock = clock
         self._last_number = 0
         self._last_blob = 0
-        self.everything: list[Event] = []
+        self.everything: list[Event | None] = []
         self.blob_rows: dict[str, StoredBlob] = {}
         self.blob_names: dict[int, str] = {}
         self.references: dict[tuple[int, int], None] = {}
@@ -315,8 +348,9 @@ class MemoryTables:
                 self._put(self.commands, (number, command), event)
 
     def events(self, row: RunRow, after: int, limit: int) -> list[Event]:
-        """The events after a sequence, in order."""
-        return self.log[row.number][after : after + limit]
+        """The stream's own events after a sequence, in order."""
+        begin = max(after - (row.origin_at or 0), 0)
+        return self.log[row.number][begin : begin + limit]
 
     def command(self, row: RunRow, command: str) -> Event | None:
         """The event that a command id belongs to."""
@@ -333,6 +367,47 @@ class MemoryTables:
 
     def recount(self) -> None:
         """They are counted whenever somebody asks."""
+
+    def forks(self, runs: Sequence[str]) -> list[str]:
+        """The streams that share the beginning of one of these."""
+        return [row.id for row in self.streams.values() if row.origin in runs]
+
+    def delete(self, numbers: Sequence[int]) -> None:
+        """Delete streams with all that belongs to them."""
+        gone = {row.id for row in self.streams.values() if row.number in numbers}
+        for place, event in enumerate(self.everything):
+            if event is not None and event.run in gone:
+                self._erase(place, event)
+        tables: list[tuple[dict[Any, Any], Callable[[Any], bool]]] = [
+            (self.streams, lambda run: run in gone),
+            (self.log, lambda number: number in numbers),
+            (self.commands, lambda key: key[0] in numbers),
+            (self.request_rows, lambda request: self.request_rows[request].run in gone),
+            (self.snapshot_rows, lambda key: key[0] in numbers),
+            (self.late_rows, lambda number: number in numbers),
+        ]
+        for table, belongs in tables:
+            for key in [key for key in table if belongs(key)]:
+                self._drop(table, key)
+        for number in numbers:
+            self.free_slots(number, driven_only=False)
+        self._let_go(numbers)
+
+    def _erase(self, place: int, event: Event) -> None:
+        """Places are never used again."""
+        self.undo_steps.append(lambda: self.everything.__setitem__(place, event))
+        self.everything[place] = None
+
+    def _let_go(self, numbers: Sequence[int]) -> None:
+        """What these referred to is loose, if nobody else refers to it."""
+        referred = [key for key in self.references if key[0] in numbers]
+        for key in referred:
+            self._drop(self.references, key)
+        held = {blob for _, blob in self.references}
+        for _, blob in referred:
+            name = self.blob_names[blob]
+            if blob not in held and name in self.blob_rows:
+                self._put(self.blob_rows, name, self.blob_rows[name]._replace(loose_since=self.now()))
 
     def put_blobs(self, blobs: Sequence[Blob]) -> None:
         """Store blobs that are not there."""
@@ -544,6 +619,7 @@ def _matches(row: RunRow, where: RunFilter) -> bool:
         (where.session, row.session),
         (where.user, row.user),
         (where.parent, row.parent),
+        (where.origin, row.origin),
     )
     return (
         row.type == where.type

@@ -43,6 +43,7 @@ __all__ = [
     "Load",
     "Missed",
     "Op",
+    "Prune",
     "PutChunk",
     "Raised",
     "Rebuild",
@@ -280,6 +281,13 @@ class Load(Op[RunRow], frozen=True, kw_only=True):
     actor: str
 
 
+class Prune(Op[bool], frozen=True, kw_only=True):
+    """Delete runs that have ended, together or not at all; whether they were."""
+
+    runs: tuple[tuple[str, int], ...]
+    """Each with where its log ends: one that has gone on since stays, and so do the others."""
+
+
 class Rebuild(Op[None], frozen=True, kw_only=True):
     """Make the rows of a stream anew from its log."""
 
@@ -329,9 +337,9 @@ def check_contract(row: ContractRow) -> None:
 
 def _check_creation(leg: Create) -> None:
     _check_bodies(leg.run, leg.bodies[:1], Writer.CREATOR)
-    if isinstance(leg.bodies[0], RunForked | ConversationForked):
-        raise InvalidAppend(run=leg.run, reason="a fork is not created from its first event alone")
-    if isinstance(leg.bodies[0], RunCreated | ConversationCreated):
+    if isinstance(leg.bodies[0], RunForked | ConversationForked) and leg.bodies[0].at < 1:
+        raise InvalidAppend(run=leg.run, reason="a fork shares at least the first event")
+    if isinstance(leg.bodies[0], RunCreated | RunForked | ConversationCreated | ConversationForked):
         _check_words(leg.run, leg.bodies[0])
     if VOCABULARY.kind_of(leg.bodies[0]).name.startswith("conversation."):
         _check_bodies(leg.run, leg.bodies[1:], Writer.SPEAKER, at_least=0)
@@ -379,9 +387,9 @@ def _check_bodies(run: str, bodies: tuple[AnyBody, ...], writer: Writer, at_leas
 LONGEST_WORD = 500
 
 
-def _check_words(run: str, body: RunCreated | ConversationCreated) -> None:
+def _check_words(run: str, body: RunCreated | RunForked | ConversationCreated | ConversationForked) -> None:
     words = [body.user, body.session, *body.labels, *body.labels.values()]
-    if isinstance(body, RunCreated):
+    if isinstance(body, RunCreated | RunForked):
         words += [body.agent, body.agent_version, body.exclusive]
     for word in words:
         if word is not None and _is_long(word):

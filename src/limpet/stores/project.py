@@ -206,8 +206,26 @@ def new_row(event: Event, body: AnyBody) -> RunRow:
                 goal="" if isinstance(goal, UnsetType) else goal,
                 items=0 if isinstance(plan, UnsetType) else len(plan),
             )
-        case b.ConversationCreated():
+        case b.RunForked():
             return replace(
+                row,
+                agent=body.agent,
+                agent_version=body.agent_version or "",
+                user=body.user,
+                session=body.session,
+                conversation=body.conversation,
+                exclusive=body.exclusive,
+                goal=body.goal,
+                step=body.step,
+                steps=body.steps,
+                item=body.item,
+                items=body.items,
+                origin=body.run,
+                origin_at=body.at,
+                labels=body.labels,
+            )
+        case b.ConversationCreated() | b.ConversationForked():
+            talk = replace(
                 row,
                 type="conversation",
                 status="open",
@@ -216,6 +234,9 @@ def new_row(event: Event, body: AnyBody) -> RunRow:
                 user=body.user,
                 labels=body.labels,
             )
+            if isinstance(body, b.ConversationCreated):
+                return talk
+            return replace(talk, origin=body.conversation, origin_at=body.at)
         case _:
             raise ValueError(f"{event.kind} does not begin a stream of its own")
 

@@ -8,6 +8,7 @@ from limpet.errors import NotFound
 from limpet.events import Event, Packed
 from limpet.stores.blobs import BlobRow
 from limpet.stores.columns import contract_of, late_of, request_of, row_of, worker_of
+from limpet.stores.lines import Origin, Span, read_line
 from limpet.stores.rows import (
     ContractRow,
     KeyRow,
@@ -46,11 +47,18 @@ class SqlReads(ABC):
 
     def read(self, run: str, after: int, before: int | None, limit: int, backwards: bool) -> list[Event]:
         """Events with sequences strictly between `after` and `before`."""
-        name = "read_backwards" if backwards else "read"
-        found = self._all(name, run, after, _LAST if before is None else before, limit)
-        if not found:
-            self._number(run)
+        return read_line(self._own, self._origin, run, Span(after, before, limit, backwards))
+
+    def _own(self, run: str, span: Span) -> list[Event]:
+        name = "read_backwards" if span.backwards else "read"
+        found = self._all(name, run, span.after, _LAST if span.before is None else span.before, span.limit)
         return [Event(run, *each) for each in found]
+
+    def _origin(self, run: str) -> Origin | None:
+        found = self._all("origin", run)
+        if not found:
+            raise NotFound(what="run", id=run)
+        return None if None in found[0] else Origin(*found[0])
 
     def runs(self, where: RunFilter, before: int | None, limit: int) -> Page:
         """Rows that match, newest first, below a number."""
@@ -71,13 +79,22 @@ class SqlReads(ABC):
         """How many runs there are by (agent, status)."""
         return {(agent, status): n for agent, status, n in self._all("counts")}
 
-    def counted(self) -> Mapping[tuple[str, str], int]:
-        """The same, counted one by one."""
-        return {(agent, status): n for agent, status, n in self._all("counted")}
+    def miscounted(self) -> list[tuple[str, str, int, int]]:
+        """Each counter that is not what counting finds."""
+        found = self._all("miscounted")
+        return [(_readable(agent), _readable(status), kept, there) for agent, status, kept, there in found]
 
-    def labels(self, run: str) -> dict[str, str]:
+    def streams(self, after: int, limit: int) -> list[tuple[int, str]]:
+        """The numbers and ids of all streams after a number."""
+        return [(number, _readable(id)) for number, id in self._all("streams", after, limit)]
+
+    def commands(self, run: str) -> list[tuple[int, str]]:
+        """The commands among a stream's own events."""
+        return [(seq, command) for seq, command in self._all("commands", self._number(run))]
+
+    def labels(self, run: str) -> list[tuple[str, str]]:
         """The labels that a stream is found by."""
-        return {str(name): str(value) for name, value in self._all("labels", self._number(run))}
+        return [(name, value) for name, value in self._all("labels", self._number(run))]
 
     def requests(self, where: RequestFilter, limit: int) -> list[RequestRow]:
         """Requests that match, the oldest first."""
@@ -133,6 +150,7 @@ class SqlReads(ABC):
             "session": where.session,
             "user": where.user,
             "parent": where.parent,
+            "origin": where.origin,
             "created_from": where.created_from,
             "created_before": where.created_before,
             "status": where.status[0] if len(where.status) == 1 else None,
@@ -158,6 +176,11 @@ class SqlReads(ABC):
 
     def _search(self, parts: list[str], values: dict[str, Any]) -> Sequence[Sequence[Any]]:
         return self._ask("\n".join(parts), values)
+
+
+def _readable(word: str | bytes) -> str:
+    """A word, even if its bytes are no text any more."""
+    return word if isinstance(word, str) else word.decode(errors="replace")
 
 
 def _escape(text: str) -> str:

@@ -1,7 +1,7 @@
 """Everything that is made from a log, made again: a stream's row, its requests, and the blobs that it refers to."""
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
@@ -9,10 +9,34 @@ from limpet.events import AnyBody, Codec, Event, blobs_of
 from limpet.events import bodies as b
 from limpet.state import ENDED
 from limpet.stores.privacy import hide_request, hide_row
-from limpet.stores.project import Closed, Opened, apply, apply_request, claimed_row, new_row, project
+from limpet.stores.project import (
+    Closed,
+    Delta,
+    Opened,
+    RequestChange,
+    apply,
+    apply_request,
+    claimed_row,
+    new_row,
+    project,
+)
 from limpet.stores.rows import RequestRow, RunRow
 
-__all__ = ["Derived", "derive", "differences"]
+__all__ = ["Derived", "derive", "derive_row", "differences", "earliest", "latest"]
+
+Guess = Callable[[int], int]
+"""What the store's clock said when it wrote an event of this time."""
+HOUR = 3_600_000_000
+
+
+def earliest(time: int) -> int:  # noqa: ARG001
+    """Any time before: a clock may have been set back."""
+    return 0
+
+
+def latest(time: int) -> int:
+    """Not long after: what is written by the store's clock has its time from it too."""
+    return time + HOUR
 
 
 class Derived(NamedTuple):
@@ -21,68 +45,101 @@ class Derived(NamedTuple):
     row: RunRow
     requests: tuple[RequestRow, ...]
     blobs: tuple[str, ...]
+    commands: tuple[tuple[int, str], ...] = ()
+    """The events that are commands, each with the id that it is known by."""
 
 
-def derive(number: int, log: Iterable[tuple[Event, AnyBody]], codec: Codec) -> Derived:
+def derive(
+    number: int, log: Iterable[tuple[Event, AnyBody]], codec: Codec, clock: Guess = lambda time: time
+) -> Derived:
     """The rows of a stream from its whole log; an event's own time stands for the store's clock."""
     events = iter(log)
     event, body = next(events)
-    row = _at(replace(new_row(event, body), number=number), event)
+    row = _first(number, event, body)
     requests: dict[str, RequestRow] = {}
     blobs = dict.fromkeys(blobs_of(body))
+    commands = []
     for event, body in events:
-        row = _after(row, event, body)
-        _collect_request(requests, event, body)
+        delta = project(event, body)
+        row = _after(row, event, body, delta, clock)
+        if isinstance(body, b.Command):
+            commands.append((event.seq, body.command))
+        _collect_request(requests, delta.request)
         blobs |= dict.fromkeys(blobs_of(body))
         if row.status in ENDED:
             for request in requests.values():
                 _close(requests, Closed(request.id, "withdrawn"))
     hidden = tuple(hide_request(codec, request) for request in requests.values())
-    return Derived(hide_row(codec, row), hidden, tuple(blobs))
+    return Derived(hide_row(codec, row), hidden, tuple(blobs), tuple(commands))
 
 
-def differences(stored: Derived, derived: Derived) -> list[str]:
-    """What the stored rows say otherwise, in words; both revealed."""
-    found = _unlike("run", stored.row, derived.row)
+def derive_row(number: int, log: Iterable[tuple[Event, AnyBody]], clock: Guess) -> RunRow:
+    """The row alone, by a clock."""
+    events = iter(log)
+    row = _first(number, *next(events))
+    for event, body in events:
+        row = _after(row, event, body, project(event, body), clock)
+    return row
+
+
+def differences(stored: Derived, derived: Derived, since: RunRow) -> list[str]:
+    """What the stored rows say otherwise, in words; all revealed.
+
+    `derived` is by the latest that the store's clock may have said, `since` is the row by the earliest.
+    """
+    found = _unlike("run", stored.row, derived.row, since)
     was = {request.id: request for request in stored.requests}
     now = {request.id: request for request in derived.requests}
     found += [f"request {id}: it is stored, and the log has none" for id in was.keys() - now.keys()]
     found += [f"request {id}: it is not stored" for id in now.keys() - was.keys()]
     for id in was.keys() & now.keys():
-        found += _unlike(f"request {id}", was[id], now[id])
+        found += _unlike(f"request {id}", was[id], now[id], now[id])
     found += [f"blob {blob}: it is not referred to" for blob in derived.blobs if blob not in stored.blobs]
+    found += [f"blob {blob}: no event refers to it" for blob in stored.blobs if blob not in derived.blobs]
+    known, there = set(stored.commands), set(derived.commands)
+    found += [f"event {seq}: it is not known as command {id}" for seq, id in sorted(there - known)]
+    found += [f"event {seq}: it is known as command {id}, and is none" for seq, id in sorted(known - there)]
     return found
 
 
-def _unlike(what: str, stored: RunRow | RequestRow, derived: RunRow | RequestRow) -> list[str]:
+Row = TypeVar("Row", RunRow, RequestRow)
+
+
+def _unlike(what: str, stored: Row, derived: Row, since: Row) -> list[str]:
     found = []
     for name in stored.__struct_fields__:
         was, is_now = getattr(stored, name), getattr(derived, name)
-        alike = (was is None) == (is_now is None) if name in _BY_THE_CLOCK else was == is_now
-        if not alike:
+        if not _alike(name, was, is_now, getattr(since, name)):
             found.append(f"{what}: {name} is {was!r}, and the log says {is_now!r}")
     return found
 
 
-# The store's clock said these when they were written; an event's time is its writer's estimate.
-_BY_THE_CLOCK = ("ready_at", "ended")
+def _alike(name: str, stored: Any, derived: Any, since: Any) -> bool:
+    """What the store's clock said lies between its bounds; all else is what the log says."""
+    if name == "ended":  # its event may have been on its way for however long
+        return (stored is None) == (derived is None)
+    if since != derived and None not in (since, stored, derived):
+        return bool(since <= stored <= derived)
+    return bool(stored == derived)
 
 
-def _after(row: RunRow, event: Event, body: AnyBody) -> RunRow:
+def _first(number: int, event: Event, body: AnyBody) -> RunRow:
+    return _at(replace(new_row(event, body), number=number), event)
+
+
+def _after(row: RunRow, event: Event, body: AnyBody, delta: Delta, clock: Guess) -> RunRow:
     if isinstance(body, b.RunClaimed):
         return claimed_row(row, event, body)
     row = _at(row, event)
-    delta = project(event, body)
     row = replace(row, step=max(row.step, delta.step), deaths=0 if delta.settled else row.deaths)
-    return row if delta.row is None else apply(row, delta.row, event.time)
+    return row if delta.row is None else apply(row, delta.row, clock(event.time))
 
 
 def _at(row: RunRow, event: Event) -> RunRow:
     return replace(row, seq=event.seq, hash=event.hash, time=event.time)
 
 
-def _collect_request(requests: dict[str, RequestRow], event: Event, body: AnyBody) -> None:
-    change = project(event, body).request
+def _collect_request(requests: dict[str, RequestRow], change: RequestChange | None) -> None:
     if isinstance(change, Opened):
         requests[change.row.id] = change.row
     elif change is not None and (after := apply_request(requests.get(change.request), change)) is not None:

@@ -66,6 +66,10 @@ class RunRow(Part, frozen=True, kw_only=True):
     """A compensation has begun: once failed, the run cannot be resumed any more."""
     cancelling: bool = False
     """A cancel was asked for."""
+    origin: str | None = None
+    """Of a fork: the stream whose beginning it shares."""
+    origin_at: int | None = None
+    """The last event that is shared."""
     labels: dict[str, str] = {}
 
     @property
@@ -170,6 +174,7 @@ class RunFilter(Part, frozen=True, kw_only=True):
     session: str | None = None
     user: str | None = None
     parent: str | None = None
+    origin: str | None = None
     labels: dict[str, str] = {}
     created_from: int | None = None
     created_before: int | None = None

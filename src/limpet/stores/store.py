@@ -4,6 +4,7 @@ Writes go through one writer, which groups them; reads go beside it. The event l
 """
 
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping, Sequence
+from hashlib import sha256
 from typing import Any, NamedTuple, Self, TypeVar
 
 from msgspec import DecodeError, Raw, UnsetType
@@ -14,14 +15,17 @@ from limpet.errors import (
     InputConflict,
     InvalidAppend,
     InvalidValue,
+    KeyMissing,
     LimpetError,
     NotFound,
     Unsupported,
     WrongKeys,
 )
-from limpet.events import PLAIN, AnyBody, Codec, Event, Head, Packed, Payload, Plain, Sealed
+from limpet.events import PLAIN, AnyBody, Codec, Event, Head, Packed, Payload, Plain, Sealed, blobs_of
 from limpet.events import bodies as b
 from limpet.ids import Ids, RandomIds, check_id
+from limpet.redaction import NOTHING, Redaction
+from limpet.secret import hidden
 from limpet.stores import ops
 from limpet.stores.backend import Backend, Capabilities, Outcome
 from limpet.stores.blobs import (
@@ -38,7 +42,7 @@ from limpet.stores.blobs import (
 from limpet.stores.cipher import Cipher, MasterKeys, rotated
 from limpet.stores.handover import Handover, Threads
 from limpet.stores.privacy import hide_filter, hide_row, reveal_contract, reveal_request, reveal_row
-from limpet.stores.rebuild import Derived, derive, differences
+from limpet.stores.rebuild import Derived, derive, derive_row, differences, earliest, latest
 from limpet.stores.rows import (
     ContractRow,
     Feed,
@@ -58,6 +62,7 @@ from limpet.stores.writer import Writer
 __all__ = ["LARGEST_PAGE", "Place", "Store"]
 
 LARGEST_PAGE = 1_000
+DIGEST = 32
 Events = TypeVar("Events", bound=Sequence[Event])
 EVERYTHING = RunFilter()
 OPEN = RequestFilter()
@@ -89,6 +94,8 @@ class Store:
         self._ids = ids or RandomIds(SystemClock())
         self.codec: Codec = Plain(compress=True) if compress else PLAIN
         """How what is written here is packed."""
+        self.redaction: Redaction = NOTHING
+        """What is done to values before that; a secret is never in them."""
         self._compress = compress
         self._watching = Watching(backend, self._handover)
         self._writer = Writer(self._handover.lane("limpet-write"), self._commit, self._watching)
@@ -146,7 +153,7 @@ class Store:
     async def create(
         self,
         run: str,
-        body: b.RunCreated,
+        body: b.RunCreated | b.RunForked,
         *,
         actor: str,
         alike: Callable[[Payload], bool] | None = None,
@@ -154,7 +161,8 @@ class Store:
     ) -> tuple[RunRow, bool]:
         """The run of this id and whether it is new; one with another agent or input raises InputConflict.
 
-        `alike` may say that a stored input, though its bytes differ, means the same to today's code.
+        `alike` may say that a stored input, though its bytes differ, means the same to today's code. A fork shares the
+        events of its origin up to the cut: nothing of them is stored again.
         """
         done = await self.append(ops.Create(run=run, bodies=(body,), actor=actor), blobs=blobs)
         match done:
@@ -232,6 +240,7 @@ class Store:
 
     async def save_snapshot(self, run: str, at: Head, data: bytes) -> None:
         """Keep a state of a run as it was at a head."""
+        data = _digest(run, at.seq, at.hash, data) + data
         await self._writer.submit(ops.SaveSnapshot(run=run, seq=at.seq, hash=at.hash, data=data))
 
     async def drop_snapshots(self, run: str, seqs: Sequence[int]) -> None:
@@ -260,6 +269,14 @@ class Store:
                 raise InvalidAppend(run=event.run, reason=f"event {event.seq} was not sealed by this store's codec")
         return reveal_row(self.codec, await self._writer.submit(ops.Load(events=tuple(events), actor=actor)))
 
+    async def prune(self, runs: Mapping[str, int]) -> bool:
+        """Delete runs with all that belongs to them, together or not at all; whether they were.
+
+        Each comes with the number of its last event: if one has gone on since, has not ended, or has a fork that is not
+        among them, all stay. Blobs that nobody refers to any more are collected later.
+        """
+        return await self._writer.submit(ops.Prune(runs=tuple(runs.items())))
+
     async def rebuild(self, run: str) -> None:
         """Make everything anew that was made from a log: its row, labels, requests and references to blobs."""
         await self._writer.submit(ops.Rebuild(run=run))
@@ -282,7 +299,7 @@ class Store:
 
     def pack(self, value: object, *, inline: int = INLINE) -> tuple[Payload, tuple[Blob, ...]]:
         """A value as a payload: inline if it is small, else with the blob that must come with the append."""
-        return pack_value(self.codec, value, inline=inline)
+        return pack_value(self.codec, self.redaction.value(hidden(value)), inline=inline)
 
     def pack_canonical(self, data: bytes) -> tuple[Payload, tuple[Blob, ...]]:
         """The same for a value that is encoded already."""
@@ -320,13 +337,16 @@ class Store:
         row = await self._handover.call(lambda: self._backend.blob(blob)) if is_name(blob) else None
         if row is None:
             raise NotFound(what="blob", id=blob)
-        hasher = self.codec.hasher()
+        hasher, size = self.codec.hasher(), 0
         for place in range(row.chunks):
             data = unpack_chunk(self.codec, row, place, await self._chunk(blob, place))
             hasher.update(data)
+            size += len(data)
             yield data
         if hasher.hexdigest() != blob:
             raise BlobDamaged(blob=blob, reason="its content does not fit its name")
+        if size != row.size:
+            raise BlobDamaged(blob=blob, reason=f"it has {size} bytes, and its row says {row.size}")
 
     async def collect_blobs(self, *, grace: Duration = "1h") -> int:
         """Delete the blobs that nobody has referred to for this long; how many."""
@@ -362,10 +382,11 @@ class Store:
         _check_page(limit)
         return await self._handover.call(lambda: self._known(self._backend.read(run, after, before, limit, backwards)))
 
-    async def log(self, run: str, *, after: int = 0) -> AsyncIterator[Event]:
-        """A whole log, page by page."""
+    async def log(self, run: str, *, after: int = 0, upto: int | None = None) -> AsyncIterator[Event]:
+        """A whole log, or up to an event, page by page."""
+        before = None if upto is None else upto + 1
         while True:
-            page = await self.read(run, after=after)
+            page = await self.read(run, after=after, before=before)
             for event in page:
                 yield event
             if len(page) < LARGEST_PAGE:
@@ -413,19 +434,42 @@ class Store:
         return await self._handover.call(self._backend.workers)
 
     async def snapshot(self, run: str, *, at_most: int | None = None) -> Snapshot | None:
-        """The newest snapshot, or the newest not after a sequence; one that cannot be unpacked is as good as none."""
-        found = await self._handover.call(lambda: self._backend.snapshot(run, at_most))
-        if found is None:
-            return None
+        """The newest snapshot, or the newest not after a sequence; one that is not what it was is as good as none.
+
+        A fork without one of its own begins from its origin's.
+        """
         try:
-            data = self.codec.unpack(Packed(found.codec, found.key_id, found.data), f"snapshot:{run}:{found.seq}")
-        except ValueError:
+            owner, found = await self._handover.call(lambda: self._newest(run, at_most))
+            if found is None:
+                return None
+            data = self.codec.unpack(Packed(found.codec, found.key_id, found.data), f"snapshot:{owner}:{found.seq}")
+        except (ValueError, KeyMissing):
             return None
-        return Snapshot(found.seq, found.hash, found.time, data)
+        if data[:DIGEST] == _digest(owner, found.seq, found.hash, data[DIGEST:]):
+            return Snapshot(found.seq, found.hash, found.time, data[DIGEST:])
+        return Snapshot(found.seq, found.hash, found.time, data) if data.startswith(b"{") else None  # without one, once
+
+    def _newest(self, run: str, at_most: int | None) -> tuple[str, Snapshot | None]:
+        found = self._backend.snapshot(run, at_most)
+        if found is not None:
+            return run, found
+        row = self._backend.get(run)
+        if row is None or row.origin is None or row.origin_at is None:
+            return run, None
+        return self._newest(row.origin, row.origin_at if at_most is None else min(at_most, row.origin_at))
 
     async def snapshots(self, run: str) -> list[tuple[int, int]]:
         """The (sequence, time) of every snapshot of a run."""
         return await self._handover.call(lambda: self._backend.snapshots(run))
+
+    async def streams(self, *, after: int = 0, limit: int = LARGEST_PAGE) -> list[tuple[int, str]]:
+        """The numbers and ids of all runs and conversations, in order; go on after the last number."""
+        _check_page(limit)
+        return await self._handover.call(lambda: self._backend.streams(after, limit))
+
+    async def references(self, run: str) -> list[str]:
+        """The blobs that a stream refers to."""
+        return await self._handover.call(lambda: self._backend.references(run))
 
     async def late(self, run: str) -> list[Late]:
         """What came too late for a run."""
@@ -454,23 +498,28 @@ class Store:
             requests = await self._handover.call(
                 lambda: self._backend.requests(RequestFilter(status=None, run=run), row.seq + 1)  # noqa: B023
             )
-            blobs = await self._handover.call(lambda: self._backend.references(run))
+            blobs = await self.references(run)
             labels = await self._handover.call(lambda: self._backend.labels(run))
-            log = [(event, self.decode(event)) async for event in self.log(run) if event.seq <= row.seq]
+            commands = await self._handover.call(lambda: self._backend.commands(run))
+            own = self.log(run, after=row.origin_at or 0)
+            log = [(event, self.decode(event)) async for event in own if event.seq <= row.seq]
             if (await self.get(run)).seq == row.seq:
                 break
-        stored = Derived(row, tuple(reveal_request(self.codec, each) for each in requests), tuple(blobs))
-        derived = derive(row.number, log, PLAIN)
-        found = differences(stored, derived)
-        if labels != hide_row(self.codec, derived.row).labels:
+        if not log:
+            return ["run: it has no event of its own"]
+        requests = [reveal_request(self.codec, each) for each in requests]
+        since, derived = derive_row(row.number, log, earliest), derive(row.number, log, PLAIN, latest)
+        if not set(blobs) <= set(derived.blobs):
+            derived = derived._replace(blobs=(*derived.blobs, *await self._late_blobs(run)))
+        found = differences(Derived(row, tuple(requests), tuple(blobs), tuple(commands)), derived, since)
+        if sorted(labels) != sorted(hide_row(self.codec, derived.row).labels.items()):
             found.append(f"labels: it is found by {len(labels)}, and the log says {len(derived.row.labels)}")
         return found
 
     async def check_counts(self) -> list[str]:
-        """What the counters say otherwise than counting, in words; a change meanwhile may look like a difference."""
-        kept, there = await self.counts(), await self._handover.call(self._backend.counted)
-        pairs = [(key, kept.get(key, 0), there.get(key, 0)) for key in sorted(kept.keys() | there.keys())]
-        return [f"{agent} {status}: {n} are kept, and there are {m}" for (agent, status), n, m in pairs if n != m]
+        """What the counters say otherwise than counting, in words."""
+        found = await self._handover.call(self._backend.miscounted)
+        return [f"{agent} {status}: {kept} are kept, and there are {there}" for agent, status, kept, there in found]
 
     async def recount(self) -> None:
         """Make the counters anew from the rows."""
@@ -503,6 +552,10 @@ class Store:
             await self._writer.submit(ops.PutChunk(upload=blob.id, place=place, chunk=chunk))
         chunks = len(blob.chunks)
         await self._writer.submit(ops.EndUpload(upload=blob.id, blob=blob.id, size=blob.size, chunks=chunks))
+
+    async def _late_blobs(self, run: str) -> list[str]:
+        """The blobs that something refers to which came too late."""
+        return [blob for late in await self.late(run) for blob in blobs_of(self.decode(late.event))]
 
     async def _chunk(self, blob: str, place: int) -> Packed:
         found = await self._handover.call(lambda: self._backend.chunk(blob, place))
@@ -556,10 +609,17 @@ class Store:
         self._backend.close()
 
 
-def _same_start(stored: AnyBody, wanted: b.RunCreated, alike: Callable[[Payload], bool] | None) -> bool:
+def _same_start(stored: AnyBody, wanted: b.RunCreated | b.RunForked, alike: Callable[[Payload], bool] | None) -> bool:
+    if isinstance(wanted, b.RunForked):
+        return stored == wanted
     if not isinstance(stored, b.RunCreated) or stored.agent != wanted.agent:
         return False
     return stored.input == wanted.input or (alike is not None and alike(stored.input))
+
+
+def _digest(run: str, seq: int, hash: bytes, data: bytes) -> bytes:
+    """What a snapshot is kept with: a flipped bit is no other state."""
+    return sha256(b"\0".join((b"limpet.snapshot.1", run.encode(), b"%d" % seq, hash, data))).digest()
 
 
 async def _chunks(parts: AsyncIterable[bytes]) -> AsyncIterator[bytes]:

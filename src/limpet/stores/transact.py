@@ -185,7 +185,9 @@ def _bodies(leg: ops.Leg) -> Iterable[AnyBody]:
 def _touched(batch: Sequence[ops.Op[Any]]) -> tuple[set[str], int]:
     """The streams that a batch names, and how many are to be created."""
     legs = [leg for op in batch if isinstance(op, ops.Append) for leg in op.legs]
-    return {leg.run for leg in legs}, sum(isinstance(leg, ops.Create) for leg in legs)
+    made = [leg for leg in legs if isinstance(leg, ops.Create)]
+    origins = {body.run for leg in made if isinstance(body := leg.bodies[0], b.RunForked)}
+    return {leg.run for leg in legs} | origins, len(made)
 
 
 def _attempt(tx: Transaction, op: ops.Op[Any]) -> Outcome:
@@ -243,6 +245,19 @@ def _collect(tx: Transaction, op: ops.Collect) -> int:
     return tx.tables.collect(tx.tables.now() - op.grace, op.limit)
 
 
+def _prune(tx: Transaction, op: ops.Prune) -> bool:
+    """Nobody may need them: each has ended where it was seen to end, and no fork shares the beginning of one."""
+    rows = [tx.tables.row(run) for run, _ in sorted(op.runs)]
+    for row, (_, seq) in zip(rows, sorted(op.runs), strict=True):
+        if row is None or row.status not in ENDED or row.seq != seq:
+            return False
+    found = [row for row in rows if row is not None]
+    if set(tx.tables.forks([row.id for row in found])) - {row.id for row in found}:
+        return False
+    tx.tables.delete([row.number for row in found])
+    return True
+
+
 def _rebuild(tx: Transaction, op: ops.Rebuild) -> None:
     row = tx.row(op.run)
     log = ((event, tx.decode(event)) for event in tx.log(row))
@@ -257,9 +272,9 @@ def _load(tx: Transaction, op: ops.Load) -> RunRow:
     existing = tx.tables.row(first.run)
     if existing is not None:
         raise InputConflict(run=first.run, agent=existing.agent)
-    if verify(op.events).hash != last.hash:
-        raise Tampered(run=first.run, seq=last.seq, reason="its head does not fit")
     log = [(event, tx.decode(event)) for event in op.events]
+    if verify(op.events, *appending.beginning(tx, first.run, log[0][1])).hash != last.hash:
+        raise Tampered(run=first.run, seq=last.seq, reason="its head does not fit")
     derived = derive(0, log, tx.codec)
     tx.bring((), derived.blobs)
     tx.need(derived.blobs)
@@ -303,6 +318,7 @@ _PERFORM: dict[type[ops.Op[Any]], Callable[[Transaction, Any], object]] = {
     ops.EndUpload: _end_upload,
     ops.Collect: _collect,
     ops.Load: _load,
+    ops.Prune: _prune,
     ops.Rebuild: _rebuild,
     ops.Recount: lambda tx, _: tx.tables.recount(),
     ops.Settle: _settle,

@@ -36,8 +36,15 @@ class Transaction:
             raise NotFound(what="run", id=run)
         return row
 
+    def event(self, row: RunRow, seq: int) -> Event | None:
+        """One event of a stream; what a fork shares is its origin's."""
+        while row.origin is not None and row.origin_at is not None and seq <= row.origin_at:
+            row = self.row(row.origin)
+        found = self.tables.events(row, seq - 1, 1)
+        return found[0] if found and found[0].seq == seq else None
+
     def log(self, row: RunRow, after: int = 0) -> Iterator[Event]:
-        """The events of a stream after a sequence, page by page."""
+        """The events of a stream after a sequence, page by page; of a fork, its own."""
         while page := self.tables.events(row, after, PAGE):
             yield from page
             after = page[-1].seq

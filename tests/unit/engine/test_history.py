@@ -109,3 +109,67 @@ def test_turns_that_are_over_are_forgotten() -> None:
     history = history_of(*bodies)
     assert list(history.records) == ["before#1", "turns#1/100/think#1", "turns#1/100/deep/x#1"]
     assert history.last_number == 101
+
+
+# Forks
+
+
+def forked(**more: object) -> b.RunForked:
+    """The run branches off here."""
+    return b.RunForked(**{"run": "r", "at": 1, "step": 9, "effects": "ask", **more})  # type: ignore[arg-type]
+
+
+def word(name: str, request: str, kind: str = "approval") -> b.RequestOpened:
+    """Somebody is asked about a step."""
+    return b.RequestOpened(request=request, name=name, kind=kind, question="?", number=1)  # type: ignore[arg-type]
+
+
+def said(request: str, decision: str) -> b.RequestAnswered:
+    """Somebody decided."""
+    return b.RequestAnswered(command=request, request=request, decision=decision, by="ann")  # type: ignore[arg-type]
+
+
+def test_a_fork_shares_what_the_code_was_told() -> None:
+    """What was under way at the cut is not there; numbers go on from it."""
+    history = history_of(
+        started("a#1"),
+        completed("a#1"),
+        started("b#1"),
+        b.TimerSet(name="sleep#1", wake=5),
+        b.AgentCalled(name="call:x#1", run="r.x-1", agent="x", mode="call", asked="x"),
+        b.ValueRecorded(name="now#1", value=inline(5)),
+        forked(step=1),
+    )
+    assert list(history.records) == ["a#1", "now#1"]
+    assert all(record.shared for record in history.records.values())
+    assert (history.last_number, history.last_child) == (1, 1)
+
+
+def test_a_word_for_a_step_is_shared_with_that_step() -> None:
+    """A yes that was not used is not there; that the code was told no is."""
+    yes = (
+        word("a#1/approval#1", "q1"),
+        said("q1", "approved"),
+        b.WaitEnded(name="a#1/approval#1", how="answered", event=2),
+    )
+    assert list(history_of(*yes, forked()).records) == []
+    assert list(history_of(*yes, started("a#1"), forked()).records) == []
+    assert list(history_of(*yes, started("a#1"), completed("a#1"), forked()).records) == ["a#1/approval#1", "a#1"]
+    no = (
+        word("a#1/approval#1", "q1"),
+        said("q1", "rejected"),
+        b.WaitEnded(name="a#1/approval#1", how="answered", event=2),
+    )
+    assert list(history_of(*no, forked()).records) == ["a#1/approval#1"]
+    late = (word("a#1/approval#1", "q1"), b.WaitEnded(name="a#1/approval#1", how="timeout"))
+    assert list(history_of(*late, forked()).records) == ["a#1/approval#1"]
+    gone = (word("a#1/approval#1", "q1"), b.WaitEnded(name="a#1/approval#1", how="withdrawn"))
+    assert list(history_of(*gone, forked()).records) == []
+
+
+def test_results_of_shared_steps_may_be_others() -> None:
+    """Also of one that failed; its place in the order of ends stays."""
+    history = history_of(started("a#1"), failed("a#1"), forked(results={"1": inline("mended")}))
+    record = history.records["a#1"]
+    assert isinstance(record.settled, b.StepCompleted)
+    assert (record.settled.output, record.end) == (inline("mended"), 2)

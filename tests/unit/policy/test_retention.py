@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from limpet.policy.retention import Drop, Keep, KeepRule, decide_run, snapshots_to_drop
+from limpet.errors import InvalidArgument, InvalidDuration
+from limpet.policy.retention import Drop, Keep, KeepRule, decide_run, snapshots_to_drop, snapshots_to_thin
 from limpet.state import Status
 
 DAY = 86400 * 10**6
@@ -33,9 +34,26 @@ def test_a_run_without_an_end_is_kept() -> None:
     assert decision(ended=None) == Keep("it is completed")
 
 
-def test_a_run_that_others_need_is_kept() -> None:
-    """The first that needs it is named."""
-    assert decision(needed_by=["run-1.1", "run-1.2"]) == Keep("run-1.1 needs it")
+def test_some_are_kept_for_ever() -> None:
+    """By status or by agent."""
+    assert decision(rule=KeepRule(older_than="1d", by_status={"completed": None})) == Keep("it is kept for ever")
+    assert decision(rule=KeepRule(older_than="1d", by_agent={"support": None})) == Keep("it is kept for ever")
+
+
+def test_a_rule_that_cannot_be_is_refused() -> None:
+    """Before anything is looked at."""
+    with pytest.raises(InvalidArgument):
+        KeepRule(older_than="1d", by_status={"waiting": "1d"})
+    with pytest.raises(InvalidDuration):
+        KeepRule(older_than="1d", by_agent={"support": "soon"})
+
+
+def test_too_many_snapshots_are_thinned_out() -> None:
+    """Every second one goes, never the newest: all of the log stays near one."""
+    assert snapshots_to_thin(range(1, 129)) == ()
+    gone = snapshots_to_thin(range(1, 130))
+    left = sorted(set(range(1, 130)) - set(gone))
+    assert (len(left), left[0], left[-1]) == (65, 2, 129)
 
 
 def test_a_young_run_is_kept() -> None:

@@ -41,7 +41,7 @@ async def test_a_newer_schema_is_refused_and_left_alone(tmp_path: Path) -> None:
     db.close()
     with pytest.raises(SchemaTooNew) as error:
         await open_store(f"sqlite:///{path}").open()
-    assert (error.value.found, error.value.known) == (99, 2)
+    assert (error.value.found, error.value.known) == (99, 3)
 
 
 async def test_every_connection_is_durable_and_strict(tmp_path: Path) -> None:

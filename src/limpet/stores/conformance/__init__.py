@@ -27,8 +27,10 @@ from limpet.stores.conformance import (
     expiry,
     feeding,
     fencing,
+    forking,
     listing,
     payloads,
+    pruning,
     reading,
     rebuilding,
     requests,
@@ -66,6 +68,8 @@ TOPICS = (
     transactions,
     feeding,
     rebuilding,
+    forking,
+    pruning,
 )
 
 

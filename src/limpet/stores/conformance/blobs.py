@@ -463,7 +463,7 @@ async def a_malformed_append_stores_no_blob(world: World) -> None:
     owner = await world.own()
     _, small = world.store.pack(BIG)
     _, large = world.store.pack(_noise(CHUNK).hex())
-    forked = b.RunForked(run="r1", at=1, step=0, effects="ask")
+    forked = b.RunForked(run="r1", at=0, step=0, effects="ask")
     for blobs in (small, large):
         await expect(InvalidAppend, world.store.append(Create(run="r2", bodies=(forked,), actor="x"), blobs=blobs))
         await expect(InvalidAppend, owner.send(owner.extend(b.ConversationCreated()), blobs))

@@ -86,7 +86,7 @@ LIMIT 1
 -- name: columns
 s.number, s.id, s.type, s.agent, s.agent_version, s.status, s.waits, s.ready_at, s.seq, s.hash, s.time, s.fence,
 s.worker, s.deaths, s.created, s.start_at, s.ended, s."user", s.session, s.conversation, s.parent, s.exclusive, s.goal,
-s.step, s.steps, s.item, s.items, s.undoing, s.cancelling, s.labels
+s.step, s.steps, s.item, s.items, s.undoing, s.cancelling, s.origin, s.origin_at, s.labels
 
 -- name: peek
 SELECT {columns} FROM {schema}.streams AS s WHERE s.id = %b::text
@@ -108,12 +108,12 @@ SELECT nextval(pg_get_serial_sequence('{schema}.streams', 'number')) FROM genera
 INSERT INTO {schema}.streams (
     number, id, type, agent, agent_version, status, waits, ready_at, seq, hash, time, fence, worker, deaths, created,
     start_at, ended, "user", session, conversation, parent, exclusive, goal, step, steps, item, items, undoing,
-    cancelling, labels
+    cancelling, origin, origin_at, labels
 ) SELECT w.* FROM unnest(
     %b::bigint[], %b::text[], %b::text[], %b::text[], %b::text[], %b::text[], %b::text[], %b::bigint[], %b::bigint[],
     %b::bytea[], %b::bigint[], %b::bigint[], %b::text[], %b::bigint[], %b::bigint[], %b::bigint[], %b::bigint[],
     %b::text[], %b::text[], %b::text[], %b::text[], %b::text[], %b::text[], %b::bigint[], %b::bigint[], %b::bigint[],
-    %b::bigint[], %b::boolean[], %b::boolean[], %b::text[]
+    %b::bigint[], %b::boolean[], %b::boolean[], %b::text[], %b::bigint[], %b::text[]
 ) AS w
 
 -- name: add_labels
@@ -185,8 +185,42 @@ SET type = %b::text, agent = %b::text, agent_version = %b::text, status = %b::te
     worker = %b::text, deaths = %b::bigint, created = %b::bigint, start_at = %b::bigint, ended = %b::bigint,
     "user" = %b::text, session = %b::text, conversation = %b::text, parent = %b::text, exclusive = %b::text,
     goal = %b::text, step = %b::bigint, steps = %b::bigint, item = %b::bigint, items = %b::bigint,
-    undoing = %b::boolean, cancelling = %b::boolean, labels = %b::text
+    undoing = %b::boolean, cancelling = %b::boolean, origin = %b::text, origin_at = %b::bigint, labels = %b::text
 WHERE number = %b::bigint
+
+-- name: forks
+SELECT id FROM {schema}.streams WHERE type IN ('run', 'conversation') AND origin = ANY(%b::text[])
+
+-- name: referred
+SELECT DISTINCT blob FROM {schema}.blob_refs WHERE run = ANY(%b::bigint[])
+
+-- name: let_go
+UPDATE {schema}.blobs AS b SET loose_since = %b::bigint WHERE b.number = ANY(%b::bigint[])
+AND NOT EXISTS (SELECT 1 FROM {schema}.blob_refs AS r WHERE r.blob = b.number)
+
+-- name: delete_slots
+DELETE FROM {schema}.slots WHERE run = ANY(%b::bigint[])
+
+-- name: delete_snapshots
+DELETE FROM {schema}.snapshots WHERE run = ANY(%b::bigint[])
+
+-- name: delete_late
+DELETE FROM {schema}.late WHERE run = ANY(%b::bigint[])
+
+-- name: delete_labels
+DELETE FROM {schema}.labels WHERE run = ANY(%b::bigint[])
+
+-- name: delete_requests
+DELETE FROM {schema}.requests WHERE run = ANY(%b::bigint[])
+
+-- name: delete_blob_refs
+DELETE FROM {schema}.blob_refs WHERE run = ANY(%b::bigint[])
+
+-- name: delete_events
+DELETE FROM {schema}.events WHERE run = ANY(%b::bigint[])
+
+-- name: delete_streams
+DELETE FROM {schema}.streams WHERE number = ANY(%b::bigint[])
 
 -- name: drop_labels
 DELETE FROM {schema}.labels WHERE run = %b::bigint
@@ -207,6 +241,9 @@ SELECT {event} FROM {schema}.events AS e WHERE e.run = %b::bigint AND e.seq > %b
 
 -- name: number
 SELECT number FROM {schema}.streams WHERE id = %b::text
+
+-- name: origin
+SELECT origin, origin_at FROM {schema}.streams WHERE id = %b::text
 
 -- name: read
 SELECT {event} FROM {schema}.events AS e
@@ -433,8 +470,9 @@ DELETE FROM {schema}.blobs AS b WHERE b.number = ANY(%b::bigint[])
 AND NOT EXISTS (SELECT 1 FROM {schema}.blob_refs AS r WHERE r.blob = b.number) RETURNING b.number
 
 -- name: references
-SELECT b.id FROM {schema}.blob_refs AS r JOIN {schema}.blobs AS b ON b.number = r.blob WHERE r.run = %b::bigint
-ORDER BY b.id
+-- One to a blob that is not there is one to nothing.
+SELECT coalesce(b.id, '') FROM {schema}.blob_refs AS r LEFT JOIN {schema}.blobs AS b ON b.number = r.blob
+WHERE r.run = %b::bigint ORDER BY b.id
 
 -- name: blob
 SELECT b.id, b.size, (SELECT count(*) FROM {schema}.chunks AS c WHERE c.blob = b.number), b.name
@@ -492,8 +530,17 @@ WHERE e.xid < pg_snapshot_xmin(pg_current_snapshot()) ORDER BY e.xid DESC, e.pos
 -- name: counts
 SELECT agent, status, sum(n)::bigint FROM {schema}.counters GROUP BY agent, status HAVING sum(n) > 0
 
--- name: counted
-SELECT agent, status, count(*) FROM {schema}.streams WHERE type = 'run' GROUP BY agent, status
+-- name: miscounted
+SELECT agent, status, sum(kept)::bigint, sum(there)::bigint FROM (
+    SELECT agent, status, n AS kept, 0 AS there FROM {schema}.counters
+    UNION ALL SELECT agent, status, 0, 1 FROM {schema}.streams WHERE type = 'run'
+) AS both_ways GROUP BY agent, status HAVING sum(kept) <> sum(there) ORDER BY agent, status
+
+-- name: streams
+SELECT number, id FROM {schema}.streams WHERE number > %b::bigint ORDER BY number LIMIT %b::bigint
+
+-- name: commands
+SELECT seq, command FROM {schema}.events WHERE run = %b::bigint AND command IS NOT NULL ORDER BY seq
 
 -- name: lock_counters
 LOCK TABLE {schema}.counters IN EXCLUSIVE MODE
@@ -533,6 +580,9 @@ AND s."user" = %(user)b::text
 
 -- name: runs.parent
 AND s.parent = %(parent)b::text
+
+-- name: runs.origin
+AND s.origin = %(origin)b::text
 
 -- name: runs.label
 AND s.number IN (SELECT l.run FROM {schema}.labels AS l WHERE l.name = %%(label_name_%d)b::text AND l.value = %%(label_value_%d)b::text)

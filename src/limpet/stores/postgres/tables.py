@@ -235,6 +235,20 @@ class PostgresTables:
         for name in ("lock_counters", "drop_counters", "count_anew"):
             self._look(name)
 
+    def forks(self, runs: Sequence[str]) -> list[str]:
+        """The streams that share the beginning of one of these."""
+        return [run for (run,) in self._look("forks", list(runs))]
+
+    def delete(self, numbers: Sequence[int]) -> None:
+        """Delete streams with all that belongs to them; blobs that nobody refers to any more are loose from now on."""
+        self._flush()
+        blobs = sorted(blob for (blob,) in self._query("referred", list(numbers)))
+        for name in _OF_A_STREAM:
+            self._query(f"delete_{name}", list(numbers))
+        self._query("let_go", self.now(), blobs)
+        self._rows = {run: row for run, row in self._rows.items() if row is None or row.number not in numbers}
+        self._news = True
+
     # Blobs
 
     def put_blobs(self, blobs: Sequence[Blob]) -> None:
@@ -445,6 +459,8 @@ class PostgresTables:
             raise Misfit(f"{name}: {str(error).splitlines()[0]}") from error
 
 
+# What belongs to a stream, and itself, in an order that references allow.
+_OF_A_STREAM = ("slots", "snapshots", "late", "labels", "requests", "blob_refs", "events", "streams")
 _MISFITS = (psycopg.IntegrityError, psycopg.DataError, psycopg.errors.ProgramLimitExceeded, OverflowError)
 _TO = RequestRow.__struct_fields__.index("to") - 2
 

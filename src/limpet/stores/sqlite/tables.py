@@ -169,6 +169,18 @@ class SqliteTables:
         self._run("drop_counters")
         self._run("count_anew")
 
+    def forks(self, runs: Sequence[str]) -> list[str]:
+        """The streams that share the beginning of one of these."""
+        return [run for (run,) in self._all("forks", as_text(list(runs)))]
+
+    def delete(self, numbers: Sequence[int]) -> None:
+        """Delete streams with all that belongs to them; blobs that nobody refers to any more are loose from now on."""
+        gone = as_text(list(numbers))
+        blobs = as_text([blob for (blob,) in self._all("referred", gone)])
+        for name in _OF_A_STREAM:
+            self._run(f"delete_{name}", gone)
+        self._run("let_go", blobs, self.now())
+
     # Blobs
 
     def put_blobs(self, blobs: Sequence[Blob]) -> None:
@@ -396,6 +408,8 @@ class SqliteTables:
         return self._run(name, *bindings).fetchall()
 
 
+# What belongs to a stream, and itself, in an order that references allow.
+_OF_A_STREAM = ("slots", "snapshots", "late", "labels", "requests", "blob_refs", "events", "streams")
 _ENDS = (apsw.SQLITE_TRANSACTION, apsw.SQLITE_SAVEPOINT, apsw.SQLITE_ATTACH, apsw.SQLITE_DETACH)
 _LOOKING = ("table_info", "table_xinfo", "table_list", "index_list", "index_info", "index_xinfo", "foreign_key_list")
 # What changes a table, by which of the authorizer's words names it.

@@ -1,0 +1,208 @@
+"""Commands that go back: replay a run, fork it, or see which runs today's code would not go through."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+import typer
+
+from limpet.cli.asking import ask, ask_app
+from limpet.cli.commands import STORE, Json, RunId, Url, command
+from limpet.cli.debugging import prompt_at
+from limpet.cli.output import print_json, print_text
+from limpet.cli.working import idle_app
+from limpet.service import App
+from limpet.service.finding import find_run
+from limpet.service.pruning import Pruned
+from limpet.service.replaying import Replay, Replayed
+from limpet.stores import RunRow
+
+__all__: list[str] = []
+
+LIVE = ("pending", "running", "waiting")
+Code = Annotated[
+    str | None,
+    typer.Option("--app", envvar="LIMPET_APP", help="MODULE:ATTRIBUTE, else [tool.limpet] app in pyproject.toml."),
+]
+OwnUrl = Annotated[
+    str | None, typer.Option(envvar="LIMPET_URL", help="The store, if not the app's own.", show_default=False)
+]
+
+
+@command.command()
+def replay(  # noqa: PLR0913 - all by name, and few at a time
+    run: Annotated[
+        str | None, typer.Argument(metavar="[RUN|FILE]", help="A run, or a file that `limpet export` wrote.")
+    ] = None,
+    *,
+    to: Annotated[int | None, typer.Option(min=1, help="Up to the end of this step.")] = None,
+    pdb: Annotated[bool, typer.Option("--pdb", help="Open a debugger where the code comes to that step.")] = False,
+    allow: Annotated[
+        list[str] | None, typer.Option(help="A tool that may be called where nothing is recorded.")
+    ] = None,
+    agent: Annotated[str | None, typer.Option(help="Instead of a run: the newest runs of this agent.")] = None,
+    live: Annotated[bool, typer.Option("--live", help="Instead of a run: all that have not ended.")] = False,
+    last: Annotated[int, typer.Option(min=1, help="How many of them.")] = 100,
+    code: Code = None,
+    url: OwnUrl = None,
+    json: Json = False,
+) -> None:
+    """Go through a run again under today's code, without a single call to the outside.
+
+    Recorded calls answer as they did. With --agent or --live, see which runs today's code would not go through: a check
+    before a deploy, which ends with 1 if there is any.
+    """
+    if (run is None) == (agent is None and not live):
+        raise typer.BadParameter("say a run or a file, or --agent, or --live")
+    if run is None:
+        _replay_all(idle_app(code, url), agent, LIVE if live else (), last if not live else 10**9, json=json)
+        return
+    path = Path(run) if run.endswith(".zip") and Path(run).is_file() else None
+    app = idle_app(code, "memory:" if path is not None else url)
+
+    async def go(app: App) -> Replay:
+        found = (await app.load(path)).id if path is not None else (await find_run(app.store, run)).id
+        state = (await app.state(found)).whole
+        step = to or state.error_step or state.position.step
+        return await app.replay(found, to=to, allow=allow or (), coming_to=prompt_at(step) if pdb else None)
+
+    found = ask_app(app, go)
+    if json:
+        error = None if found.error is None else {"code": found.error.code, **found.error.facts}
+        shown = msgspec.to_builtins(found.state.working)
+        print_json({"run": found.run, "how": found.how, "value": found.value, "error": error, "state": shown})
+    else:
+        print_text(str(found))
+
+
+def _replay_all(app: App, agent: str | None, status: tuple[str, ...], last: int, *, json: bool) -> None:
+    async def go(app: App) -> list[Replayed]:
+        return [each async for each in app.replay_all(agent=agent, last=last, status=status)]
+
+    found = ask_app(app, go)
+    bad = [each for each in found if each.problem is not None]
+    if json:
+        print_json(found)
+    else:
+        for each in bad:
+            print_text(str(each))
+        print_text(f"{len(found) - len(bad)} of {len(found)} runs go through")
+    raise typer.Exit(bool(bad))
+
+
+@command.command()
+def fork(  # noqa: PLR0913 - all by name, and few at a time
+    run: RunId,
+    *,
+    at: Annotated[int | None, typer.Option(min=1, help="The first step that is not shared.")] = None,
+    seq: Annotated[int | None, typer.Option(min=1, help="Or the last event that is.")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=JSON", help="What it knows: facts.total=1200, goal=…")
+    ] = None,
+    result: Annotated[
+        list[str] | None, typer.Option(metavar="STEP=JSON", help="Another result of a shared step.")
+    ] = None,
+    input: Annotated[str | None, typer.Option(help="Another input: JSON, or @file.")] = None,
+    version: Annotated[str | None, typer.Option(help="Another version of the agent.")] = None,
+    effects: Annotated[
+        Literal["ask", "stub", "live"], typer.Option(help="Ask before each effect, make up results, or do them.")
+    ] = "ask",
+    id: Annotated[str | None, typer.Option(help="Its id, if not the run's with the next number.")] = None,
+    code: Code = None,
+    url: OwnUrl = None,
+) -> None:
+    """Begin a new run that shares everything before a step of another; a worker drives it."""
+    results = {_number(number): _json(value) for number, value in map(_pair, result or ())}
+    more: dict[str, Any] = {} if input is None else {"input": _input(input)}
+
+    async def make(app: App) -> tuple[str, RunRow]:
+        row = await find_run(app.store, run)
+        patch = _patch(set_ or [])
+        made = await app.fork(
+            row.id, at=at, seq=seq, patch=patch, results=results, effects=effects, version=version, id=id, **more
+        )
+        return made.id, row
+
+    app = idle_app(code, url, needed=False)
+    made, row = ask_app(app, make) if app is not None else ask(url or STORE, make)
+    typer.echo(f"{made} goes on from {row.id}, when a worker serves it")
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, found, value = text.partition("=")
+    if not found or not name:
+        raise typer.BadParameter(f"{text!r} is not NAME=VALUE")
+    return name, value
+
+
+def _number(text: str) -> int:
+    if not text.isdecimal():
+        raise typer.BadParameter(f"{text!r} is not the number of a step")
+    return int(text)
+
+
+def _json(text: str) -> Any:
+    """JSON; what is none is text."""
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return text
+
+
+def _input(text: str) -> Any:
+    return _json(Path(text[1:]).read_text(encoding="utf-8") if text.startswith("@") else text)
+
+
+def _patch(given: list[str]) -> dict[str, Any]:
+    """`facts.total=1200` and `goal=refund` as a patch."""
+    patch: dict[str, Any] = {}
+    for name, value in map(_pair, given):
+        part, dot, key = name.partition(".")
+        if dot and part in ("facts", "answered"):
+            patch.setdefault(part, {})[key] = _json(value)
+        elif dot:
+            raise typer.BadParameter(f"{name!r}: only facts and answered have names, such as facts.total")
+        else:
+            patch[part] = value if part == "goal" else _json(value)
+    return patch
+
+
+@command.command()
+def prune(  # noqa: PLR0913 - all by name, and few at a time
+    older_than: Annotated[
+        str, typer.Option(help="How long after their end runs stay, such as 30d.", show_default=False)
+    ],
+    *,
+    delete: Annotated[
+        bool, typer.Option("--delete", help="Do it; without this it is only said what would go.")
+    ] = False,
+    status: Annotated[
+        list[str] | None, typer.Option(metavar="STATUS=AGE", help="Another age for some: failed=90d, failed=forever.")
+    ] = None,
+    agent: Annotated[list[str] | None, typer.Option(metavar="AGENT=AGE", help="The same by agent.")] = None,
+    archive: Annotated[Path | None, typer.Option(help="A folder: each run is exported there before it goes.")] = None,
+    snapshots: Annotated[int | None, typer.Option(min=1, help="How many cached states of a run stay.")] = None,
+    url: Url = STORE,
+    json: Json = False,
+) -> None:
+    """Delete runs that have ended long ago; without --delete, say which.
+
+    Forks and what they branched off, callers and whom they called go together, or stay.
+    """
+
+    async def go(app: App) -> Pruned:
+        return await app.prune(
+            older_than=older_than,
+            dry_run=not delete,
+            by_status=_ages(status or []),
+            by_agent=_ages(agent or []),
+            archive=archive,
+            snapshots=snapshots,
+        )
+
+    found = ask(url, go)
+    print_json(found) if json else print_text(str(found))
+
+
+def _ages(given: list[str]) -> dict[str, str | None]:
+    return {name: None if age == "forever" else age for name, age in map(_pair, given)}

@@ -1,0 +1,141 @@
+"""What an effect would have given, where it is not done: as in the run that was forked, else made up by its type."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from limpet.engine.execution import Execution
+from limpet.engine.schema import faults
+from limpet.engine.step import Step
+from limpet.errors import InvalidValue, NotFound, NotStubbed
+from limpet.events import Payload
+from limpet.events import bodies as b
+
+__all__ = ["Samples", "sample"]
+
+Schema = Mapping[str, Any]
+# What refers to itself is made up so deep, and then as short as its schema allows.
+DEEPEST, ENDLESS = 8, 64
+_SIMPLE: Mapping[str, Any] = {"null": None, "boolean": False, "string": "", "array": [], "object": {}}
+_FORMATS: Mapping[str, str] = {
+    "date-time": "1970-01-01T00:00:00Z",
+    "date": "1970-01-01",
+    "time": "00:00:00",
+    "duration": "PT0S",
+    "uuid": "00000000-0000-0000-0000-000000000000",
+    "uri": "about:blank",
+    "email": "nobody@example.invalid",
+}
+
+
+class Samples:
+    """The results of one execution whose effects are not done."""
+
+    def __init__(self, execution: Execution) -> None:
+        self._x = execution
+        self._known: Mapping[str, Payload] | None = None
+
+    async def result(self, step: Step) -> Any:
+        """What the same step gave in the run that this one branched off, if it did; else something of its type."""
+        if self._known is None:
+            self._known = await self._given()
+        if step.name in self._known:
+            value = await self._x.unpack(self._known[step.name])
+        else:
+            value = sample(step.tool.result_schema)
+        try:
+            step.tool.load_result(value)
+        except InvalidValue as error:
+            raise NotStubbed(tool=step.tool.name, number=step.number, reason=error.reason) from error
+        return value
+
+    async def _given(self) -> Mapping[str, Payload]:
+        """The results of the run that was forked, from behind the cut on."""
+        fork, found = self._x.journal.state.fork, dict[str, Payload]()
+        if fork is None:
+            return found
+        store = self._x.kit.store
+        try:
+            async for event in store.log(fork.run, after=fork.at):
+                body = store.decode(event)
+                if isinstance(body, b.StepCompleted | b.StepResolved) and body.output is not None:
+                    found[body.name] = body.output
+        except NotFound:
+            pass  # whatever it was, it is gone
+        return found
+
+
+def sample(schema: Schema) -> Any:
+    """Some value that fits a JSON Schema, the simplest there is; perhaps none does, which whoever uses it checks."""
+    return _sample(schema, schema, 0)
+
+
+def _sample(schema: Schema, root: Schema, depth: int) -> Any:
+    given = [schema[name] for name in ("const", "default") if name in schema] + list(schema.get("enum", ()))[:1]
+    if given or depth > ENDLESS:
+        return given[0] if given else None
+    other = _stands_for(schema, root, depth)
+    return _of_type(schema, root, depth) if other is None else _sample(other, root, depth + 1)
+
+
+def _stands_for(schema: Schema, root: Schema, depth: int) -> Schema | None:
+    """The schema that another one only names, or is one or all of."""
+    if "$ref" in schema:
+        return _definition(schema["$ref"], root)
+    for name in ("anyOf", "oneOf"):
+        if schema.get(name):
+            return _choose(schema[name], depth)
+    if schema.get("allOf"):
+        return {key: value for part in schema["allOf"] for key, value in part.items()}
+    return None
+
+
+def _of_type(schema: Schema, root: Schema, depth: int) -> Any:
+    kind = schema.get("type", "null")
+    kind = kind if isinstance(kind, str) else kind[0]
+    match kind:
+        case "object":
+            wanted = schema.get("required", ())
+            return {name: _sample(schema.get("properties", {}).get(name, {}), root, depth + 1) for name in wanted}
+        case "array":
+            return _items(schema, root, depth)
+        case "integer" | "number":
+            return _number(schema, 1 if kind == "integer" else 0.5)
+        case "string":
+            text = _FORMATS.get(schema.get("format", ""), "")
+            return text + "x" * (schema.get("minLength", 0) - len(text))
+        case _:
+            return _SIMPLE.get(kind)
+
+
+def _choose(alternatives: list[Schema], depth: int) -> Schema:
+    """The first that says something, but deep inside nothing where that is allowed."""
+    empty = [each for each in alternatives if each.get("type") == "null"]
+    if empty and depth > DEEPEST:
+        return empty[0]
+    return next((each for each in alternatives if each.get("type") != "null"), alternatives[0])
+
+
+def _definition(reference: str, root: Schema) -> Schema:
+    found: Any = root
+    for part in reference.removeprefix("#/").split("/"):
+        found = found.get(part, {})
+    return found if isinstance(found, Mapping) else {}
+
+
+def _items(schema: Schema, root: Schema, depth: int) -> list[Any]:
+    fixed = [_sample(each, root, depth + 1) for each in schema.get("prefixItems", ())]
+    missing = max(schema.get("minItems", 0) - len(fixed), 0)
+    items = schema.get("items", {})
+    return fixed + [_sample(items if isinstance(items, Mapping) else {}, root, depth + 1) for _ in range(missing)]
+
+
+def _number(schema: Schema, step: float) -> Any:
+    """The number next to 0 within the bounds."""
+    found = 0
+    for value in (0, schema.get("minimum"), schema.get("maximum")):
+        if value is not None and not faults(value, {**schema, "type": "number"}):
+            return value
+    for bound, sign in (("exclusiveMinimum", 1), ("exclusiveMaximum", -1)):
+        if bound in schema:
+            found = schema[bound] + sign * step
+    return found

@@ -1,0 +1,323 @@
+"""The second net for secrets: what looks like a credential, or is a known one, is not said, and may not be recorded.
+
+The patterns look for credentials that are known by their form: prefixes of well-known services, headers, assignments,
+addresses with a password. Every one takes time in proportion to the text: what repeats is possessive or bounded, and
+one that needs something behind it cannot begin inside itself. What a live `Secret` holds is found as it is, too.
+"""
+
+import re
+from base64 import b64encode
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+import msgspec
+
+__all__ = ["NOTHING", "Redaction", "also", "forget", "know", "redact", "say", "say_value"]
+
+# Parts of patterns. A value that nobody quoted ends where text, addresses and code end one.
+_BARE = r"[^\s\"'`&,;<>()\[\]{}|\\]"
+_NOT = r"(?!\[secret\]|\[redacted|\*{3}|[{$<%=]|\.\.\.|(?:None|True|False|null|true|false|undefined)\b)"
+_CODE = (
+    r"(?!(?:self|cls|os|env|settings|config|cfg|args|options|request|ctx)\.)"
+    r"(?![A-Za-z_]{0,40}(?:word|oken|ecret|ey)[,)])"
+)
+_EQUALS = r"\\{0,8}[\"']?\]?\s{0,3}(?:=>|:=|[=:])\s{0,3}"
+_WORD = r"(?:password|passwd|passphrase|pwd)"
+_NAME = (
+    r"(?:secret|(?<!next)(?<!page)(?<!next[_-])(?<!page[_-])token"
+    r"|(?:api|access|secret|private|account|auth|signing|encryption)[_-]?key|credentials?|connection[_-]?string)"
+)
+
+
+def _assigned(name: str, least: int) -> str:
+    """A name, a sign that gives it a value, and the value: quoted, quoted in quoted text, or bare."""
+    opened = rf"(?:\\{{1,8}}\"(?=[^\\\"\n]{{{least}}})|[\"'](?=[^\"'\n]{{{least}}}))"
+    quoted = rf"(?P<keep>{name}{_EQUALS}[bru]{{0,2}}{opened})(?![,;:)\]}}])"
+    inside = r"(?:(?<=\\\")[^\"\\\n]++|(?<!\\[\"'])(?<=\")(?:[^\"\\\n]|\\.)++|(?<=')(?:[^'\\\n]|\\.)++)"
+    bare = (
+        rf"(?P<keep2>{name}\\?[\"']?\]?\s{{0,3}}(?:=>|:=|=)\s{{0,3}}){_NOT}{_CODE}(?!/|[bru]{{1,2}}[\"'])"
+        rf"{_BARE}{{{least},}}+(?![(\[])"
+    )
+    yaml = (
+        rf"(?P<keep3>{name}\s{{0,3}}:\s{{1,3}}){_NOT}"
+        rf"(?={_BARE}{{0,80}}[0-9])(?={_BARE}{{0,80}}[A-Za-z]){_BARE}{{{max(least, 6)},}}+(?![(\[])"
+    )
+    return rf"(?i)(?:{quoted}{_NOT}{inside}|{bare}|{yaml})"
+
+
+class _Pattern(NamedTuple):
+    """What a credential looks like; a group whose name begins with `keep` stays."""
+
+    what: str
+    finds: str
+    hints: tuple[str, ...]
+    """The text, in lower case, holds one of these, or it is not looked through."""
+
+
+# Left of a credential is no letter and no digit; and nothing of what it is made of, where it can be long and fail.
+_L, _LL = r"(?<![A-Za-z0-9])", r"(?<![A-Za-z0-9_-])"
+_PATTERNS = (
+    _Pattern(
+        "private key",
+        r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----(?:(?!-----)[\s\S])*+(?:-----END [A-Z0-9 ]{0,60}-----)?",
+        ("private key",),
+    ),
+    _Pattern("age key", rf"{_L}AGE-SECRET-KEY-1[A-Z0-9]{{40,}}+", ("age-secret-key-1",)),
+    _Pattern("anthropic key", rf"{_L}sk-ant-[A-Za-z0-9_-]{{16,}}+", ("sk-ant-",)),
+    _Pattern("openai key", rf"{_L}sk-(?=[A-Za-z_-]{{0,80}}[0-9])[A-Za-z0-9_-]{{20,}}+", ("sk-",)),
+    _Pattern(
+        "github token", rf"{_L}(?:gh[pousr]_[A-Za-z0-9]{{30,}}+|github_pat_[A-Za-z0-9_]{{22,}}+)", ("gh", "_pat_")
+    ),
+    _Pattern(
+        "gitlab token",
+        rf"{_L}gl(?:pat|dt|rt|ft|cbt|ptt|oas|soat|imt|agent)-[A-Za-z0-9_-]{{20,}}+",
+        ("gl",),
+    ),
+    _Pattern(
+        "slack token",
+        rf"{_L}xox[abceoprs](?:\.xox[abp])?-[A-Za-z0-9-]{{10,}}+|{_L}xapp-[0-9]-[A-Za-z0-9-]{{10,}}+",
+        ("xox", "xapp-"),
+    ),
+    _Pattern(
+        "webhook address",
+        r"(?P<keep>hooks\.slack\.com/(?:services|workflows)/|discord(?:app)?\.com/api/webhooks/[0-9]{5,25}/)[A-Za-z0-9/_-]{20,}+",
+        ("hooks.slack.com/", "/api/webhooks/"),
+    ),
+    _Pattern("telegram token", rf"{_L}[0-9]{{8,10}}:AA[A-Za-z0-9_-]{{33}}", (":aa",)),
+    _Pattern(
+        "stripe key",
+        rf"{_L}(?:[sr]k_(?:live|test)_[A-Za-z0-9]{{16,}}+|whsec_[A-Za-z0-9+/=]{{20,}}+)",
+        ("k_live_", "k_test_", "whsec_"),
+    ),
+    _Pattern("aws key", rf"{_L}(?:AKIA|ASIA|ABIA|ACCA)[A-Z2-7]{{16}}(?![A-Za-z0-9])", ("akia", "asia", "abia", "acca")),
+    _Pattern(
+        "google key",
+        rf"{_L}(?:AIza[A-Za-z0-9_-]{{35}}|ya29\.[A-Za-z0-9_-]{{20,}}+|GOCSPX-[A-Za-z0-9_-]{{20,}}+|1//0[A-Za-z0-9_-]{{20,}}+)",
+        ("aiza", "ya29.", "gocspx-", "1//0"),
+    ),
+    _Pattern("npm token", rf"{_L}npm_[A-Za-z0-9]{{30,}}+", ("npm_",)),
+    _Pattern("pypi token", rf"{_L}pypi-[A-Za-z0-9_-]{{40,}}+", ("pypi-",)),
+    _Pattern("hugging face token", rf"{_L}(?:hf|api_org)_[A-Za-z0-9]{{30,}}+", ("hf_", "api_org_")),
+    _Pattern("sendgrid key", rf"{_L}SG\.[A-Za-z0-9_-]{{16,64}}\.[A-Za-z0-9_-]{{16,}}+", ("sg.",)),
+    _Pattern("twilio key", rf"{_L}SK[0-9a-f]{{32}}(?![A-Za-z0-9])", ("sk",)),
+    _Pattern("mail key", rf"{_L}(?:key-[0-9a-f]{{32}}|[0-9a-f]{{32}}-us[0-9]{{1,2}})(?![A-Za-z0-9])", ("key-", "-us")),
+    _Pattern("digitalocean token", rf"{_L}do[opr]_v1_[a-f0-9]{{40,}}+", ("_v1_",)),
+    _Pattern("shopify token", rf"{_L}shp(?:at|ca|pa|ss)_[A-Fa-f0-9]{{32}}", ("shp",)),
+    _Pattern("square token", rf"{_L}(?:sq0(?:atp|csp)-[A-Za-z0-9_-]{{20,}}+|EAAA[A-Za-z0-9_-]{{60}})", ("sq0", "eaaa")),
+    _Pattern("databricks token", rf"{_L}dapi[0-9a-f]{{32}}", ("dapi",)),
+    _Pattern("vault token", rf"{_L}hv[sbr]\.[A-Za-z0-9_-]{{24,}}+", ("hvs.", "hvb.", "hvr.")),
+    _Pattern(
+        "service token",
+        rf"{_L}(?:(?:glsa|glc|dckr_pat|lin_api|ntn|gsk|r8|nvapi|pplx|pscale_tkn|xai|fo1|tfp|rdme|sntrys|phc|phx|dp\.pt)"
+        r"[_.-](?=[A-Za-z_-]{0,60}[0-9])[A-Za-z0-9_=-]{24,}+|(?:PMAK|NRAK|HRKU)-[A-Za-z0-9-]{24,}+"
+        r"|secret_[A-Za-z0-9]{40,}+|[A-Za-z0-9]{3}[0-9]Q~[A-Za-z0-9_~.-]{30,}+)",
+        (
+            "gl",
+            "_pat",
+            "lin_api",
+            "ntn",
+            "gsk",
+            "r8",
+            "nvapi",
+            "pplx",
+            "pscale",
+            "xai",
+            "fo1",
+            "tfp",
+            "rdme",
+            "sntrys",
+            "phc",
+            "phx",
+            "dp.pt",
+            "pmak-",
+            "nrak-",
+            "hrku-",
+            "secret_",
+            "q~",
+        ),
+    ),
+    _Pattern("jwt", rf"{_LL}eyJ[A-Za-z0-9_-]{{8,}}+\.eyJ[A-Za-z0-9_-]{{4,}}+(?:\.[A-Za-z0-9_-]*+)?", ("eyj",)),
+    _Pattern(
+        "azure key",
+        r"(?P<keep>(?:AccountKey|SharedAccessKey|SharedAccessSignature)=)(?!\[)[A-Za-z0-9+/=%&_.-]{16,}+",
+        ("accountkey=", "sharedaccess"),
+    ),
+    _Pattern(
+        "signature",
+        r"(?i)(?P<keep>[?&](?:sig|signature|x-(?:amz|goog)-(?:signature|credential|security-token))=)(?!\[)[A-Za-z0-9%+/=_.~-]{16,}+",
+        ("sig",),
+    ),
+    _Pattern(
+        "password",
+        r"(?P<keep>://[^\s/:@?#\"'<>]{0,256}:)(?!\[redacted|\[secret)[^\s/?#\"'<>]{1,256}(?=@)",
+        ("://",),
+    ),
+    _Pattern("token", r"(?P<keep>://)[A-Za-z0-9_-]{20,256}(?=@)", ("://",)),
+    _Pattern(
+        "authorization",
+        r"(?i)(?P<keep>authorization\\?[\"']?\s{0,2}[:=]\s{0,2}\\?[\"']?\s?"
+        r"(?:(?:basic|bearer|token|apikey|bot|splunk)\s{1,3}(?=[^\s])|(?=(?:digest|negotiate|ntlm|aws4-hmac-sha256|hawk)\s)"
+        rf"|(?={_BARE}{{0,80}}[0-9])(?={_BARE}{{8}})))"
+        r"(?!\[redacted|\[secret|[{$<%])(?:(?:digest|negotiate|ntlm|aws4-hmac-sha256|hawk)\s[^\r\n\"']++|[^\s\"'\\,;]++)",
+        ("authorization",),
+    ),
+    _Pattern(
+        "bearer token",
+        r"(?i)(?P<keep>(?<![a-z0-9])(?:bearer|basic)\s{1,3})(?=[A-Za-z._~+/=-]{0,200}[0-9])[A-Za-z0-9._~+/=-]{16,}+",
+        ("bearer", "basic"),
+    ),
+    _Pattern(
+        "cookie",
+        r"(?i)(?P<keep>(?<![a-z0-9])(?:set-)?cookie\\?[\"']?\s{0,2}[:=]\s{0,2}\\?[\"']?)(?=[A-Za-z0-9_.-]{1,80}=)(?!\[)[^\r\n\"'\\]++",
+        ("cookie",),
+    ),
+    _Pattern(
+        "password",
+        r"(?i)(?P<keep>(?<![a-z0-9])(?:identified\s{1,3}by|password)\s{1,3}')(?!\[redacted|\[secret)[^'\n]++(?=')",
+        ("identified", "password"),
+    ),
+    _Pattern(
+        "secret",
+        rf"(?i)(?P<keep>(?<![^\s\"'])--?(?:[a-z-]{{0,20}}-)?(?:{_WORD}|token|api-?key|secret(?:-key)?)[ =]{{1,2}}"
+        rf"[\"']?){_NOT}(?!-){_BARE}{{4,}}+",
+        ("-password", "-passwd", "-passphrase", "-pwd", "-token", "key", "-secret"),
+    ),
+    _Pattern("password", _assigned(_WORD, 1), ("passw", "passphrase", "pwd")),
+    _Pattern("secret", _assigned(_NAME, 6), ("secret", "token", "key", "credential", "connection")),
+)
+_SENSITIVE = re.compile(rf"(?i){_WORD}$|{_NAME}$|(?:^|-)authorization$|^(?:set-)?cookie$|^x-api-key$")
+_IS_PASSWORD = re.compile(rf"(?i){_WORD}$")
+_HARMLESS = re.compile(rf"(?!{_NOT})|$|/")
+
+# Like JSON in events; what is deeper is refused wherever it would be stored.
+_DEEPEST = 64
+# A shorter secret would be found in everything.
+_SHORTEST = 6
+
+_known: dict[int, tuple[str, ...]] = {}
+_more: list["re.Pattern[str]"] = []
+
+
+# Where each hint leads: what is not hinted at is not looked for.
+_HINTS = [(hint, place) for place, each in enumerate(_PATTERNS) for hint in each.hints]
+
+
+@cache
+def _compiled(place: int) -> tuple["re.Pattern[str]", str]:
+    """A pattern, made when it is first needed, and what stands for what it finds."""
+    return re.compile(_PATTERNS[place].finds), f"[redacted: {_PATTERNS[place].what}]"
+
+
+def redact(text: str) -> str:
+    """The text without what looks like a credential; each is replaced by what it was."""
+    lower = text.lower()
+    for place in sorted({place for hint, place in _HINTS if hint in lower}):
+        pattern, instead = _compiled(place)
+        text = pattern.sub(lambda found, instead=instead: _kept(found) + instead, text)  # type: ignore[misc]
+    for pattern in _more:
+        text = pattern.sub("[redacted]", text)
+    return text
+
+
+def _kept(found: "re.Match[str]") -> str:
+    return "".join(part for part in found.groupdict().values() if part)
+
+
+def say(text: str) -> str:
+    """What may be said of a text: without what looks like a credential, and without what live secrets hold."""
+    for forms in tuple(_known.values()):
+        for form in forms:
+            if form in text:
+                text = text.replace(form, "[secret]")
+    return redact(text)
+
+
+def say_value(value: Any) -> Any:
+    """The same for all text in some JSON, by the names that it stands under, too."""
+    return _walk(value, say, 0)
+
+
+def know(owner: int, value: str | bytes) -> None:
+    """Say this nowhere until it is forgotten: as it is, and as it looks in JSON, in addresses and in base64."""
+    data = value.encode("utf-8", "replace") if isinstance(value, str) else value
+    text = data.decode("utf-8", "replace")
+    if len(text) < _SHORTEST:
+        return
+    escaped = msgspec.json.encode(text).decode()[1:-1]
+    forms = {text, escaped, repr(text)[1:-1], quote(data, safe=""), b64encode(data).decode().rstrip("="), data.hex()}
+    _known[owner] = tuple(sorted(forms, key=len, reverse=True))
+
+
+def forget(owner: int) -> None:
+    """Its secret is gone from this process."""
+    _known.pop(owner, None)
+
+
+def also(patterns: Iterable[str | re.Pattern[str]]) -> None:
+    """Redact what matches these, too, from now on and everywhere in this process."""
+    known = {each.pattern for each in _more}
+    found = [re.compile(each) if isinstance(each, str) else each for each in patterns]
+    _more.extend(each for each in found if each.pattern not in known)
+
+
+class Redaction:
+    """What is done to what is recorded: nothing, or the patterns."""
+
+    def __init__(self, *, patterns: bool = False) -> None:
+        self.is_on = patterns
+
+    def text(self, text: str) -> str:
+        """A text as it is recorded."""
+        return redact(text) if self.is_on else text
+
+    def texts(self, texts: Sequence[str]) -> tuple[str, ...]:
+        """Some of them."""
+        return tuple(self.text(each) for each in texts)
+
+    def value(self, value: Any) -> Any:
+        """Some JSON as it is recorded."""
+        return _walk(value, redact, 0) if self.is_on else value
+
+
+NOTHING = Redaction()
+"""Recorded is what was given."""
+
+
+def _walk(value: Any, change: Callable[[str], str], depth: int) -> Any:
+    if isinstance(value, str):
+        return change(value)
+    if depth > _DEEPEST:
+        return value
+    if isinstance(value, dict):
+        return _members(value, change, depth + 1)
+    if type(value) is list or type(value) is tuple:
+        return type(value)(_walk(each, change, depth + 1) for each in value)
+    return value
+
+
+def _members(members: dict[Any, Any], change: Callable[[str], str], depth: int) -> dict[Any, Any]:
+    found: dict[Any, Any] = {}
+    for key, value in members.items():
+        name = _free(change(key), found) if isinstance(key, str) else key
+        found[name] = _named(key, value) or _walk(value, change, depth)
+    return found
+
+
+def _free(name: str, taken: dict[Any, Any]) -> str:
+    """A name that is not taken: two keys may look alike without what was in them."""
+    number, free = 2, name
+    while free in taken:
+        number, free = number + 1, f"{name} ({number})"
+    return free
+
+
+def _named(key: object, value: object) -> str | None:
+    """What stands for a value whose name says that it is a secret; nothing if it is none."""
+    if not isinstance(key, str) or not isinstance(value, str) or _SENSITIVE.search(key) is None:
+        return None
+    is_password = _IS_PASSWORD.search(key) is not None
+    if len(value) < (1 if is_password else _SHORTEST) or _HARMLESS.match(value) is not None:
+        return None
+    return f"[redacted: {'password' if is_password else 'secret'}]"

@@ -1,0 +1,197 @@
+"""Forks: a run that goes on from any step of another, with what somebody wants to be otherwise.
+
+What is asked for is checked before anything is made: the step, what is to be known, the results, the input.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from limpet.engine.agents import Agent
+from limpet.engine.memory import Memory
+from limpet.engine.shapes import shape
+from limpet.engine.tools import find_tool
+from limpet.engine.typed import Change
+from limpet.errors import InvalidArgument, InvalidValue, NotFound
+from limpet.events import Effects, Payload, StatePatch
+from limpet.events import bodies as b
+from limpet.journal import load_whole
+from limpet.state import RunState
+from limpet.state.patch import Working
+from limpet.stores import RunRow, Store
+from limpet.stores.blobs import Blob
+
+__all__ = ["Wanted", "forked"]
+
+_JSON = shape(Any)
+_MODES = ("ask", "stub", "live")
+_KEYS = tuple(each.name for each in fields(Change) if each.name != "source")
+# What comes at the end of a log, after the last that its code did.
+_TAIL = ("run.", "compensation.", "cancel.", "pause.", "resume.", "risk.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What a fork is to be."""
+
+    at: int | None = None
+    """The number of the first step that is not shared."""
+    seq: int | None = None
+    """Or the number of the last event that is."""
+    patch: Mapping[str, Any] = field(default_factory=dict)
+    results: Mapping[int, Any] = field(default_factory=dict)
+    effects: Effects = "ask"
+    version: str | None = None
+    input: Any = ...
+    """Another input; an ellipsis for the same."""
+
+
+async def forked(
+    store: Store, row: RunRow, agent: Agent[Any, Any] | None, wanted: Wanted, now: int
+) -> tuple[b.RunForked, list[Blob]]:
+    """How a fork begins, and the blobs that come with it; raises what is wrong with what is wanted."""
+    if wanted.effects not in _MODES:
+        raise InvalidArgument(path="effects", reason=f"{wanted.effects!r} is none of {', '.join(_MODES)}")
+    at = await _cut(store, row, wanted)
+    memory = Memory()
+    state = (await load_whole(store, row.id, at_most=at, learner=memory)).state
+    version = wanted.version or state.agent_version
+    body = b.RunForked(run=row.id, at=at, step=0, effects=wanted.effects, agent=state.agent, agent_version=version)
+    memory.history.branch_off(body)
+    numbers = {record.number: record.name for record in memory.history.records.values() if record.number is not None}
+    patch = _patch(agent, wanted.patch)
+    working = Working(state.working)
+    if patch is not None:
+        working.apply(patch)
+    known = working.freeze()
+    blobs: list[Blob] = []
+    results = {}
+    for number, value in wanted.results.items():
+        tool = _tool_of(memory, numbers, number)
+        results[str(number)] = _packed(store, _result(tool, number, value), blobs)
+    more: dict[str, Any] = {}
+    if wanted.input is not ...:
+        more["input"] = _packed(store, _input(agent, wanted.input), blobs)
+    body = b.RunForked(
+        run=row.id,
+        at=at,
+        step=max([0, *numbers]),
+        effects=wanted.effects,
+        agent=state.agent,
+        agent_version=version,
+        patch=patch,
+        results=results,
+        deadline=_deadline(agent, state, now),
+        user=state.user,
+        session=state.session,
+        conversation=state.conversation,
+        exclusive=_exclusive(agent, state),
+        labels=state.labels,
+        steps=state.position.steps,
+        goal=known.goal,
+        item=known.position,
+        items=len(known.plan),
+        **more,
+    )
+    return body, blobs
+
+
+async def _cut(store: Store, row: RunRow, wanted: Wanted) -> int:
+    """The last event that is shared."""
+    if (wanted.at is None) == (wanted.seq is None):
+        raise InvalidArgument(path="at", reason="say at=, the number of a step, or seq=, that of an event")
+    if wanted.seq is None:
+        return await _before(store, row, wanted.at or 0)
+    if not 1 <= wanted.seq <= row.seq:
+        raise InvalidArgument(path="seq", reason=f"its events are 1 to {row.seq}")
+    return wanted.seq
+
+
+async def _before(store: Store, row: RunRow, step: int) -> int:
+    """The last event before anything of a step; for the step after the last one, before the run came to its end."""
+    if step < 1:
+        raise InvalidArgument(path="at", reason="steps are counted from 1")
+    begun: dict[int, int] = {}
+    last = 1
+    async for event in store.log(row.id):
+        if event.kind in ("step.started", "request.opened", "run.forked"):
+            body = store.decode(event)
+            if isinstance(body, b.RunForked):  # numbers go on from there
+                begun = {number: seq for number, seq in begun.items() if number <= body.step}
+            elif isinstance(body, b.StepStarted | b.RequestOpened) and body.number is not None:
+                begun.setdefault(body.number, event.seq)
+        if not event.kind.startswith(_TAIL):
+            last = event.seq
+    if step not in begun and step > max([0, *begun]) + 1:
+        raise NotFound(what="step", id=f"{row.id} step {step}")
+    return begun.get(step, last + 1) - 1
+
+
+def _patch(agent: Agent[Any, Any] | None, given: Mapping[str, Any]) -> StatePatch | None:
+    """A change of the state, as `run.patch` takes it."""
+    if not given:
+        return None
+    unknown = sorted(given.keys() - set(_KEYS))
+    if unknown:
+        raise InvalidArgument(path=f"patch.{unknown[0]}", reason=f"a patch has {', '.join(_KEYS)}")
+    for name, wanted in (("facts", Mapping), ("answered", Mapping), ("goal", str)):
+        if given.get(name) is not None and not isinstance(given[name], wanted):
+            raise InvalidArgument(path=f"patch.{name}", reason=f"{type(given[name]).__name__} is not what it takes")
+    change = dict(given)
+    if "data" in change:
+        change["data"] = _plain(change["data"])
+        if agent is not None:
+            agent.data_shape.load(change["data"])
+    return Change(**change, source="fork").patch(_JSON, None)
+
+
+def _tool_of(memory: Memory, numbers: Mapping[int, str], number: int) -> str:
+    """The tool of a step that is shared and that the code comes to again."""
+    name = numbers.get(number)
+    if name is None:
+        reason = "it is not a step before the cut that has ended and that the code comes to again"
+        raise InvalidArgument(path=f"results.{number}", reason=reason)
+    opened = memory.history.records[name].opened
+    assert isinstance(opened, b.StepStarted)
+    return opened.tool
+
+
+def _result(name: str, number: int, value: Any) -> Any:
+    """A result as JSON, if its tool could have given it; where the tool is not known, any."""
+    tool, plain = find_tool(name), _plain(value)
+    try:
+        if tool is not None:
+            tool.load_result(plain)
+    except InvalidValue as error:
+        raise InvalidArgument(path=f"results.{number}", reason=f"{name} does not give this: {error.reason}") from error
+    return plain
+
+
+def _input(agent: Agent[Any, Any] | None, value: Any) -> Any:
+    plain = _plain(value)
+    return plain if agent is None else agent.dump_json(plain)
+
+
+def _plain(value: Any) -> Any:
+    """What somebody gives, typed or not, as JSON."""
+    return shape(type(value)).dump(value)
+
+
+def _packed(store: Store, plain: Any, blobs: list[Blob]) -> Payload:
+    payload, more = store.pack(plain)
+    blobs += more
+    return payload
+
+
+def _deadline(agent: Agent[Any, Any] | None, state: RunState, now: int) -> int | None:
+    """As long as a new run would have; where the agent is not known, as long as the other one had."""
+    if agent is not None:
+        return None if agent.rules.deadline is None else now + agent.rules.deadline
+    return None if state.deadline is None else now + max(state.deadline - state.created, 0)
+
+
+def _exclusive(agent: Agent[Any, Any] | None, state: RunState) -> str | None:
+    if agent is None or agent.rules.exclusive is None:
+        return None
+    owner = state.session if agent.rules.exclusive == "session" else state.user
+    return None if owner is None else f"{agent.rules.exclusive}:{owner}"

@@ -1,0 +1,173 @@
+"""Pruning: what has ended long ago is deleted, family by family, after it was put into files if somebody wants that.
+
+A family are the runs that need each other: forks and what they branched off, and runs that were called with those that
+called them. It goes together, when all of it has ended and is old enough, or it stays.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from limpet.clock import Duration, microseconds
+from limpet.errors import NotFound
+from limpet.events import bodies as b
+from limpet.policy.retention import Drop, KeepRule, decide_run, snapshots_to_drop
+from limpet.service.bundles import End, export_run
+from limpet.state import ENDED
+from limpet.stores import RunFilter, RunRow, Store
+from limpet.stores.store import LARGEST_PAGE
+
+__all__ = ["Pruned", "prune", "rotate"]
+
+# Where what was deleted is listed, in the folder of the archive.
+LIST = "pruned.jsonl"
+
+
+@dataclass(kw_only=True)
+class Pruned:
+    """What was deleted, or would be."""
+
+    dry_run: bool
+    runs: list[str] = field(default_factory=list)
+    events: int = 0
+    kept: dict[str, int] = field(default_factory=dict)
+    """How many ended runs stay, by the reason."""
+    snapshots: int = 0
+    blobs: int = 0
+
+    def __str__(self) -> str:
+        how = "would be deleted" if self.dry_run else "are deleted"
+        lines = [f"{len(self.runs)} runs with {self.events} events {how}"]
+        lines += [f"{number} stay: {reason}" for reason, number in sorted(self.kept.items())]
+        if not self.dry_run:
+            lines.append(f"{self.snapshots} snapshots and {self.blobs} blobs that nobody needs are deleted too")
+        return "\n".join(lines)
+
+
+async def prune(store: Store, rule: KeepRule, *, dry_run: bool, archive: Path | None) -> Pruned:
+    """Delete what the rule lets go, or say what that would be."""
+    now, done, seen = await store.now(), Pruned(dry_run=dry_run), set[str]()
+    async for row in _ended(store):
+        if row.id in seen:
+            continue
+        decision = _decide(rule, row, now)
+        if decision is None:
+            family = await _family(store, row)
+            seen |= {each.id for each in family}
+            decision = _first_reason(rule, family, now)
+            if decision is None:
+                await _delete(store, family, done, archive)
+                continue
+        done.kept[decision] = done.kept.get(decision, 0) + 1
+    if not dry_run:
+        done.blobs = await store.collect_blobs()
+    return done
+
+
+def _decide(rule: KeepRule, row: RunRow, now: int) -> str | None:
+    """Why a run stays, if it does."""
+    if row.status == "open":
+        return "it is a conversation"
+    ended = None if row.ended is None else max(row.ended, row.time)  # the log knows the latter
+    found = decide_run(rule, now=now, agent=row.agent, status=row.status, ended=ended)
+    return None if isinstance(found, Drop) else found.reason
+
+
+def _first_reason(rule: KeepRule, family: Iterable[RunRow], now: int) -> str | None:
+    reasons = (reason for row in family if (reason := _decide(rule, row, now)) is not None)
+    return next((f"another one of its family stays ({reason})" for reason in reasons), None)
+
+
+async def _delete(store: Store, family: list[RunRow], done: Pruned, archive: Path | None) -> None:
+    if not done.dry_run:
+        if archive is not None:
+            await _put_away(store, family, archive)
+        if not await store.prune({row.id: row.seq for row in family}):
+            done.kept["it went on meanwhile"] = done.kept.get("it went on meanwhile", 0) + len(family)
+            return
+    done.runs += [row.id for row in family]
+    done.events += sum(row.seq - (row.origin_at or 0) for row in family)
+
+
+async def _put_away(store: Store, family: list[RunRow], archive: Path) -> None:
+    """Each in a file of its own, and a list of where their logs ended."""
+    await asyncio.to_thread(archive.mkdir, parents=True, exist_ok=True)
+    for row in family:
+        await export_run(store, row.id, archive / f"{row.id}.zip")
+    ends = [End(run=row.id, seq=row.seq, hash=row.hash.hex()) for row in family]
+    lines = b"".join(msgspec.json.encode(end) + b"\n" for end in ends)
+    await asyncio.to_thread(_note, archive / LIST, lines)
+
+
+def _note(path: Path, lines: bytes) -> None:
+    with path.open("ab") as file:
+        file.write(lines)
+
+
+async def _ended(store: Store) -> AsyncIterator[RunRow]:
+    """Every run that has ended, the newest first."""
+    for status in sorted(ENDED):
+        before = None
+        while True:
+            page = await store.runs(RunFilter(status=(status,)), before=before, limit=LARGEST_PAGE)
+            for row in page.rows:
+                yield row
+            if (before := page.next) is None:
+                break
+
+
+async def _family(store: Store, row: RunRow) -> list[RunRow]:
+    """The runs that need each other, with this one among them."""
+    found, left = {row.id: row}, [row]
+    while left:
+        each = left.pop()
+        near = [each.origin, await _caller(store, each)]
+        rows = [known for run in near if run is not None and (known := await _known(store, run)) is not None]
+        rows += await _all(store, RunFilter(origin=each.id))
+        rows += [child for child in await _all(store, RunFilter(parent=each.id)) if await _caller(store, child)]
+        new = [row for row in rows if row.id not in found]
+        found |= {row.id: row for row in new}
+        left += new
+    return list(found.values())
+
+
+async def _caller(store: Store, row: RunRow) -> str | None:
+    """The run that called this one, and may resume it; not one that let it go on alone."""
+    if row.parent is None:
+        return None
+    [first] = await store.read(row.id, limit=1)
+    body = store.decode(first)
+    parent = body.parent if isinstance(body, b.RunCreated) else None
+    return parent.run if parent is not None and parent.mode in ("call", "handoff") else None
+
+
+async def _known(store: Store, run: str) -> RunRow | None:
+    try:
+        return await store.get(run)
+    except NotFound:
+        return None
+
+
+async def _all(store: Store, where: RunFilter) -> list[RunRow]:
+    rows: list[RunRow] = []
+    before = None
+    while True:
+        page = await store.runs(where, before=before, limit=LARGEST_PAGE)
+        rows += page.rows
+        if (before := page.next) is None:
+            return rows
+
+
+async def rotate(store: Store, *, keep: int, older_than: Duration | None) -> int:
+    """Delete snapshots that are too many or too old, of all runs; how many. The newest of each stays."""
+    now, dropped = await store.now(), 0
+    age = None if older_than is None else microseconds(older_than)
+    for row in await _all(store, RunFilter()):
+        seqs = snapshots_to_drop(await store.snapshots(row.id), now=now, keep=keep, max_age=age)
+        if seqs:
+            await store.drop_snapshots(row.id, seqs)
+            dropped += len(seqs)
+    return dropped

@@ -1,0 +1,184 @@
+"""Pruning: runs that have ended are deleted with all that belongs to them, together or not at all."""
+
+import asyncio
+
+from limpet.errors import NotFound
+from limpet.events import Failure, inline
+from limpet.events import bodies as b
+from limpet.stores import RequestFilter, RunFilter
+from limpet.stores.conformance.suite import (
+    Owner,
+    World,
+    answered,
+    asked,
+    behaviour,
+    completed,
+    expect,
+    gave,
+    signalled,
+    started,
+)
+
+END = b.RunCompleted(output=inline(None))
+
+
+@behaviour()
+async def a_pruned_run_is_gone(world: World) -> None:
+    """Its log, its row, its requests, labels, snapshots and what came too late."""
+    owner = await world.own(labels={"team": "a"})
+    await owner.append(started(), completed(), asked("q1"))
+    await world.store.tell("r1", answered("q1"), actor="ann")
+    owner.head = (await owner.row()).head
+    await world.store.save_snapshot("r1", owner.head, b"{}")
+    await world.store.keep_late(owner.seal(started(9)))
+    await owner.append(END)
+    assert await world.store.prune({"r1": owner.head.seq})
+    await expect(NotFound, world.store.get("r1"))
+    await expect(NotFound, world.store.read("r1"))
+    await expect(NotFound, world.store.late("r1"))
+    await expect(NotFound, world.store.snapshots("r1"))
+    assert (await world.store.runs()).rows == ()
+    assert (await world.store.runs(RunFilter(labels={"team": "a"}))).rows == ()
+    assert await world.store.requests(RequestFilter(status=None)) == []
+    assert {pair: n for pair, n in (await world.store.counts()).items() if n} == {}
+    assert await world.store.check_counts() == []
+
+
+@behaviour()
+async def only_what_has_ended_is_pruned(world: World) -> None:
+    """Neither what is pending, driven or waits; nor what has gone on since somebody looked."""
+    await world.create("pending")
+    assert not await world.store.prune({"pending": 1})
+    owner = await world.own("r1")
+    assert not await world.store.prune({"r1": owner.head.seq})
+    await owner.append(b.RunFailed(failure=Failure(type="builtins.ValueError")))
+    seen = owner.head.seq
+    await world.store.tell("r1", b.ResumeRequested(command="c1"), actor="ann")
+    assert not await world.store.prune({"r1": seen})
+    assert not await world.store.prune({"r1": seen + 1})
+    assert not await world.store.prune({"nobody": 1})
+    assert {row.id for row in (await world.store.runs()).rows} == {"pending", "r1"}
+
+
+@behaviour()
+async def runs_are_pruned_together_or_not_at_all(world: World) -> None:
+    """One that must stay keeps the others."""
+    first = await _ended(world, "r1")
+    second = await _ended(world, "r2")
+    await world.create("r3")
+    assert not await world.store.prune({"r1": first.head.seq, "r3": 1})
+    assert len(await world.log("r1")) == 3
+    assert await world.store.prune({"r2": second.head.seq, "r1": first.head.seq})
+    assert [row.id for row in (await world.store.runs()).rows] == ["r3"]
+
+
+@behaviour()
+async def what_a_fork_shares_is_not_pruned(world: World) -> None:
+    """Unless the fork goes with it."""
+    owner = await _ended(world, "r1")
+    forked = b.RunForked(run="r1", at=2, step=0, effects="ask", agent="a", agent_version="1")
+    await world.store.create("r1.1", forked, actor="test")
+    assert not await world.store.prune({"r1": owner.head.seq})
+    [claimed] = await world.claim()
+    fork = Owner(world, claimed.row)
+    await fork.append(END)
+    assert not await world.store.prune({"r1": owner.head.seq})
+    assert len(await world.log("r1.1")) == 5
+    assert await world.store.prune({"r1": owner.head.seq, "r1.1": fork.head.seq})
+    await expect(NotFound, world.store.get("r1.1"))
+
+
+@behaviour()
+async def a_fork_may_go_before_its_origin(world: World) -> None:
+    """Nobody needs it."""
+    owner = await _ended(world, "r1")
+    forked = b.RunForked(run="r1", at=2, step=0, effects="ask", agent="a", agent_version="1")
+    await world.store.create("r1.1", forked, actor="test")
+    [claimed] = await world.claim()
+    fork = Owner(world, claimed.row)
+    await fork.append(END)
+    assert await world.store.prune({"r1.1": fork.head.seq})
+    assert len(await world.log("r1")) == owner.head.seq
+    assert await world.store.check_rows("r1") == []
+
+
+@behaviour()
+async def blobs_that_nobody_refers_to_any_more_are_collected(world: World) -> None:
+    """After their hour; what others refer to stays."""
+    shared, blobs = world.store.pack("s" * 20_000)
+    mine, more = world.store.pack("m" * 20_000)
+    first = await world.own("r1")
+    await first.append(started(), gave(shared), started(2), gave(mine, 2), blobs=(*blobs, *more))
+    await first.append(END)
+    second = await world.own("r2")
+    await second.append(started(), gave(shared), blobs=blobs)
+    assert await world.store.prune({"r1": first.head.seq})
+    assert await world.store.collect_blobs() == 0
+    assert await world.store.unpack(mine) == "m" * 20_000
+    world.advance("2h")
+    assert await world.store.collect_blobs() == 1
+    await expect(NotFound, world.store.unpack(mine))
+    assert await world.store.unpack(shared) == "s" * 20_000
+    assert await world.store.check_rows("r2") == []
+
+
+@behaviour()
+async def a_feed_goes_on_over_what_was_pruned(world: World) -> None:
+    """Whoever reads along misses nothing that is still there, and sees nothing twice."""
+    first = await _ended(world, "r1")
+    page = await world.store.feed("", limit=2)
+    place = page.next
+    await world.create("r2")
+    assert await world.store.prune({"r1": first.head.seq})
+    await world.create("r3")
+    rest = await world.store.feed(place)
+    assert [event.run for event in rest.events] == ["r2", "r3"]
+    assert (await world.store.feed(rest.next)).events == ()
+    assert [event.run for event in (await world.store.feed("")).events] == ["r2", "r3"]
+
+
+@behaviour()
+async def a_pruned_id_can_be_used_again(world: World) -> None:
+    """It is another run, and nothing of the old one is in it."""
+    owner = await _ended(world, "r1")
+    await world.store.prune({"r1": owner.head.seq})
+    row, is_new = await world.store.create("r1", (await _created(world)), actor="test")
+    assert is_new
+    assert row.seq == 1
+    await world.store.tell("r1", signalled(command="c1"), actor="ann")
+    [claimed] = [each for each in await world.claim() if each.row.id == "r1"]
+    again = Owner(world, claimed.row)
+    await again.append(started(), completed(), END)
+    assert await world.kinds("r1") == [
+        "run.created",
+        "signal.received",
+        "run.claimed",
+        "step.started",
+        "step.completed",
+        "run.completed",
+    ]
+    assert await world.store.check_rows("r1") == []
+
+
+@behaviour()
+async def pruning_beside_workers_touches_nothing_else(world: World) -> None:
+    """Runs go on while others are deleted."""
+    ended = [await _ended(world, f"e{n}") for n in range(5)]
+    live = [await world.own(f"l{n}") for n in range(5)]
+    work = [owner.append(started(), completed()) for owner in live]
+    pruning = [world.store.prune({owner.run: owner.head.seq}) for owner in ended]
+    done = await asyncio.gather(*work, *pruning)
+    assert all(done)
+    assert {row.id for row in (await world.store.runs()).rows} == {owner.run for owner in live}
+    for owner in live:
+        assert await world.store.check_rows(owner.run) == []
+
+
+async def _created(world: World) -> b.RunCreated:
+    return b.RunCreated(agent="a", agent_version="1", input=inline(await world.store.now()))
+
+
+async def _ended(world: World, run: str) -> Owner:
+    owner = await world.own(run)
+    await owner.append(END)
+    return owner

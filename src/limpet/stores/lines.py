@@ -1,0 +1,56 @@
+"""The line of a stream: a fork has its own events, and shares those before them with where it branched off."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from limpet.events import Event
+from limpet.stores.rows import RunRow
+
+__all__ = ["Origin", "Span", "origin_of", "read_line"]
+
+
+class Origin(NamedTuple):
+    """Where a stream branched off."""
+
+    run: str
+    at: int
+    """The last event that is shared."""
+
+
+class Span(NamedTuple):
+    """Which events of a stream are wanted: with sequences strictly between `after` and `before`."""
+
+    after: int
+    before: int | None
+    limit: int
+    backwards: bool
+
+
+def origin_of(row: RunRow) -> Origin | None:
+    """Where a stream branched off, if it is a fork."""
+    return None if row.origin is None or row.origin_at is None else Origin(row.origin, row.origin_at)
+
+
+def read_line(
+    own: Callable[[str, Span], list[Event]], origin: Callable[[str], Origin | None], run: str, span: Span
+) -> list[Event]:
+    """Events of a stream, its own and those that it shares; a stream that is no fork is asked for nothing more."""
+    found = own(run, span)
+    if _is_whole(found, span):
+        return found
+    branch = origin(run)
+    if branch is None or branch.at <= span.after:
+        return found
+    before = branch.at + 1 if span.before is None else min(branch.at + 1, span.before)
+    missing = span.limit - len(found) if span.backwards else span.limit
+    shared = read_line(own, origin, branch.run, span._replace(before=before, limit=missing))
+    return found + shared if span.backwards else (shared + found)[: span.limit]
+
+
+def _is_whole(found: list[Event], span: Span) -> bool:
+    """Whether nothing of what is wanted can come before what was found."""
+    if not found:
+        return False
+    if span.backwards:
+        return len(found) == span.limit or found[-1].seq == span.after + 1
+    return found[0].seq == span.after + 1

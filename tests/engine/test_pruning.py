@@ -1,0 +1,172 @@
+"""Pruning: what has ended long ago goes, family by family; what somebody may need stays."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import limpet
+from limpet import testing
+from limpet.testing.app import TestApp
+
+
+@limpet.tool(effect="none", name="prune_look")
+async def look(n: int) -> int:
+    return n
+
+
+@limpet.agent(name="prune_plain")
+async def plain(run: limpet.Run, fails: bool) -> int:
+    found = await run.step(look, 1)
+    if fails:
+        raise ValueError("no")
+    return found
+
+
+@limpet.agent(name="prune_asker")
+async def asker(run: limpet.Run) -> bool:
+    return await run.ask("go on?")
+
+
+@limpet.agent(name="prune_caller")
+async def caller(run: limpet.Run, waits: bool) -> int:
+    found = await run.call(plain, False)
+    await run.start(plain, False, id=f"{run.id}-alone")
+    if waits:
+        await run.ask("go on?")
+    return found
+
+
+async def ids(app: TestApp) -> set[str]:
+    """Every run that is there."""
+    return {each.id for each in await app.runs(last=1000)}
+
+
+async def test_a_dry_run_says_what_would_go() -> None:
+    """Nothing is touched; the same without it deletes just that."""
+    async with testing.app(plain, asker) as app:
+        await app.start(plain, False, id="done")
+        await app.start(plain, True, id="failed")
+        await app.start(asker, id="waits")
+        await app.advance("31d")
+        await app.start(plain, False, id="young")
+        await app.settle()
+        before = await ids(app)
+        found = await app.prune(older_than="30d")
+        assert (sorted(found.runs), found.kept, found.dry_run) == (
+            ["done", "failed"],
+            {"it is not old enough": 1},
+            True,
+        )
+        assert "2 runs with" in str(found)
+        assert "would be deleted" in str(found)
+        assert await ids(app) == before
+        done = await app.prune(older_than="30d", dry_run=False)
+        assert sorted(done.runs) == ["done", "failed"]
+        assert await ids(app) == {"waits", "young"}
+        assert (await app.verify()).runs == 2
+        [request] = await app.inbox()
+        await app.approve(request, by="ann")
+        await app.settle()
+        assert (await app.info("waits")).status == "completed"
+
+
+async def test_rules_by_status_and_agent() -> None:
+    """Failed ones for longer, those of one agent for ever."""
+    async with testing.app(plain, asker) as app:
+        await app.start(plain, False, id="done")
+        await app.start(plain, True, id="failed")
+        await app.start(asker, id="asked")
+        await app.settle()
+        [request] = await app.inbox()
+        await app.approve(request, by="ann")
+        await app.settle()
+        await app.advance("40d")
+        rules: dict[str, Any] = {"by_status": {"failed": "90d"}, "by_agent": {"prune_asker": None}}
+        done = await app.prune(older_than="30d", dry_run=False, **rules)
+        assert done.runs == ["done"]
+        assert done.kept == {"it is kept for ever": 1, "it is not old enough": 1}
+        await app.advance("60d")
+        assert (await app.prune(older_than="30d", dry_run=False, **rules)).runs == ["failed"]
+        assert await ids(app) == {"asked"}
+        for wrong in ({"older_than": "soon"}, {"older_than": "1d", "by_status": {"waiting": "1d"}}):
+            with pytest.raises(limpet.LimpetError):
+                await app.prune(**wrong)  # type: ignore[arg-type]
+
+
+async def test_a_family_goes_together() -> None:
+    """Forks with what they branched off, callers with whom they called; not what was let go alone."""
+    async with testing.app(plain, caller) as app:
+        await app.start(plain, False, id="r")
+        await app.settle()
+        await app.fork("r", at=1, id="fork")
+        await app.start(caller, True, id="c")
+        await app.settle()
+        await app.advance("10d")
+        young = await app.fork("fork", at=2)
+        await app.settle()
+        assert await ids(app) == {"r", "fork", young.id, "c", "c.prune_plain-1", "c-alone"}
+        found = await app.prune(older_than="5d")
+        assert found.runs == ["c-alone"]
+        assert any("another one of its family stays" in reason for reason in found.kept)
+        [request] = await app.inbox()
+        await app.approve(request, by="ann")
+        await app.settle()
+        await app.advance("6d")
+        done = await app.prune(older_than="5d", dry_run=False)
+        assert set(done.runs) == {"r", "fork", young.id, "c", "c.prune_plain-1", "c-alone"}
+        assert await ids(app) == set()
+        assert done.events > 30
+
+
+async def test_what_goes_is_put_into_files_first(tmp_path: Path) -> None:
+    """They can be loaded again; heads that were kept know what was deleted on purpose."""
+    async with testing.app(plain, asker) as app:
+        await app.start(plain, False, id="r")
+        await app.start(asker, id="waits")
+        await app.settle()
+        await app.fork("r", at=1, id="r.x")
+        await app.settle()
+        log = await app.log("r.x")
+        await app.save_heads(tmp_path / "heads.jsonl")
+        await app.advance("10d")
+        done = await app.prune(older_than="1d", dry_run=False, archive=tmp_path / "old")
+        assert sorted(done.runs) == ["r", "r.x"]
+        with pytest.raises(limpet.Tampered, match="gone"):
+            await app.verify(heads=tmp_path / "heads.jsonl")
+        found = await app.verify(heads=tmp_path / "heads.jsonl", pruned=tmp_path / "old" / "pruned.jsonl")
+        assert found.heads == 3
+        await app.load(tmp_path / "old" / "r.x.zip")
+        assert await app.log("r.x") == log
+        assert (await app.verify(heads=tmp_path / "heads.jsonl")).runs == 3
+
+
+async def test_snapshots_and_blobs_go_too() -> None:
+    """Cached states are thinned to a number; content that nobody refers to is collected."""
+
+    @limpet.tool(effect="none", name="prune_big")
+    async def big(n: int) -> str:
+        return str(n) * 9_000
+
+    @limpet.agent(name="prune_long")
+    async def long(run: limpet.Run, count: int) -> int:
+        total = 0
+        for n in range(count):
+            total += len(await run.step(big, n))
+        await run.ask("go on?")
+        return total
+
+    async with testing.app(long, plain) as app:
+        await app.start(long, 40, id="live")
+        await app.settle()
+        await app.store.save_snapshot("live", (await app.store.get("live")).head, b"{}")
+        for seq in (2, 4, 6):
+            [event] = await app.store.read("live", after=seq - 1, limit=1)
+            await app.store.save_snapshot("live", event.head, b"{}")
+        await app.start(plain, False, id="r")
+        await app.settle()
+        await app.advance("10d")
+        done = await app.prune(older_than="1d", dry_run=False, snapshots=1)
+        assert done.snapshots >= 3
+        assert len(await app.store.snapshots("live")) == 1
+        assert (await app.state("live")).step == 40

@@ -1,0 +1,142 @@
+"""What nobody touched raises no alarm: a thousand logs, made by chance, by crashing workers, by earlier versions."""
+
+import asyncio
+import gzip
+from functools import cache
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+
+from limpet import Tampered
+from limpet.clock import Clock
+from limpet.service.app import App
+from limpet.service.trust import verify_all
+from limpet.stores import Backend, Inline, Store
+from limpet.stores.conformance import Harness, World
+from limpet.stores.conformance.suite import Owner, asked, gave, signalled, started
+from limpet.stores.memory import MemoryBackend
+from limpet.stores.sqlite import SqliteBackend
+from tests.golden.test_golden import VERSIONS
+from tests.laws.test_law_rows import Walk
+from tests.simulation.world import simulate
+from tests.trust.conftest import app_at
+from tests.trust.hands import SqliteHand
+from tests.trust.story import alone, happen
+
+WALKS = 360
+SIMULATIONS = 25
+
+
+async def walked(harness: Harness, seed: int, steps: int) -> int:
+    """How many logs a walk leaves, all of them whole."""
+    async with World(harness) as world:
+        walk = Walk(world, seed)
+        for _ in range(steps):
+            await walk.step()
+        verified = await verify_all(world.store)
+        assert verified.events == sum(row.seq for row in (await world.store.runs(limit=100)).rows)
+        return verified.runs
+
+
+async def test_walks_are_whole() -> None:
+    """Runs that several workers drive and lose, with commands from outside, while time passes."""
+    logs = 0
+    for seed in range(WALKS):
+        logs += await walked(Harness(backend=cache(MemoryBackend), handover=Inline), seed, 70)
+    assert logs > 900
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_walks_in_files_are_whole(seed: int, tmp_path: Path) -> None:
+    """The same where rows are rows."""
+    backend = alone(f"sqlite:///{tmp_path}/walk.db")
+    assert await walked(Harness(backend=backend, handover=Inline), seed, 150) == 3
+
+
+def test_simulations_are_whole() -> None:
+    """Workers that are killed, stall and have wrong clocks; people who do everything at once."""
+    logs: list[int] = []
+
+    async def check(world: object) -> None:
+        store: Store = world.people.store  # type: ignore[attr-defined]
+        logs.append((await verify_all(store)).runs)
+
+    for seed in range(1_000, 1_000 + SIMULATIONS):
+        simulate(seed, check=check)
+    assert sum(logs) > 150
+
+
+async def test_the_story_is_whole_on_every_store(tmp_path: Path, postgres_schema: str) -> None:
+    """In a file, on a server, and in memory."""
+    for url in (f"sqlite:///{tmp_path}/story.db", postgres_schema):
+        await happen(alone(url))
+        async with app_at(url) as app:
+            assert str(await app.verify()).startswith("20 runs with 336 events are whole")
+            assert await app.save_heads(tmp_path / "heads") == 20
+            assert str(await app.verify(heads=tmp_path / "heads")).endswith("20 against heads that were kept")
+    backends: list[Backend] = []
+
+    def memory(clock: Clock) -> Backend:
+        backends.append(MemoryBackend(clock))
+        return backends[0]
+
+    await happen(memory)
+    async with Store(backends[0], Inline()) as store:
+        assert (await verify_all(store)).events == 336
+
+
+async def test_writers_raise_no_alarm(tmp_path: Path) -> None:
+    """Runs that grow, are told things, park and are created while they are looked at."""
+    async with World(Harness(backend=lambda clock: SqliteBackend(tmp_path / "busy.db", clock))) as world:
+        owner, looks = await world.own(), 0
+        writing = asyncio.ensure_future(_write(world, owner))
+        while not writing.done():
+            looks += (await verify_all(world.store)).runs
+        await writing
+        assert looks > 1
+
+
+async def _write(world: World, owner: Owner) -> None:
+    for number in range(1, 60):
+        await world.create(f"n{number}", labels={"n": str(number)})
+        payload, blobs = world.store.pack("x" * 9_000 + str(number))
+        await owner.append(started(number), asked(f"q{number}"), gave(payload, number), blobs=blobs)
+        owner.head = await world.store.tell("r1", signalled(command=f"c{number}"), actor="ann")
+
+
+@pytest.mark.parametrize("version", VERSIONS, ids=lambda path: path.name)
+async def test_what_earlier_versions_stored_is_whole(version: Path, tmp_path: Path) -> None:
+    """Their files, once they are migrated."""
+    (tmp_path / "store.db").write_bytes(gzip.decompress((version / "store.gz").read_bytes()))
+    async with app_at(f"sqlite:///{tmp_path}/store.db") as app:
+        assert (await app.verify()).runs >= 1
+
+
+async def test_one_run_is_one_run(tmp_path: Path) -> None:
+    """Said as people say it."""
+    async with World(Harness(backend=cache(MemoryBackend), handover=Inline)) as world:
+        assert str(await verify_all(world.store)) == "0 runs with 0 events are whole"
+        await world.create("r1")
+        assert str(await verify_all(world.store)) == "1 run with 1 event is whole"
+        await world.create("r2")
+        assert str(await verify_all(world.store)) == "2 runs with 2 events are whole"
+
+
+async def test_a_run_that_is_deleted_meanwhile_raises_no_alarm(app: App, hand: SqliteHand) -> None:
+    """It is just not there any more; one that is listed under a name that nobody can ask for is."""
+    listed = app.store.streams
+
+    async def and_delete(*, after: int = 0, limit: int = 1_000) -> list[tuple[int, str]]:
+        found = await listed(after=after, limit=limit)
+        for table, column in (("events", "run"), ("requests", "run"), ("labels", "run"), ("streams", "number")):
+            hand.run(f"DELETE FROM {{{table}}} WHERE {column} = (SELECT max(number) FROM {{streams}})")
+        await app.store.recount()
+        return found
+
+    with patch.object(app.store, "streams", and_delete):
+        assert (await app.verify()).runs < 20
+    await app.verify()
+    hand.run("UPDATE {streams} SET id = CAST(x'ff' AS TEXT) WHERE number = 2")
+    with pytest.raises(Tampered, match="not there"):
+        await app.verify()

@@ -1,0 +1,191 @@
+"""The second net: what looks like a credential is found, what does not is left alone, and neither takes long."""
+
+import base64
+import re
+from collections.abc import Iterator
+from urllib.parse import quote
+
+import pytest
+
+from limpet import redaction
+from limpet.ids import SeededIds
+from limpet.redaction import Redaction, also, redact, say, say_value
+from limpet.secret import Secret
+from tests.unit.credentials import EVERY, Credential, letters
+
+every_credential = pytest.mark.parametrize("given", EVERY, ids=lambda given: given.name)
+MEGABYTE = 1_000_000
+
+
+@pytest.fixture
+def more() -> Iterator[None]:
+    """What a test adds is taken away again."""
+    before = list(redaction._more)
+    yield
+    redaction._more[:] = before
+
+
+@every_credential
+def test_a_credential_is_replaced_by_what_it_was(given: Credential) -> None:
+    """Whoever reads on knows that there was one."""
+    said = redact(given.text)
+    assert given.hides not in said
+    assert re.search(r"\[redacted: [a-z ]+\]", said)
+
+
+@every_credential
+def test_what_was_redacted_stays_as_it_is(given: Credential) -> None:
+    """Something may be recorded, shown and logged: each looks through it again."""
+    assert redact(redact(given.text)) == redact(given.text)
+
+
+@every_credential
+def test_a_credential_is_found_in_the_middle_of_things(given: Credential) -> None:
+    """In a sentence, in quotes, in a list, among others."""
+    for around in ("see {} there", '["{}"]', "({})", "a\n{}\nb"):
+        assert given.hides not in redact(around.format(given.text))
+
+
+def test_credentials_are_found_among_others() -> None:
+    """One does not hide another."""
+    said = redact("\n".join(each.text for each in EVERY))
+    assert [each.name for each in EVERY if each.hides in said] == []
+
+
+@every_credential
+def test_the_form_does_not_matter_where_it_stands_in_json(given: Credential) -> None:
+    """In values and in keys."""
+    assert given.hides not in str(say_value({"a": [{given.text: given.text}], "b": (given.text,)}))
+
+
+HARMLESS = [
+    "The secret of a good token is the password that nobody has to remember.",
+    "Password: required. Secret: none. Token: see below.",
+    "Please enter your password: it must have 8 characters.",
+    "Use Bearer authentication; Authorization is described in section 4.2.",
+    "max_tokens=4096, llm_tokens: 1200, tokens=12345678, token_type=bearer",
+    '{"type": "object", "properties": {"password": {"type": "string"}}, "required": ["password"]}',
+    '{"next_token": "eyAabbccddeeff0011", "page_token": "CAUQAA12345678"}',
+    "def login(password: str | None = None, token=None, secret=False) -> None: ...",
+    "client = Client(api_key=settings.api_key, password=self.password, token=token)",
+    "if password == other or token != before: raise ValueError(secret)",
+    "password={password} token=$TOKEN secret=<your secret> api_key=***",
+    "PWD=/root OLDPWD=/tmp KEY=value MONKEY=banana",
+    "https://docs.example.org:8080/a/b@2.1?x=1#token and git@github.example:org/repo.git",
+    "sqlite:////var/lib/limpet.db postgresql://ann@db.example/agents?sslmode=require",
+    "550e8400-e29b-41d4-a716-446655440000 and 6ba7b810-9dad-11d1-80b4-00c04fd430c8",
+    "sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+    "commit 356a192b7913b04c54574d18c28d46e6395428ab, md5 098f6bcd4621d373cade4e832627b4f6",
+    "ticket-42:step_3:rotate_token:9f86d081884c7d65",
+    "o-1:step_12:send_secret:0123456789abcdef:undo",
+    "look/fetch_token#1 retry/rotate_api_key#2/approval#1",
+    "data:image/png;base64," + base64.b64encode(bytes(range(256)) * 8).decode(),
+    base64.b64encode(b"\x89PNG\r\n\x1a\n" * 200).decode(),
+    "task-management-with-a-very-long-name-2024 risk-averse-strategies-for-10-people",
+    "sk-folding-cube-spinner-of-the-loading-page",
+    "The cookie: a small cake. Cookie crumbs: none.",
+    "Basic authentication, basic understanding of cryptography-related-things",
+    "gh_actions npm_config_registry hf_transfer pypi-simple glpat xoxo SG.1 AKIA",
+    "2024-05-01T12:00:00Z step 6 of 9, 4,900 cents to ann@example.org, +49 30 1234567",
+    '{"keys": ["a", "b"], "tokens": 5, "key": "value-1234567890", "author": "ann"}',
+    "[secret] [redacted: github token] password=[redacted: password] token: [secret]",
+    "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n",
+    "-----BEGIN PUBLIC KEY-----\nMIIB\n-----END PUBLIC KEY-----",
+]
+
+
+@pytest.mark.parametrize("text", HARMLESS, ids=lambda text: text[:30])
+def test_what_is_no_credential_is_left_alone(text: str) -> None:
+    """Prose, code, ids, hashes, images, keys of actions."""
+    assert redact(text) == text
+
+
+def test_our_own_ids_are_left_alone() -> None:
+    """Whatever is drawn."""
+    ids = SeededIds(7)
+    text = " ".join(ids.new() for _ in range(2000))
+    assert redact(text) == text
+
+
+PIECES = [
+    "eyJ", "-eyJ", "eyJaaaaaaaa.", "://", "://a:", f"://{'a' * 50}:", "password=", 'password="',
+    'password\\"', "token: ", "-----BEGIN PRIVATE" + " KEY-----", "-----BEGIN A", "sk-", "-sk-a", "authorization: ",
+    "authorization:bearer ",
+    "cookie: a", "bearer a", "SG.aaaaaaaaaaaaaaaaaaaa.", "0123456789abcdef", "a-us", "--a-a-a-token", "ghp_", "-", " ",
+    '"', "\\", "A", "key", "private_key\\", "pwd'", "identified by ", "?sig=", "@", "://u:p@", "12345678:AA",
+    "glsa_aaa_", "secret_", "xoxb-", "credential", "connection_string ", "\n", "secret='", "é", "a.b.c.",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("piece", PIECES, ids=repr)
+def test_a_long_row_of_anything_comes_to_an_end(piece: str) -> None:
+    """What took the square of its length would not end within a test."""
+    assert isinstance(redact(piece * (MEGABYTE // 4 // len(piece)) + "!"), str)
+
+
+@pytest.mark.parametrize("piece", ["eyJ", "-eyJ", "password=", "://a:", "".join(PIECES)], ids=lambda piece: piece[:9])
+def test_a_megabyte_comes_to_an_end(piece: str) -> None:
+    """The square of a megabyte is a day."""
+    assert isinstance(redact(piece * (MEGABYTE // len(piece)) + "!"), str)
+
+
+def test_what_a_secret_holds_is_not_said_while_it_lives() -> None:
+    """As it is, and as it looks in JSON, in an address, in base64; when it is gone, nobody knows of it."""
+    value = 'corréct "horse" & staple'
+    forms = [value, '{"a": "corréct \\"horse\\" & staple"}', quote(value), base64.b64encode(value.encode()).decode()]
+    secret = Secret(value)
+    for form in forms:
+        assert say(f"it was {form}!") != f"it was {form}!"
+        assert "staple" not in say(form)
+    assert say(f"{secret}") == "[secret]"
+    del secret
+    assert [say(form) for form in forms] == forms
+
+
+def test_a_secret_that_is_in_everything_is_not_looked_for() -> None:
+    """One of a few letters would make every text unreadable."""
+    secret = Secret("an")
+    assert say("an answer") == "an answer"
+    assert secret.reveal() == "an"
+
+
+def test_names_say_what_is_a_secret() -> None:
+    """By the key that a value stands under."""
+    given = {"password": "x1", "db": {"apiToken": "abcdef", "Authorization": "abcdefgh"}, "token": "END", "n": 3}
+    assert say_value(given) == {
+        "password": "[redacted: password]",
+        "db": {"apiToken": "[redacted: secret]", "Authorization": "[redacted: secret]"},
+        "token": "END",
+        "n": 3,
+    }
+
+
+def test_keys_that_look_alike_afterwards_are_all_there() -> None:
+    """Nothing is lost but the secrets."""
+    key = "gh" + "p_"
+    found = say_value({key + letters(1, 36): 1, key + letters(2, 36): 2, key + letters(3, 36): 3})
+    assert list(found.values()) == [1, 2, 3]
+
+
+def test_what_is_too_deep_ends() -> None:
+    """A list that holds itself, too."""
+    ring: list[object] = []
+    ring.append(ring)
+    assert say_value(ring)
+
+
+def test_a_redaction_that_is_off_gives_back_what_it_was_given() -> None:
+    """Results are recorded as they are, unless somebody says otherwise."""
+    given = {"password": "hunter22", "a": [EVERY[0].text]}
+    assert Redaction().value(given) is given
+    assert Redaction(patterns=True).value(given)["password"] == "[redacted: password]"
+    assert Redaction().text(EVERY[0].text) == EVERY[0].text
+
+
+@pytest.mark.usefixtures("more")
+def test_more_can_be_named() -> None:
+    """Everywhere in the process."""
+    also([r"ACME-\d{4}", re.compile("acme-[a-z]+", re.IGNORECASE)])
+    also([r"ACME-\d{4}"])
+    assert say("ACME-1234 and ACME-xyz") == "[redacted] and [redacted]"
+    assert len(redaction._more) == 2
