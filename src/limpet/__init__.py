@@ -23,6 +23,7 @@ from limpet.engine.run import Run, Turn
 from limpet.engine.tools import Done, Tool, tool
 from limpet.engine.typed import State
 from limpet.engine.verdict import NotApplied, Permanent, RetryAfter
+from limpet.engine.versions import versioned
 from limpet.engine.views import Event, Request, RunInfo
 from limpet.errors import (
     AgentFailed,
@@ -195,6 +196,7 @@ __all__ = [
     "retry",
     "sync",
     "tool",
+    "versioned",
 ]
 
 logging.getLogger("limpet").addFilter(Discreet())

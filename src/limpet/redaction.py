@@ -18,7 +18,10 @@ __all__ = ["NOTHING", "Redaction", "also", "forget", "know", "redact", "say", "s
 
 # Parts of patterns. A value that nobody quoted ends where text, addresses and code end one.
 _BARE = r"[^\s\"'`&,;<>()\[\]{}|\\]"
-_NOT = r"(?!\[secret\]|\[redacted|\*{3}|[{$<%=]|\.\.\.|(?:None|True|False|null|true|false|undefined)\b)"
+_NOT = (
+    r"(?!\[secret\]|\[redacted|\*{3}|\.\.\.|=|\$[A-Z_]{2,}\b|\$?\{[A-Za-z_.!:]{0,40}\}|<[A-Za-z _-]{1,40}>|%[sr(]"
+    r"|(?:None|True|False|null|true|false|undefined)\b)"
+)
 _CODE = (
     r"(?!(?:self|cls|os|env|settings|config|cfg|args|options|request|ctx)\.)"
     r"(?![A-Za-z_]{0,40}(?:word|oken|ecret|ey)[,)])"
@@ -37,7 +40,7 @@ def _assigned(name: str, least: int) -> str:
     quoted = rf"(?P<keep>{name}{_EQUALS}[bru]{{0,2}}{opened})(?![,;:)\]}}])"
     inside = r"(?:(?<=\\\")[^\"\\\n]++|(?<!\\[\"'])(?<=\")(?:[^\"\\\n]|\\.)++|(?<=')(?:[^'\\\n]|\\.)++)"
     bare = (
-        rf"(?P<keep2>{name}\\?[\"']?\]?\s{{0,3}}(?:=>|:=|=)\s{{0,3}}){_NOT}{_CODE}(?!/|[bru]{{1,2}}[\"'])"
+        rf"(?P<keep2>{name}\\?[\"']?\]?\s{{0,3}}(?:=>|:=|=)\s{{0,3}}){_NOT}{_CODE}(?!(?<=pwd=)/|[bru]{{1,2}}[\"'])"
         rf"{_BARE}{{{least},}}+(?![(\[])"
     )
     yaml = (
@@ -170,7 +173,8 @@ _PATTERNS = (
     ),
     _Pattern(
         "cookie",
-        r"(?i)(?P<keep>(?<![a-z0-9])(?:set-)?cookie\\?[\"']?\s{0,2}[:=]\s{0,2}\\?[\"']?)(?=[A-Za-z0-9_.-]{1,80}=)(?!\[)[^\r\n\"'\\]++",
+        r"(?i)(?P<keep>(?<![a-z0-9])(?:set-)?cookie\\?[\"']?\s{0,2}[:=]\s{0,2}\\?[\"']?)(?=[A-Za-z0-9_.-]{1,80}=)"
+        r"(?:(?<==)\\{0,4}\"[^\"\\\r\n]*+\\{0,4}\"|[^\r\n\"'\\])++",
         ("cookie",),
     ),
     _Pattern(
@@ -187,9 +191,8 @@ _PATTERNS = (
     _Pattern("password", _assigned(_WORD, 1), ("passw", "passphrase", "pwd")),
     _Pattern("secret", _assigned(_NAME, 6), ("secret", "token", "key", "credential", "connection")),
 )
-_SENSITIVE = re.compile(rf"(?i){_WORD}$|{_NAME}$|(?:^|-)authorization$|^(?:set-)?cookie$|^x-api-key$")
-_IS_PASSWORD = re.compile(rf"(?i){_WORD}$")
-_HARMLESS = re.compile(rf"(?!{_NOT})|$|/")
+_SENSITIVE = rf"(?i){_WORD}$|{_NAME}$|(?:^|-)authorization$|^(?:set-)?cookie$|^x-api-key$"
+_HARMLESS = rf"(?!{_NOT})|$"
 
 # Like JSON in events; what is deeper is refused wherever it would be stored.
 _DEEPEST = 64
@@ -315,9 +318,11 @@ def _free(name: str, taken: dict[Any, Any]) -> str:
 
 def _named(key: object, value: object) -> str | None:
     """What stands for a value whose name says that it is a secret; nothing if it is none."""
-    if not isinstance(key, str) or not isinstance(value, str) or _SENSITIVE.search(key) is None:
+    if not isinstance(key, str) or not isinstance(value, str) or re.search(_SENSITIVE, key) is None:
         return None
-    is_password = _IS_PASSWORD.search(key) is not None
-    if len(value) < (1 if is_password else _SHORTEST) or _HARMLESS.match(value) is not None:
+    is_password = re.search(rf"(?i){_WORD}$", key) is not None
+    if len(value) < (1 if is_password else _SHORTEST) or re.match(_HARMLESS, value) is not None:
         return None
+    if value.startswith("/") and key.lower().endswith("pwd"):
+        return None  # where a shell is
     return f"[redacted: {'password' if is_password else 'secret'}]"

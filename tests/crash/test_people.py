@@ -288,7 +288,7 @@ class Parent:
 
 async def check_clerk(desk: Desk, app: App, run: str) -> None:
     """Two requests, each decided once and told with one key; one child of each kind; everything done once."""
-    assert await app.result(run, timeout=0) == "closed checked o1 indeed"
+    assert (await app.result(run, timeout=0)).value == "closed checked o1 indeed"
     children = {"checker": f"{run}.checker-1", "closer": f"{run}.closer-2"}
     log = [app.store.decode(event) async for event in app.store.log(run)]
     called = [body for body in log if isinstance(body, b.AgentCalled)]
@@ -356,7 +356,7 @@ async def test_whoever_answers_is_killed(desk: Desk, place: int) -> None:
 
 async def check_patient(desk: Desk, app: App, run: str) -> None:
     """Its result, one answer, and no step twice."""
-    assert await app.result(run, timeout=0) == "o1"
+    assert (await app.result(run, timeout=0)).value == "o1"
     kinds = [event.kind for event in await app.log(run)]
     assert [kinds.count(kind) for kind in ("request.opened", "request.answered", "step.started")] == [1, 1, 4]
     arrived = {path: times for path, times in desk.service.arrived.items() if path.split("/")[2] == run}

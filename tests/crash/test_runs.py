@@ -107,7 +107,7 @@ class Scene:
             if isinstance(body, b.RunClaimed):
                 assert body.died == is_held
             is_held = not isinstance(body, b.RunWaiting | b.RunReleased) and (is_held or isinstance(body, b.RunClaimed))
-        return await self.app.result(run, timeout=0)
+        return (await self.app.result(run, timeout=0)).value
 
     async def check_errand(self, run: str) -> None:
         """No effect twice, none lost; every step settled once, and seen as it was recorded."""

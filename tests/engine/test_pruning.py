@@ -91,7 +91,7 @@ async def test_rules_by_status_and_agent() -> None:
         assert await ids(app) == {"asked"}
         for wrong in ({"older_than": "soon"}, {"older_than": "1d", "by_status": {"waiting": "1d"}}):
             with pytest.raises(limpet.LimpetError):
-                await app.prune(**wrong)  # type: ignore[arg-type]
+                await app.prune(**wrong)
 
 
 async def test_a_family_goes_together() -> None:

@@ -5,6 +5,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 from typing import Any
+from zipfile import ZipFile
 
 import httpx
 import pytest
@@ -12,6 +13,7 @@ import pytest
 import limpet
 from limpet import sync, testing
 from limpet.engine.agents import Agent
+from limpet.service.bundles import verify_bundle
 from limpet.stores.cipher import MasterKeys
 from limpet.testing.app import TestApp
 
@@ -362,3 +364,35 @@ async def test_forks_are_replayed_and_exported_with_what_they_share(tmp_path: Pa
         assert (await other.verify()).runs == 4
         with pytest.raises(limpet.InputConflict):
             await other.load(tmp_path / f"{first.id}.zip")
+
+
+async def test_a_file_is_checked_by_itself(tmp_path: Path) -> None:
+    """Its logs, what they share, and what they refer to; one that was changed is found."""
+
+    @limpet.tool(effect="none", name="replaying_big")
+    async def big() -> str:
+        return "x" * 20_000
+
+    @limpet.agent(name="replaying_file")
+    async def agent(run: limpet.Run) -> int:
+        return len(await run.step(big))
+
+    async with testing.app(agent) as app:
+        await app.run(agent, id="r")
+        fork = await app.fork("r", at=2)
+        await fork.result()
+        await app.export(fork.id, tmp_path / "f.zip")
+    found = await verify_bundle(tmp_path / "f.zip")
+    assert found.runs == 2
+    for name, old, new in (
+        ("log.jsonl", b'"step.completed"', b'"step.complete_"'),
+        ("origins/r.jsonl", b'"actor":"w-', b'"actor":"x-'),
+        ("blobs/", b"xxxx", b"yxxx"),
+    ):
+        path = tmp_path / "changed.zip"
+        with ZipFile(tmp_path / "f.zip") as before, ZipFile(path, "w") as after:
+            for entry in before.namelist():
+                data = before.read(entry)
+                after.writestr(entry, data.replace(old, new, 1) if entry.startswith(name) else data)
+        with pytest.raises(limpet.LimpetError):
+            await verify_bundle(path)

@@ -10,7 +10,9 @@ from pydantic import BaseModel, SecretBytes, SecretStr
 
 import limpet
 from limpet import Secret, SecretWithheld, testing
+from limpet.context.brief import shown
 from limpet.engine import tools
+from limpet.events import inline
 from limpet.redaction import Redaction
 from tests.engine.leaks import CONTROL, PATTERNED, SHAPES, SINKS, TYPED, Shape, World, collect
 from tests.unit.credentials import letters
@@ -356,6 +358,33 @@ async def test_with_redact_the_code_sees_what_was_recorded_live_and_replayed() -
         assert app.crashes == 1
     assert got == [f"use {CREDENTIAL}"]
     assert set(seen) == {("given [redacted: github token]", "use [redacted: github token]")}
+
+
+async def test_a_name_says_that_an_argument_is_a_secret() -> None:
+    """Where patterns are looked for in what is recorded."""
+    got: list[str] = []
+
+    @limpet.tool(effect="none")
+    async def enter(user: str, password: str) -> dict[str, str]:
+        got.append(password)
+        return {"user": user, "password": password}
+
+    @limpet.agent()
+    async def agent(run: limpet.Run) -> dict[str, str]:
+        return await run.step(enter, "ann", "sesame")
+
+    async with testing.app(agent) as app:
+        app.store.redaction = Redaction(patterns=True)
+        handle = await app.start(agent)
+        assert await handle.result() == {"user": "ann", "password": "[redacted: password]"}
+        assert "sesame" not in str(await app.log(handle.id))
+    assert got == ["sesame"]
+
+
+def test_what_is_cut_is_looked_through_before() -> None:
+    """Half a credential in a brief is one still."""
+    for before in range(150, 200, 3):
+        assert CREDENTIAL[4:10] not in shown(inline(["x" * before, CREDENTIAL, "y" * 500]))
 
 
 @pytest.mark.parametrize(("said", "is_on"), [("1", True), ("0", False), ("", False)])

@@ -79,6 +79,7 @@ def _made() -> list[Credential]:
         case("bearer_alone", "sent bearer ", 40, ", got 401"),
         case("api_key_header", "X-Api-Key: ", 24),
         case("set_cookie", "Set-Cookie: sid=", 24, "; Path=/; HttpOnly"),
+        case("cookie_quoted", 'Cookie: a=b; sid="', 24, '"; theme=dark'),
         case("cookie_repr", "{'Cookie': 'sid=", 24, "; theme=dark'}"),
         case("password", "cannot log in with password=", 10),
         case("password_yaml", "password: ", 12, "1a\nuser: ann"),
@@ -93,6 +94,8 @@ def _made() -> list[Credential]:
         case("url_without_user", "redis://:", 14, "@cache.example"),
         case("url_token", "https://", 32, "@errors.example/1", HEX),
         case("option", "curl --token ", 16, " https://shop.example"),
+        case("odd_password", "password=$/", 12, "{"),
+        case("slash_secret", "aws_secret_access_key=/", 39),
         case("sql", "ALTER USER shop PASSWORD '", 14, "'"),
         case("client_secret", "client_secret=", 20, "&grant_type=x"),
     ]

@@ -69,7 +69,7 @@ HARMLESS = [
     "def login(password: str | None = None, token=None, secret=False) -> None: ...",
     "client = Client(api_key=settings.api_key, password=self.password, token=token)",
     "if password == other or token != before: raise ValueError(secret)",
-    "password={password} token=$TOKEN secret=<your secret> api_key=***",
+    "password={password} token=$TOKEN secret=<your secret> api_key=*** pwd=${PWD} password=%s",
     "PWD=/root OLDPWD=/tmp KEY=value MONKEY=banana",
     "https://docs.example.org:8080/a/b@2.1?x=1#token and git@github.example:org/repo.git",
     "sqlite:////var/lib/limpet.db postgresql://ann@db.example/agents?sslmode=require",
@@ -114,6 +114,7 @@ PIECES = [
     "cookie: a", "bearer a", "SG.aaaaaaaaaaaaaaaaaaaa.", "0123456789abcdef", "a-us", "--a-a-a-token", "ghp_", "-", " ",
     '"', "\\", "A", "key", "private_key\\", "pwd'", "identified by ", "?sig=", "@", "://u:p@", "12345678:AA",
     "glsa_aaa_", "secret_", "xoxb-", "credential", "connection_string ", "\n", "secret='", "é", "a.b.c.",
+    'cookie: a="', 'a="',
 ]  # fmt: skip
 
 

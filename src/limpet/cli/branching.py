@@ -67,12 +67,7 @@ def replay(  # noqa: PLR0913 - all by name, and few at a time
         return await app.replay(found, to=to, allow=allow or (), coming_to=prompt_at(step) if pdb else None)
 
     found = ask_app(app, go)
-    if json:
-        error = None if found.error is None else {"code": found.error.code, **found.error.facts}
-        shown = msgspec.to_builtins(found.state.working)
-        print_json({"run": found.run, "how": found.how, "value": found.value, "error": error, "state": shown})
-    else:
-        print_text(str(found))
+    print_json(found.as_json()) if json else print_text(str(found))
 
 
 def _replay_all(app: App, agent: str | None, status: tuple[str, ...], last: int, *, json: bool) -> None:

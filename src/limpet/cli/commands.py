@@ -20,6 +20,7 @@ from limpet.engine.duty import Worker
 from limpet.engine.views import Request, RunInfo
 from limpet.errors import Tampered
 from limpet.service import App
+from limpet.service.bundles import verify_bundle
 from limpet.service.finding import find_run
 from limpet.service.report import Report
 from limpet.service.report import report as report_on
@@ -170,7 +171,10 @@ def compare(one: RunId, other: RunId, url: Url = STORE, json: Json = False) -> N
 
 @command.command()
 def verify(
-    run: Annotated[str | None, typer.Argument(metavar="RUN", help="One run; all without it.")] = None,
+    run: Annotated[
+        str | None,
+        typer.Argument(metavar="[RUN|FILE]", help="One run, or a file that `limpet export` wrote; else all."),
+    ] = None,
     *,
     heads: Annotated[Path | None, typer.Option(help="Where logs ended, as --save-heads wrote it earlier.")] = None,
     pruned: Annotated[Path | None, typer.Option(help="What was pruned since: pruned.jsonl of the archive.")] = None,
@@ -179,6 +183,11 @@ def verify(
     json: Json = False,
 ) -> None:
     """Check that nothing stored was changed, cut off or written anew. Names all that was, and ends with 1."""
+    if run is not None and run.endswith(".zip") and Path(run).is_file():
+        with reported():
+            done = asyncio.run(verify_bundle(Path(run)))
+        print_json(done) if json else print_text(str(done))
+        return
     bad: list[Tampered] = []
 
     async def look(app: App) -> Verified:

@@ -10,6 +10,7 @@ from msgspec import to_builtins
 
 from limpet.clock import Duration, microseconds
 from limpet.engine.shapes import Shape, shape
+from limpet.engine.versions import Versions
 from limpet.errors import ContractError, DefinitionError, InvalidId, InvalidValue
 from limpet.events import Limits, canonical, digest
 from limpet.ids import check_id
@@ -143,19 +144,23 @@ class Agent(Generic[In_contra, Out_co]):
             raise self._misfit("input", error, self.input_shape.faults(plain)) from error
         return self.dump_input(loaded)
 
-    def load_input(self, plain: Any) -> Any:
+    def load_input(self, plain: Any, versions: Versions | None = None) -> Any:
         """An input that came from elsewhere; raises ContractError if it is none."""
-        try:
-            return self.input_shape.load(plain)
-        except InvalidValue as error:
-            raise self._misfit("input", error, self.input_shape.faults(plain)) from error
+        return self._load("input", self.input_shape, plain, versions)
 
-    def load_output(self, plain: Any) -> Any:
+    def load_output(self, plain: Any, versions: Versions | None = None) -> Any:
         """A result that came from elsewhere; raises ContractError if it is none."""
+        return self._load("result", self.output_shape, plain, versions)
+
+    def _load(self, what: str, shape: Shape, plain: Any, versions: Versions | None) -> Any:
         try:
-            return self.output_shape.load(plain)
+            today = plain if versions is None else shape.renew(plain, versions)
         except InvalidValue as error:
-            raise self._misfit("result", error, self.output_shape.faults(plain)) from error
+            raise self._misfit(what, error, ()) from error
+        try:
+            return shape.load(today)
+        except InvalidValue as error:
+            raise self._misfit(what, error, shape.faults(today)) from error
 
     def dump_output(self, value: object) -> Any:
         """A result as JSON, if it is what the agent declares; raises ContractError."""
@@ -180,7 +185,10 @@ class Agent(Generic[In_contra, Out_co]):
         """What goes in and what comes out, as JSON Schema, and what its runs are bound by."""
         rules = self.rules
         limits = rules.budget
+        shapes = {"input": self.input_shape, "output": self.output_shape}
+        versions = {name: dict(shape.versions) for name, shape in shapes.items() if shape.versions}
         return {
+            **({"versions": versions} if versions else {}),
             "agent": self.name,
             "version": self.version,
             "input": self.input_shape.schema(),

@@ -18,6 +18,7 @@ from limpet.engine.execution import Execution
 from limpet.engine.history import Record
 from limpet.engine.shapes import shape
 from limpet.engine.spending import used
+from limpet.engine.versions import NOTHING
 from limpet.engine.waits import Waits
 from limpet.errors import (
     AgentFailed,
@@ -62,7 +63,7 @@ def creation(
     return b.RunCreated(
         agent=agent.name,
         agent_version=agent.version,
-        input=packed,
+        input=packed.under(agent.input_shape.versions),
         initial=initial,
         steps=agent.rules.steps,
         deadline=deadline,
@@ -119,7 +120,8 @@ class Children:
         plain = _JSON.dump(input) if isinstance(agent, str) else agent.dump_input(input)
         plain = self._x.kit.store.redaction.value(plain)
         name = self._x.take(f"{how}:{agent if isinstance(agent, str) else agent.name}")
-        record = self._x.find(name, b.AgentCalled, _asked(agent, plain))
+        versions = NOTHING if isinstance(agent, str) else agent.input_shape.versions
+        record = self._x.find(name, b.AgentCalled, _asked(agent, plain), versions)
         if how == "handoff":
             self._x.handed_to = agent if isinstance(agent, str) else agent.name
         return Sent(agent, name, plain, record)
@@ -151,7 +153,7 @@ class Children:
             await self._check(sent.agent, record, returned, output, is_replayed=is_replayed)
             return output
         try:
-            return sent.agent.load_output(output)
+            return sent.agent.load_output(output, returned.output.versions if returned.output is not None else {})
         except ContractError as error:
             raise x.blame(error, name) from error
 
@@ -295,6 +297,7 @@ class Children:
             deadline=deadline,
             facts=tuple(how.facts),
             artifacts=tuple(how.artifacts),
+            versions={} if isinstance(sent.agent, str) else dict(agent.input_shape.versions),
         )
         if called.budget is not None:
             self._lent[child] = called.budget

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from limpet.engine.agents import Agent, Rules
 from limpet.engine.schema import faults
 from limpet.engine.shapes import Shape
+from limpet.engine.versions import Versions
 from limpet.errors import InvalidValue, NotFound
 from limpet.events import Limits, canonical, digest
 from limpet.events.values import parse
@@ -20,11 +21,11 @@ __all__ = ["Distant", "find_agent", "save_contracts"]
 class Described(Shape):
     """Values that a JSON Schema describes."""
 
-    def __init__(self, schema: dict[str, Any]) -> None:
+    def __init__(self, schema: dict[str, Any], versions: Versions) -> None:
         super().__init__(Any)
-        self._schema = schema
+        self._schema, self.versions = schema, versions
 
-    def load(self, plain: Any) -> Any:
+    def load(self, plain: Any, versions: Versions | None = None) -> Any:  # noqa: ARG002 - how to upgrade is not known
         """The value itself, if it fits."""
         if found := faults(plain, self._schema):
             raise InvalidValue(path="$", reason="; ".join(found))
@@ -52,7 +53,9 @@ class Distant(Agent[Any, Any]):
             exclusive=said["exclusive"],
         )
         super().__init__(_elsewhere, contract["agent"], rules)
-        self.input_shape, self.output_shape = Described(contract["input"]), Described(contract["output"])
+        versions = contract.get("versions", {})
+        self.input_shape = Described(contract["input"], versions.get("input", {}))
+        self.output_shape = Described(contract["output"], versions.get("output", {}))
         self.contract_hash = hash
         self._contract = contract
 

@@ -214,7 +214,8 @@ class Drive:
 
     async def _input(self) -> Any:
         assert self._memory.created is not None
-        return self._agent.load_input(await self._kit.store.unpack(self._memory.created.input))
+        given = self._memory.created.input
+        return self._agent.load_input(await self._kit.store.unpack(given), given.versions)
 
     async def _function(self, run: Run[Any], args: Sequence[Any]) -> Any:
         enter_agent()
@@ -337,7 +338,7 @@ class Drive:
             if error is None:
                 output = self._agent.dump_output(task.result())
                 packed, blobs = self._kit.store.pack(output)
-                await self._end(b.RunCompleted(output=packed), blobs)
+                await self._end(b.RunCompleted(output=packed.under(self._agent.output_shape.versions)), blobs)
                 return
         except Divergence as diverged:
             await self._park_for_operator("diverged", str(diverged))

@@ -23,6 +23,7 @@ from limpet.engine.replay import Replay
 from limpet.engine.scopes import Scope
 from limpet.engine.tools import Tool
 from limpet.engine.turnstile import QUIET, Turnstile
+from limpet.engine.versions import NOTHING, Versions
 from limpet.errors import ConnectionLost, Divergence, HandedOff, LimpetError, StoreBusy, Suspended, UnscopedParallel
 from limpet.events import AnyBody, Effects, Payload, Wait
 from limpet.events import bodies as b
@@ -165,17 +166,17 @@ class Execution:
         self.activity += 1
         self.touched = self.kit.clock.ticks()
 
-    def find(self, name: str, kind: type[object], asked: str = "") -> Record | None:
+    def find(self, name: str, kind: type[object], asked: str = "", versions: Versions = NOTHING) -> Record | None:
         """The record of a call; one that was another call stops the run."""
         try:
-            record = self.replay.find(name, kind, asked)
+            record = self.replay.find(name, kind, asked, versions)
         except Divergence as error:
             self.stop(error)
             raise
         if record is None:
             while self._overrides:  # whatever is left of what is shared, the code has come past it
                 self._override()
-        elif record.shared and self.replay.is_other(record, asked):
+        elif record.shared and record.is_other(asked, versions):
             self.raise_flag(f"{name} is asked with other arguments", "it answers as it did before the fork")
         return record
 

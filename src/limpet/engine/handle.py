@@ -1,24 +1,32 @@
 """A handle on a run, wherever it is driven: over a small port, which the service implements."""
 
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from limpet.clock import Duration
 from limpet.engine.agents import Agent
+from limpet.engine.versions import Versions
 
 if TYPE_CHECKING:
     from limpet.engine.views import Event, RunInfo
 
-__all__ = ["Handle", "Port"]
+__all__ = ["Handle", "Port", "Result"]
 
 Out = TypeVar("Out")
+
+
+class Result(NamedTuple):
+    """What a run returned, as JSON, and the versions of the user's types that it was written with."""
+
+    value: Any
+    versions: Versions
 
 
 class Port(Protocol):
     """What a handle needs."""
 
-    async def result(self, run: str, timeout: Duration | None) -> Any:
-        """What a run returned, as JSON; raises how it ended otherwise."""
+    async def result(self, run: str, timeout: Duration | None) -> "Result":
+        """What a run returned; raises how it ended otherwise."""
 
     async def info(self, run: str) -> "RunInfo":
         """A run as lists show it."""
@@ -43,7 +51,7 @@ class Handle(Generic[Out]):
     async def result(self, *, timeout: Duration | None = None) -> Out:
         """What it returned, once it has; raises RunFailed, RunCancelled, or NotDone after the time-out."""
         found = await self._port.result(self.id, timeout)
-        loaded: Out = found if self._agent is None else self._agent.output_shape.load(found)
+        loaded: Out = found.value if self._agent is None else self._agent.output_shape.load(*found)
         return loaded
 
     async def info(self) -> "RunInfo":

@@ -7,6 +7,7 @@ happened in turns that are over is forgotten: nobody comes to it again.
 
 from dataclasses import dataclass
 
+from limpet.engine.versions import Versions
 from limpet.events import AnyBody, Event
 from limpet.events import bodies as b
 
@@ -62,6 +63,21 @@ class Record:
     def asked(self) -> str:
         """The digest of what the code asked with, where it counts."""
         return self.opened.asked if isinstance(self.opened, b.StepStarted | b.AgentCalled) else ""
+
+    @property
+    def versions(self) -> Versions:
+        """Those of the types of what the code asked with."""
+        match self.opened:
+            case b.StepStarted():
+                return self.opened.args.versions
+            case b.AgentCalled():
+                return self.opened.versions
+            case _:
+                return {}
+
+    def is_other(self, asked: str, versions: Versions) -> bool:
+        """Whether it was asked with other arguments; those whose types have moved on since are not compared."""
+        return bool(asked and self.asked and asked != self.asked) and self.versions == versions
 
     @property
     def has_effect(self) -> bool:

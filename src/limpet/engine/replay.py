@@ -7,6 +7,7 @@ scope have not been asked for, the code is somewhere else than it was, and doing
 from collections.abc import Iterator
 
 from limpet.engine.history import History, Record, scope_of
+from limpet.engine.versions import NOTHING, Versions
 from limpet.errors import Divergence
 
 __all__ = ["Replay"]
@@ -31,7 +32,7 @@ class Replay:
             if record.has_effect and not record.shared:
                 self._unasked.setdefault(scope_of(record.name), {})[record.name] = record
 
-    def find(self, name: str, kind: type[object], asked: str = "") -> Record | None:
+    def find(self, name: str, kind: type[object], asked: str = "", versions: Versions = NOTHING) -> Record | None:
         """The record of a call, or nothing if it is new; raises Divergence if it was another call.
 
         The record of a patch, a decision or a value stands, whatever the code asks for now.
@@ -43,13 +44,9 @@ class Replay:
         if not isinstance(record.opened, kind):
             raise self._divergence(name, f"it is recorded as {type(record.opened).__name__}")
         runs_again = record.settled is None and not record.has_effect
-        if self.is_other(record, asked) and not runs_again and not record.shared:
+        if record.is_other(asked, versions) and not runs_again and not record.shared:
             raise self._divergence(name, "it is recorded with other arguments")
         return record
-
-    def is_other(self, record: Record, asked: str) -> bool:
-        """Whether a call is recorded with other arguments."""
-        return bool(asked and record.asked and asked != record.asked)
 
     def new_number(self) -> int:
         """The number of a step that is not recorded."""

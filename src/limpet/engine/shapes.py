@@ -11,11 +11,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache, partial
 from inspect import Parameter
 from types import NoneType, UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints, is_typeddict
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import msgspec
+from typing_extensions import is_typeddict
 
 from limpet.engine.schema import faults
+from limpet.engine.versions import Versions, check_known, upgraded, versions_of
 from limpet.errors import DefinitionError, InvalidValue
 from limpet.events import canonical
 from limpet.secret import MARK, SCHEMA, Secret, hidden, is_secret
@@ -37,6 +39,8 @@ class Shape:
     def __init__(self, hint: Any) -> None:
         self._hint = hint
         self._adapter = _adapter(hint) if _has_model(hint) else None
+        self.versions: Versions = versions_of(hint)
+        """The versions of the types in it that are not at their first."""
 
     def dump(self, value: object) -> Any:
         """The value as plain JSON; raises InvalidValue for what JSON cannot carry."""
@@ -55,8 +59,13 @@ class Shape:
         except Exception as error:  # msgspec's and pydantic's own, and whatever a user's model raises
             raise InvalidValue(path="$", reason=_reason(error)) from error
 
-    def load(self, plain: Any) -> Any:
-        """The value of the declared type; raises InvalidValue for what is not one."""
+    def load(self, plain: Any, versions: Versions | None = None) -> Any:
+        """The value of the declared type; raises InvalidValue for what is not one.
+
+        `versions` are those of the types that it was stored with; without them it is of today.
+        """
+        if versions is not None:
+            plain = self.renew(plain, versions)
         if self._hint in _UNDECLARED or (type(plain) is self._hint and self._hint in _PLAIN):
             return plain
         try:
@@ -67,6 +76,13 @@ class Shape:
             raise
         except Exception as error:  # msgspec's and pydantic's own, and whatever a user's model raises
             raise InvalidValue(path="$", reason=_reason(error)) from error
+
+    def renew(self, plain: Any, versions: Versions) -> Any:
+        """What was stored with these versions of types, as today's have it: JSON still."""
+        if not versions and not self.versions:  # as most are
+            return plain
+        check_known(versions, self.versions)
+        return upgraded(self._hint, plain, versions, _fits)
 
     def faults(self, plain: Any) -> tuple[str, ...]:
         """Everything that is wrong with a value that does not load, each with its path."""
@@ -115,6 +131,14 @@ def shape(hint: Any) -> Shape:
 @lru_cache(maxsize=1024)
 def _cached(hint: Any) -> Shape:
     return Shape(hint)
+
+
+def _fits(hint: Any, plain: Any) -> bool:
+    try:
+        shape(hint).load(plain)
+    except InvalidValue:
+        return False
+    return True
 
 
 def _adapter(hint: Any) -> Any:

@@ -8,6 +8,7 @@ from limpet.engine.call import Call
 from limpet.engine.tools import Live, Tool
 from limpet.events import Payload
 from limpet.events import bodies as b
+from limpet.stores import Store
 from limpet.stores.blobs import Blob
 
 __all__ = ["Latest", "Place", "Step"]
@@ -48,6 +49,11 @@ class Step:
     call: Call | None = None
     live: Mapping[str, Live] = field(default_factory=dict)
     """Arguments that the log does not hold as the code gave them."""
+
+    def pack(self, store: Store, result: Any) -> tuple[Payload, tuple[Blob, ...]]:
+        """A result, which is JSON, as it is stored."""
+        packed, blobs = store.pack(result)
+        return packed.under(self.tool.result_versions), blobs
 
     def place(self, attempt: int) -> Place:
         """What an event about an attempt begins with."""

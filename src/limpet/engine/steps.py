@@ -71,7 +71,7 @@ class Steps:
         encoded = canonical(bound)
         asked = sha256(encoded).hexdigest()
         name = self._x.take(tool.step_name)
-        record = self._x.find(name, b.StepStarted, asked)
+        record = self._x.find(name, b.StepStarted, asked, tool.args_versions)
         number = self.permits.number_of(name)
         if record is not None and isinstance(record.opened, b.StepStarted):
             number = record.opened.number
@@ -107,7 +107,10 @@ class Steps:
             return None
         opened = record.opened
         assert isinstance(opened, b.StepStarted)
-        self._prepare(step, step.args if traits.effect == "none" else await x.unpack(opened.args))
+        args = step.args
+        if traits.effect != "none":  # as they were used: a person may have edited them
+            args = step.tool.renew(await x.unpack(opened.args), opened.args.versions)
+        self._prepare(step, args)
         step.key = opened.key or step.key
         latest = record.latest
         assert latest is None or isinstance(
@@ -132,7 +135,8 @@ class Steps:
         if args is not step.args:
             step.args, step.encoded = args, canonical(args)
             used = sha256(step.encoded).hexdigest()
-        step.packed, step.blobs = self._x.kit.store.pack_canonical(step.encoded)
+        packed, step.blobs = self._x.kit.store.pack_canonical(step.encoded)
+        step.packed = packed.under(step.tool.args_versions)
         if step.tool.traits.effect != "none":
             step.key = idempotency_key(self._x.run, step.number, step.tool.name, used)
 
@@ -186,7 +190,7 @@ class Steps:
             return await self._attempt(step, failed.attempt + 1)
         if said.what == "fail":
             return self._note(b.StepFailed(**place, failure=failed.failure))
-        output, blobs = self._x.kit.store.pack(said.result)
+        output, blobs = step.pack(self._x.kit.store, said.result)
         body = b.StepResolved(**place, how="person", outcome="applied", output=output, request=said.request)
         self._x.journal.add(body, blobs=blobs)
         return body
@@ -226,7 +230,7 @@ class Steps:
             output = await self._samples.result(step)
         except NotStubbed as error:
             return self._note(b.StepFailed(**step.place(attempt), failure=failure_of(error)))
-        packed, blobs = x.kit.store.pack(output)
+        packed, blobs = step.pack(x.kit.store, output)
         body = b.StepCompleted(**step.place(attempt), output=packed)
         x.journal.add(body, blobs=blobs)
         return body
@@ -316,7 +320,7 @@ class Steps:
     def _completed(self, step: Step, attempt: int, output: Any, call: Call) -> b.StepCompleted:
         number, spent = step.number, call.total
         try:
-            packed, blobs = self._x.kit.store.pack(step.tool.plain_result(output))
+            packed, blobs = step.pack(self._x.kit.store, step.tool.plain_result(output))
         except InvalidValue as error:
             unavailable = failure_of(error)
             return self._note(
@@ -378,7 +382,7 @@ class Steps:
         def work(connection: Any) -> tuple[Sequence[AnyBody], Sequence[Blob]]:
             call.transaction = connection
             output = x.kit.perform.directly(step.tool, step.bound(), call)
-            packed, blobs = x.kit.store.pack(step.tool.plain_result(output))
+            packed, blobs = step.pack(x.kit.store, step.tool.plain_result(output))
             completed = b.StepCompleted(
                 name=step.name, number=step.number, attempt=attempt, output=packed, spent=call.total
             )
@@ -415,7 +419,8 @@ class Steps:
             case b.StepCompleted(unavailable=None) | b.StepResolved(outcome="applied"):
                 assert isinstance(settled, b.StepCompleted | b.StepResolved)
                 try:
-                    return step.tool.load_result(await self._x.unpack(settled.output))
+                    versions = settled.output.versions if settled.output is not None else {}
+                    return step.tool.load_result(await self._x.unpack(settled.output), versions)
                 except InvalidValue as error:
                     raise self._error(OutputUnavailable, step, settled.attempt, failure_of(error)) from error
             case b.StepCompleted():

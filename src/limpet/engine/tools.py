@@ -15,6 +15,7 @@ from limpet.clock import Duration, microseconds
 from limpet.engine.place import is_in_agent
 from limpet.engine.shapes import Shape, shape
 from limpet.engine.traits import EFFECTS, Effect, Traits
+from limpet.engine.versions import Versions
 from limpet.errors import DefinitionError, NotDurable
 from limpet.events import Spent
 from limpet.policy.retry import Retry
@@ -156,7 +157,8 @@ class Tool(Generic[P, T_co, R_co]):
         given = {name: plain(name, value) for name, value in self._bound(args, kwargs).items()}
         defaults = self._defaults
         told = {name: value for name, value in given.items() if name not in defaults or value != defaults[name]}
-        return {name: redaction.value(value) for name, value in told.items()} if redaction.is_on else told
+        recorded: dict[str, Any] = redaction.value(told)
+        return recorded
 
     def live(
         self, args: Sequence[object], kwargs: Mapping[str, object], redaction: Redaction = NOTHING
@@ -165,7 +167,7 @@ class Tool(Generic[P, T_co, R_co]):
         found: dict[str, Live] = {}
         for name, value in self._bound(args, kwargs).items():
             plain = self._plain(name, value)
-            recorded = redaction.value(plain)
+            recorded = redaction.value({name: plain})[name]
             if recorded != plain or _has_mark(plain):
                 found[name] = Live(recorded, value)
         return found
@@ -203,9 +205,26 @@ class Tool(Generic[P, T_co, R_co]):
         """A result as JSON, which whoever stores it checks."""
         return self._shapes["return"].plain(value)
 
-    def load_result(self, value: Any) -> Any:
+    def load_result(self, value: Any, versions: Versions | None = None) -> Any:
         """A result as its annotation says."""
-        return self._shapes["return"].load(value)
+        return self._shapes["return"].load(value, versions)
+
+    def renew(self, given: dict[str, Any], versions: Versions) -> dict[str, Any]:
+        """Arguments that were stored with these versions of types, as today's have them."""
+        if not versions and not self.args_versions:
+            return given
+        return {name: self._shapes[name].renew(value, versions) for name, value in given.items()}
+
+    @cached_property
+    def result_versions(self) -> Versions:
+        """The versions of the types of its result that are not at their first."""
+        return self._shapes["return"].versions
+
+    @cached_property
+    def args_versions(self) -> Versions:
+        """The same for its arguments."""
+        names = [name for name in self._shapes if name != "return"]
+        return {each: number for name in names for each, number in self._shapes[name].versions.items()}
 
     @cached_property
     def _plain_names(self) -> tuple[str, ...] | None:

@@ -65,7 +65,11 @@ class State(Generic[S]):
         """The user's own state; before the first patch, the declared type made from nothing."""
         raw = self.working.data
         try:
-            loaded: S = self._data.load({} if isinstance(raw, UnsetType) else msgspec.json.decode(raw))
+            loaded: S = (
+                self._data.load({})
+                if isinstance(raw, UnsetType)
+                else self._data.load(msgspec.json.decode(raw), self.working.data_versions)
+            )
         except InvalidValue as error:
             reason = f"it is not what the agent declares: {error.reason}"
             raise InvalidValue(path="$.data", reason=reason) from error
@@ -97,6 +101,7 @@ class Change:
             more["plan"] = tuple(PlanItem(item=item) for item in redaction.texts(self.plan))
         if not isinstance(self.data, UnsetType):
             more["data"] = Raw(canonical(redaction.value(shape.dump(self.data))))
+            more["data_versions"] = dict(shape.versions)
         facts = tuple(
             Fact(key=key, value=Raw(canonical(value)), source=redaction.text(self.source or ""), step=step)
             for key, value in redaction.value(hidden(dict(self.facts or {}))).items()

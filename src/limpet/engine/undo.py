@@ -154,7 +154,8 @@ class Undo:
         await x.append(b.CompensationStarted(number=number, attempt=attempt, key=key, because=self._first()))
         call = Call(step.started.key, attempt, sends=key)
         try:
-            result = None if step.output is None else tool.load_result(await x.unpack(step.output))
+            output = step.output
+            result = None if output is None else tool.load_result(await x.unpack(output), output.versions)
             args, named = tool.unbind(await x.unpack(step.started.args))
             assert tool.hooks.compensate is not None
             work = x.kit.perform(tool, tool.hooks.compensate, ((result, *args), named), call)

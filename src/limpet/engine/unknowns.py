@@ -48,7 +48,7 @@ class Unknowns:
                 return late
             await asyncio.sleep(0)  # noqa: TID251 - a turn: somebody may have decided
         outcome, result, request = await asking
-        output, blobs = self._x.kit.store.pack(result) if outcome == "applied" else (None, ())
+        output, blobs = step.pack(self._x.kit.store, result) if outcome == "applied" else (None, ())
         body = b.StepResolved(
             **place,
             how="person",
@@ -83,7 +83,7 @@ class Unknowns:
         assert step.call.late is not None
         place, blobs = step.place(unknown.attempt), tuple[Blob, ...]()
         try:
-            output, blobs = self._x.kit.store.pack(step.tool.plain_result(step.call.late.result()))
+            output, blobs = step.pack(self._x.kit.store, step.tool.plain_result(step.call.late.result()))
             body = b.StepResolved(**place, how="late", outcome="applied", output=output)
         except InvalidValue as error:
             body = b.StepResolved(**place, how="late", outcome="applied", failure=failure_of(error))
@@ -103,7 +103,7 @@ class Unknowns:
                 work = x.kit.perform(step.tool, verify, step.bound(), call)
                 found = await within(x, work, step.tool.traits.timeout or VERIFY_WITHIN)
                 if isinstance(found, Done):
-                    output, blobs = x.kit.store.pack(step.tool.plain_result(found.result))
+                    output, blobs = step.pack(x.kit.store, step.tool.plain_result(found.result))
                     body = b.StepResolved(**place, how="verify", outcome="applied", output=output)
                     x.journal.add(body, blobs=blobs)
                     return body

@@ -377,6 +377,8 @@ class AgentCalled(Body, frozen=True, kw_only=True):
     deadline: int | None = None
     facts: tuple[str, ...] = ()
     artifacts: tuple[str, ...] = ()
+    versions: dict[str, int] = {}
+    """Those of the types of what it was given, where they are not the first."""
 
 
 class AgentReturned(Command, frozen=True, kw_only=True):

@@ -180,3 +180,5 @@ class StatePatch(Part, frozen=True, kw_only=True):
     """Flags that no longer hold."""
     data: Raw | UnsetType = UNSET
     """The user's own state, whole."""
+    data_versions: dict[str, int] = {}
+    """The versions of the user's types that it was written with, by name, where they are not the first."""

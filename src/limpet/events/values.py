@@ -6,11 +6,13 @@ fall back to, and nothing inside user data ever means anything to us.
 """
 
 import hashlib
+from collections.abc import Mapping
 from math import isfinite
 from typing import Any
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec.structs import replace
 
 from limpet.errors import InvalidValue
 
@@ -36,6 +38,8 @@ class Payload(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unkn
     """Or where it is stored, by content."""
     bytes: int = 0
     """The size of what the blob holds."""
+    versions: dict[str, int] = {}
+    """The versions of the user's types that it was written with, by name, where they are not the first."""
 
     def __post_init__(self) -> None:
         if (self.json is UNSET) == (self.blob is UNSET):
@@ -45,6 +49,10 @@ class Payload(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unkn
     def is_inline(self) -> bool:
         """Whether the value is here, and not in a blob."""
         return not isinstance(self.json, UnsetType)
+
+    def under(self, versions: Mapping[str, int]) -> "Payload":
+        """The same, written with these versions of types."""
+        return replace(self, versions=dict(versions)) if versions else self
 
     def value(self) -> Any:
         """The value of an inline payload."""

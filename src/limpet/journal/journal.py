@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Self
 
 from limpet.errors import StoreBusy
-from limpet.events import AnyBody, Sealed, seal_all
+from limpet.events import AnyBody, Sealed, seal_all, verify
 from limpet.events import bodies as b
 from limpet.journal.snapshots import Learner, Loaded, load_whole, save
 from limpet.policy.checkpoint import snapshot_due
@@ -195,6 +195,7 @@ class Journal:
             if (flight := self._flight) is not None:
                 self._note_landed(flight, await self._send(flight))
             while page := await self._store.read(self.run, after=self.head.seq):
+                verify(page[:1], self.head)  # another run may have taken the id of a pruned one
                 self._hear([Sealed(event, self._store.decode(event)) for event in page])
 
     def abandon(self) -> None:

@@ -20,7 +20,7 @@ from limpet.engine.contracts import find_agent, save_contracts
 from limpet.engine.duty import Duty, Time, Worker
 from limpet.engine.ear import Ear, Interest
 from limpet.engine.execution import SECOND
-from limpet.engine.handle import Handle
+from limpet.engine.handle import Handle, Result
 from limpet.engine.views import Event, Request, RunInfo
 from limpet.errors import (
     ContractError,
@@ -256,7 +256,9 @@ class App:
         run = check_id(how.get("id") or self._settings.ids.new())
 
         def alike(stored: Payload) -> bool:
-            return stored.is_inline and bool(known.dump_input(known.input_shape.load(stored.value())) == plain)
+            if not stored.is_inline:
+                return False
+            return bool(known.dump_input(known.input_shape.load(stored.value(), stored.versions)) == plain)
 
         await self.store.create(run, body, actor=self._actor, alike=alike, blobs=blobs)
         if self._duty is not None:
@@ -295,7 +297,7 @@ class App:
                 await self._until_ended(key, None)
             finally:
                 await duty.end()
-        result: T = await self._how_it_ended(key)
+        result: T = (await self._how_it_ended(key)).value
         return result
 
     # Steering
@@ -581,18 +583,18 @@ class App:
 
     # What handles are made over
 
-    async def result(self, run: str, timeout: Duration | None) -> Any:
-        """What a run returned, as JSON, once it has ended; raises how it ended otherwise."""
+    async def result(self, run: str, timeout: Duration | None) -> Result:
+        """What a run returned, once it has ended; raises how it ended otherwise."""
         ended = await self._end_of(run)
         if ended is None:
             await self._until_ended(run, timeout)
         return await self._how_it_ended(run, ended)
 
-    async def _how_it_ended(self, run: str, ended: Ended | None = None) -> Any:
+    async def _how_it_ended(self, run: str, ended: Ended | None = None) -> Result:
         ended = ended or await self._end_of(run)
         match ended:
             case b.RunCompleted():
-                return await self.store.unpack(ended.output)
+                return Result(await self.store.unpack(ended.output), ended.output.versions)
             case b.RunFailed(failure=failure):
                 raise RunFailed(
                     run=run,

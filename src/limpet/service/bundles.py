@@ -14,10 +14,12 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from limpet.errors import InputConflict, InvalidBundle, NotFound
-from limpet.events import Event, blobs_of
-from limpet.stores import RunRow, Store
+from limpet.events import Event, blobs_of, verify
+from limpet.service.trust import Verified, verify_one
+from limpet.stores import Inline, RunRow, Store
+from limpet.stores.memory import MemoryBackend
 
-__all__ = ["Bundle", "export_run", "load_run", "read_bundle"]
+__all__ = ["Bundle", "End", "export_run", "load_run", "read_bundle", "verify_bundle"]
 
 FORMAT = 1
 
@@ -105,14 +107,15 @@ class Bundle(Struct, frozen=True):
         return tuple(event for event in self.events if event.run == self.events[-1].run)
 
 
-async def export_run(store: Store, run: str, path: Path) -> None:
-    """Write a run to a file."""
+async def export_run(store: Store, run: str, path: Path) -> End:
+    """Write a run to a file; where its log ends there."""
     row = await store.get(run)
     events = tuple([event async for event in store.log(run) if event.seq <= row.seq])
     origins = tuple([origin async for origin in _origins(store, row)])
     names = {name for log in (events, *origins) for event in log for name in blobs_of(store.decode(event))}
     blobs = {name: b"".join([part async for part in store.read_blob(name)]) for name in sorted(names)}
     await asyncio.to_thread(_write, path, Bundle(events, blobs, origins))
+    return End.of(events)
 
 
 async def _origins(store: Store, row: RunRow) -> AsyncIterator[tuple[Event, ...]]:
@@ -182,6 +185,23 @@ async def load_run(store: Store, path: Path, actor: str) -> RunRow:
         if not await _is_here(store, origin):
             await store.load(origin, actor=actor)
     return await store.load(bundle.own, actor=actor)
+
+
+async def verify_bundle(path: Path) -> Verified:
+    """Check a file by itself: its logs against their hashes, its blobs against their names; raises Tampered."""
+    bundle = await read_bundle(path)
+    verify(bundle.events)
+    if any(event.key_id for event in bundle.events):  # without the keys, hashes are all that can be checked
+        return Verified(runs=1, events=len(bundle.events))
+    async with Store(MemoryBackend(), Inline()) as store:
+        row = await load_run(store, path, "verify")
+        names = {name for event in bundle.events for name in blobs_of(store.decode(event))}
+        for name in sorted(names):
+            async for _ in store.read_blob(name):
+                pass
+        for run in (*(origin[-1].run for origin in bundle.origins), row.id):
+            await verify_one(store, run)
+    return Verified(runs=1 + len(bundle.origins), events=len(bundle.events))
 
 
 async def _is_here(store: Store, log: Sequence[Event]) -> bool:

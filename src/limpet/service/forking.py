@@ -7,15 +7,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from msgspec.structs import replace
+
 from limpet.engine.agents import Agent
 from limpet.engine.memory import Memory
 from limpet.engine.shapes import shape
-from limpet.engine.tools import find_tool
+from limpet.engine.tools import Tool, find_tool
 from limpet.engine.typed import Change
 from limpet.errors import InvalidArgument, InvalidValue, NotFound
 from limpet.events import Effects, Payload, StatePatch
 from limpet.events import bodies as b
 from limpet.journal import load_whole
+from limpet.redaction import Redaction
 from limpet.state import RunState
 from limpet.state.patch import Working
 from limpet.stores import RunRow, Store
@@ -59,7 +62,7 @@ async def forked(
     body = b.RunForked(run=row.id, at=at, step=0, effects=wanted.effects, agent=state.agent, agent_version=version)
     memory.history.branch_off(body)
     numbers = {record.number: record.name for record in memory.history.records.values() if record.number is not None}
-    patch = _patch(agent, wanted.patch)
+    patch = _patch(agent, wanted.patch, store.redaction)
     working = Working(state.working)
     if patch is not None:
         working.apply(patch)
@@ -67,11 +70,14 @@ async def forked(
     blobs: list[Blob] = []
     results = {}
     for number, value in wanted.results.items():
-        tool = _tool_of(memory, numbers, number)
-        results[str(number)] = _packed(store, _result(tool, number, value), blobs)
+        name = _tool_of(memory, numbers, number)
+        tool = find_tool(name)
+        packed = _packed(store, _result(tool, name, number, value), blobs)
+        results[str(number)] = packed if tool is None else packed.under(tool.result_versions)
     more: dict[str, Any] = {}
     if wanted.input is not ...:
-        more["input"] = _packed(store, _input(agent, wanted.input), blobs)
+        packed = _packed(store, _input(agent, wanted.input), blobs)
+        more["input"] = packed if agent is None else packed.under(agent.input_shape.versions)
     body = b.RunForked(
         run=row.id,
         at=at,
@@ -127,7 +133,7 @@ async def _before(store: Store, row: RunRow, step: int) -> int:
     return begun.get(step, last + 1) - 1
 
 
-def _patch(agent: Agent[Any, Any] | None, given: Mapping[str, Any]) -> StatePatch | None:
+def _patch(agent: Agent[Any, Any] | None, given: Mapping[str, Any], redaction: Redaction) -> StatePatch | None:
     """A change of the state, as `run.patch` takes it."""
     if not given:
         return None
@@ -142,7 +148,8 @@ def _patch(agent: Agent[Any, Any] | None, given: Mapping[str, Any]) -> StatePatc
         change["data"] = _plain(change["data"])
         if agent is not None:
             agent.data_shape.load(change["data"])
-    return Change(**change, source="fork").patch(_JSON, None)
+    patch = Change(**change, source="fork").patch(_JSON, None, redaction)
+    return patch if agent is None or "data" not in change else replace(patch, data_versions=agent.data_shape.versions)
 
 
 def _tool_of(memory: Memory, numbers: Mapping[int, str], number: int) -> str:
@@ -156,9 +163,9 @@ def _tool_of(memory: Memory, numbers: Mapping[int, str], number: int) -> str:
     return opened.tool
 
 
-def _result(name: str, number: int, value: Any) -> Any:
+def _result(tool: Tool[..., Any, Any] | None, name: str, number: int, value: Any) -> Any:
     """A result as JSON, if its tool could have given it; where the tool is not known, any."""
-    tool, plain = find_tool(name), _plain(value)
+    plain = _plain(value)
     try:
         if tool is not None:
             tool.load_result(plain)

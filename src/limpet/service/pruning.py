@@ -5,17 +5,20 @@ called them. It goes together, when all of it has ended and is old enough, or it
 """
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import mkstemp
 
 import msgspec
 
 from limpet.clock import Duration, microseconds
-from limpet.errors import NotFound
+from limpet.errors import InvalidBundle, NotFound
 from limpet.events import bodies as b
 from limpet.policy.retention import Drop, KeepRule, decide_run, snapshots_to_drop
-from limpet.service.bundles import End, export_run
+from limpet.service.bundles import End, export_run, read_bundle
 from limpet.state import ENDED
 from limpet.stores import RunFilter, RunRow, Store
 from limpet.stores.store import LARGEST_PAGE
@@ -55,13 +58,16 @@ async def prune(store: Store, rule: KeepRule, *, dry_run: bool, archive: Path | 
             continue
         decision = _decide(rule, row, now)
         if decision is None:
-            family = await _family(store, row)
-            seen |= {each.id for each in family}
-            decision = _first_reason(rule, family, now)
-            if decision is None:
-                await _delete(store, family, done, archive)
+            try:
+                family = await _family(store, row)
+                seen |= {each.id for each in family}
+                decision = _first_reason(rule, family, now)
+                if decision is None:
+                    await _delete(store, family, done, archive)
+                    continue
+            except NotFound:  # somebody else is pruning too
                 continue
-        done.kept[decision] = done.kept.get(decision, 0) + 1
+        _keep(done, decision, 1)
     if not dry_run:
         done.blobs = await store.collect_blobs()
     return done
@@ -83,28 +89,78 @@ def _first_reason(rule: KeepRule, family: Iterable[RunRow], now: int) -> str | N
 
 async def _delete(store: Store, family: list[RunRow], done: Pruned, archive: Path | None) -> None:
     if not done.dry_run:
-        if archive is not None:
-            await _put_away(store, family, archive)
-        if not await store.prune({row.id: row.seq for row in family}):
-            done.kept["it went on meanwhile"] = done.kept.get("it went on meanwhile", 0) + len(family)
+        is_safe = archive is None or await _put_away(store, family, archive)
+        if not is_safe or not await store.prune({row.id: row.head for row in family}):
+            _keep(done, "it went on meanwhile", len(family))
             return
     done.runs += [row.id for row in family]
     done.events += sum(row.seq - (row.origin_at or 0) for row in family)
 
 
-async def _put_away(store: Store, family: list[RunRow], archive: Path) -> None:
-    """Each in a file of its own, and a list of where their logs ended."""
+def _keep(done: Pruned, reason: str, number: int) -> None:
+    done.kept[reason] = done.kept.get(reason, 0) + number
+
+
+async def _put_away(store: Store, family: list[RunRow], archive: Path) -> bool:
+    """Each in a file of its own, and a list of where their logs ended; false if one has gone on meanwhile."""
     await asyncio.to_thread(archive.mkdir, parents=True, exist_ok=True)
     for row in family:
-        await export_run(store, row.id, archive / f"{row.id}.zip")
+        part = await asyncio.to_thread(_part, archive)  # others may be putting the same one away
+        try:
+            end = await export_run(store, row.id, part)
+            if end.hash != row.hash.hex():
+                return False
+            await _place(part, archive, end)
+        finally:
+            await asyncio.to_thread(part.unlink, missing_ok=True)
     ends = [End(run=row.id, seq=row.seq, hash=row.hash.hex()) for row in family]
     lines = b"".join(msgspec.json.encode(end) + b"\n" for end in ends)
     await asyncio.to_thread(_note, archive / LIST, lines)
+    return True
+
+
+def _part(archive: Path) -> Path:
+    file, name = mkstemp(prefix=".", suffix=".part", dir=archive)
+    os.close(file)
+    return Path(name)
+
+
+async def _place(part: Path, archive: Path, end: End) -> None:
+    """Give a file its name: that of its run, or with its hash if another log has that one. Nothing is overwritten."""
+    name = archive / f"{end.run}.zip"
+    if not await asyncio.to_thread(_link, part, name) and not await _holds(name, end):
+        await asyncio.to_thread(_link, part, archive / f"{end.run}-{end.hash[:16]}.zip")
+
+
+async def _holds(path: Path, end: End) -> bool:
+    try:
+        return End.of((await read_bundle(path)).events) == end
+    except InvalidBundle:
+        return False
+
+
+def _link(part: Path, name: Path) -> bool:
+    """Durable before anything is deleted; false if the name is taken."""
+    with part.open("rb") as file:
+        os.fsync(file.fileno())
+    try:
+        name.hardlink_to(part)
+    except FileExistsError:
+        return False
+    with suppress(OSError):  # where a folder cannot be opened
+        folder = os.open(name.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    return True
 
 
 def _note(path: Path, lines: bytes) -> None:
     with path.open("ab") as file:
         file.write(lines)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 async def _ended(store: Store) -> AsyncIterator[RunRow]:
@@ -166,8 +222,9 @@ async def rotate(store: Store, *, keep: int, older_than: Duration | None) -> int
     now, dropped = await store.now(), 0
     age = None if older_than is None else microseconds(older_than)
     for row in await _all(store, RunFilter()):
-        seqs = snapshots_to_drop(await store.snapshots(row.id), now=now, keep=keep, max_age=age)
-        if seqs:
-            await store.drop_snapshots(row.id, seqs)
-            dropped += len(seqs)
+        with suppress(NotFound):  # it was deleted meanwhile
+            seqs = snapshots_to_drop(await store.snapshots(row.id), now=now, keep=keep, max_age=age)
+            if seqs:
+                await store.drop_snapshots(row.id, seqs)
+                dropped += len(seqs)
     return dropped

@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
+import msgspec
+
 from limpet.clock import FrozenClock, SystemClock
 from limpet.engine.agents import Agent
 from limpet.engine.execution import SECOND, Kit
@@ -19,6 +21,7 @@ from limpet.engine.typed import State
 from limpet.errors import InvalidArgument, LimpetError, NotFound, StepFailed
 from limpet.events import Event, blobs_of
 from limpet.events import bodies as b
+from limpet.events.values import encode
 from limpet.ids import RandomIds
 from limpet.service.travel import Point, point
 from limpet.stores import Claimed, Inline, Store, WorkerRow
@@ -56,6 +59,20 @@ class Replay:
     """`returned`, `raised`, `waits`, `reached` (the end of what is recorded), `diverged` or `refused`."""
     value: Any = None
     """What it returned, as JSON."""
+
+    def as_json(self) -> dict[str, Any]:
+        """The same as plain data; the state under its known names."""
+        error = None if self.error is None else {"code": self.error.code, **self.error.facts}
+        state = msgspec.json.decode(encode(self.state.working))
+        raised = None if self.raised is None else _words(self.raised)
+        return {
+            "run": self.run,
+            "how": self.how,
+            "value": self.value,
+            "error": error,
+            "raised": raised,
+            "state": state,
+        }
 
     def __str__(self) -> str:
         match self.how:
@@ -113,7 +130,9 @@ async def check(store: Store, run: str, agent: Agent[Any, Any], port: Port | Non
         found = await _rehearse(Copy(store, run, row.seq), agent, port, Ways())
         [last] = await store.read(run, limit=1, backwards=True)
         end = store.decode(last)
-        output = await store.unpack(end.output) if isinstance(end, b.RunCompleted) else None
+        output = None
+        if isinstance(end, b.RunCompleted):
+            output = agent.output_shape.renew(await store.unpack(end.output), end.output.versions)
         return Replayed(run=run, problem=_problem(found, end, output), step=row.step)
     except LimpetError as error:
         return Replayed(run=run, problem=error.says, step=row.step)

@@ -32,6 +32,8 @@ class AgentState(Part, frozen=True, kw_only=True):
     risk_flags: tuple[str, ...] = ()
     data: Raw | UnsetType = UNSET
     """Left out while it is empty."""
+    data_versions: dict[str, int] = {}
+    """The versions of the user's types that it was written with, where they are not the first."""
 
     @property
     def items(self) -> tuple[PlanItem, ...]:

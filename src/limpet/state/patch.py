@@ -38,7 +38,7 @@ class Working:
         self._questions = dict.fromkeys(state.open_questions)
         self._artifacts = {artifact.artifact_id: artifact for artifact in state.artifacts}
         self._flags = dict.fromkeys(state.risk_flags)
-        self._data = state.data
+        self._data, self._data_versions = state.data, state.data_versions
 
     def apply(self, patch: StatePatch) -> None:
         """Change in place; checks every part before the first change."""
@@ -95,6 +95,7 @@ class Working:
             artifacts=tuple(self._artifacts.values()),
             risk_flags=tuple(self._flags),
             data=self._data,
+            data_versions=self._data_versions,
         )
 
     def _check(self, patch: StatePatch) -> None:
@@ -120,6 +121,7 @@ class Working:
             self._plan = list(patch.plan)
         if not isinstance(patch.data, UnsetType):
             self._data = UNSET if patch.data == NO_DATA else patch.data
+            self._data_versions = {} if patch.data == NO_DATA else patch.data_versions
 
 
 def diff(before: AgentState, after: AgentState) -> StatePatch:
@@ -141,8 +143,13 @@ def diff(before: AgentState, after: AgentState) -> StatePatch:
         discard=discard,
         flags=tuple(flags),
         lower=lower,
-        data=UNSET if before.data == after.data else after.data or NO_DATA,
+        data=UNSET if _data(before) == _data(after) else after.data or NO_DATA,
+        data_versions={} if _data(before) == _data(after) else after.data_versions,
     )
+
+
+def _data(state: AgentState) -> tuple[object, dict[str, int]]:
+    return state.data, state.data_versions
 
 
 def words(before: AgentState, patch: StatePatch) -> list[str]:

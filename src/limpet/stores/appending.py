@@ -214,7 +214,8 @@ def _explain(tx: Transaction, leg: ops.Extend) -> NoReturn:
     if leg.fence is not None:
         _check_owner(row, leg.fence)
     _check_not_behind(row, leg.after)
-    if not missed:
+    known = tx.event(row, leg.after.seq)
+    if not missed or known is None or known.hash != leg.after.hash:  # another run may have taken the id of a pruned one
         raise Tampered(run=row.id, seq=row.seq, reason="its head is not the one that its writer knows")
     raise _Stop(ops.Missed(leg.run, _decoded(tx, missed)))
 

@@ -284,8 +284,8 @@ class Load(Op[RunRow], frozen=True, kw_only=True):
 class Prune(Op[bool], frozen=True, kw_only=True):
     """Delete runs that have ended, together or not at all; whether they were."""
 
-    runs: tuple[tuple[str, int], ...]
-    """Each with where its log ends: one that has gone on since stays, and so do the others."""
+    runs: tuple[tuple[str, Head], ...]
+    """Each with where its log ends: one that has gone on since, or is another by now, stays, and so do the others."""
 
 
 class Rebuild(Op[None], frozen=True, kw_only=True):

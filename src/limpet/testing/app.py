@@ -8,7 +8,7 @@ from typing import Any, ParamSpec, TypeVar
 from limpet.clock import Clock, Duration, FrozenClock, SystemClock, microseconds
 from limpet.engine.agents import Agent
 from limpet.engine.duty import Duty, Pace, Time, Worker
-from limpet.engine.handle import Port
+from limpet.engine.handle import Port, Result
 from limpet.engine.tools import Tool
 from limpet.ids import SeededIds
 from limpet.service.app import App
@@ -126,7 +126,7 @@ class TestApp(App):
             self._duty = None
         await super().close()
 
-    async def result(self, run: str, timeout: Duration | None) -> Any:  # noqa: ARG002 - no time passes
+    async def result(self, run: str, timeout: Duration | None) -> Result:  # noqa: ARG002 - no time passes
         """What a run returned; NotDone if it waits, because nothing moves by itself."""
         await self.settle()
         return await self._how_it_ended(run)

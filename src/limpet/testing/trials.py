@@ -38,7 +38,7 @@ async def see_through(app: TestApp, run: str, answers: Mapping[str, Any]) -> lis
 
 async def _end(app: TestApp, run: str) -> list[Any]:
     try:
-        return ["completed", await app.result(run, None)]
+        return ["completed", (await app.result(run, None)).value]
     except RunFailed as failed:
         return ["failed", failed.error_type]
     except RunCancelled:

@@ -6,6 +6,7 @@ from limpet.engine.failures import MAX_MESSAGE, MAX_TRACEBACK, failure_of, was
 from limpet.errors import NotFound
 from limpet.events import canonical
 from limpet.events.values import encode
+from tests.unit.credentials import EVERY, Credential
 
 
 class Hostile(Exception):
@@ -86,3 +87,20 @@ def test_a_circle_of_causes_ends() -> None:
     one, two = ValueError("one"), ValueError("two")
     one.__cause__, two.__cause__ = two, one
     assert "one" in failure_of(one).traceback
+
+
+@pytest.mark.parametrize("given", EVERY, ids=lambda given: given.name)
+def test_what_looks_like_a_secret_is_not_recorded(given: Credential) -> None:
+    """In the message, the facts, a note of several lines, a cause."""
+    error = ValueError(given.text)
+    error.add_note(given.text)
+    error.__cause__ = NotFound(what="key", id=given.text)
+    assert given.hides not in str(encode(failure_of(raised(error), facts={"it": [given.text]})))
+
+
+def test_half_a_secret_is_not_recorded_either() -> None:
+    """It is taken out before the text is cut."""
+    [given] = [each for each in EVERY if each.name == "anthropic"]
+    for before in range(MAX_MESSAGE - len(given.text), MAX_MESSAGE, 7):
+        failure = failure_of(raised(ValueError("x" * before + " " + given.text)))
+        assert given.hides[:12] not in str(encode(failure))

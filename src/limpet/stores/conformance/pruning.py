@@ -2,7 +2,7 @@
 
 import asyncio
 
-from limpet.errors import NotFound
+from limpet.errors import NotFound, Tampered
 from limpet.events import Failure, inline
 from limpet.events import bodies as b
 from limpet.stores import RequestFilter, RunFilter
@@ -32,7 +32,7 @@ async def a_pruned_run_is_gone(world: World) -> None:
     await world.store.save_snapshot("r1", owner.head, b"{}")
     await world.store.keep_late(owner.seal(started(9)))
     await owner.append(END)
-    assert await world.store.prune({"r1": owner.head.seq})
+    assert await world.store.prune({"r1": owner.head})
     await expect(NotFound, world.store.get("r1"))
     await expect(NotFound, world.store.read("r1"))
     await expect(NotFound, world.store.late("r1"))
@@ -48,15 +48,14 @@ async def a_pruned_run_is_gone(world: World) -> None:
 async def only_what_has_ended_is_pruned(world: World) -> None:
     """Neither what is pending, driven or waits; nor what has gone on since somebody looked."""
     await world.create("pending")
-    assert not await world.store.prune({"pending": 1})
+    assert not await world.store.prune({"pending": (await world.store.get("pending")).head})
     owner = await world.own("r1")
-    assert not await world.store.prune({"r1": owner.head.seq})
+    assert not await world.store.prune({"r1": owner.head})
     await owner.append(b.RunFailed(failure=Failure(type="builtins.ValueError")))
-    seen = owner.head.seq
     await world.store.tell("r1", b.ResumeRequested(command="c1"), actor="ann")
-    assert not await world.store.prune({"r1": seen})
-    assert not await world.store.prune({"r1": seen + 1})
-    assert not await world.store.prune({"nobody": 1})
+    assert not await world.store.prune({"r1": owner.head})
+    assert not await world.store.prune({"r1": (await owner.row()).head})
+    assert not await world.store.prune({"nobody": owner.head})
     assert {row.id for row in (await world.store.runs()).rows} == {"pending", "r1"}
 
 
@@ -66,9 +65,9 @@ async def runs_are_pruned_together_or_not_at_all(world: World) -> None:
     first = await _ended(world, "r1")
     second = await _ended(world, "r2")
     await world.create("r3")
-    assert not await world.store.prune({"r1": first.head.seq, "r3": 1})
+    assert not await world.store.prune({"r1": first.head, "r3": (await world.store.get("r3")).head})
     assert len(await world.log("r1")) == 3
-    assert await world.store.prune({"r2": second.head.seq, "r1": first.head.seq})
+    assert await world.store.prune({"r2": second.head, "r1": first.head})
     assert [row.id for row in (await world.store.runs()).rows] == ["r3"]
 
 
@@ -78,13 +77,13 @@ async def what_a_fork_shares_is_not_pruned(world: World) -> None:
     owner = await _ended(world, "r1")
     forked = b.RunForked(run="r1", at=2, step=0, effects="ask", agent="a", agent_version="1")
     await world.store.create("r1.1", forked, actor="test")
-    assert not await world.store.prune({"r1": owner.head.seq})
+    assert not await world.store.prune({"r1": owner.head})
     [claimed] = await world.claim()
     fork = Owner(world, claimed.row)
     await fork.append(END)
-    assert not await world.store.prune({"r1": owner.head.seq})
+    assert not await world.store.prune({"r1": owner.head})
     assert len(await world.log("r1.1")) == 5
-    assert await world.store.prune({"r1": owner.head.seq, "r1.1": fork.head.seq})
+    assert await world.store.prune({"r1": owner.head, "r1.1": fork.head})
     await expect(NotFound, world.store.get("r1.1"))
 
 
@@ -97,7 +96,7 @@ async def a_fork_may_go_before_its_origin(world: World) -> None:
     [claimed] = await world.claim()
     fork = Owner(world, claimed.row)
     await fork.append(END)
-    assert await world.store.prune({"r1.1": fork.head.seq})
+    assert await world.store.prune({"r1.1": fork.head})
     assert len(await world.log("r1")) == owner.head.seq
     assert await world.store.check_rows("r1") == []
 
@@ -112,7 +111,7 @@ async def blobs_that_nobody_refers_to_any_more_are_collected(world: World) -> No
     await first.append(END)
     second = await world.own("r2")
     await second.append(started(), gave(shared), blobs=blobs)
-    assert await world.store.prune({"r1": first.head.seq})
+    assert await world.store.prune({"r1": first.head})
     assert await world.store.collect_blobs() == 0
     assert await world.store.unpack(mine) == "m" * 20_000
     world.advance("2h")
@@ -129,7 +128,7 @@ async def a_feed_goes_on_over_what_was_pruned(world: World) -> None:
     page = await world.store.feed("", limit=2)
     place = page.next
     await world.create("r2")
-    assert await world.store.prune({"r1": first.head.seq})
+    assert await world.store.prune({"r1": first.head})
     await world.create("r3")
     rest = await world.store.feed(place)
     assert [event.run for event in rest.events] == ["r2", "r3"]
@@ -141,7 +140,7 @@ async def a_feed_goes_on_over_what_was_pruned(world: World) -> None:
 async def a_pruned_id_can_be_used_again(world: World) -> None:
     """It is another run, and nothing of the old one is in it."""
     owner = await _ended(world, "r1")
-    await world.store.prune({"r1": owner.head.seq})
+    await world.store.prune({"r1": owner.head})
     row, is_new = await world.store.create("r1", (await _created(world)), actor="test")
     assert is_new
     assert row.seq == 1
@@ -161,12 +160,30 @@ async def a_pruned_id_can_be_used_again(world: World) -> None:
 
 
 @behaviour()
+async def a_run_that_took_a_pruned_id_is_not_the_pruned_one(world: World) -> None:
+    """Whoever means the old one neither deletes the new one, nor writes to it, though its fence is the same."""
+    old = await _ended(world, "r1")
+    ended, known = old.head, [event.head for event in await world.log("r1")]
+    await world.store.prune({"r1": ended})
+    world.advance("1s")
+    new = await world.own("r1")
+    assert new.fence == old.fence
+    for old.head in known:
+        await expect(Tampered, old.send(old.extend(started(9))))
+    await new.append(END)
+    assert new.head.seq == ended.seq
+    assert not await world.store.prune({"r1": ended})
+    assert await world.kinds("r1") == ["run.created", "run.claimed", "run.completed"]
+    assert await world.store.prune({"r1": new.head})
+
+
+@behaviour()
 async def pruning_beside_workers_touches_nothing_else(world: World) -> None:
     """Runs go on while others are deleted."""
     ended = [await _ended(world, f"e{n}") for n in range(5)]
     live = [await world.own(f"l{n}") for n in range(5)]
     work = [owner.append(started(), completed()) for owner in live]
-    pruning = [world.store.prune({owner.run: owner.head.seq}) for owner in ended]
+    pruning = [world.store.prune({owner.run: owner.head}) for owner in ended]
     done = await asyncio.gather(*work, *pruning)
     assert all(done)
     assert {row.id for row in (await world.store.runs()).rows} == {owner.run for owner in live}

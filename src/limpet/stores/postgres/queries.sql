@@ -192,7 +192,10 @@ WHERE number = %b::bigint
 SELECT id FROM {schema}.streams WHERE type IN ('run', 'conversation') AND origin = ANY(%b::text[])
 
 -- name: referred
-SELECT DISTINCT blob FROM {schema}.blob_refs WHERE run = ANY(%b::bigint[])
+-- Locked, so that whoever refers to them or deletes others that do comes before or after: what is loose is seen by one.
+SELECT b.number FROM {schema}.blobs AS b
+WHERE b.number IN (SELECT r.blob FROM {schema}.blob_refs AS r WHERE r.run = ANY(%b::bigint[]))
+ORDER BY b.number FOR UPDATE
 
 -- name: let_go
 UPDATE {schema}.blobs AS b SET loose_since = %b::bigint WHERE b.number = ANY(%b::bigint[])

@@ -242,7 +242,7 @@ class PostgresTables:
     def delete(self, numbers: Sequence[int]) -> None:
         """Delete streams with all that belongs to them; blobs that nobody refers to any more are loose from now on."""
         self._flush()
-        blobs = sorted(blob for (blob,) in self._query("referred", list(numbers)))
+        blobs = [blob for (blob,) in self._query("referred", list(numbers))]
         for name in _OF_A_STREAM:
             self._query(f"delete_{name}", list(numbers))
         self._query("let_go", self.now(), blobs)
