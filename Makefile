@@ -13,7 +13,7 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "limpet needs Python 3.11 or newer: make PYTHON=python3.11 ...")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt uv
-	@$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable '.[encryption,postgres]' --group dev
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable '.[encryption,openai,postgres]' --group dev
 	@touch $(READY)
 
 demo: $(READY)  ## a run is written by one process, killed, and continued by another
@@ -43,7 +43,7 @@ bench: $(READY)  ## how fast, beside bare loops on the same store
 	@$(BIN)/python -m bench
 
 crash: $(READY) tools  ## the long proofs: many processes, kills, faults
-	@$(BIN)/python -m pytest tests/crash tests/handoffs --full -s
+	@$(BIN)/python -m pytest tests/crash tests/handoffs tests/trust --full -s
 
 golden: $(READY)  ## write the stored formats of this version to tests/golden
 	@$(BIN)/python -m tests.golden.make

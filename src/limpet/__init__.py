@@ -16,10 +16,12 @@ from limpet.clock import Clock, Duration, SystemClock
 from limpet.engine.agents import Agent, Budget, agent
 from limpet.engine.call import Call, current, idempotency_key
 from limpet.engine.duty import Worker
+from limpet.engine.externals import External, external
 from limpet.engine.handle import Handle
 from limpet.engine.lines import Discreet
 from limpet.engine.retrying import retry
 from limpet.engine.run import Run, Turn
+from limpet.engine.talks import Message
 from limpet.engine.tools import Done, Tool, tool
 from limpet.engine.typed import State
 from limpet.engine.verdict import NotApplied, Permanent, RetryAfter
@@ -68,6 +70,7 @@ from limpet.errors import (
     RunFailed,
     SchemaTooNew,
     SecretWithheld,
+    Stale,
     StaleServer,
     StepFailed,
     StoreBusy,
@@ -123,6 +126,7 @@ __all__ = [
     "Escalate",
     "Event",
     "Expired",
+    "External",
     "ExtraMissing",
     "HandedOff",
     "Handle",
@@ -140,6 +144,7 @@ __all__ = [
     "LeaseLost",
     "LimpetError",
     "MasterKeys",
+    "Message",
     "Moment",
     "NoCall",
     "NoStore",
@@ -166,6 +171,7 @@ __all__ = [
     "SchemaTooNew",
     "Secret",
     "SecretWithheld",
+    "Stale",
     "StaleServer",
     "State",
     "StepFailed",
@@ -189,6 +195,7 @@ __all__ = [
     "__version__",
     "agent",
     "current",
+    "external",
     "idempotency_key",
     "is_genuine",
     "open",

@@ -28,6 +28,7 @@
     │   ├── Rejected          a person did not approve it
     │   ├── OutcomeUnknown    nobody knows whether it was applied
     │   └── OutputUnavailable  it was applied, and its output cannot be read
+    ├── Stale                 a tool must not go by old news
     ├── NotRecorded           a replay has come to a call that its log does not hold
     ├── NotStubbed            no result of a tool could be made up
     ├── AgentFailed           an agent that was called did not complete
@@ -109,6 +110,7 @@ __all__ = [
     "RunFailed",
     "SchemaTooNew",
     "SecretWithheld",
+    "Stale",
     "StaleServer",
     "StepFailed",
     "StoreBusy",
@@ -475,6 +477,17 @@ class OutputUnavailable(StepFailed):
     code = "output_unavailable"
     _says = "Step {number} ({tool}) was applied, but its output is not available: {message}."
     _cure = "Return plain JSON or the annotated type from the tool; the effect itself is done."
+
+
+@dataclass(eq=False, repr=False)
+class Stale(LimpetError):
+    """A tool goes by a source outside that was read too long ago, or not at all: it did not start."""
+
+    tool: str
+    source: str
+    code = "stale"
+    _says = "{tool} did not start: what is known of {source} does not hold any more."
+    _cure = "Read it again, run.read({source}, …), and decide anew."
 
 
 @dataclass(eq=False, repr=False)

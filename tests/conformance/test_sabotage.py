@@ -392,6 +392,20 @@ def _appended(row: RunRow | None) -> Outcome:
     return Appended((row.head,))
 
 
+class ListsRunsOnly(MemoryBackend):
+    """Conversations are no streams."""
+
+    def streams(self, after: int, limit: int) -> list[tuple[int, str]]:
+        return [each for each in super().streams(after, limit) if not each[1].startswith("c")]
+
+
+class OverlooksForks(MemoryTables):
+    """Nobody needs anybody's beginning."""
+
+    def forks(self, runs: Sequence[str]) -> list[str]:  # noqa: ARG002
+        return []
+
+
 def _with(tables: type[MemoryTables]) -> Callable[[Clock], MemoryBackend]:
     class Sabotaged(MemoryBackend):
         def make_tables(self, clock: Clock) -> MemoryTables:
@@ -449,6 +463,8 @@ CAUGHT_BY: list[tuple[Callable[[Clock], MemoryBackend], str]] = [
     (_with(SavesOneContract), "contracts:many-contracts-are-saved-at-once"),
     (FindsAgentsByPrefix, "contracts:an-agent-is-found-by-its-whole-name"),
     (AcksBeforeCommit, "contracts:another-store-on-the-same-data-sees-the-same"),
+    (ListsRunsOnly, "listing:every-stream-is-listed-once-in-order"),
+    (_with(OverlooksForks), "pruning:what-a-fork-shares-is-not-pruned"),
 ]
 ALL = {str(behaviour): behaviour for behaviour in behaviours(MemoryBackend.capabilities)}
 

@@ -90,10 +90,21 @@ class Seen:
     waiting: set[str] = field(default_factory=set)
     children: set[str] = field(default_factory=set)
     signals: list[int] = field(default_factory=list)
+    asks: bool = False
+    """Whether it does nothing without a yes: it is a fork, or was called by one."""
+    needs: set[str] = field(default_factory=set)
+    """What it branched off, and who called it."""
 
     def owns(self, n: int) -> bool:
         """Whether a number is one of this run's: its own or its children's."""
         return f"r{n // 1000 - 1}" == self.run.partition(".")[0]
+
+    def branch_off(self, body: b.RunForked) -> None:
+        """It goes on from here by itself: what was under way, asked, allowed and waited for is the other one's."""
+        self.holder, self.ended, self.handed, self.deaths = None, None, False, 0
+        self.requests, self.grants, self.waiting, self.children = {}, {}, set(), set()
+        self.steps = {name: step for name, step in self.steps.items() if is_settled(step.latest)}
+        self.asks, self.needs = body.effects == "ask", {body.run}
 
     def learn(self, event: Event, body: Any) -> None:  # noqa: C901, PLR0912 - one match
         self.fence, self.time = event.fence, event.time
@@ -104,6 +115,9 @@ class Seen:
         if isinstance(body, (*SETTLING, b.ResumeRequested)):
             self.deaths = 0
         match body:
+            case b.RunCreated():
+                self.asks = body.effects == "ask"
+                self.needs |= {body.parent.run} if body.parent and body.parent.mode in ("call", "handoff") else set()
             case b.RunClaimed():
                 self.holder, self.claims = body.worker, self.claims + 1
             case b.RunReleased() | b.RunWaiting():
@@ -151,6 +165,17 @@ class Seen:
         if isinstance(body, b.WaitEnded) and body.request is not None:
             self.requests[body.request].closed = True
         self.verbs += isinstance(body, (*VERBS, b.CompensationStarted))
+
+
+def is_settled(latest: Any) -> bool:
+    """Whether nothing more can come of a step."""
+    match latest:
+        case b.StepFailed():
+            return latest.is_final
+        case b.StepResolved():
+            return latest.outcome == "applied"
+        case _:
+            return isinstance(latest, b.StepCompleted)
 
 
 # At every event: what was seen, the event, its body, the store's clock
@@ -221,6 +246,9 @@ def decided(seen: Seen, _event: Event, body: Any, now: int) -> None:
 
 def allowed(seen: Seen, _event: Event, body: Any, now: int) -> None:
     """What was refused is not done; a risk starts with its own approval, and uses it up, or while a standing one is."""
+    if isinstance(body, b.CompensationStarted) and seen.asks:
+        asked_for = [each for each in seen.requests.values() if each.opened.name == f"undo/{body.number}/approval#1"]
+        assert [each.answer is not None and not each.is_refused for each in asked_for] == [True], "undone unasked"
     if not isinstance(body, b.StepStarted) or body.name in seen.steps:
         return
     for asked in seen.requests.values():
@@ -230,7 +258,7 @@ def allowed(seen: Seen, _event: Event, body: Any, now: int) -> None:
             assert body.grant == asked.opened.request or asked.opened.kind != "approval" or late, "not as approved"
     if body.grant in seen.grants:
         assert seen.grants[body.grant].tool == body.tool, "a permission for something else"
-    elif body.risk is not None:
+    elif not body.stubbed and (body.risk is not None or (seen.asks and body.effect != "none")):
         granted = seen.requests.get(body.grant or "")
         assert granted is not None, "a risk that nobody allows"
         assert granted.answer is not None, "not decided"
@@ -341,6 +369,9 @@ class Watcher:
         self.runs: dict[str, Seen] = {}
         self.tape: list[tuple[Event, Any, int]] = []
         """Everything that happened, with the store's clock."""
+        self._lines: dict[str, list[tuple[Event, Any]]] = {}
+        """The log of each run; that of a fork begins as the other one's does."""
+        self.pruned: set[str] = set()
         self.returned: dict[tuple[str, int], list[Any]] = {}
         """What tools gave, by tool and number."""
         self._told: dict[tuple[str, str, int, int], bytes] = {}
@@ -382,16 +413,41 @@ class Watcher:
         """The next event."""
         if self.broken is not None:
             return
-        seen = self.runs.setdefault(event.run, Seen(event.run))
         self.tape.append((event, body, now))
-        name = ""
+        name = "I15 fork"
         try:
+            seen = self._seen(event, body)
             for name, check in AT_EVENTS.items():  # noqa: B007 - which of them it was
                 check(seen, event, body, now)
             seen.learn(event, body)
+            self._lines[event.run].append((event, body))
             self._telling(event, body)
         except AssertionError as error:
             self.broken = AssertionError(f"{name}: {event.run} {event.seq} {event.kind}: {error}")
+
+    def _seen(self, event: Event, body: Any) -> Seen:
+        """What its log has said so far: of a fork, what it shares."""
+        assert event.run not in self.pruned, "it was pruned"
+        if event.run not in self.runs:
+            seen, line = Seen(event.run), list[tuple[Event, Any]]()
+            if isinstance(body, b.RunForked):
+                assert len(self._lines[body.run]) >= body.at, "it shares what is not there"
+                line = self._lines[body.run][: body.at]
+                for shared in line:
+                    seen.learn(*shared)
+                seen.branch_off(body)
+            self.runs[event.run], self._lines[event.run] = seen, line
+        return self.runs[event.run]
+
+    def prune(self, runs: Sequence[str]) -> None:
+        """Somebody was told that these are deleted: they had ended, and nobody is left who needs one of them."""
+        self.pruned |= set(runs)
+        with self.naming("I16 pruned", runs):
+            for run in runs:
+                assert self.runs[run].ended is not None, f"{run} had not ended"
+            for run, seen in self.runs.items():
+                for other in seen.needs & self.runs.keys():
+                    assert (run in self.pruned) is (other in self.pruned), f"{run} without {other}"
 
     def _telling(self, event: Event, body: Any) -> None:
         """A run that tells it is called and created with each request, and each time it goes on."""
@@ -426,10 +482,10 @@ class Watcher:
 
     def told(self, run: str, tool: str, n: int, value: Any) -> None:
         """Code was told how a step ended."""
-        seen, plain, latest = self.runs[run], canonical(value), None
+        seen, plain, latest, made_up = self.runs[run], canonical(value), None, False
         for step in seen.steps.values():
             if step.first.tool == tool and step.first.args.value()["n"] == n:
-                latest = step.latest
+                latest, made_up = step.latest, step.first.stubbed
         failed = isinstance(value, str) and value.startswith("error: ")
         with self.naming("I7 fold", (run, tool, n)):
             before = self._told.setdefault((run, tool, n, seen.resumes), plain)
@@ -440,7 +496,8 @@ class Watcher:
         if isinstance(latest, b.StepCompleted) and latest.output is not None:
             with self.naming("I12 inert", (run, tool, n)):
                 assert canonical(latest.output.value()) == plain, "the log has something else"
-                assert plain in map(canonical, self.returned[tool, n]), f"no tool returned {value}"
+                returned = self.returned.get((tool, n), [])
+                assert made_up or plain in map(canonical, returned), f"no tool returned {value}"
 
 
 # When all is over
@@ -450,7 +507,7 @@ async def check_end(world: "World") -> None:
     """What must hold when faults have stopped and every run has come to its end."""
     watcher, store = world.watcher, world.people.store
     rows = (await store.runs(limit=1000)).rows
-    acknowledged(watcher, {row.id: row.status for row in rows}, len(world.started))
+    acknowledged(watcher, {row.id: row.status for row in rows}, world.started)
     acted(world)
     for row in rows:
         events = [event async for event in store.log(row.id)]
@@ -472,16 +529,17 @@ async def check_end(world: "World") -> None:
     watcher.check()
 
 
-def acknowledged(watcher: Watcher, statuses: dict[str, str], started: int) -> None:
+def acknowledged(watcher: Watcher, statuses: dict[str, str], started: Sequence[str]) -> None:
     """What somebody was told has been done is in the log."""
     with watcher.naming("I1 durable"):
         everything = {hash_ for seen in watcher.runs.values() for hash_ in seen.hashes}
         assert watcher._acknowledged <= everything, "an acknowledged event is gone"
-        assert set(statuses) >= {f"r{n}" for n in range(started)}, "a run was lost"
+        assert set(statuses) == watcher.runs.keys() - watcher.pruned, "a run was lost"
+        assert set(statuses) >= set(started) - watcher.pruned, "a run was lost"
         for run, sent in watcher.signals.items():
             expected = [(int(run[1:]) + 1) * 1000 + n for n in range(1, sent + 1)]
             assert watcher.runs[run].signals == expected, f"a signal to {run} was lost or doubled"
-        for run in watcher.cancelled:
+        for run in watcher.cancelled - watcher.pruned:
             assert statuses[run] == "cancelled", f"{run} is {statuses[run]}"
     with watcher.naming("I6 approval"):
         for run, request in watcher.answered:
@@ -497,7 +555,9 @@ def acted(world: "World") -> None:
             step.first.key: 1
             for seen in world.watcher.runs.values()
             for step in seen.steps.values()
-            if step.first.effect == "transaction" and isinstance(step.latest, b.StepCompleted)
+            if step.first.effect == "transaction"
+            and isinstance(step.latest, b.StepCompleted)
+            and not step.first.stubbed
         }
         assert world.backend.own_rows == completed, "a transaction's writes are not those of its events"
         for key in world.outside.applied:

@@ -1,6 +1,6 @@
 """A world in which everything goes wrong, the same for the same seed: workers that are killed, stall past their lease,
 lose replies and have clocks that jump; tools that fail before and after they act; people who answer, edit, reject, look
-away, cancel, pause and resume."""
+away, cancel, pause, resume, fork and prune."""
 
 import asyncio
 import random
@@ -12,7 +12,7 @@ import limpet
 from limpet.clock import Clock, FrozenClock
 from limpet.engine.duty import Pace, Worker
 from limpet.errors import ConnectionLost, LimpetError, StoreUnavailable
-from limpet.events import Codec, Event
+from limpet.events import Codec, Effects, Event
 from limpet.ids import SeededIds
 from limpet.service.app import App
 from limpet.service.settings import Settings
@@ -30,10 +30,13 @@ from tests.simulation.loop import run_in_turns
 SECOND = 1_000_000
 LEASE = 10 * SECOND
 RUNS = 2
+FORKS = 2
 REFUSED = (limpet.WrongState, limpet.AlreadyAnswered, limpet.Expired, limpet.NotFound, limpet.NotAllowed)
 # In simulated time, after faults have stopped.
 PATIENCE = 600 * SECOND
 MOST_TURNS = 100_000
+FORKED = {agent.name for agent in AGENTS if agent is not sim_killer}
+EFFECTS: Sequence[Effects] = ("ask", "ask", "stub", "live")
 
 
 class Rows(MemoryTables):
@@ -204,6 +207,7 @@ class World:
         self.lives = seed * 1000
         self.processes: list[Process] = []
         self.started: list[str] = []
+        self.forks = 0
         self.calm = False
         self._doomed: asyncio.Queue[Process] = asyncio.Queue()
         self._ignored: set[str] = set()
@@ -267,6 +271,7 @@ class World:
         await self.clock.sleep(int(5 * SECOND * self.chance.random() ** 2))
         self.watcher.check()
         acts = [self._kill, self._stall, self._jump, self._signal, self._revoke, *[self._answer, self._steer] * 2]
+        acts += [self._fork, self._prune]
         with suppress(*REFUSED):
             await self.chance.choice(acts)()
 
@@ -308,6 +313,19 @@ class World:
         else:
             await self.people.resume(run)
 
+    async def _fork(self) -> None:
+        """Somebody wants to know what else could have been."""
+        rows = [row for row in (await self.people.store.runs(limit=1000)).rows if row.agent in FORKED]
+        if rows and self.forks < FORKS:
+            row, effects = self.chance.choice(rows), self.chance.choice(EFFECTS)
+            await self.people.fork(row.id, at=self.chance.randint(1, row.step + 1), effects=effects)
+            self.forks += 1
+
+    async def _prune(self) -> None:
+        """What has ended is not needed any more, or not for long."""
+        done = await self.people.prune(older_than=self.chance.choice([0, 20, 60]), dry_run=False, snapshots=1)
+        self.watcher.prune(done.runs)
+
     async def _calm_down(self) -> None:
         """Faults stop: every run must come to its end, and none that could go on is left lying."""
         self.calm = self.outside.calm = True
@@ -341,7 +359,8 @@ class World:
                     await self.people.resume(row.id)
                     helped = True
         for request in await self.people.inbox():
-            if request.kind == "approval" and request.id not in self._ignored and self.chance.random() < 0.2:
+            is_decided_anyway = request.kind == "approval" and request.expires is not None
+            if is_decided_anyway and request.id not in self._ignored and self.chance.random() < 0.2:
                 self._ignored.add(request.id)
             if request.id not in self._ignored:
                 with suppress(*REFUSED):
@@ -367,7 +386,7 @@ class World:
                 said = ["retry", "fail", {"result": "by hand"}] if request.tool else request.options
                 await self.people.answer(request, self.chance.choice(said), by=by)
             case _:
-                await self.people.answer(request, "retry", by=by)
+                await self.people.answer(request, request.options[0], by=by)
         self.watcher.answered.add((request.run, request.id))
 
     def _is_done(self, request: limpet.Request) -> bool:
@@ -380,7 +399,7 @@ class World:
         if self.chance.random() < 0.2:
             await self.people.reject(request, by=by, because="no")
         else:
-            args = {"cents": 99} if self.chance.random() < 0.3 else None
+            args = {"cents": 99} if "cents" in request.args and self.chance.random() < 0.3 else None
             await self.people.approve(request, by=by, args=args, standing=self.chance.random() < 0.3)
 
 

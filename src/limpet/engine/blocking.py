@@ -16,8 +16,10 @@ from typing_extensions import TypeForm, TypeVar
 from limpet.clock import Duration
 from limpet.engine.agents import Agent, Budget
 from limpet.engine.execution import begin_thread, move_to, on_strand
+from limpet.engine.externals import External
 from limpet.engine.run import Entered, Run, Turn, Turns
 from limpet.engine.scopes import Scope
+from limpet.engine.talks import Message, Role
 from limpet.engine.tools import Tool
 from limpet.engine.typed import State
 from limpet.errors import Suspended
@@ -159,6 +161,10 @@ class BlockingRun(Generic[S]):
         """Do something once, and know its result for ever."""
         return self._bridge.call(lambda: self._run.step(tool, *args, **kwargs))
 
+    def read(self, source: External[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """What a source outside says: read now, or known from before where that still holds."""
+        return self._bridge.call(lambda: self._run.read(source, *args, **kwargs))
+
     @overload
     def call(
         self,
@@ -273,6 +279,14 @@ class BlockingRun(Generic[S]):
     def receive(self, name: str, type: type[T], /, *, timeout: Duration | None = None) -> T:
         """Wait for a signal, and take it."""
         return self._bridge.call(lambda: self._run.receive(name, type, timeout=timeout))
+
+    def say(self, text: str, /, *, role: Role = "assistant") -> None:
+        """Put a message into the run's conversation, once."""
+        self._bridge.call(lambda: self._run.say(text, role=role))
+
+    def messages(self, *, last: int | None = None) -> list[Message]:
+        """What was said in the run's conversation, in order."""
+        return self._bridge.call(lambda: self._run.messages(last=last))
 
     def patch(  # noqa: PLR0913 - all by name, and few at a time
         self,

@@ -19,6 +19,7 @@ from limpet.engine.memory import Memory
 from limpet.engine.place import enter_agent
 from limpet.engine.run import Run
 from limpet.engine.scopes import Scope
+from limpet.engine.talks import USER, Talks
 from limpet.engine.turnstile import QUIET
 from limpet.engine.undo import Undo, undoable
 from limpet.engine.waits import Waits
@@ -442,7 +443,7 @@ class Drive:
                 if journal.fold.cancel is not None and not is_cancelled:
                     await self._cancel()
                     return
-                told = self._told_parent(ended, failure, outcome)
+                told = (*self._told_parent(ended, failure, outcome), *await self._kept())
                 if await self._repeat(journal.append_if_current, ended, heard=heard, blobs=blobs, legs=told):
                     return
         except LimpetError as error:
@@ -458,6 +459,16 @@ class Drive:
                 await self._kit.clock.sleep(SECOND)
             else:
                 return done
+
+    async def _kept(self) -> tuple[Leg, ...]:
+        """What people said in its conversation, and it did not take, stays there."""
+        history = self._memory.history
+        assert self._memory.created is not None
+        left = [history.commands[seq] for seq in history.signals.get(USER, ())]
+        if not left or self._memory.created.conversation is None:
+            return ()
+        assert self._x is not None
+        return (await Talks(self._x).keep([each for each in left if isinstance(each, b.SignalReceived)]),)
 
     @property
     def _is_called(self) -> bool:

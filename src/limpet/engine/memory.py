@@ -4,6 +4,7 @@ It is learnt event by event, or taken from a snapshot and learnt on from there: 
 not needed, so a run of many turns is entered as fast as a short one.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -16,7 +17,7 @@ from limpet.events import bodies as b
 from limpet.events.values import encode
 from limpet.state import AgentState, Fold
 
-__all__ = ["Memory"]
+__all__ = ["Memory", "Read"]
 
 
 class _Body(Struct, frozen=True, array_like=True):
@@ -41,6 +42,13 @@ class _Record(Struct, frozen=True, array_like=True):
     shared: bool = False
 
 
+class Read(Struct, frozen=True, array_like=True):
+    """What a source outside said, and until when that holds."""
+
+    output: Payload
+    stale_at: int
+
+
 class _Memory(Struct, frozen=True):
     created: _Body
     last: int
@@ -59,6 +67,7 @@ class _Memory(Struct, frozen=True):
     artifacts: dict[str, Payload]
     overrides: list[tuple[int, StatePatch]] = []
     turned: dict[str, int] = {}
+    reads: list[tuple[str, str, Read]] = []
 
 
 class Memory:
@@ -77,6 +86,9 @@ class Memory:
         """Of a fork, and of what it branched off: what the agent knows otherwise from an event on."""
         self.turned: dict[str, int] = {}
         """Where the current turn of each loop began."""
+        self.reads: dict[tuple[str, str], Read] = {}
+        """What sources outside said last, by source and arguments."""
+        self._reading: dict[int, Payload | None] = {}
 
     def learn(self, event: Event, body: AnyBody, fold: Fold) -> None:
         """Take in the next event."""
@@ -96,6 +108,36 @@ class Memory:
             self.created, self.artifacts = body, dict(body.artifacts)
         elif isinstance(body, b.RunForked):
             self._branch_off(event, body)
+        else:
+            self._learn_reads(body)
+
+    def _learn_reads(self, body: AnyBody) -> None:
+        match body:
+            case b.StepStarted(kind="read"):
+                self._reading[body.number] = None
+            case b.StepCompleted() if body.number in self._reading:
+                self._reading[body.number] = body.output
+            case b.ExternalRead():
+                output = self._reading.pop(body.number, None)
+                if output is not None:
+                    self.note_read(body.source, body.key, Read(output, body.stale_at))
+            case b.ExternalInvalidated():
+                self.forget_reads(body.source)
+            case _:
+                pass
+
+    def note_read(self, source: str, key: str, read: Read) -> None:
+        """A source said this."""
+        self.reads[source, key] = read
+
+    def forget_reads(self, source: str) -> None:
+        """What a source said does not hold any more."""
+        self.reads = {key: read for key, read in self.reads.items() if key[0] != source}
+
+    def stale(self, sources: Sequence[str], now: int) -> str | None:
+        """The first of these sources of which nothing is known that still holds."""
+        fresh = {source for (source, _), read in self.reads.items() if read.stale_at > now}
+        return next((source for source in sources if source not in fresh), None)
 
     def _branch_off(self, event: Event, body: b.RunForked) -> None:
         """A fork was created like the run that it branched off, but for what it says itself; nobody called it."""
@@ -140,6 +182,7 @@ class Memory:
                 artifacts=self.artifacts,
                 overrides=self.overrides,
                 turned={loop: seq for loop, seq in self.turned.items() if loop in self.states},
+                reads=[(source, key, read) for (source, key), read in self.reads.items()],
             )
         )
 
@@ -153,6 +196,7 @@ class Memory:
         self.last, self.lay_since, self.states = kept.last, kept.lay_since, kept.states
         self.artifacts = kept.artifacts
         self.overrides, self.turned = kept.overrides, kept.turned
+        self.reads = {(source, key): read for source, key, read in kept.reads}
         history = self.history
         for record in kept.records:
             history.put(_load_record(record))

@@ -19,11 +19,13 @@ from limpet.engine.artifacts import Artifacts
 from limpet.engine.asks import Asks
 from limpet.engine.children import Children, How, Sent
 from limpet.engine.execution import Execution, here, move_to, strand
+from limpet.engine.externals import External, Reads
 from limpet.engine.handle import Handle
 from limpet.engine.history import Record
 from limpet.engine.scopes import Scope
 from limpet.engine.shapes import shape
 from limpet.engine.steps import Steps
+from limpet.engine.talks import Message, Role, Talks
 from limpet.engine.tools import Tool
 from limpet.engine.typed import Change, State
 from limpet.engine.waits import Waits
@@ -62,9 +64,12 @@ class Run(Generic[S]):
         self._x = execution
         self._waits = waits
         self._steps = Steps(execution, waits)
+        self._reads = Reads(execution, self._steps)
         self._asks = Asks(execution, waits)
         self._children = Children(execution, waits)
         self._artifacts = Artifacts(execution)
+        self.talks = Talks(execution)
+        """Its conversation, for loops of a model."""
         self._seen: tuple[int, State[S]] | None = None
 
     @property
@@ -91,6 +96,10 @@ class Run(Generic[S]):
         if self._x.coming_to is not None:
             self._x.coming_to(step.number)
         return self._steps.run(step, record)
+
+    def read(self, source: External[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
+        """What a source outside says: read now, or known from before where that still holds."""
+        return self._reads.find(source, args, kwargs)
 
     @overload
     def call(
@@ -336,6 +345,18 @@ class Run(Generic[S]):
     def content(self, artifact: Artifact | str, /) -> Coroutine[Any, Any, bytes]:
         """What was put away, of this run or come along from the one that called it."""
         return self._artifacts.content(artifact if isinstance(artifact, str) else artifact.artifact_id)
+
+    # Talking
+
+    def say(self, text: str, /, *, role: Role = "assistant") -> Coroutine[Any, Any, None]:
+        """Put a message into the run's conversation, once: the one it was started in, or one of its own."""
+        name = self._x.take("say")
+        return self.talks.say(name, self._x.find(name, b.MessageSaid), text, role)
+
+    def messages(self, *, last: int | None = None) -> Coroutine[Any, Any, list[Message]]:
+        """What was said in the run's conversation, in order: a summary where one was made, and the newest messages."""
+        name = self._x.take("messages")
+        return self.talks.messages(name, self._x.find(name, b.ValueRecorded), last)
 
     # Structure
 

@@ -32,11 +32,12 @@ from limpet.errors import (
     NotStubbed,
     OutcomeUnknown,
     OutputUnavailable,
+    Stale,
     StepFailed,
     StoreBusy,
     StoreUnavailable,
 )
-from limpet.events import AnyBody, Failure, canonical
+from limpet.events import AnyBody, Failure, canonical, inline
 from limpet.events import bodies as b
 from limpet.policy import deadline
 from limpet.secret import MARK
@@ -62,7 +63,7 @@ class Steps:
         self._samples = Samples(execution)
 
     def find(
-        self, tool: Tool[..., Any, Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+        self, tool: Tool[..., Any, Any], args: Sequence[Any], kwargs: Mapping[str, Any], name: str | None = None
     ) -> tuple[Step, Record | None]:
         """The step that the code asks for now: its identity and its number are taken at the call."""
         check_tool(tool)
@@ -70,7 +71,7 @@ class Steps:
         bound = tool.bind(args, kwargs, redaction)
         encoded = canonical(bound)
         asked = sha256(encoded).hexdigest()
-        name = self._x.take(tool.step_name)
+        name = name or self._x.take(tool.step_name)
         record = self._x.find(name, b.StepStarted, asked, tool.args_versions)
         number = self.permits.number_of(name)
         if record is not None and isinstance(record.opened, b.StepStarted):
@@ -96,9 +97,18 @@ class Steps:
             self._cancelled(step, latest)
             raise
         assert latest is not None
+        self._invalidate(step, latest)
         ticket = x.turnstile.issue()
         await x.finish(ticket, "step_returns" if step.tool.traits.effect == "none" else "effect_returns")
         return await self._outcome(step, latest)
+
+    def _invalidate(self, step: Step, latest: Latest) -> None:
+        """What was read of sources that it changes does not hold any more, unless nothing was applied."""
+        if isinstance(latest, b.StepFailed):
+            return
+        for source in step.tool.traits.invalidates:
+            self._x.journal.add(b.ExternalInvalidated(source=source, number=step.number))
+            self._x.memory.forget_reads(source)
 
     async def _where(self, step: Step, record: Record | None) -> Latest:
         """The last event of a step that is not settled."""
@@ -122,6 +132,8 @@ class Steps:
 
     async def _permit(self, step: Step) -> None:
         """Have a new step allowed, with the arguments that it is allowed with."""
+        if step.tool.traits.fresh:
+            await self._was_stale(step)
         self._check_time(step)
         permit = await self.permits.permit(step.tool, step.name, step.number, step.args)
         if step.tool.traits.effect != "none":
@@ -208,6 +220,8 @@ class Steps:
             await self.permits.afford(step.name, step.number, step.tool.traits.most)
         step.is_afforded = False
         await x.admit()
+        if step.tool.traits.fresh and (stale := await self._stale(step, attempt)) is not None:
+            return stale
         with x.work():
             if step.tool.traits.effect != "none" and x.effects == "stub":
                 return await self._make_up(step, attempt)
@@ -221,6 +235,33 @@ class Steps:
             if isinstance(body, b.StepFailed) and not body.is_final and x.must_flush("step_returns"):
                 await x.flush()
             return body
+
+    async def _was_stale(self, step: Step) -> None:
+        """The code was told that it goes by old news: it is told the same again."""
+        refused = self._x.find(f"{step.name}/stale#1", b.ValueRecorded)
+        if refused is not None:
+            assert isinstance(refused.opened, b.ValueRecorded)
+            assert refused.end is not None
+            await self._x.enter(refused.end)
+            raise self._x.blame(Stale(**refused.opened.value.value()), refused.name)
+
+    async def _stale(self, step: Step, attempt: int) -> Latest:
+        """Refuse to start on old news; one that was begun before ends with that."""
+        x, traits = self._x, step.tool.traits
+        source = x.memory.stale(traits.fresh, x.kit.now())
+        if source is None:
+            return None
+        record, stale = x.history.records.get(step.name), Stale(tool=step.tool.name, source=source)
+        if record is None:
+            value = b.ValueRecorded(name=f"{step.name}/stale#1", value=inline(stale.facts))
+            await x.finish(x.settle(value))
+            raise x.blame(stale, value.name)
+        place, failure = step.place(attempt), failure_of(stale)
+        if isinstance(record.latest, b.StepFailed) or traits.effect == "none":
+            return self._note(b.StepFailed(**place, failure=failure))
+        if not isinstance(record.latest, b.StepUnknown):
+            x.journal.add(b.StepUnknown(**place, reason="died"))
+        return self._note(b.StepResolved(**place, how="declared", outcome="gave_up", failure=failure))
 
     async def _make_up(self, step: Step, attempt: int) -> Latest:
         """Do nothing, and say what it would have given, in a fork that only tries."""
@@ -307,6 +348,7 @@ class Steps:
             risk=traits.risk,
             grant=step.grant,
             timeout_at=timeout_at,
+            kind=step.tool.kind,
         )
 
     async def _perform(self, step: Step, call: Call) -> Any:

@@ -9,7 +9,19 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, update_wrapper
 from types import MappingProxyType
-from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, Protocol, TypeVar, cast, get_type_hints, overload
+from typing import (
+    Any,
+    Concatenate,
+    Generic,
+    Literal,
+    NamedTuple,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    cast,
+    get_type_hints,
+    overload,
+)
 
 from limpet.clock import Duration, microseconds
 from limpet.engine.place import is_in_agent
@@ -63,6 +75,8 @@ class Tool(Generic[P, T_co, R_co]):
         self.fn, self.name, self.traits = fn, name, traits
         self.step_name = name
         """What its steps are called in the log."""
+        self.kind: Literal["tool", "model", "read"] = "tool"
+        """What its steps are."""
         self.hooks = Hooks()
         update_wrapper(self, fn)
 
@@ -83,7 +97,7 @@ class Tool(Generic[P, T_co, R_co]):
         other: Tool[P, T_co, R_co] = Tool(
             self.fn, self.name, replace(self.traits, retry=retry or self.traits.retry, timeout=longer)
         )
-        other.step_name, other.hooks = name or self.step_name, self.hooks
+        other.step_name, other.hooks, other.kind = name or self.step_name, self.hooks, self.kind
         return other
 
     def verify(
@@ -276,6 +290,14 @@ class Tool(Generic[P, T_co, R_co]):
                 return self._shapes[name].load(value)
 
 
+class Source(Protocol):
+    """A source outside, as far as tools know it."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+
 class _Define(Protocol):
     """What makes a function a tool."""
 
@@ -301,17 +323,21 @@ class _Declare(Protocol):
         irreversible: bool = False,
         max_tokens: int | None = None,
         max_cost: float | None = None,
+        fresh: Sequence["Source"] = (),
+        invalidates: Sequence["Source"] = (),
     ) -> _Define:
         """Make a function a tool."""
 
 
-def _declare(
+def _declare(  # noqa: PLR0913 - all by name
     *,
     effect: Effect | None = None,
     name: str | None = None,
     timeout: Duration | None = None,
     max_tokens: int | None = None,
     max_cost: float | None = None,
+    fresh: Sequence["Source"] = (),
+    invalidates: Sequence["Source"] = (),
     **more: Any,
 ) -> _Define:
     if effect is None or effect not in EFFECTS:
@@ -319,7 +345,14 @@ def _declare(
         said = "is not said" if effect is None else f"is {effect!r}"
         raise DefinitionError(what=name or "A tool", reason=f"its effect {said}: say one of {choices}")
     most = Spent(tokens=max_tokens or 0, cost=max_cost or 0.0) if max_tokens or max_cost else None
-    traits = Traits(effect=effect, timeout=None if timeout is None else microseconds(timeout), most=most, **more)
+    traits = Traits(
+        effect=effect,
+        timeout=None if timeout is None else microseconds(timeout),
+        most=most,
+        fresh=tuple(each.name for each in fresh),
+        invalidates=tuple(each.name for each in invalidates),
+        **more,
+    )
 
     def define(fn: Callable[..., Any], /) -> Tool[..., Any, Any]:
         made: Tool[..., Any, Any] = Tool(fn, name or fn.__name__, traits)

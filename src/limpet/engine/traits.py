@@ -32,3 +32,7 @@ class Traits:
     irreversible: bool = False
     most: Spent | None = None
     """What one attempt uses up at most: put aside before it begins."""
+    fresh: tuple[str, ...] = ()
+    """Sources outside that must have been read, and still hold, when it starts."""
+    invalidates: tuple[str, ...] = ()
+    """Sources outside that say something else when it is done."""

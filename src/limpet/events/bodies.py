@@ -476,6 +476,10 @@ class ConversationCompacted(Body, frozen=True, kw_only=True):
     level: int = 1
     run: str | None = None
     number: int | None = None
+    pinned: tuple[int, ...] = ()
+    """Messages of the range that are shown all the same."""
+    previous: int | None = None
+    """The event with the summary of what came before the range, if there is one."""
 
 
 class MessageSaid(Body, frozen=True, kw_only=True):
@@ -485,6 +489,8 @@ class MessageSaid(Body, frozen=True, kw_only=True):
     conversation: str
     message: int
     """Its sequence in the conversation."""
+    count: int = 1
+    """How many there are from there on."""
 
 
 class ExternalRead(Body, frozen=True, kw_only=True):

@@ -2,6 +2,18 @@
 
 from limpet.journal.journal import Journal
 from limpet.journal.snapshots import load, load_whole
+from limpet.journal.talk import Entry, Saying, Summary, Talk, entries, latest
 from limpet.journal.verify import verify_run
 
-__all__ = ["Journal", "load", "load_whole", "verify_run"]
+__all__ = [
+    "Entry",
+    "Journal",
+    "Saying",
+    "Summary",
+    "Talk",
+    "entries",
+    "latest",
+    "load",
+    "load_whole",
+    "verify_run",
+]

@@ -14,6 +14,7 @@ from limpet.errors import StoreBusy
 from limpet.events import AnyBody, Sealed, seal_all, verify
 from limpet.events import bodies as b
 from limpet.journal.snapshots import Learner, Loaded, load_whole, save
+from limpet.journal.talk import Saying
 from limpet.policy.checkpoint import snapshot_due
 from limpet.policy.retention import snapshots_to_thin
 from limpet.state import Fold, RunState
@@ -157,6 +158,29 @@ class Journal:
             self._check(bodies, keep=True)
             return None
 
+    async def say(self, saying: Saying) -> None:
+        """Append to a conversation, and note it here, in one transaction; whoever writes there meanwhile comes first.
+
+        Repeating it after an error is safe, with the same object.
+        """
+        await saying.talk.look()
+        blobs: Sequence[Blob] = saying.blobs
+        async with self._turn:
+            while True:
+                note, leg = saying.prepare()
+                done = await self._send_last((note,), (leg,), blobs)
+                blobs = ()  # they have gathered
+                match done:
+                    case Appended():
+                        saying.talk.landed(leg)
+                        return
+                    case Taken():
+                        saying.again(done.row)
+                    case Missed() if done.run == saying.talk.id:
+                        saying.again(done.events)
+                    case _:
+                        pass
+
     async def append_if_current(
         self, *bodies: AnyBody, heard: int, blobs: Sequence[Blob] = (), legs: Sequence[Leg] = ()
     ) -> bool:
@@ -273,8 +297,7 @@ class Journal:
             return done
         self._buffer[:0] = flight.gathered
         self._blobs[:0] = flight.blobs
-        if isinstance(done, Missed):
-            assert done.run == self.run, "other runs are created or told something, never extended"
+        if isinstance(done, Missed) and done.run == self.run:
             self._hear(done.events)
         return done
 

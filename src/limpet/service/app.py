@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Self, TypeVar, overload
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, structs
 
 from limpet.clock import Duration, microseconds
 from limpet.engine.agents import Agent, check_agent
@@ -21,6 +21,7 @@ from limpet.engine.duty import Duty, Time, Worker
 from limpet.engine.ear import Ear, Interest
 from limpet.engine.execution import SECOND
 from limpet.engine.handle import Handle, Result
+from limpet.engine.talks import Message, talk_of
 from limpet.engine.views import Event, Request, RunInfo
 from limpet.errors import (
     ContractError,
@@ -40,18 +41,19 @@ from limpet.policy.retention import KeepRule
 from limpet.service import travel
 from limpet.service.bundles import export_run, load_run
 from limpet.service.desk import Desk
-from limpet.service.forking import Wanted, forked
+from limpet.service.forking import Wanted, forked, said_until
 from limpet.service.notifying import notifier
 from limpet.service.once import agent_of, create_once
 from limpet.service.pruning import Pruned, prune, rotate
 from limpet.service.replaying import Replay, Replayed, Ways, check, replay
 from limpet.service.settings import Settings
+from limpet.service.talking import ConversationInfo, Conversations, SessionInfo
 from limpet.service.travel import Comparison, Diff, Moment, Point, state_at
 from limpet.service.trust import Verified, save_heads, verify_all, verify_one
 from limpet.service.views import entry_of, info_of
 from limpet.state import ENDED
 from limpet.state.run import Grant
-from limpet.stores import Create, RunFilter, RunRow, Store, Taken
+from limpet.stores import Appended, Create, RunFilter, RunRow, Store, Taken
 from limpet.stores.blobs import Blob
 from limpet.stores.store import LARGEST_PAGE
 
@@ -76,6 +78,7 @@ class App:
         self._all = tuple(agents)
         self._time = Time(settings.clock)
         self._desk = Desk(settings, self._tell)
+        self._talks = Conversations(settings, self._tell, self._time.now)
         self._duty: Duty | None = None
         self._ear: Ear | None = None
         self._hearing: asyncio.Task[None] | None = None
@@ -260,10 +263,27 @@ class App:
                 return False
             return bool(known.dump_input(known.input_shape.load(stored.value(), stored.versions)) == plain)
 
-        await self.store.create(run, body, actor=self._actor, alike=alike, blobs=blobs)
+        await self._create(run, body, plain, alike, blobs)
         if self._duty is not None:
             self._duty.ring()
         return Handle(self, run, known)
+
+    async def _create(self, run: str, body: b.RunCreated, plain: Any, alike: Any, blobs: Sequence[Blob]) -> None:
+        """A run that is started in a conversation with a text has that text there as its first message."""
+        if body.conversation is None or not isinstance(plain, str):
+            await self.store.create(run, body, actor=self._actor, alike=alike, blobs=blobs)
+            return
+        check_id(body.conversation)
+        while True:
+            owner = {"session": body.session, "user": body.user}
+            said, more = await self._talks.first(body.conversation, plain, run, self._actor, **owner)
+            created = Create(run=run, bodies=(body,), actor=self._actor)
+            done = await self.store.append(created, said, blobs=(*blobs, *more))
+            if isinstance(done, Taken) and done.row.id == run:
+                await self.store.create(run, body, actor=self._actor, alike=alike)  # it is there, or another one is
+                return
+            if isinstance(done, Appended):
+                return
 
     async def _begins(self, at: datetime | Duration | None) -> int | None:
         if at is None:
@@ -328,6 +348,27 @@ class App:
         await self.store.tell(run, *bodies, actor=self._actor, blobs=blobs, judged=judged)
         if self._duty is not None:
             self._duty.ring()
+
+    # Talking
+
+    async def say(self, conversation: str, text: str, /, *, interrupt: bool = False) -> None:
+        """Say something in a conversation: the run that goes on there receives it as `user`; else it is kept there.
+
+        With `interrupt`, an agent of a model ends its turn after the step that is running.
+        """
+        await self._talks.say(conversation, text, actor=self._actor, interrupt=interrupt)
+
+    async def messages(self, conversation: str, /, *, last: int | None = None, whole: bool = False) -> list[Message]:
+        """The newest messages of a conversation, in order; `whole` shows what summaries stand for."""
+        return await self._talks.messages(conversation, last=last, whole=whole)
+
+    async def conversations(self, *, session: str | None = None) -> list[ConversationInfo]:
+        """The newest conversations."""
+        return await self._talks.all(session)
+
+    async def sessions(self) -> list[SessionInfo]:
+        """The newest sessions."""
+        return await self._talks.sessions()
 
     # People
 
@@ -454,9 +495,15 @@ class App:
         more = {"patch": patch or {}, "results": results or {}, "input": input}
         wanted = Wanted(at=at, seq=seq, effects=effects, version=version, **more)
         body, blobs = await forked(self.store, row, agent, wanted, self._time.now())
-        name = await self._branch(run, body, blobs) if id is None else id
-        if id is not None:
-            await self.store.create(check_id(id), body, actor=self._actor, blobs=blobs)
+        if id is None:
+            name = await self._branch(run, body, blobs)
+        else:
+            name = check_id(id)
+            legs = await self._branches(name, run, body)
+            if isinstance(await self.store.append(*legs, blobs=blobs), Taken):
+                first = legs[0].bodies[0]
+                assert isinstance(first, b.RunForked)
+                await self.store.create(name, first, actor=self._actor)  # it is the same, or refused
         if self._duty is not None:
             self._duty.ring()
         return Handle(self, name, agent)
@@ -465,10 +512,23 @@ class App:
         """Make a fork under the next name that is free."""
         for number in count(1 + await self.store.count(RunFilter(origin=run))):
             name = check_id(f"{run}.{number}")
-            done = await self.store.append(Create(run=name, bodies=(body,), actor=self._actor), blobs=blobs)
+            done = await self.store.append(*await self._branches(name, run, body), blobs=blobs)
             if not isinstance(done, Taken):
                 return name
         raise AssertionError
+
+    async def _branches(self, name: str, run: str, body: b.RunForked) -> list[Create]:
+        """A fork, and with it one of the conversation that it is in: what it says is said there."""
+        talk, own = body.conversation or talk_of(run), talk_of(name)
+        at = await said_until(self.store, run, body.at, talk)
+        if at is None:
+            return [Create(run=name, bodies=(body,), actor=self._actor)]
+        told = b.ConversationForked(conversation=talk, at=at, session=body.session, user=body.user)
+        mine = structs.replace(body, conversation=own if body.conversation is not None else None)
+        return [
+            Create(run=name, bodies=(mine,), actor=self._actor),
+            Create(run=own, bodies=(told,), actor=self._actor),
+        ]
 
     async def replay(
         self,

@@ -19,12 +19,13 @@ from limpet.events import Effects, Payload, StatePatch
 from limpet.events import bodies as b
 from limpet.journal import load_whole
 from limpet.redaction import Redaction
+from limpet.service.travel import Point, point
 from limpet.state import RunState
 from limpet.state.patch import Working
 from limpet.stores import RunRow, Store
 from limpet.stores.blobs import Blob
 
-__all__ = ["Wanted", "forked"]
+__all__ = ["Wanted", "forked", "said_until"]
 
 _JSON = shape(Any)
 _MODES = ("ask", "stub", "live")
@@ -131,6 +132,22 @@ async def _before(store: Store, row: RunRow, step: int) -> int:
     if step not in begun and step > max([0, *begun]) + 1:
         raise NotFound(what="step", id=f"{row.id} step {step}")
     return begun.get(step, last + 1) - 1
+
+
+async def said_until(store: Store, run: str, at: int, conversation: str) -> int | None:
+    """How much of a run's conversation there was at an event of the run; nothing if there was none."""
+    before: int | None = at + 1
+    while page := await store.read(run, before=before, backwards=True):
+        for event in page:
+            body = store.decode(event) if event.kind == "message.said" else None
+            if isinstance(body, b.MessageSaid) and body.conversation == conversation:
+                return body.message + body.count - 1
+        before = page[-1].seq
+    [last] = await store.read(run, after=at - 1, limit=1)
+    try:
+        return await point(store, conversation, Point(at=last.time))
+    except NotFound:
+        return None
 
 
 def _patch(agent: Agent[Any, Any] | None, given: Mapping[str, Any], redaction: Redaction) -> StatePatch | None:

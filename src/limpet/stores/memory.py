@@ -620,6 +620,7 @@ def _matches(row: RunRow, where: RunFilter) -> bool:
         (where.user, row.user),
         (where.parent, row.parent),
         (where.origin, row.origin),
+        (where.conversation, row.conversation),
     )
     return (
         row.type == where.type

@@ -151,6 +151,7 @@ class SqlReads(ABC):
             "user": where.user,
             "parent": where.parent,
             "origin": where.origin,
+            "conversation": where.conversation,
             "created_from": where.created_from,
             "created_before": where.created_before,
             "status": where.status[0] if len(where.status) == 1 else None,

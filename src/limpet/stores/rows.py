@@ -175,6 +175,7 @@ class RunFilter(Part, frozen=True, kw_only=True):
     user: str | None = None
     parent: str | None = None
     origin: str | None = None
+    conversation: str | None = None
     labels: dict[str, str] = {}
     created_from: int | None = None
     created_before: int | None = None

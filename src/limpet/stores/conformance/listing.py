@@ -184,6 +184,40 @@ async def requests_are_found_by_person_run_risk_and_status(world: World) -> None
     assert [each.id for each in await world.store.requests(RequestFilter(risk="write_local"))] == ["q1"]
 
 
+@behaviour()
+async def every_stream_is_listed_once_in_order(world: World) -> None:
+    """Runs, forks and conversations alike, oldest first, in pages that join, though new ones come in between."""
+    await world.create("r2")
+    await world.store.append(Create(run="c1", bodies=(b.ConversationCreated(),), actor="test"))
+    forked = b.RunForked(run="r2", at=1, step=0, effects="ask", agent="a", agent_version="1")
+    await world.store.create("r1", forked, actor="test")
+    assert await world.store.streams(after=10**12) == []
+    found: list[tuple[int, str]] = []
+    while page := await world.store.streams(after=found[-1][0] if found else 0, limit=2):
+        found += page
+        if len(found) < 4:
+            await world.create(f"new{len(found)}")
+    assert [run for _, run in found] == ["r2", "c1", "r1", "new2"]
+    numbers = [number for number, _ in found]
+    assert numbers == sorted(set(numbers)) == [(await world.store.get(run)).number for _, run in found]
+    assert numbers[0] > 0
+    assert await world.store.streams() == found
+    await expect(InvalidValue, world.store.streams(limit=0))
+
+
+@behaviour()
+async def the_number_of_a_pruned_stream_is_not_used_again(world: World) -> None:
+    """Whoever goes on after it misses nothing, even under the same id."""
+    owner = await world.own("r1")
+    await owner.append(b.RunCompleted(output=inline(1)))
+    [(before, _)] = await world.store.streams()
+    assert await world.store.prune({"r1": owner.head})
+    assert await world.store.streams() == []
+    await world.create("r1")
+    [(after, run)] = await world.store.streams(after=before)
+    assert (run, after > before) == ("r1", True)
+
+
 async def _ids(world: World, where: RunFilter) -> list[str]:
     return [row.id for row in (await world.store.runs(where, limit=100)).rows]
 

@@ -587,6 +587,9 @@ AND s.parent = %(parent)b::text
 -- name: runs.origin
 AND s.origin = %(origin)b::text
 
+-- name: runs.conversation
+AND s.conversation = %(conversation)b::text
+
 -- name: runs.label
 AND s.number IN (SELECT l.run FROM {schema}.labels AS l WHERE l.name = %%(label_name_%d)b::text AND l.value = %%(label_value_%d)b::text)
 

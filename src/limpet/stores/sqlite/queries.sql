@@ -405,6 +405,9 @@ AND s.parent = :parent
 -- name: runs.origin
 AND s.origin = :origin
 
+-- name: runs.conversation
+AND s.conversation = :conversation
+
 -- name: runs.label
 AND s.number IN (SELECT l.run FROM limpet_labels AS l WHERE l.name = :label_name_%d AND l.value = :label_value_%d)
 

@@ -5,3 +5,6 @@ CREATE INDEX limpet_streams_origin ON limpet_streams (type, origin) WHERE origin
 
 -- Whoever deletes a stream looks for what belongs to it.
 CREATE INDEX limpet_labels_run ON limpet_labels (run);
+
+-- Whoever says something in a conversation looks for the run that listens there.
+CREATE INDEX limpet_streams_conversation ON limpet_streams (type, conversation) WHERE conversation IS NOT NULL;

@@ -1,0 +1,275 @@
+"""openai: models behind OpenAI's chat completions, and behind whatever server speaks like it.
+
+    model = limpet.adapters.openai.OpenAIModel("gpt-5-mini")
+
+OPENAI_API_KEY and OPENAI_BASE_URL say where and as whom, unless a client is given; a server with an address of its own
+needs no key. The client never tries again by itself: the step does, and it is recorded there. The package is imported
+when the first reply is asked for, so that agents can be defined, listed and looked at without it.
+"""
+
+import importlib
+import os
+from collections.abc import Callable, Iterable, Mapping
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from limpet.engine.verdict import Permanent
+from limpet.errors import ExtraMissing
+from limpet.llm.model import Call, Message, ModelRequest, Reply, ToolSpec, Usage
+from limpet.llm.providers import PerLoop, distinct, format_name, meaning, message_of, whole
+from limpet.secret import Secret
+
+if TYPE_CHECKING:
+    from openai import APIStatusError, AsyncOpenAI
+
+__all__ = ["OpenAIModel"]
+
+NO_KEY = "no-key"
+"""What is sent to a server that needs no key: the client insists on one."""
+OPENAI = ("openai.com", "openai.azure.com")
+"""Whose newer models refuse `max_tokens`; elsewhere often nothing else is known."""
+OPTIONS = ("extra_headers", "extra_query", "timeout")
+"""Settings that are the client's, and no part of what is sent."""
+SPENT = ("insufficient_quota", "billing_hard_limit_reached")
+# What a schema may hold that is followed to the letter: one with more would be refused.
+STRICT = {"type", "title", "description", "properties", "required", "additionalProperties", "items", "enum", "const"}
+STRICT |= {"anyOf", "$defs", "$ref"}
+
+
+class OpenAIModel:
+    """A model behind chat completions; `settings` go with every request, below those of the request itself."""
+
+    def __init__(
+        self, name: str, *, client: "AsyncOpenAI | None" = None, settings: Mapping[str, Any] | None = None
+    ) -> None:
+        if find_spec("openai") is None:
+            raise ExtraMissing(extra="openai")
+        self._model, self._settings = name, dict(settings or {})
+        self._given = None if client is None else client.with_options(max_retries=0)
+        self._key: Secret | None = None
+        self._clients: PerLoop[AsyncOpenAI] = PerLoop(self._new_client)
+
+    @property
+    def name(self) -> str:
+        """Such as `openai:gpt-5-mini`."""
+        return f"openai:{self._model}"
+
+    async def reply(self, request: ModelRequest, /, *, told: Callable[[str], object] | None = None) -> Reply:
+        """What it says; with `told`, it is streamed."""
+        client = self._given or await self._clients.get()
+        openai = importlib.import_module("openai")
+        self._hide(client)
+        try:
+            if told is None:
+                return await self._ask(client, request)
+            return await self._listen(client, request, told)
+        except openai.APIStatusError as error:
+            meant = self._meaning(error)
+            if meant is None:
+                raise
+            raise meant from error
+
+    async def _ask(self, client: "AsyncOpenAI", request: ModelRequest) -> Reply:
+        create: Any = client.chat.completions.with_raw_response.create
+        answer = await create(**self._arguments(client, request))
+        try:
+            sent: Any = msgspec.json.decode(answer.http_response.content)
+            [choice, *_] = sent["choices"]
+            message, finish = choice["message"], choice.get("finish_reason")
+            return self._reply(request, message, finish, sent, raw=sent)
+        except (msgspec.DecodeError, AttributeError, KeyError, TypeError, ValueError) as error:
+            raise ConnectionError(f"{self.name} sent no reply that can be read: {error!r}") from error
+
+    async def _listen(self, client: "AsyncOpenAI", request: ModelRequest, told: Callable[[str], object]) -> Reply:
+        create: Any = client.chat.completions.create
+        options = {"stream": True, "stream_options": {"include_usage": True}}
+        heard = _Heard()
+        async with await create(**self._arguments(client, request, **options)) as stream:
+            async for chunk in stream:
+                piece = heard.take(chunk.to_dict())
+                if piece:
+                    told(piece)
+        if heard.finish is None:
+            raise ConnectionError(f"{self.name} was cut off before its reply was complete")
+        return self._reply(request, heard.message, heard.finish, heard.about)
+
+    def _arguments(self, client: "AsyncOpenAI", request: ModelRequest, **options: Any) -> dict[str, Any]:
+        """What the client is called with: what is meant by us, and beside it whatever settings say."""
+        most = "max_completion_tokens" if str(client.base_url.host).endswith(OPENAI) else "max_tokens"
+        ours = {
+            "model": self._model,
+            "messages": [_message(each) for each in request.messages],
+            **options,
+            **_tools(request),
+            **({} if request.output is None else {"response_format": _response_format(request.output)}),
+            **({} if request.max_tokens is None else {most: request.max_tokens}),
+        }
+        settings = {**self._settings, **request.settings}
+        settings |= settings.pop("extra_body", None) or {}
+        return (
+            ours
+            | {name: settings[name] for name in OPTIONS if name in settings}
+            | {"extra_body": {name: each for name, each in settings.items() if name not in (*ours, *OPTIONS, "stream")}}
+        )
+
+    def _reply(
+        self, request: ModelRequest, message: dict[str, Any], finish: str | None, about: dict[str, Any], raw: Any = None
+    ) -> Reply:
+        calls = distinct(_calls(message.get("tool_calls") or ()), request.messages)
+        refusal = message.get("refusal") or ""
+        return Reply(
+            text=_text(message.get("content")) or refusal,
+            calls=calls,
+            usage=_usage(about.get("usage") or {}),
+            finish=_finish("content_filter" if refusal else finish, calls),
+            model=about.get("model") or self._model,
+            raw=raw,
+        )
+
+    def _meaning(self, error: "APIStatusError") -> Exception | None:
+        says = message_of(error.body) or error.message
+        headers = error.response.headers
+        return meaning(self.name, error.status_code, says, headers, spent=error.code in SPENT)
+
+    def _new_client(self) -> "AsyncOpenAI":
+        openai = importlib.import_module("openai")
+        has_address = bool(os.environ.get("OPENAI_BASE_URL"))
+        key = os.environ.get("OPENAI_API_KEY") or (NO_KEY if has_address else None)
+        try:
+            client: AsyncOpenAI = openai.AsyncOpenAI(api_key=key, max_retries=0)
+        except openai.OpenAIError as error:
+            raise Permanent(f"{self.name} needs OPENAI_API_KEY, or OPENAI_BASE_URL for another server") from error
+        _ = client.chat.completions  # imports most of the package
+        return client
+
+    def _hide(self, client: "AsyncOpenAI") -> None:
+        """The key is said nowhere, whatever a server says about it."""
+        key = client.api_key
+        if key and key != NO_KEY and (self._key is None or self._key.reveal() != key):
+            self._key = Secret(key)
+
+
+class _Heard:
+    """What came of a stream so far."""
+
+    def __init__(self) -> None:
+        self.finish: str | None = None
+        self.about: dict[str, Any] = {}
+        self._text: list[str] = []
+        self._refusal: list[str] = []
+        self._calls: list[dict[str, Any]] = []
+
+    def take(self, chunk: dict[str, Any]) -> str:
+        """Take in the next one; returns what it adds to the text."""
+        self.about |= {name: chunk[name] for name in ("model", "usage") if chunk.get(name)}
+        if not chunk.get("choices"):
+            return ""
+        choice = chunk["choices"][0]
+        self.finish = choice.get("finish_reason") or self.finish
+        delta = choice.get("delta") or {}
+        for each in delta.get("tool_calls") or ():
+            self._take_call(each)
+        text, refusal = _text(delta.get("content")), delta.get("refusal") or ""
+        self._text.append(text)
+        self._refusal.append(refusal)
+        return text + refusal
+
+    @property
+    def message(self) -> dict[str, Any]:
+        """All of it, as if it had come at once."""
+        calls = [
+            {"id": each["id"], "function": {**each, "arguments": whole(each["arguments"])}} for each in self._calls
+        ]
+        return {"content": whole("".join(self._text)), "refusal": whole("".join(self._refusal)), "tool_calls": calls}
+
+    def _take_call(self, delta: dict[str, Any]) -> None:
+        """A piece of a call goes by its index; a server that counts wrongly is understood by its ids."""
+        index, id, function = delta.get("index"), delta.get("id") or "", delta.get("function") or {}
+        begun = [each for each in self._calls if index is None or each["index"] == index]
+        if not begun or (id and begun[-1]["id"] not in ("", id)):
+            begun = [{"index": index, "id": "", "name": "", "arguments": ""}]
+            self._calls += begun
+        call, name = begun[-1], function.get("name") or ""
+        call["id"] = call["id"] or id
+        call["name"] += "" if name == call["name"] else name  # some say it with every piece
+        call["arguments"] += function.get("arguments") or ""
+
+
+def _message(message: Message) -> dict[str, Any]:
+    if message.role == "tool":
+        return {"role": "tool", "tool_call_id": message.call, "content": message.text}
+    if not message.calls:
+        return {"role": message.role, "content": message.text}
+    calls = [
+        {"id": each.id, "type": "function", "function": {"name": each.name, "arguments": each.args or "{}"}}
+        for each in message.calls
+    ]
+    return {"role": message.role, "content": message.text or None, "tool_calls": calls}
+
+
+def _tools(request: ModelRequest) -> dict[str, Any]:
+    if not request.tools:
+        return {}
+    tools = {"tools": [_tool(each) for each in request.tools]}
+    return tools | ({"tool_choice": "required"} if request.must_call else {})
+
+
+def _tool(tool: ToolSpec) -> dict[str, Any]:
+    about = {"name": tool.name, "description": tool.description, "parameters": tool.schema}
+    return {"type": "function", "function": about}
+
+
+def _response_format(schema: dict[str, Any]) -> dict[str, Any]:
+    strict = schema.get("type") == "object" and _is_strict(schema)
+    about = {"name": format_name(schema), "schema": schema} | ({"strict": True} if strict else {})
+    return {"type": "json_schema", "json_schema": about}
+
+
+def _is_strict(schema: Any) -> bool:
+    """Whether a schema is one that the provider follows to the letter: closed objects, all members required."""
+    if not isinstance(schema, dict) or not schema.keys() <= STRICT or ("$ref" in schema and len(schema) > 1):
+        return False
+    members = schema.get("properties", {})
+    if schema.get("type") == "object" and (
+        schema.get("additionalProperties") is not False or set(schema.get("required", ())) != set(members)
+    ):
+        return False
+    inner = [*members.values(), *schema.get("$defs", {}).values(), *schema.get("anyOf", ())]
+    return all(_is_strict(each) for each in [*inner, *([schema["items"]] if "items" in schema else [])])
+
+
+def _text(content: Any) -> str:
+    """The text of a message; some servers send it in parts."""
+    if isinstance(content, list):
+        return "".join(_text(part.get("text")) for part in content if isinstance(part, dict))
+    return content if isinstance(content, str) else ""
+
+
+def _calls(calls: Iterable[Any]) -> Iterable[Call]:
+    for each in calls:
+        function = each.get("function")
+        if function:
+            args = function.get("arguments") or ""
+            text = args if isinstance(args, str) else msgspec.json.encode(args).decode()
+            yield Call(id=each.get("id") or "", name=function.get("name") or "", args=text)
+
+
+def _finish(finish: str | None, calls: tuple[Call, ...]) -> Literal["stop", "calls", "length", "refused"]:
+    """Why it ended; calls count more than what a server says of them, but they may have been cut off."""
+    if finish == "length":
+        return "length"
+    if finish == "content_filter":
+        return "refused"
+    return "calls" if calls else "stop"
+
+
+def _usage(usage: dict[str, Any]) -> Usage:
+    details = usage.get("prompt_tokens_details") or {}
+    return Usage(
+        input_tokens=usage.get("prompt_tokens") or 0,
+        output_tokens=usage.get("completion_tokens") or 0,
+        cached_tokens=details.get("cached_tokens") or 0,
+        cost=float(usage.get("cost") or 0),
+    )

@@ -1,0 +1,229 @@
+"""pydantic-ai: every model that it knows, behind our protocol. Its agents and their loop are not used.
+
+    model = limpet.adapters.pydantic_ai.PydanticAIModel("anthropic:claude-sonnet-4-5")
+
+The package is imported when the first reply is asked for. What a model thought to itself is not part of a reply, and so
+is not sent back to it.
+"""
+
+import asyncio
+import importlib
+from collections.abc import Callable, Iterable, Mapping
+from importlib.util import find_spec
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Literal
+
+from limpet.engine.verdict import Permanent, RetryAfter
+from limpet.errors import ExtraMissing
+from limpet.llm.model import Call, Message, ModelRequest, Reply, Usage
+from limpet.llm.providers import PerLoop, distinct, format_name, meaning, message_of, whole
+from limpet.redaction import say
+from limpet.secret import Secret
+
+if TYPE_CHECKING:
+    from pydantic_ai.messages import ModelMessage, ModelResponse
+    from pydantic_ai.models import Model as TheirModel
+    from pydantic_ai.models import ModelRequestParameters
+
+__all__ = ["PydanticAIModel"]
+
+MADE_UP = "pyd_ai_"
+"""How an id begins that pydantic-ai drew, because the model gave none."""
+
+
+class PydanticAIModel:
+    """A model of pydantic-ai, or the name of one; `settings` go with every request, below those of the request."""
+
+    def __init__(self, model: "str | TheirModel", *, settings: Mapping[str, Any] | None = None) -> None:
+        if find_spec("pydantic_ai") is None:
+            raise ExtraMissing(extra="openai")
+        self._model, self._settings = model, dict(settings or {})
+        self._key: Secret | None = None
+        self._models: PerLoop[TheirModel] = PerLoop(self._new_model)
+
+    @property
+    def name(self) -> str:
+        """Such as `anthropic:claude-sonnet-4-5`."""
+        return self._model if isinstance(self._model, str) else self._model.model_id
+
+    async def reply(self, request: ModelRequest, /, *, told: Callable[[str], object] | None = None) -> Reply:
+        """What it says; with `told`, it is streamed."""
+        errors = await asyncio.to_thread(importlib.import_module, "pydantic_ai.exceptions")
+        try:
+            response = await self._response(await self._models.get(), request, told)
+        except errors.UserError as error:
+            raise Permanent(say(f"{self.name} cannot be asked: {error}")) from error
+        except errors.ModelAPIError as error:
+            meant = self._meaning(error, errors)
+            if meant is None:
+                raise
+            raise meant from error
+        return self._reply(request, response, is_streamed=told is not None)
+
+    async def _response(
+        self, model: "TheirModel", request: ModelRequest, told: Callable[[str], object] | None
+    ) -> "ModelResponse":
+        direct = importlib.import_module("pydantic_ai.direct")
+        parameters = _parameters(model, request)
+        asked: dict[str, Any] = {
+            "messages": model.prepare_messages(_messages(request.messages), parameters),
+            "model_settings": self._all_settings(model, request),
+            "model_request_parameters": parameters,
+        }
+        if told is None:
+            answer: ModelResponse = await direct.model_request(model, **asked)
+            return answer
+        async with direct.model_request_stream(model, **asked) as stream:
+            async for event in stream:
+                piece = _piece(event)
+                if piece:
+                    told(piece)
+        heard: ModelResponse = stream.get()
+        self._check_whole(heard)
+        return heard
+
+    def _all_settings(self, model: "TheirModel", request: ModelRequest) -> dict[str, Any]:
+        settings = {"max_retries": 0, **self._settings, **request.settings}  # the step tries again
+        if "max_retries" in model.unsupported_settings:
+            del settings["max_retries"]
+        if request.max_tokens is not None:
+            settings["max_tokens"] = request.max_tokens
+        if request.must_call and request.tools:
+            settings["tool_choice"] = "required"
+        return settings
+
+    def _check_whole(self, response: "ModelResponse") -> None:
+        """A stream that just ends looks like one that is complete; but then neither reason nor usage came."""
+        silent = response.usage.unmeasured_requests and not (response.provider_details or {}).get("finish_reason")
+        refused = response.finish_reason == "content_filter"
+        if response.state != "complete" or (silent and not refused):
+            raise ConnectionError(f"{self.name} was cut off before its reply was complete")
+
+    def _reply(self, request: ModelRequest, response: "ModelResponse", *, is_streamed: bool) -> Reply:
+        calls = distinct((_call(each) for each in response.tool_calls), request.messages)
+        text = "".join(part.content for part in response.parts if part.part_kind == "text")
+        if response.finish_reason == "error" and not text and not calls:
+            raise ConnectionError(f"{self.name} ended with an error instead of a reply")
+        refusal = (response.provider_details or {}).get("refusal")
+        return Reply(
+            text=whole(text) or str(refusal or ""),
+            calls=calls,
+            usage=_usage(response),
+            finish=_finish(response.finish_reason, calls),
+            model=response.model_name or self.name,
+            raw=None if is_streamed else _plain(response),
+        )
+
+    def _meaning(self, error: Any, errors: Any) -> Exception | None:
+        """A refusal by its status; where a provider has none, by the kind that pydantic-ai found."""
+        says, spent = message_of(error.body) or str(error), isinstance(error, errors.ModelQuotaExceededError)
+        if isinstance(error, errors.ModelHTTPError):
+            return meaning(self.name, error.status_code, says, error.headers or {}, spent=spent)
+        if spent or isinstance(error, errors.ModelRequestRejectedError):
+            return Permanent(say(f"{self.name} refused: {says}"))
+        if isinstance(error, errors.ModelRateLimitError) and error.retry_after is not None:
+            return RetryAfter(error.retry_after, say(f"{self.name} refused: {says}"))
+        return None
+
+    def _new_model(self) -> "TheirModel":
+        """The model with its connections."""
+        importlib.import_module("pydantic_ai.direct")
+        models = importlib.import_module("pydantic_ai.models")
+        try:
+            model: TheirModel = models.infer_model(self._model)
+        except ImportError as error:  # the package of a provider: pydantic-ai says which
+            raise Permanent(f"{self.name} cannot be asked: {error}") from error
+        key = getattr(getattr(model.provider, "client", None), "api_key", None)
+        self._key = Secret(key) if isinstance(key, str) and key else None  # it is said nowhere
+        return model
+
+
+def _parameters(model: "TheirModel", request: ModelRequest) -> "ModelRequestParameters":
+    from_models = importlib.import_module("pydantic_ai.models")
+    definition = importlib.import_module("pydantic_ai.tools").ToolDefinition
+    tools = [
+        definition(name=each.name, description=each.description, parameters_json_schema=each.schema)
+        for each in request.tools
+    ]
+    output = {} if request.output is None else _output(model, request.output, bool(tools))
+    found: ModelRequestParameters = from_models.ModelRequestParameters(function_tools=tools, **output)
+    return found
+
+
+def _output(model: "TheirModel", schema: dict[str, Any], has_tools: bool) -> dict[str, Any]:
+    """As the provider's own feature, where it has one that goes with tools; else the schema is told in the prompt."""
+    profile: Mapping[str, Any] = model.profile
+    native = profile.get("supports_json_schema_output", False)
+    if has_tools and model.system.startswith("google"):
+        native = native and profile.get("google_supports_tool_combination", False)
+    wanted = importlib.import_module("pydantic_ai.output").OutputObjectDefinition(
+        json_schema=schema, name=format_name(schema), description=schema.get("description")
+    )
+    return {"output_mode": "native" if native else "prompted", "output_object": wanted}
+
+
+def _messages(messages: Iterable[Message]) -> "list[ModelMessage]":
+    """Theirs are requests and responses: what comes between two replies is one request."""
+    kinds = importlib.import_module("pydantic_ai.messages")
+    found: list[ModelMessage] = []
+    for is_reply, group in groupby(messages, lambda each: each.role == "assistant"):
+        if is_reply:
+            found += [kinds.ModelResponse(parts=_said(kinds, each)) for each in group]
+        else:
+            found.append(kinds.ModelRequest(parts=[_part(kinds, each) for each in group]))
+    return found
+
+
+def _said(kinds: Any, message: Message) -> list[Any]:
+    text = [kinds.TextPart(message.text)] if message.text or not message.calls else []
+    return [*text, *(kinds.ToolCallPart(each.name, each.args, tool_call_id=each.id) for each in message.calls)]
+
+
+def _part(kinds: Any, message: Message) -> Any:
+    if message.role == "system":
+        return kinds.SystemPromptPart(message.text)
+    if message.role == "user":
+        return kinds.UserPromptPart(message.text)
+    return kinds.ToolReturnPart(message.tool, message.text, tool_call_id=message.call)
+
+
+def _piece(event: Any) -> str:
+    """The text that an event of a stream adds."""
+    if event.event_kind == "part_start" and event.part.part_kind == "text":
+        return str(event.part.content)
+    if event.event_kind == "part_delta" and event.delta.part_delta_kind == "text":
+        return str(event.delta.content_delta)
+    return ""
+
+
+def _call(part: Any) -> Call:
+    id = "" if part.tool_call_id.startswith(MADE_UP) else part.tool_call_id
+    args = part.args if isinstance(part.args, str) else part.args_as_json_str()
+    return Call(id=id, name=part.tool_name, args=whole(args))
+
+
+def _finish(finish: str | None, calls: tuple[Call, ...]) -> Literal["stop", "calls", "length", "refused"]:
+    if finish == "length":
+        return "length"
+    if finish == "content_filter":
+        return "refused"
+    return "calls" if calls else "stop"
+
+
+def _usage(response: "ModelResponse") -> Usage:
+    """Theirs, with a cost only where the provider or its gateway said one."""
+    usage = response.usage
+    cost = (response.provider_details or {}).get("cost") if usage.cost is None else usage.cost
+    return Usage(
+        input_tokens=usage.input_tokens,
+        output_tokens=usage.output_tokens,
+        cached_tokens=usage.cache_read_tokens,
+        cost=float(cost or 0),
+    )
+
+
+def _plain(response: "ModelResponse") -> Any:
+    """The response as pydantic-ai would store it: what the provider sent itself is not to be had."""
+    adapter = importlib.import_module("pydantic_ai.messages").ModelMessagesTypeAdapter
+    [plain] = adapter.dump_python([response], mode="json")
+    return plain

@@ -1,0 +1,126 @@
+"""The outside world as a run knows it: sources that are read, how long that holds, and what must not go by old news.
+
+A read is a step like any other. Within its time to live it is not made again: the run is given what it knows. What it
+knows is a fact, as of the step that read it.
+"""
+
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
+
+from msgspec import Raw
+
+from limpet.clock import Duration, microseconds
+from limpet.engine.execution import Execution
+from limpet.engine.history import Record
+from limpet.engine.memory import Read
+from limpet.engine.step import Step
+from limpet.engine.steps import Steps
+from limpet.engine.tools import Tool
+from limpet.engine.traits import Traits
+from limpet.errors import DefinitionError
+from limpet.events import Fact, Payload, StatePatch, canonical, digest
+from limpet.events import bodies as b
+from limpet.policy.retry import Retry
+
+__all__ = ["External", "Reads", "external"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+# A source that does not answer is asked again a few times.
+PATIENCE = Retry(3)
+
+
+class External(Generic[P, T]):
+    """A source outside, and how long what it says holds."""
+
+    def __init__(self, fn: Callable[..., Any], name: str, ttl: int) -> None:
+        self.name, self.ttl = name, ttl
+        self.tool: Tool[..., Any, Any] = Tool(fn, name, Traits(effect="none", retry=PATIENCE))
+        self.tool.step_name, self.tool.kind = f"read:{name}", "read"
+
+    def __repr__(self) -> str:
+        return f"<external {self.name}>"
+
+
+class _Define(Protocol):
+    """What makes a function a source."""
+
+    @overload
+    def __call__(self, fn: Callable[P, Awaitable[T]], /) -> External[P, T]: ...
+
+    @overload
+    def __call__(self, fn: Callable[P, T], /) -> External[P, T]: ...
+
+
+def external(*, ttl: Duration, name: str | None = None) -> _Define:
+    """Declare a source outside: what `run.read` gives of it holds for a time."""
+    lives = microseconds(ttl)
+    if lives <= 0:
+        raise DefinitionError(what=name or "A source", reason="what it says must hold for some time: ttl='5m', say")
+
+    def define(fn: Callable[..., Any], /) -> Any:
+        return External(fn, name or fn.__name__, lives)
+
+    return define
+
+
+class Reads:
+    """What one execution reads outside."""
+
+    def __init__(self, execution: Execution, steps: Steps) -> None:
+        self._x, self._steps = execution, steps
+
+    def find(
+        self, source: External[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Coroutine[Any, Any, Any]:
+        """The read that the code asks for now: what is known, if that still holds, else a step."""
+        x, tool = self._x, source.tool
+        bound = tool.bind(args, kwargs, x.kit.store.redaction)
+        name, key = x.take(tool.step_name), digest(bound)
+        before = x.history.records.get(name)
+        known = x.memory.reads.get((source.name, key))
+        if before is None and known is not None and known.stale_at > x.kit.now():
+            return self._known(source, name, known.output, None)
+        if before is not None and isinstance(before.opened, b.ValueRecorded):
+            return self._known(source, name, before.opened.value, x.find(name, b.ValueRecorded))
+        step, record = self._steps.find(tool, args, kwargs, name)
+        return self._read(source, key, step, record)
+
+    async def _known(self, source: External[..., Any], name: str, output: Payload, record: Record | None) -> Any:
+        """What was read before, the same in every execution."""
+        x = self._x
+        await x.admit()
+        if record is not None:
+            assert record.end is not None
+            await x.enter(record.end)
+        else:
+            await x.finish(x.settle(b.ValueRecorded(name=name, value=output)))
+        return source.tool.load_result(await x.unpack(output), output.versions)
+
+    async def _read(self, source: External[..., Any], key: str, step: Step, record: Record | None) -> Any:
+        x, name = self._x, f"{step.name}/fact#1"
+        found = await self._steps.run(step, record)
+        noted = x.find(name, b.StatePatched)
+        if noted is not None:
+            assert isinstance(noted.opened, b.StatePatched)
+            assert noted.end is not None
+            patch = noted.opened.patch
+            await x.enter(noted.end)
+        else:
+            plain = x.kit.store.redaction.value(source.tool.plain_result(found))
+            fact_key = _fact_key(source.name, step.args)
+            fact = Fact(key=fact_key, value=Raw(canonical(plain)), source=source.name, step=step.number)
+            patch, until = StatePatch(facts=(fact,)), x.kit.now() + source.ttl
+            x.journal.add(b.ExternalRead(source=source.name, key=key, number=step.number, stale_at=until))
+            ticket = x.settle(b.StatePatched(name=name, patch=patch, number=step.number))
+            output, _ = step.pack(x.kit.store, plain)
+            x.memory.note_read(source.name, key, Read(output, until))
+            await x.finish(ticket, "patch_returns")
+        x.learn(lambda working: working.apply(patch))
+        return found
+
+
+def _fact_key(source: str, args: Mapping[str, Any]) -> str:
+    """What a read is called among the facts."""
+    said = ", ".join(f"{name}={canonical(value).decode()}" for name, value in args.items())
+    return f"{source}({said})"[:200] if said else source

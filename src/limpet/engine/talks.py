@@ -1,0 +1,136 @@
+"""The conversation of a run: what it says there, and what was said, the same whenever it is asked for."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from limpet.engine.execution import Execution
+from limpet.engine.history import Record
+from limpet.errors import InvalidValue
+from limpet.events import bodies as b
+from limpet.events import digest, inline
+from limpet.ids import LONGEST_ID
+from limpet.journal import Entry, Saying, Summary, Talk, latest
+from limpet.stores import Leg
+from limpet.stores.blobs import Blob
+
+__all__ = ["USER", "Message", "Role", "Talks", "talk_of", "text_of"]
+
+Role = Literal["user", "assistant", "system"]
+# The signal that a run hears of what people say.
+USER = "user"
+ROLES = ("user", "assistant", "system", "tool")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Message:
+    """A message of a conversation; a summary is one of the system."""
+
+    role: str
+    text: str
+    seq: int = 0
+    """Its place in the conversation."""
+    is_summary: bool = False
+    """It stands for what came before."""
+
+
+def talk_of(run: str) -> str:
+    """The conversation of a run that was started in none."""
+    name = f"{run}.chat"
+    return name if len(name) <= LONGEST_ID else f"{run[: LONGEST_ID - 22]}.{digest(run)[:16]}.chat"
+
+
+def text_of(content: Any) -> str:
+    """What a message says: its content is text, or what a model said and wanted called."""
+    return str(content.get("text", "")) if isinstance(content, Mapping) else str(content)
+
+
+class Talks:
+    """What one execution says and reads in its conversation."""
+
+    def __init__(self, execution: Execution) -> None:
+        self._x = x = execution
+        assert x.memory.created is not None
+        created = x.memory.created
+        self.id = created.conversation or talk_of(x.run)
+        first = b.ConversationCreated(session=created.session, user=created.user)
+        self._talk = Talk(x.kit.store, self.id, x.kit.now, x.kit.worker, first)
+
+    def message(self, role: Role | Literal["tool"], content: Any, **more: Any) -> tuple[b.MessageAdded, list[Blob]]:
+        """A message to be said, and the blobs that come with it."""
+        packed, blobs = self._x.kit.store.pack(content)
+        added = b.MessageAdded(message=self._x.kit.ids.new(), role=role, content=packed, run=self._x.run, **more)
+        return added, list(blobs)
+
+    async def say(self, name: str, record: Record | None, text: str, role: Role) -> None:
+        """Put a message into the conversation, once."""
+        if role not in ROLES:
+            raise InvalidValue(path="role", reason=f"{role!r} is none of {', '.join(ROLES)}")
+        if record is None:
+            added, blobs = self.message(role, text)
+            await self.put(name, None, [added], blobs)
+        else:
+            await self.put(name, record, (), ())
+
+    async def put(
+        self, name: str, record: Record | None, messages: Sequence[b.MessageAdded], blobs: Sequence[Blob]
+    ) -> int:
+        """Put messages into the conversation, in one append with the note of it; where the first one stands."""
+        x = self._x
+        await x.admit()
+        if record is not None:
+            assert isinstance(record.opened, b.MessageSaid)
+            assert record.end is not None
+            await x.enter(record.end)
+            return record.opened.message
+        await x.check_new(name)
+
+        def said(seq: int) -> b.MessageSaid:
+            return b.MessageSaid(name=name, conversation=self.id, message=seq, count=len(messages))
+
+        saying = Saying(self._talk, tuple(messages), said, tuple(blobs))
+        with x.work():
+            await x.insist(lambda: x.journal.say(saying))
+        await x.finish(x.turnstile.issue())
+        assert isinstance(saying.note, b.MessageSaid)
+        return saying.note.message
+
+    async def keep(self, signals: Sequence[b.SignalReceived]) -> Leg:
+        """What people said to a run that ends without having taken it: it stays, for the next one."""
+        await self._x.patiently(self._talk.look)
+        new = self._x.kit.ids.new
+        return self._talk.leg([b.MessageAdded(message=new(), role="user", content=each.value) for each in signals])
+
+    async def head(self, name: str, record: Record | None) -> int:
+        """Where the conversation ends, the same in every execution."""
+        x = self._x
+        await x.admit()
+        if record is not None:
+            assert isinstance(record.opened, b.ValueRecorded)
+            assert record.end is not None
+            await x.enter(record.end)
+            seq: int = record.opened.value.value()
+            return seq
+        seq = await x.patiently(self._end)
+        await x.finish(x.settle(b.ValueRecorded(name=name, value=inline(seq))))
+        return seq
+
+    async def _end(self) -> int:
+        found = await self._x.kit.store.places([self.id])
+        return found[self.id].seq if self.id in found else 0
+
+    async def messages(self, name: str, record: Record | None, last: int | None) -> list[Message]:
+        """The newest messages in order, a summary first where one stands for what came before."""
+        seq = await self.head(name, record)
+        if not seq:
+            return []
+        found = await self._x.patiently(lambda: latest(self._x.kit.store, self.id, last=last, upto=seq))
+        return [await self._shown(each) for each in found]
+
+    async def _shown(self, each: Entry | Summary) -> Message:
+        if isinstance(each, Summary):
+            assert each.compacted.summary is not None
+            text = text_of(await self._x.unpack(each.compacted.summary))
+            return Message(role="system", text=text, seq=each.seq, is_summary=True)
+        text = text_of(await self._x.unpack(each.message.content))
+        return Message(role=each.message.role, text=text, seq=each.seq)

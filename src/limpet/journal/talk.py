@@ -1,0 +1,197 @@
+"""A conversation as its writers and readers see it: appended to by compare-and-set, read from its end.
+
+Messages are never rewritten. A summary stands for a range of them where one was made and not taken back; the messages
+themselves stay.
+"""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from limpet.errors import NotFound
+from limpet.events import AnyBody, Event, Head, Sealed, seal_all
+from limpet.events import bodies as b
+from limpet.stores import Appended, Create, Extend, Leg, Missed, RunRow, Store, Taken
+from limpet.stores.blobs import Blob
+
+__all__ = ["Entry", "Saying", "Summary", "Talk", "entries", "latest"]
+
+PAGE = 100
+
+
+class Talk:
+    """A conversation that somebody writes to; what it does not know yet it finds out when it is refused."""
+
+    def __init__(self, store: Store, id: str, now: Callable[[], int], actor: str, first: b.ConversationCreated) -> None:
+        self.id = id
+        self._store, self._now, self._actor, self._first = store, now, actor, first
+        self.head: Head | None = None
+        """Where it ends, as far as is known; nothing before it is there."""
+        self._is_known = False
+
+    async def look(self) -> None:
+        """Find out where it ends, once."""
+        if not self._is_known:
+            try:
+                self.head = (await self._store.get(self.id)).head
+            except NotFound:
+                self.head = None
+            self._is_known = True
+
+    @property
+    def next(self) -> int:
+        """The sequence of the next message."""
+        return self.head.seq + 1 if self.head is not None else 2
+
+    def leg(self, bodies: Sequence[AnyBody]) -> Leg:
+        """What appends these."""
+        if self.head is None:
+            return Create(run=self.id, bodies=(self._first, *bodies), actor=self._actor)
+        now, codec = self._now(), self._store.codec
+        events = seal_all(self.head, self.id, bodies, time=now, fence=0, actor=self._actor, codec=codec)
+        return Extend(run=self.id, after=self.head, fence=None, events=events)
+
+    def hear(self, row_or_events: RunRow | Sequence[Sealed]) -> None:
+        """Others wrote first, or made it."""
+        self.head = row_or_events.head if isinstance(row_or_events, RunRow) else row_or_events[-1].event.head
+
+    def landed(self, leg: Leg) -> None:
+        """It was written."""
+        if isinstance(leg, Extend):
+            self.head = leg.events[-1].event.head
+        else:
+            self._is_known = False
+
+    async def append(self, *bodies: AnyBody, blobs: Sequence[Blob] = ()) -> int:
+        """Put something at its end, whoever writes meanwhile; the sequence of the first of it."""
+        await self.look()
+        while True:
+            leg, seq = self.leg(bodies), self.next
+            done = await self._store.append(leg, blobs=blobs)
+            match done:
+                case Appended():
+                    self.landed(leg)
+                    return seq
+                case Taken():
+                    self.hear(done.row)
+                case Missed():
+                    self.hear(done.events)
+
+
+@dataclass
+class Saying:
+    """Messages of a run on their way into a conversation: the same leg is sent again until others wrote first."""
+
+    talk: Talk
+    bodies: tuple[AnyBody, ...]
+    said: Callable[[int], AnyBody]
+    """What the run's own log says, by the sequence of the first message."""
+    blobs: tuple[Blob, ...] = ()
+    leg: Leg | None = None
+    note: AnyBody | None = None
+
+    def prepare(self) -> tuple[AnyBody, Leg]:
+        """What goes into the two logs."""
+        if self.leg is None or self.note is None:
+            self.leg, self.note = self.talk.leg(self.bodies), self.said(self.talk.next)
+        return self.note, self.leg
+
+    def again(self, news: RunRow | Sequence[Sealed]) -> None:
+        """Others wrote first."""
+        self.talk.hear(news)
+        self.leg = self.note = None
+
+
+class Entry(NamedTuple):
+    """A message, and where it stands."""
+
+    seq: int
+    time: int
+    message: b.MessageAdded
+
+
+class Summary(NamedTuple):
+    """What stands for a range of messages."""
+
+    seq: int
+    time: int
+    compacted: b.ConversationCompacted
+
+
+async def entries(
+    store: Store, conversation: str, *, upto: int | None = None, whole: bool = False
+) -> AsyncIterator[Entry | Summary]:
+    """What a conversation says, the newest first: messages, and summaries in the place of those they stand for.
+
+    `whole` gives the messages themselves, and no summaries. Only as much is read as is asked for: what a summary stands
+    for is passed over, but for messages that are pinned.
+    """
+    before = None if upto is None else upto + 1
+    found = _Found()
+    while page := await store.read(conversation, before=before, limit=PAGE, backwards=True):
+        for event in page:
+            before = event.seq
+            summary = None if whole else found.summary_of(event.seq)
+            if summary is not None:
+                yield summary
+                for seq in reversed(summary.compacted.pinned):
+                    yield await _entry(store, conversation, seq)
+                before = summary.compacted.first
+                if summary.compacted.previous is not None:
+                    found.learn(*await _at(store, conversation, summary.compacted.previous))
+                break
+            body = store.decode(event)
+            found.learn(event, body)
+            if isinstance(body, b.MessageAdded):
+                yield Entry(event.seq, event.time, body)
+
+
+class _Found:
+    """The summaries that were come to on the way back, and those that were taken back since."""
+
+    def __init__(self) -> None:
+        self._standing: list[Summary] = []
+        self._gone: set[tuple[int, int]] = set()
+
+    def learn(self, event: Event, body: AnyBody) -> None:
+        if not isinstance(body, b.ConversationCompacted):
+            return
+        span = (body.first, body.last)
+        if body.summary is None:
+            self._gone.add(span)
+        elif span not in self._gone and not any(_within(body, each.compacted) for each in self._standing):
+            self._standing.append(Summary(event.seq, event.time, body))
+
+    def summary_of(self, seq: int) -> Summary | None:
+        """What stands for an event."""
+        return next((each for each in self._standing if each.compacted.first <= seq <= each.compacted.last), None)
+
+
+async def _at(store: Store, conversation: str, seq: int) -> tuple[Event, AnyBody]:
+    [event] = await store.read(conversation, after=seq - 1, limit=1)
+    return event, store.decode(event)
+
+
+async def _entry(store: Store, conversation: str, seq: int) -> Entry:
+    event, body = await _at(store, conversation, seq)
+    assert isinstance(body, b.MessageAdded)
+    return Entry(event.seq, event.time, body)
+
+
+def _within(one: b.ConversationCompacted, other: b.ConversationCompacted) -> bool:
+    return other.first <= one.first and one.last <= other.last
+
+
+async def latest(
+    store: Store, conversation: str, *, last: int | None, upto: int | None = None, whole: bool = False
+) -> list[Entry | Summary]:
+    """The newest messages of a conversation, in order, with the summary of what came before them."""
+    found: list[Entry | Summary] = []
+    try:
+        async for each in entries(store, conversation, upto=upto, whole=whole):
+            found.append(each)
+            if last is not None and len(found) >= last:
+                break
+    except NotFound:
+        return []
+    return found[::-1]

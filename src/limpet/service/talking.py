@@ -1,0 +1,139 @@
+"""Conversations from outside: saying something in one, reading one, and which there are."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from limpet.engine.talks import USER, Message, text_of
+from limpet.errors import NotFound, WrongState
+from limpet.events import bodies as b
+from limpet.events import inline
+from limpet.journal import Entry, Talk, latest
+from limpet.service.settings import Settings
+from limpet.stores import Leg, RunFilter, RunRow
+
+__all__ = ["INTERRUPT", "ConversationInfo", "Conversations", "SessionInfo"]
+
+LIVE = ("pending", "running", "waiting")
+# The signal that tells a run to stop what it is at.
+INTERRUPT = "limpet.interrupt"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConversationInfo:
+    """A conversation as lists show it."""
+
+    id: str
+    session: str | None
+    user: str | None
+    messages: int
+    """How many, about: what was compacted or forked counts too."""
+    updated: int
+    fork_of: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionInfo:
+    """A session as lists show it."""
+
+    id: str
+    runs: int
+    conversations: int
+    updated: int
+
+
+class Conversations:
+    """All conversations of a store."""
+
+    def __init__(self, settings: Settings, tell: Callable[..., Awaitable[None]], now: Callable[[], int]) -> None:
+        self._settings, self._store, self._tell, self._now = settings, settings.store, tell, now
+
+    def talk(self, id: str, actor: str, *, session: str | None = None, user: str | None = None) -> Talk:
+        """A conversation that is written to from here."""
+        first = b.ConversationCreated(session=session, user=user)
+        return Talk(self._store, id, self._now, actor, first)
+
+    async def say(self, conversation: str, text: str, *, actor: str, interrupt: bool) -> None:
+        """Give a message to the run that goes on in a conversation; without one, keep it there for the next."""
+        run = await self._listener(conversation)
+        if run is not None:
+            packed, blobs = self._store.pack(text)
+            new = self._settings.ids.new
+            bodies = [b.SignalReceived(command=new(), signal=USER, value=packed)]
+            if interrupt:
+                bodies.append(b.SignalReceived(command=new(), signal=INTERRUPT, value=inline(None)))
+            try:
+                await self._tell(run, *bodies, blobs=blobs)
+            except (WrongState, NotFound):
+                pass  # it has ended meanwhile
+            else:
+                return
+        packed, blobs = self._store.pack(text)
+        added = b.MessageAdded(message=self._settings.ids.new(), role="user", content=packed)
+        await self.talk(conversation, actor).append(added, blobs=blobs)
+
+    async def _listener(self, conversation: str) -> str | None:
+        """The newest run in a conversation that has not ended."""
+        page = await self._store.runs(RunFilter(conversation=conversation, status=LIVE), limit=1)
+        if page.rows:
+            return page.rows[0].id
+        own = conversation.removesuffix(".chat")
+        try:
+            row = await self._store.get(own) if own != conversation else None
+        except NotFound:
+            return None
+        return row.id if row is not None and row.type == "run" and row.status in LIVE else None
+
+    async def first(self, conversation: str, text: str, run: str, actor: str, **owner: Any) -> tuple[Leg, Any]:
+        """What adds the text that a run is started with to its conversation, and the blobs that come with it."""
+        talk = self.talk(conversation, actor, **owner)
+        await talk.look()
+        packed, blobs = self._store.pack(text)
+        added = b.MessageAdded(message=self._settings.ids.new(), role="user", content=packed, run=run)
+        return talk.leg((added,)), blobs
+
+    async def messages(self, conversation: str, *, last: int | None, whole: bool) -> list[Message]:
+        """The newest messages of a conversation, in order."""
+        await self._store.get(conversation)
+        found = await latest(self._store, conversation, last=last, whole=whole)
+        shown = []
+        for each in found:
+            payload = each.message.content if isinstance(each, Entry) else each.compacted.summary
+            assert payload is not None
+            text = text_of(await self._store.unpack(payload))
+            role = each.message.role if isinstance(each, Entry) else "system"
+            shown.append(Message(role=role, text=text, seq=each.seq, is_summary=not isinstance(each, Entry)))
+        return shown
+
+    async def all(self, session: str | None) -> list[ConversationInfo]:
+        """The newest conversations."""
+        page = await self._store.runs(RunFilter(type="conversation", session=session), limit=1000)
+        return [_info(row) for row in page.rows]
+
+    async def sessions(self) -> list[SessionInfo]:
+        """The sessions of the newest runs and conversations, the newest first."""
+        found: dict[str, list[RunRow]] = {}
+        for where in (RunFilter(), RunFilter(type="conversation")):
+            for row in (await self._store.runs(where, limit=1000)).rows:
+                if row.session is not None:
+                    found.setdefault(row.session, []).append(row)
+        shown = [_session(name, rows) for name, rows in found.items()]
+        return sorted(shown, key=lambda each: -each.updated)
+
+
+def _info(row: RunRow) -> ConversationInfo:
+    return ConversationInfo(
+        id=row.id,
+        session=row.session,
+        user=row.user,
+        messages=row.seq - 1,
+        updated=row.time,
+        fork_of=row.origin,
+    )
+
+
+def _session(name: str, rows: list[RunRow]) -> SessionInfo:
+    talks = [row for row in rows if row.type == "conversation"]
+    return SessionInfo(
+        id=name, runs=len(rows) - len(talks), conversations=len(talks), updated=max(row.time for row in rows)
+    )

@@ -1,0 +1,312 @@
+"""Runs are pruned while workers drive others and all of them are killed: nothing live is lost, and all is whole."""
+
+import asyncio
+import json
+import random  # noqa: TID251 - where the kill falls
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from multiprocessing import get_context
+from pathlib import Path
+from typing import NamedTuple
+
+import apsw
+import psycopg
+import pytest
+
+import limpet
+from limpet.clock import SystemClock
+from limpet.events import AnyBody, Event
+from limpet.events import bodies as b
+from limpet.service.app import App
+from limpet.service.bundles import Bundle, read_bundle
+from limpet.state import ENDED
+from limpet.stores import RunFilter, RunRow
+from limpet.stores.postgres.connection import Address
+from tests.crash.processes import Job
+from tests.crash.prunes import Folder, fork, keeper, prune, work
+from tests.crash.test_people import KILLED, Process
+
+PRELOAD = ["tests.crash.jobs", "tests.crash.agents", "tests.crash.people", "tests.crash.prunes"]
+get_context("forkserver").set_forkserver_preload(PRELOAD)
+
+JOBS: tuple[Job, ...] = (work, work, prune, prune, fork)
+KINDS = ("plain", "asks", "fails", "calls")
+NAMES = [f"r{number}" for number in range(6)]
+REFUSED = (limpet.NotFound, limpet.WrongState, limpet.AlreadyAnswered, limpet.Expired)
+
+
+class Life(NamedTuple):
+    """One of those that a name has had."""
+
+    run: str
+    life: str
+    kind: str
+
+
+class Place:
+    """A store, processes that work, prune and fork there, and an app that starts, answers and resumes."""
+
+    def __init__(self, url: str, folder: Path, app: App, seed: int) -> None:
+        self.url, self.folder, self.app, self.store = url, folder, app, app.store
+        self.is_sqlite = url.startswith("sqlite")
+        self.chance = random.Random(seed)
+        self.processes: dict[Job, list[Process]] = {job: [] for job in JOBS}
+        self.deaths: Counter[str] = Counter()
+        self.lives: list[Life] = []
+        self.now: dict[str, Life] = {}
+        """Which life of a name was acknowledged last."""
+        self.resumed: set[tuple[str, str]] = set()
+        """By run and life."""
+
+    # Processes
+
+    def begin(self, job: Job, *, doomed: bool) -> None:
+        """A process, which is killed in the middle of something, perhaps."""
+        middle = "statements" if self.is_sqlite else "queries"
+        where = f"{middle}:{self.chance.randint(20, 900)}" if doomed and self.chance.random() < 0.7 else ""
+        self.processes[job].append(Process(job, self.url, str(self.folder), where))
+
+    async def tend(self) -> None:
+        """Follow each that was killed by another."""
+        for job in set(JOBS):
+            for process in self.processes[job][:]:
+                if process.has_ended:
+                    assert await process.ended() == KILLED
+                    self.processes[job].remove(process)
+                    self.deaths[job.__name__] += 1
+            while len(self.processes[job]) < JOBS.count(job):
+                self.begin(job, doomed=True)
+
+    def kill(self) -> None:
+        """One of them, wherever it is."""
+        self.chance.choice(self.processes[self.chance.choice(JOBS)]).kill()
+
+    async def dismiss(self, *jobs: Job) -> None:
+        """Those who do this go, and nothing is left half-way."""
+        for job in jobs:
+            for process in self.processes.pop(job):
+                with suppress(OSError):  # it was killed just now
+                    process.tell("go")
+                assert await process.ended() in (0, KILLED)
+            self.processes[job] = []
+
+    # People
+
+    async def start(self) -> None:
+        """A run under a name that is free, or was pruned."""
+        life = Life(self.chance.choice(NAMES), f"l{len(self.lives)}", self.chance.choice(KINDS))
+        with suppress(limpet.InputConflict):
+            await self.app.start(keeper, f"{life.life} {life.kind}", id=life.run)
+            self.lives.append(life)
+            self.now[life.run] = life
+
+    async def help(self) -> None:
+        """Say yes to whatever is asked, mend what is broken, and resume what failed."""
+        for request in await self.app.inbox():
+            with suppress(*REFUSED):
+                await self.app.approve(request, by="ann")
+        for row in (await self.store.runs(RunFilter(status=("failed", "waiting")))).rows:
+            if row.status == "failed" or "operator:quarantined" in row.waits:
+                with suppress(*REFUSED):
+                    await self.resume(row)
+
+    async def resume(self, row: RunRow) -> None:
+        """Let one go on that failed, or that too many died with."""
+        life = await self.life_of(row)
+        Folder.leave("mended", life)
+        await self.app.resume(row.id)
+        self.resumed.add((row.id, life))
+
+    async def life_of(self, row: RunRow) -> str:
+        """Which life a run belongs to."""
+        [first] = await self.store.read(row.id, limit=1)
+        return life_in(self.store.decode(first))
+
+    async def come_to_rest(self) -> None:
+        """Nobody is killed any more: every run comes to its end."""
+        for process in self.processes[work]:
+            process.kill()
+        await self.dismiss(prune, fork, work)
+        for _ in range(JOBS.count(work)):
+            self.begin(work, doomed=False)
+        async with asyncio.timeout(60):
+            while True:
+                await self.help()
+                rows = (await self.store.runs(limit=1000)).rows
+                if all(row.status in ENDED - {"failed"} for row in rows):
+                    return
+                await SystemClock().sleep(5000)
+
+    # Checks
+
+    async def check_lives(self) -> None:
+        """Every run that was started is there and has come to its end, or was pruned when it had."""
+        about_to_go = {run for line in Folder.found("pruning") for run, _, _ in json.loads(line)}
+        rows = {row.id: row for row in (await self.store.runs(limit=1000)).rows}
+        for life in self.lives:
+            row = rows.get(life.run)
+            if row is not None and await self.life_of(row) == life.life:
+                assert await (await self.app.get(life.run)).result(timeout=0) == f"{life.life} {life.kind}"
+                assert self.now[life.run] == life
+            else:
+                assert life.run in about_to_go
+            failed = life.kind == "fails" and (life.run, life.life) not in self.resumed
+            traces = [Folder.found(kind, life.life, life.run) for kind in ("pays", "failures")]
+            assert traces[0] or (failed and traces[1]), f"{life} was deleted before its end"
+        for row in rows.values():
+            log = [self.store.decode(event) async for event in self.store.log(row.id)]
+            check_asked(log)
+            for each in (row.origin, parent_of(log)):
+                assert each is None or each in rows, f"{row.id} is without {each}"
+        pruned = Folder.found("pruned") + Folder.found("archived")
+        for made in Folder.found("forked"):
+            assert made in rows or made in about_to_go, f"the fork {made} is lost"
+        forks = len(Folder.found("forked"))
+        print(f"{len(self.lives)} lives and {forks} forks, {len(pruned)} families pruned, {dict(self.deaths)}")
+
+    def check_traces(self) -> None:
+        """Nothing was done twice."""
+        for path in self.folder.glob("mails/*/*"):
+            assert path.read_text() == "done\n", path
+        for path in self.folder.glob("pays/*/*"):
+            assert len(set(path.read_text().splitlines())) == 1, path
+
+    async def check_archive(self) -> None:
+        """Whatever was deleted is whole in a file, and had ended."""
+        found = {}
+        for path in self.folder.glob("archive/*.zip"):
+            bundle = await read_bundle(path)
+            found[head_of(bundle.events[-1])] = path, bundle
+        gone = [tuple(head) for line in Folder.found("archived") for head in json.loads(line)]
+        listed = {
+            (end["run"], end["seq"], end["hash"]) for end in map(json.loads, Folder.found("archive", "pruned.jsonl"))
+        }
+        assert set(gone) <= listed
+        assert len(gone) == len(set(gone))
+        for head in gone:
+            path, bundle = found[head]
+            await self.check_bundle(path, bundle)
+
+    async def check_bundle(self, path: Path, bundle: Bundle) -> None:
+        """It loads into another store, as it was here."""
+        async with limpet.open("memory:", worker=False) as other:
+            handle = await other.load(path)
+            assert (await handle.info()).status in ENDED
+            assert [event async for event in other.store.log(handle.id)] == list(bundle.events)
+            await other.verify()
+
+    async def check_blobs(self) -> None:
+        """What is referred to is there, and nothing else."""
+        await self.app.verify()
+        while await self.store.collect_blobs(grace=0):
+            pass
+        rows = (await self.store.runs(limit=1000)).rows
+        referred = {blob for row in rows for blob in await self.store.references(row.id)}
+        assert await asyncio.to_thread(self.blobs) == referred
+
+    def blobs(self) -> set[str]:
+        """Every blob that is stored."""
+        if self.is_sqlite:
+            db = apsw.Connection(self.url.removeprefix("sqlite:///"))
+            found = {str(id) for (id,) in db.execute("SELECT id FROM limpet_blobs")}
+            db.close()
+            return found
+        address = Address.parse(self.url)
+        with psycopg.connect(address.server) as server:
+            rows = server.execute(f"SELECT id FROM {address.schema}.blobs".encode()).fetchall()
+            return {str(id) for (id,) in rows}
+
+
+def life_in(first: AnyBody) -> str:
+    """What the first event of a log says."""
+    assert isinstance(first, b.RunCreated)
+    return str(first.input.value()).split()[0]
+
+
+def parent_of(log: list[AnyBody]) -> str | None:
+    """The run that waits for this one, if one does."""
+    first = log[0]
+    assert isinstance(first, b.RunCreated)
+    is_fork = any(isinstance(body, b.RunForked) for body in log)
+    return first.parent.run if first.parent is not None and first.parent.mode == "call" and not is_fork else None
+
+
+def check_asked(log: list[AnyBody]) -> None:
+    """No effect of a fork that asks without a yes."""
+    asks, allowed, begun = False, set[str | None](), set[str]()
+    for body in log:
+        match body:
+            case b.RunForked():
+                asks, allowed, begun = body.effects == "ask", set(), set()
+            case b.RequestAnswered(decision="approved"):
+                allowed.add(body.request)
+            case b.StepStarted() if asks and body.effect != "none" and body.name not in begun:
+                assert body.grant in allowed, body
+                begun.add(body.name)
+            case _:
+                pass
+
+
+def head_of(event: Event) -> tuple[str, int, str]:
+    """Where a log ends."""
+    return (event.run, event.seq, event.hash.hex())
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+async def url(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[str]:
+    """On each kind of store."""
+    is_sqlite = request.param == "sqlite"
+    url = f"sqlite:///{tmp_path / 'limpet.db'}" if is_sqlite else request.getfixturevalue("postgres_schema")
+    async with limpet.open_store(url):
+        yield url
+
+
+async def test_pruned_while_everybody_is_killed(url: str, tmp_path: Path, full: bool) -> None:
+    """Whoever works, prunes and forks, at random and in the middle of something: 150 of them with --full, else 8."""
+    Folder.path = tmp_path / "traces"
+    Folder.path.mkdir()
+    async with limpet.open(url, worker=False) as app:
+        place = Place(url, Folder.path, app, seed=11)
+        try:
+            await life_of(place, 150 if full else 8)
+        finally:
+            for process in [each for some in place.processes.values() for each in some]:
+                process.kill()
+
+
+async def life_of(place: Place, kills: int) -> None:
+    """Until so many were killed; then all comes to rest, and is as it should be; then all is pruned."""
+    while place.deaths.total() < kills or len(place.lives) < kills:
+        await place.tend()
+        for _ in range(3):
+            await place.start()
+            await place.help()
+            await SystemClock().sleep(place.chance.randrange(20_000))
+        if place.chance.random() < 0.3:
+            place.kill()
+        if place.chance.random() < 0.1:
+            await place.app.verify()
+    await place.come_to_rest()
+    await place.check_lives()
+    place.check_traces()
+    await place.check_blobs()
+    await place.check_archive()
+    await all_goes(place)
+
+
+async def all_goes(place: Place) -> None:
+    """Whatever is left can go, with everything that it referred to; and every name is free again."""
+    left = (await place.store.runs(limit=1000)).rows
+    done = await place.app.prune(older_than=0, dry_run=False)
+    assert set(done.runs) == {row.id for row in left}
+    await place.check_blobs()
+    assert await asyncio.to_thread(place.blobs) == set()
+    assert (await place.app.verify()).runs == 0
+    for name in NAMES:
+        await place.app.start(keeper, "again plain", id=name)
+    for name in NAMES:
+        assert await (await place.app.get(name)).result(timeout="60s") == "again plain"
+    place.check_traces()
+    await place.dismiss(work)
+    assert (await place.app.verify()).runs == len(NAMES)
