@@ -71,6 +71,13 @@ class Service(ThreadingHTTPServer):
             before = {*self._under_way}
             assert self._changed.wait_for(lambda: not before & self._under_way, timeout=60)
 
+    def forget(self) -> None:
+        """Begin anew, as if nothing had ever reached it."""
+        with self._changed:
+            self.arrived.clear()
+            self.applied.clear()
+            self._keys.clear()
+
     def post(self, path: str, key: str) -> int:
         """Somebody wants this; how often it came, or was applied."""
         kind = path.split("/")[1]

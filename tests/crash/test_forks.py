@@ -25,7 +25,7 @@ PARENT = "parent"
 class Branches(Desk):
     """A store with a run that has ended, its forks, and a service that all of them act upon."""
 
-    app: App
+    here: App
 
     async def branch(self, run: str, where: str = "") -> int | None:
         """Make a fork in a process, and drive it, until that has ended, and everything that it sent is done."""
@@ -36,7 +36,7 @@ class Branches(Desk):
     async def log(self, run: str) -> list[tuple[Event, AnyBody]]:
         """What is in a log; nothing if there is none."""
         try:
-            return [(event, self.app.store.decode(event)) async for event in self.app.store.log(run)]
+            return [(event, self.here.store.decode(event)) async for event in self.here.store.log(run)]
         except limpet.NotFound:
             return []
 
@@ -77,14 +77,10 @@ def story_of(log: list[AnyBody]) -> list[Any]:
                 names[body.request] = body.name
             case b.RequestAnswered():
                 found.append((names[body.request], body.decision))
-            case b.CompensationCompleted():
-                found.append(("undone", body.number))
-            case b.AgentReturned():
-                found.append(("returned", body.outcome))
+            case b.CompensationCompleted() | b.AgentReturned():
+                found.append((type(body).__name__, getattr(body, "number", None), getattr(body, "outcome", None)))
             case b.RunFailed():
                 found.append(("failed", body.failure.message))
-            case b.RunCompleted():
-                found.append(("completed", body.output.value()))
             case _:
                 pass
     return found
@@ -116,7 +112,7 @@ async def branches(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncItera
     with Service() as service:
         async with limpet.open(url, worker=False) as app:
             branches = Branches(url, service)
-            branches.app = app
+            branches.here = app
             yield branches
             for process in branches.processes:
                 process.kill()
@@ -144,4 +140,4 @@ async def test_killed_about_every_commit_of_a_fork(branches: Branches, full: boo
     assert ends.count(KILLED) >= (50 if full else 5)
     assert not full or ends[-1] == 0  # there are no more places
     assert [event for event, _ in await branches.log(PARENT)] == before
-    assert (await branches.app.verify()).runs == 2 * (len(ends) + 2)
+    assert (await branches.here.verify()).runs == 2 * (len(ends) + 2)

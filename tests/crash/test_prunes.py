@@ -3,6 +3,7 @@
 import asyncio
 import json
 import random  # noqa: TID251 - where the kill falls
+import signal
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import suppress
@@ -23,12 +24,16 @@ from limpet.service.bundles import Bundle, read_bundle
 from limpet.state import ENDED
 from limpet.stores import RunFilter, RunRow
 from limpet.stores.postgres.connection import Address
+from tests.crash.agents import serve
 from tests.crash.processes import Job
 from tests.crash.prunes import Folder, fork, keeper, prune, work
 from tests.crash.test_people import KILLED, Process
+from tests.crash.test_runs import Scene, scene
 
 PRELOAD = ["tests.crash.jobs", "tests.crash.agents", "tests.crash.people", "tests.crash.prunes"]
 get_context("forkserver").set_forkserver_preload(PRELOAD)
+
+__all__ = ["scene"]
 
 JOBS: tuple[Job, ...] = (work, work, prune, prune, fork)
 KINDS = ("plain", "asks", "fails", "calls")
@@ -310,3 +315,35 @@ async def all_goes(place: Place) -> None:
     place.check_traces()
     await place.dismiss(work)
     assert (await place.app.verify()).runs == len(NAMES)
+
+
+async def test_who_was_stopped_writes_nothing_to_a_run_that_took_the_name(scene: Scene) -> None:
+    """It stands still until its run was done elsewhere, pruned, begun anew and claimed under the same fence."""
+    scene.service.hold("/once/r/first")
+    stopped = scene.process(serve, "plain", "r", "500ms")
+    await scene.start("plain", "r")
+    await asyncio.to_thread(scene.service.wait_for, "/once/r/first")
+    stopped.tell("stop")
+    other = scene.process(serve, "plain", "r", "500ms")
+    await scene.until("r", b.RunCompleted)
+    old = [event.actor for event, _ in await scene.log("r")]
+    assert (await scene.app.prune(older_than=0, dry_run=False)).runs == ["r"]
+
+    scene.service.forget()
+    scene.service.hold("/keyed/r/second")
+    await scene.start("plain", "r")
+    await asyncio.to_thread(scene.service.wait_for, "/once/r/first")
+    assert (await scene.store.get("r")).fence == 1
+    stopped.kill(signal.SIGCONT)
+    scene.service.release("/once/r/first")
+    await asyncio.to_thread(scene.service.wait_for, "/keyed/r/second")
+    stopped.tell("go")
+    assert await stopped.ended() == 0
+    scene.service.release("/keyed/r/second")
+    await scene.until("r", b.RunCompleted)
+    other.tell("go")
+    assert await other.ended() == 0
+    await scene.check_pair("r", "plain")
+    assert old[1] not in [event.actor for event, _ in await scene.log("r")]
+    assert await scene.claims("r") == [False]
+    assert await scene.store.late("r") == []

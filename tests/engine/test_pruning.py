@@ -1,5 +1,8 @@
 """Pruning: what has ended long ago goes, family by family; what somebody may need stays."""
 
+import asyncio
+import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +10,8 @@ import pytest
 
 import limpet
 from limpet import testing
+from limpet.service.bundles import read_bundle
+from limpet.stores.store import Place
 from limpet.testing.app import TestApp
 
 
@@ -170,3 +175,42 @@ async def test_snapshots_and_blobs_go_too() -> None:
         assert done.snapshots >= 3
         assert len(await app.store.snapshots("live")) == 1
         assert (await app.state("live")).step == 40
+
+
+async def test_whoever_waits_for_a_run_hears_that_it_is_gone() -> None:
+    """It ended elsewhere, and was deleted before anybody here had looked."""
+    async with testing.app(asker) as app:
+        handle = await app.start(asker, id="r")
+        await app.settle()
+        [request] = await app.inbox()
+        async with app.but(idle=True) as other:
+            look, here = other.store.places, asyncio.Event()
+
+            async def late(runs: Sequence[str]) -> dict[str, Place]:
+                await here.wait()
+                return await look(runs)
+
+            other.store.places = late  # type: ignore[method-assign]
+            waiting = asyncio.ensure_future((await other.get("r")).result())
+            await app.approve(request, by="ann")
+            assert await handle.result()
+            assert (await app.prune(older_than=0, dry_run=False)).runs == ["r"]
+            here.set()
+            with pytest.raises(limpet.NotFound):
+                await waiting
+
+
+async def test_an_archive_keeps_every_life_of_an_id(tmp_path: Path) -> None:
+    """Another run under the same id, and one that had gone on after it was put away: nothing is overwritten."""
+    async with testing.app(plain) as app:
+        for fails in (False, True, False):
+            await app.start(plain, fails, id="r")
+            await app.settle()
+            await app.advance("1s")
+            await app.prune(older_than=0, dry_run=False, archive=tmp_path)
+        logs = [await read_bundle(path) for path in tmp_path.glob("*.zip")]
+        assert (tmp_path / "r.zip").exists()
+        listed = [json.loads(line)["hash"] for line in (tmp_path / "pruned.jsonl").read_text().splitlines()]
+        assert sorted(bundle.events[-1].hash.hex() for bundle in logs) == sorted(listed)
+        assert len(set(listed)) == 3
+        assert [path for path in tmp_path.iterdir() if path.suffix == ".part"] == []

@@ -721,3 +721,27 @@ async def test_what_is_asked_again_is_told_again() -> None:
         assert told[-1] == request.id
         await app.approve(request, by="ann")
         assert await handle.result() == [True, 7]
+
+
+async def test_a_fork_of_a_run_that_is_cancelled_asks_what_nobody_took_back() -> None:
+    """The request was withdrawn with the run, not by its code: in the fork it is asked anew."""
+
+    @limpet.tool(effect="none")
+    async def read() -> int:
+        return 1
+
+    @limpet.agent(name="cut_off")
+    async def agent(run: limpet.Run) -> int:
+        first = await run.step(read)
+        return first + int(await run.ask("go on?"))
+
+    async with testing.app(agent) as app:
+        await app.start(agent, id="r1")
+        await app.settle()
+        await app.cancel("r1", reason="enough")
+        await app.settle()
+        assert (await kinds(app, "r1"))[-2:] == ["wait.ended", "run.cancelled"]
+        fork = await app.fork("r1", at=2)
+        await app.settle()
+        await app.approve((await app.inbox(run=fork.id))[0], by="ann")
+        assert await fork.result() == 2

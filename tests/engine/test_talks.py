@@ -139,9 +139,8 @@ async def test_a_fork_says_it_in_a_conversation_of_its_own() -> None:
         return [each.text for each in await run.messages()]
 
     async with testing.app(forked) as app:
-        for how, talk in (({"conversation": "c"}, "c"), ({}, "s.chat")):
-            run = "r" if how else "s"
-            await app.start(forked, "hi", id=run, **how)
+        for run, talk in (("r", "c"), ("s", "s.chat")):
+            await app.start(forked, "hi", id=run, conversation="c" if run == "r" else None)
             await app.settle()
             await app.advance("1s")
             before = await said(app, talk)

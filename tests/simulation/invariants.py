@@ -58,6 +58,8 @@ class Asked:
     closed: bool = False
     """Decided, expired or withdrawn."""
     used: bool = False
+    void: bool = False
+    """The run failed with what came of it, and was resumed."""
 
     @property
     def is_refused(self) -> bool:
@@ -90,8 +92,8 @@ class Seen:
     waiting: set[str] = field(default_factory=set)
     children: set[str] = field(default_factory=set)
     signals: list[int] = field(default_factory=list)
-    asks: bool = False
-    """Whether it does nothing without a yes: it is a fork, or was called by one."""
+    effects: str = "live"
+    """Of a fork, and of what it calls: whether a person is asked first, or nothing happens at all."""
     needs: set[str] = field(default_factory=set)
     """What it branched off, and who called it."""
 
@@ -104,7 +106,7 @@ class Seen:
         self.holder, self.ended, self.handed, self.deaths = None, None, False, 0
         self.requests, self.grants, self.waiting, self.children = {}, {}, set(), set()
         self.steps = {name: step for name, step in self.steps.items() if is_settled(step.latest)}
-        self.asks, self.needs = body.effects == "ask", {body.run}
+        self.effects, self.needs = body.effects, {body.run}
 
     def learn(self, event: Event, body: Any) -> None:  # noqa: C901, PLR0912 - one match
         self.fence, self.time = event.fence, event.time
@@ -116,7 +118,7 @@ class Seen:
             self.deaths = 0
         match body:
             case b.RunCreated():
-                self.asks = body.effects == "ask"
+                self.effects = body.effects
                 self.needs |= {body.parent.run} if body.parent and body.parent.mode in ("call", "handoff") else set()
             case b.RunClaimed():
                 self.holder, self.claims = body.worker, self.claims + 1
@@ -125,6 +127,9 @@ class Seen:
             case b.RunCompleted() | b.RunFailed() | b.RunCancelled():
                 self.holder, self.ended = None, body
             case b.ResumeRequested() if self.ended is not None:
+                void = getattr(self.ended, "name", None)  # who said no is asked anew
+                for asked in self.requests.values():
+                    asked.void = asked.void or asked.opened.name == void
                 self.ended, self.resumes, self.handed = None, self.resumes + 1, False
             case b.StepStarted():
                 step = self.steps.setdefault(body.name, Step(body, body))
@@ -246,19 +251,19 @@ def decided(seen: Seen, _event: Event, body: Any, now: int) -> None:
 
 def allowed(seen: Seen, _event: Event, body: Any, now: int) -> None:
     """What was refused is not done; a risk starts with its own approval, and uses it up, or while a standing one is."""
-    if isinstance(body, b.CompensationStarted) and seen.asks:
+    if isinstance(body, b.CompensationStarted) and seen.effects == "ask":
         asked_for = [each for each in seen.requests.values() if each.opened.name == f"undo/{body.number}/approval#1"]
         assert [each.answer is not None and not each.is_refused for each in asked_for] == [True], "undone unasked"
     if not isinstance(body, b.StepStarted) or body.name in seen.steps:
         return
     for asked in seen.requests.values():
-        if asked.opened.name.rpartition("/")[0] == body.name:
+        if asked.opened.name.rpartition("/")[0] == body.name and not asked.void:
             assert not asked.is_refused, "what was refused is done"
             late = asked.expires is not None and asked.expires <= now
             assert body.grant == asked.opened.request or asked.opened.kind != "approval" or late, "not as approved"
     if body.grant in seen.grants:
         assert seen.grants[body.grant].tool == body.tool, "a permission for something else"
-    elif not body.stubbed and (body.risk is not None or (seen.asks and body.effect != "none")):
+    elif not body.stubbed and (body.risk is not None or (seen.effects == "ask" and body.effect != "none")):
         granted = seen.requests.get(body.grant or "")
         assert granted is not None, "a risk that nobody allows"
         assert granted.answer is not None, "not decided"
@@ -377,7 +382,6 @@ class Watcher:
         self._told: dict[tuple[str, str, int, int], bytes] = {}
         self._acknowledged: set[bytes] = set()
         self._untold: set[str] = set()
-        self._rounds = Counter[str]()
         # What people were told has been done.
         self.answered: set[tuple[str, str]] = set()
         self.signals = Counter[str]()
@@ -427,7 +431,7 @@ class Watcher:
 
     def _seen(self, event: Event, body: Any) -> Seen:
         """What its log has said so far: of a fork, what it shares."""
-        assert event.run not in self.pruned, "it was pruned"
+        assert event.run not in self.pruned, "it goes on after it was pruned"
         if event.run not in self.runs:
             seen, line = Seen(event.run), list[tuple[Event, Any]]()
             if isinstance(body, b.RunForked):
@@ -452,12 +456,11 @@ class Watcher:
     def _telling(self, event: Event, body: Any) -> None:
         """A run that tells it is called and created with each request, and each time it goes on."""
         escalates = isinstance(body, b.RequestExpired) and body.outcome == "escalated"
-        if isinstance(body, b.RequestOpened) or escalates:
-            self._rounds[body.request] += 1
-            run = f"notify-{body.request}-{CHANNEL}-{self._rounds[body.request]}"
-            self._untold |= {f"{run} is called", f"{run} is created"}
-        if isinstance(body, b.AgentCalled):
-            self._untold.discard(f"{body.run} is called")
+        if self.runs[event.run].effects != "stub" and (isinstance(body, b.RequestOpened) or escalates):
+            self._untold.add(f"notify-{body.request}-{CHANNEL} is called")
+        if isinstance(body, b.AgentCalled) and body.mode == "notify":
+            self._untold.discard(f"{body.run.rpartition('-')[0]} is called")
+            self._untold.add(f"{body.run} is created")
         if isinstance(body, b.RunCreated):
             self._untold.discard(f"{event.run} is created")
 

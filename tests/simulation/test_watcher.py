@@ -10,6 +10,7 @@ import limpet
 from limpet.engine import drive, waits
 from limpet.engine.duty import Duty, Time
 from limpet.engine.execution import Execution
+from limpet.engine.handle import Result
 from limpet.engine.notices import Notices
 from limpet.engine.permits import Permits
 from limpet.engine.tools import Tool
@@ -18,7 +19,7 @@ from limpet.events import bodies as b
 from limpet.policy import risk
 from limpet.service.app import App
 from limpet.service.desk import Desk
-from tests.simulation import invariants
+from tests.simulation import invariants, world
 from tests.simulation.invariants import Watcher, check_end
 from tests.simulation.world import World, simulate
 
@@ -95,6 +96,10 @@ def is_for_risk(body: Any) -> bool:
     return isinstance(body, b.StepStarted) and body.grant is not None
 
 
+def is_asked_in_a_fork(body: Any) -> bool:
+    return isinstance(body, b.StepStarted) and body.grant is not None and body.risk is None
+
+
 STRANGE: list[tuple[str, Callable[[Any], bool], Change]] = [
     ("I2", of(b.StepCompleted), lost),
     ("I2", of(b.StepStarted), under(time=0)),
@@ -128,10 +133,12 @@ STRANGE: list[tuple[str, Callable[[Any], bool], Change]] = [
         lambda body: isinstance(body, b.StepUnknown) and body.reason == "died",
         lambda seen: [seen, *ended(again(seen)[1])],
     ),
+    ("I6", is_asked_in_a_fork, saying(grant=None)),
     ("I13", of(b.StepStarted), saying(attempt=99)),
     ("I13", of(b.StepCompleted), under(body=b" " * 10_000)),
     ("I14", lambda body: isinstance(body, b.WaitEnded) and body.how == "fired", an_hour_early),
     ("I14", of(b.RequestExpired), an_hour_early),
+    ("I15", of(b.RunForked), saying(at=10_000)),
 ]
 
 
@@ -154,10 +161,29 @@ def test_a_strange_event(tapes: list[list[Seen]], name: str, where: Callable[[An
 
 
 def test_an_effect_after_the_end() -> None:
-    world = simulate(0)
-    world.watcher.effect(next(key for key in world.outside.sent))
+    done = simulate(0)
+    done.watcher.effect(next(key for key in done.outside.sent))
     with pytest.raises(AssertionError, match=r"^I5 "):
-        world.watcher.check()
+        done.watcher.check()
+
+
+def test_a_fork_that_is_pruned_without_the_run_that_it_branched_off(tapes: list[list[Seen]]) -> None:
+    forked = next(tape for tape in tapes if any(isinstance(body, b.RunForked) for _, body, _ in tape))
+    watcher = Watcher()
+    for seen in forked:
+        watcher.take(*seen)
+    fork = next(event.run for event, body, _ in forked if isinstance(body, b.RunForked))
+    watcher.prune([run for run, seen in watcher.runs.items() if run == fork or run.startswith("notify-")])
+    with pytest.raises(AssertionError, match=r"^I16 "):
+        watcher.check()
+
+
+def test_a_run_that_goes_on_after_it_was_pruned() -> None:
+    watcher = simulate(0).watcher
+    watcher.pruned.add(watcher.tape[-1][0].run)
+    watcher.take(*watcher.tape[-1])
+    with pytest.raises(AssertionError, match=r"^I15 "):
+        watcher.check()
 
 
 def test_a_refusal_that_changed_something() -> None:
@@ -171,22 +197,27 @@ async def nothing(*_: object) -> None:
     """It says that it is done, and does nothing."""
 
 
+async def nothing_returned(*_: object) -> Result:
+    """It says that the run returned nothing, however it ended."""
+    return Result(None, {})
+
+
 async def careless(x: Execution) -> None:
     """What is about to happen is not written down first."""
     if not isinstance(next(reversed(x.journal._buffer), None), b.StepStarted):
         await x.insist(x.journal.flush)
 
 
-def revived(_: object, plain: Any) -> Any:
+def revived(_: object, plain: Any, *_versions: object) -> Any:
     """Data that says what it wants to be becomes that."""
     return "revived" if isinstance(plain, dict) and "lc" in plain else plain
 
 
-def changing() -> Callable[[object, Any], Any]:
+def changing() -> Callable[..., Any]:
     """What was read once is something else the next time."""
     loaded: set[str] = set()
 
-    def load(_: object, plain: Any) -> Any:
+    def load(_: object, plain: Any, *_versions: object) -> Any:
         known = isinstance(plain, str) and plain in loaded
         loaded.add(str(plain))
         return f"{plain} again" if known else plain
@@ -210,7 +241,7 @@ SABOTAGE: list[tuple[str, object, str, object]] = [
     ("I8", Duty, "claim", nothing),
     ("I9", drive, "MAX_DEATHS", 50),
     ("I10", invariants, "verify_run", nothing),
-    ("I11", App, "result", nothing),
+    ("I11", App, "result", nothing_returned),
     ("I12", Tool, "load_result", revived),
     ("I14", Time, "now", own_clock),
 ]
@@ -221,6 +252,7 @@ def test_sabotage(monkeypatch: pytest.MonkeyPatch, name: str, where: object, wha
     """A few seeds are enough to see that something in the engine is wrong, and what."""
     monkeypatch.setattr(where, what, instead)
     monkeypatch.setattr(World, "jump", lambda _: 3600 * 1_000_000)
+    monkeypatch.setattr(world, "FORKS", 0)  # nothing is read twice that was read once
 
     def look() -> None:
         for seed in range(60):

@@ -207,7 +207,7 @@ class World:
         self.lives = seed * 1000
         self.processes: list[Process] = []
         self.started: list[str] = []
-        self.forks = 0
+        self.forks: list[str] = []
         self.calm = False
         self._doomed: asyncio.Queue[Process] = asyncio.Queue()
         self._ignored: set[str] = set()
@@ -304,7 +304,7 @@ class World:
                 await self.people.revoke(run, grant.grant, by="bob")
 
     async def _steer(self) -> None:
-        run = self.chance.choice(self.started[:RUNS])
+        run = self.chance.choice([*self.started[:RUNS], *self.forks])
         if self.chance.random() < 0.1:
             await self.people.cancel(run, reason="enough")
             self.watcher.cancelled.add(run)
@@ -316,10 +316,10 @@ class World:
     async def _fork(self) -> None:
         """Somebody wants to know what else could have been."""
         rows = [row for row in (await self.people.store.runs(limit=1000)).rows if row.agent in FORKED]
-        if rows and self.forks < FORKS:
+        if rows and len(self.forks) < FORKS:
             row, effects = self.chance.choice(rows), self.chance.choice(EFFECTS)
-            await self.people.fork(row.id, at=self.chance.randint(1, row.step + 1), effects=effects)
-            self.forks += 1
+            fork = await self.people.fork(row.id, at=self.chance.randint(1, row.step + 1), effects=effects)
+            self.forks.append(fork.id)
 
     async def _prune(self) -> None:
         """What has ended is not needed any more, or not for long."""

@@ -28,10 +28,11 @@ __all__ = ["OpenAIModel"]
 
 NO_KEY = "no-key"
 """What is sent to a server that needs no key: the client insists on one."""
-OPENAI = ("openai.com", "openai.azure.com")
+OPENAI = (".openai.com", ".openai.azure.com")
 """Whose newer models refuse `max_tokens`; elsewhere often nothing else is known."""
 OPTIONS = ("extra_headers", "extra_query", "timeout")
 """Settings that are the client's, and no part of what is sent."""
+STREAMING = ("stream", "stream_options")
 SPENT = ("insufficient_quota", "billing_hard_limit_reached")
 # What a schema may hold that is followed to the letter: one with more would be refused.
 STRICT = {"type", "title", "description", "properties", "required", "additionalProperties", "items", "enum", "const"}
@@ -74,13 +75,15 @@ class OpenAIModel:
     async def _ask(self, client: "AsyncOpenAI", request: ModelRequest) -> Reply:
         create: Any = client.chat.completions.with_raw_response.create
         answer = await create(**self._arguments(client, request))
+        sent: Any = None
         try:
-            sent: Any = msgspec.json.decode(answer.http_response.content)
+            sent = msgspec.json.decode(answer.http_response.content)
             [choice, *_] = sent["choices"]
             message, finish = choice["message"], choice.get("finish_reason")
             return self._reply(request, message, finish, sent, raw=sent)
         except (msgspec.DecodeError, AttributeError, KeyError, TypeError, ValueError) as error:
-            raise ConnectionError(f"{self.name} sent no reply that can be read: {error!r}") from error
+            says = message_of(sent["error"]) if isinstance(sent, dict) and "error" in sent else repr(error)
+            raise ConnectionError(f"{self.name} sent no reply that can be read: {says}") from error
 
     async def _listen(self, client: "AsyncOpenAI", request: ModelRequest, told: Callable[[str], object]) -> Reply:
         create: Any = client.chat.completions.create
@@ -88,7 +91,7 @@ class OpenAIModel:
         heard = _Heard()
         async with await create(**self._arguments(client, request, **options)) as stream:
             async for chunk in stream:
-                piece = heard.take(chunk.to_dict())
+                piece = heard.take(chunk.to_dict(warnings=False))
                 if piece:
                     told(piece)
         if heard.finish is None:
@@ -108,11 +111,12 @@ class OpenAIModel:
         }
         settings = {**self._settings, **request.settings}
         settings |= settings.pop("extra_body", None) or {}
-        return (
-            ours
-            | {name: settings[name] for name in OPTIONS if name in settings}
-            | {"extra_body": {name: each for name, each in settings.items() if name not in (*ours, *OPTIONS, "stream")}}
-        )
+        known = {*ours, *OPTIONS, *STREAMING}
+        return {
+            **ours,
+            **{name: settings[name] for name in OPTIONS if name in settings},
+            "extra_body": {name: each for name, each in settings.items() if name not in known},
+        }
 
     def _reply(
         self, request: ModelRequest, message: dict[str, Any], finish: str | None, about: dict[str, Any], raw: Any = None
@@ -268,8 +272,8 @@ def _finish(finish: str | None, calls: tuple[Call, ...]) -> Literal["stop", "cal
 def _usage(usage: dict[str, Any]) -> Usage:
     details = usage.get("prompt_tokens_details") or {}
     return Usage(
-        input_tokens=usage.get("prompt_tokens") or 0,
-        output_tokens=usage.get("completion_tokens") or 0,
-        cached_tokens=details.get("cached_tokens") or 0,
+        input_tokens=int(usage.get("prompt_tokens") or 0),
+        output_tokens=int(usage.get("completion_tokens") or 0),
+        cached_tokens=int(details.get("cached_tokens") or 0),
         cost=float(usage.get("cost") or 0),
     )

@@ -6,7 +6,6 @@ The package is imported when the first reply is asked for. What a model thought 
 is not sent back to it.
 """
 
-import asyncio
 import importlib
 from collections.abc import Callable, Iterable, Mapping
 from importlib.util import find_spec
@@ -48,11 +47,12 @@ class PydanticAIModel:
 
     async def reply(self, request: ModelRequest, /, *, told: Callable[[str], object] | None = None) -> Reply:
         """What it says; with `told`, it is streamed."""
-        errors = await asyncio.to_thread(importlib.import_module, "pydantic_ai.exceptions")
+        model = await self._models.get()
+        errors = importlib.import_module("pydantic_ai.exceptions")
         try:
-            response = await self._response(await self._models.get(), request, told)
+            response = await self._response(model, request, told)
         except errors.UserError as error:
-            raise Permanent(say(f"{self.name} cannot be asked: {error}")) from error
+            raise self._unfit(error) from error
         except errors.ModelAPIError as error:
             meant = self._meaning(error, errors)
             if meant is None:
@@ -125,14 +125,17 @@ class PydanticAIModel:
             return RetryAfter(error.retry_after, say(f"{self.name} refused: {says}"))
         return None
 
+    def _unfit(self, error: Exception) -> Permanent:
+        return Permanent(say(f"{self.name} cannot be asked: {error}"))
+
     def _new_model(self) -> "TheirModel":
         """The model with its connections."""
         importlib.import_module("pydantic_ai.direct")
-        models = importlib.import_module("pydantic_ai.models")
+        models, errors = (importlib.import_module(f"pydantic_ai.{each}") for each in ("models", "exceptions"))
         try:
             model: TheirModel = models.infer_model(self._model)
-        except ImportError as error:  # the package of a provider: pydantic-ai says which
-            raise Permanent(f"{self.name} cannot be asked: {error}") from error
+        except (errors.UserError, ImportError) as error:  # no key, or no package of the provider: it says which
+            raise self._unfit(error) from error
         key = getattr(getattr(model.provider, "client", None), "api_key", None)
         self._key = Secret(key) if isinstance(key, str) and key else None  # it is said nowhere
         return model

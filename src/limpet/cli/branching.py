@@ -105,6 +105,7 @@ def fork(  # noqa: PLR0913 - all by name, and few at a time
     id: Annotated[str | None, typer.Option(help="Its id, if not the run's with the next number.")] = None,
     code: Code = None,
     url: OwnUrl = None,
+    json: Json = False,
 ) -> None:
     """Begin a new run that shares everything before a step of another; a worker drives it."""
     results = {_number(number): _json(value) for number, value in map(_pair, result or ())}
@@ -120,7 +121,10 @@ def fork(  # noqa: PLR0913 - all by name, and few at a time
 
     app = idle_app(code, url, needed=False)
     made, row = ask_app(app, make) if app is not None else ask(url or STORE, make)
-    typer.echo(f"{made} goes on from {row.id}, when a worker serves it")
+    if json:
+        print_json({"id": made, "fork_of": row.id})
+    else:
+        typer.echo(f"{made} goes on from {row.id}, when a worker serves it")
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -145,7 +149,12 @@ def _json(text: str) -> Any:
 
 
 def _input(text: str) -> Any:
-    return _json(Path(text[1:]).read_text(encoding="utf-8") if text.startswith("@") else text)
+    if not text.startswith("@"):
+        return _json(text)
+    try:
+        return _json(Path(text[1:]).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise typer.BadParameter(f"{text[1:]} cannot be read ({error})") from error
 
 
 def _patch(given: list[str]) -> dict[str, Any]:
@@ -154,7 +163,9 @@ def _patch(given: list[str]) -> dict[str, Any]:
     for name, value in map(_pair, given):
         part, dot, key = name.partition(".")
         if dot and part in ("facts", "answered"):
-            patch.setdefault(part, {})[key] = _json(value)
+            if not isinstance(patch.setdefault(part, {}), dict):
+                raise typer.BadParameter(f"{part} is said whole, and {name} too")
+            patch[part][key] = _json(value)
         elif dot:
             raise typer.BadParameter(f"{name!r}: only facts and answered have names, such as facts.total")
         else:

@@ -40,7 +40,7 @@ class Artifacts:
                 ticket = x.settle(stored)
                 x.memory.artifacts[stored.artifact_id] = stored.content
             await x.finish(ticket, "patch_returns")
-        return x.learn(lambda working: working.put_stored(stored))
+        return x.learn(lambda working: working.put_stored(stored), None if record is None else record.end)
 
     async def content(self, artifact: str) -> bytes:
         """What an artifact of this run holds: the same whenever it is asked for."""

@@ -27,6 +27,7 @@ from limpet.errors import (
     InputConflict,
     LimpetError,
     NotFound,
+    NotRecorded,
     WrongState,
 )
 from limpet.events import Failure, Limits, Lineage, Payload, StatePatch, digest, inline
@@ -283,8 +284,10 @@ class Children:
                 "effects": x.effects,
             },
         )
+        if x.is_rehearsal:
+            await x.halt(NotRecorded(tool=agent.name, effect=f"agent, {mode}"))
         x.children += how.id is None
-        child = how.id or _child_id(x.run, agent.name, x.children)
+        child = _own_id(x, how.id) if how.id is not None else _child_id(x.run, agent.name, x.children)
         called = b.AgentCalled(
             name=name,
             run=child,
@@ -342,7 +345,7 @@ class Children:
     def _check_same(self, taken: Taken, created: b.RunCreated, child: str) -> None:
         """A run of this id exists: of a start with an id of its own, perhaps the very one that was meant."""
         first = taken.first
-        same = isinstance(first, b.RunCreated) and (first.agent, first.input) == (created.agent, created.input)
+        same = isinstance(first, b.RunCreated) and _essence(first) == _essence(created)
         waited_for = created.parent is not None and created.parent.mode != "start"
         if not same or (waited_for and isinstance(first, b.RunCreated) and first.parent != created.parent):
             raise InputConflict(run=child, agent=taken.row.agent)
@@ -363,10 +366,23 @@ class Children:
         return budgets.slice_of(budgets.remaining(limits, spent, lent), share)
 
 
+def _own_id(x: Execution, id: str) -> str:
+    """The id that the code gives to a run; one that only tries must not take it from whoever means it."""
+    if x.effects == "live":
+        return id
+    tried = f"{x.run}.{id}"
+    return tried if len(tried) <= LONGEST_ID else f"{digest(x.run)[:32]}.{id}"[:LONGEST_ID]
+
+
 def _child_id(run: str, agent: str, number: int) -> str:
     """What a run is called that another one calls; after a digest of that one, where its id would be too long."""
     child = f"{run}.{agent}-{number}"
     return child if len(child) <= LONGEST_ID else f"{digest(run)[:32]}.{agent}-{number}"
+
+
+def _essence(created: b.RunCreated) -> tuple[str, Payload, str]:
+    """What makes two beginnings the same."""
+    return created.agent, created.input, created.effects
 
 
 def _faults(failure: Failure) -> tuple[str, ...]:

@@ -16,8 +16,10 @@ from limpet.engine.agents import Agent
 from limpet.engine.drive import Drive
 from limpet.engine.ear import Ear, Interest
 from limpet.engine.execution import SECOND, Kit
-from limpet.errors import ConnectionLost, DefinitionError, LimpetError, NotFound
-from limpet.stores import Claimed, Renewal, Store, WorkerRow
+from limpet.errors import ConnectionLost, DefinitionError, LimpetError, NotFound, Tampered, UnknownEvent
+from limpet.events import Wait, seal_all
+from limpet.events import bodies as b
+from limpet.stores import Claimed, Extend, Renewal, Store, WorkerRow
 
 __all__ = ["Duty", "Pace", "Worker"]
 
@@ -315,7 +317,7 @@ class Duty:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _see_through(self, drive: Drive) -> None:
+    async def _see_through(self, drive: Drive) -> None:  # noqa: C901 - one way out after the other
         def known() -> int | None:
             return drive.seq if drive.is_listening else None
 
@@ -326,6 +328,9 @@ class Duty:
         self._ear.listen(interest)
         try:
             await drive.drive()
+        except (Tampered, UnknownEvent) as error:
+            log.error("run %s cannot be read, and waits for an operator: %s", drive.run, error)  # noqa: TRY400
+            await self._set_aside(drive)
         except Exception as error:
             log.exception("run %s cannot be driven here", drive.run)
             for task in drive.kill():
@@ -343,6 +348,15 @@ class Duty:
                 self._wakes[drive.run] = drive.wake
             self.ring()
             self._ear.ring()
+
+    async def _set_aside(self, drive: Drive) -> None:
+        """Park a run whose log cannot be read: whoever claimed it next would come no further."""
+        waiting = b.RunWaiting(waits=(Wait(what="operator", key="unreadable"),))
+        with suppress(LimpetError):
+            row = await self.store.get(drive.run)
+            codec, now = self.store.codec, self._time.now()
+            sealed = seal_all(row.head, row.id, [waiting], time=now, fence=drive.fence, actor=self.id, codec=codec)
+            await self.store.append(Extend(run=row.id, after=row.head, fence=drive.fence, events=sealed))
 
 
 def _by_version(agents: Sequence[Agent[Any, Any]]) -> dict[tuple[str, str], Agent[Any, Any]]:

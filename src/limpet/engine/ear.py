@@ -9,11 +9,13 @@ from limpet.errors import LimpetError
 from limpet.stores import Store
 from limpet.stores.store import Place
 
-__all__ = ["Ear", "Interest"]
+__all__ = ["GONE", "Ear", "Interest"]
 
 
 # Microseconds until it is looked again for somebody who could not be told.
 AGAIN = 100_000
+GONE = Place(0, 0, "gone")
+"""Of a run that was deleted: whoever waits for it would wait for ever."""
 
 
 class Interest(NamedTuple):
@@ -95,6 +97,6 @@ class Ear:
             return
         places = await self._store.places([each.run for each, _ in wanted])
         for each, known in wanted:
-            place = places.get(each.run)
-            if place is not None and place.seq > known and each in self._interests:
+            place = places.get(each.run, GONE)
+            if (place is GONE or place.seq > known) and each in self._interests:
                 each.tell(place)

@@ -25,13 +25,13 @@ from limpet.engine.tools import Tool
 from limpet.engine.turnstile import QUIET, Turnstile
 from limpet.engine.versions import NOTHING, Versions
 from limpet.errors import ConnectionLost, Divergence, HandedOff, LimpetError, StoreBusy, Suspended, UnscopedParallel
-from limpet.events import AnyBody, Effects, Payload, Wait
+from limpet.events import AnyBody, Effects, Payload, StatePatch, Wait
 from limpet.events import bodies as b
 from limpet.ids import Ids
 from limpet.journal import Journal
 from limpet.policy.checkpoint import Moment, must_flush
 from limpet.state import AgentState
-from limpet.state.patch import Working
+from limpet.state.patch import Working, still_fits
 from limpet.stores import Store
 from limpet.stores.blobs import Blob
 
@@ -131,6 +131,8 @@ class Execution:
         """The agent that goes on for good in this one's place."""
         self.is_undoing = False
         """This is the undoing itself."""
+        self.is_rehearsal = False
+        """This is a replay in isolation: nothing new is begun."""
         self.stopped: LimpetError | None = None
         """Why the code cannot go on: it has diverged, the lease is lost, or the store fails."""
         self.changed: Callable[[], object] = lambda: None
@@ -143,6 +145,7 @@ class Execution:
         self._never: list[asyncio.Future[None]] = []
         self._flags = list(history.flags)
         self._overrides = list(memory.overrides)
+        self._overridden: list[tuple[int, StatePatch]] = []
         self._work, self._acting = _Work(self), _Acting(self)
 
     # Coming in
@@ -347,8 +350,9 @@ class Execution:
     def begin_turn(self, loop: str) -> None:
         """The code enters a loop at its current turn, and knows what it knew at its start."""
         self.know(Working(self.memory.states[loop]))
-        began = self.memory.turned[loop]
+        began = self.memory.turned.get(loop, 0)
         self._overrides = [each for each in self._overrides if each[0] > began]  # what came before is in there
+        self._overridden = []
 
     # What the code knows
 
@@ -364,14 +368,19 @@ class Execution:
         self._working = working
         self.patched += 1
 
-    def learn(self, change: Callable[[Working], T]) -> T:
-        """The code learns something."""
+    def learn(self, change: Callable[[Working], T], end: int | None = None) -> T:
+        """The code learns something, now or at a recorded end; what a fork knows otherwise since then stays so."""
         self.patched += 1
-        return change(self._working)
+        changed = change(self._working)
+        for seq, patch in self._overridden:
+            if end is not None and end < seq:
+                self._working.apply(still_fits(self._working, patch))
+        return changed
 
     def _override(self) -> None:
-        _, patch = self._overrides.pop(0)
-        self.learn(lambda working: working.apply(patch))
+        seq, patch = self._overrides.pop(0)
+        self.learn(lambda working: working.apply(still_fits(working, patch)))
+        self._overridden.append((seq, patch))
 
     def flag(self, flag: str) -> None:
         """The code sees a flag that a policy raised."""

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 from limpet.clock import Duration
 from limpet.engine.agents import Agent
 from limpet.engine.versions import Versions
+from limpet.errors import WrongState
 
 if TYPE_CHECKING:
     from limpet.engine.views import Event, RunInfo
 
-__all__ = ["Handle", "Port", "Result"]
+__all__ = ["Handle", "Looking", "Port", "Result"]
 
 Out = TypeVar("Out")
 
@@ -36,6 +37,31 @@ class Port(Protocol):
 
     async def cancel(self, run: str, /, *, reason: str) -> None:
         """Stop a run."""
+
+
+class Looking:
+    """A port for code that only tries: it looks, and stops nothing that is not its own."""
+
+    def __init__(self, port: Port, run: str) -> None:
+        self._port, self._run = port, run
+
+    async def result(self, run: str, timeout: Duration | None) -> Result:
+        """What a run returned."""
+        return await self._port.result(run, timeout)
+
+    async def info(self, run: str) -> "RunInfo":
+        """A run as lists show it."""
+        return await self._port.info(run)
+
+    def events(self, run: str, after: int, *, follow: bool) -> AsyncIterator["Event"]:
+        """A run's events."""
+        return self._port.events(run, after, follow=follow)
+
+    async def cancel(self, run: str, /, *, reason: str) -> None:
+        """Stop a run, if it was named after this one."""
+        if not run.startswith(f"{self._run}."):
+            raise WrongState(run=run, status="not this run's own", wanted="a cancel by one that only tries")
+        await self._port.cancel(run, reason=reason)
 
 
 class Handle(Generic[Out]):

@@ -112,6 +112,8 @@ class History:
         """The highest number of a step."""
         self.last_child = 0
         """The number of the last run that was named after this one."""
+        self.used: set[str] = set()
+        """Requests whose approval a step has used."""
         self.flags: list[tuple[int, str]] = []
         """Flags that a policy raised, each with its place in the log."""
         self.turns: dict[str, int] = {}
@@ -216,6 +218,8 @@ class History:
         record = self.records.get(body.name) or self._open(event, body)
         record.latest = body
         self.last_number = max(self.last_number, body.number)
+        if body.grant is not None:
+            self.used.add(body.grant)
 
     def _open(self, event: Event, body: Opening) -> Record:
         """A new record; one that was opened before, and ended with a failure of the run, begins anew."""
@@ -242,20 +246,25 @@ class History:
         """A resume takes back the failure that ended the run, and nothing else.
 
         A step is tried anew under its own number and key; who was asked is asked anew; a run that was called, and has
-        failed, goes on.
+        failed, goes on. What a fork shares it did not do itself: it does it anew, as its own.
         """
         failed, self._failed = self._failed, None
         record = self.records.get(failed.name) if failed is not None and failed.name is not None else None
         if record is None:
             return
-        if isinstance(record.opened, b.StepStarted):
+        if record.shared:
+            self._drop(record)
+        elif isinstance(record.opened, b.StepStarted):
             record.settled = record.end = None
         elif isinstance(record.opened, b.AgentCalled) and isinstance(record.settled, b.WaitEnded):
             record.since = record.settled.event or 0
             record.settled = record.end = None
         else:
-            del self.records[record.name]
-            self._scopes[scope_of(record.name)].remove(record.name)
+            self._drop(record)
+
+    def _drop(self, record: Record) -> None:
+        del self.records[record.name]
+        self._scopes[scope_of(record.name)].remove(record.name)
 
     def _begin_turn(self, body: b.TurnStarted) -> None:
         """What happened in the turn before is over, and so are the loops inside it."""
@@ -282,7 +291,7 @@ class History:
 
     def _is_shared(self, record: Record) -> bool:
         """Whether the code was told how a call ended; a word for a step counts with that step."""
-        if record.end is None:
+        if record.end is None or (isinstance(record.settled, b.WaitEnded) and record.settled.how == "withdrawn"):
             return False
         owner = self.records.get(record.name.rpartition("/")[0])
         match record.opened:

@@ -68,6 +68,7 @@ class _Memory(Struct, frozen=True):
     overrides: list[tuple[int, StatePatch]] = []
     turned: dict[str, int] = {}
     reads: list[tuple[str, str, Read]] = []
+    used: list[str] = []
 
 
 class Memory:
@@ -182,6 +183,7 @@ class Memory:
                 artifacts=self.artifacts,
                 overrides=self.overrides,
                 turned={loop: seq for loop, seq in self.turned.items() if loop in self.states},
+                used=sorted(history.used),
                 reads=[(source, key, read) for (source, key), read in self.reads.items()],
             )
         )
@@ -204,7 +206,7 @@ class Memory:
         history.expired = {body.request: body for body in map(_load, kept.expired)}
         history.escalations = {name: [_load(each) for each in all] for name, all in kept.escalations.items()}
         history.signals, history.flags, history.turns = kept.signals, kept.flags, kept.turns
-        history.last_number, history.last_child = kept.last_number, kept.last_child
+        history.last_number, history.last_child, history.used = kept.last_number, kept.last_child, set(kept.used)
         history.undoing = None if kept.undoing is None else _load(kept.undoing)
         return True
 

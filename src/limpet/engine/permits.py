@@ -124,6 +124,8 @@ class Permits:
         Where nobody would be asked now, what was decided for just this call stands.
         """
         assert isinstance(record.opened, b.RequestOpened)
+        if record.opened.request in self._x.history.used:
+            return False  # a step that failed, and is resumed, needs a word of its own
         if record.opened.digest == opened.digest or self._stands(record, opened, free=free):
             return True
         if record.settled is None and self._x.journal.fold.is_asking(record.opened.request):
@@ -132,7 +134,10 @@ class Permits:
         return False
 
     def _stands(self, record: Record, opened: b.RequestOpened, *, free: bool) -> bool:
-        """Whether this very call was decided: a no stands, whoever would be asked today; a yes, if nobody would."""
+        """Whether this very call was decided: a no stands, whoever would be asked today; a yes, if nobody would.
+
+        So does that the code took it back: a permission that came later is not for that.
+        """
         assert isinstance(record.opened, b.RequestOpened)
         shown = record.opened
         if (shown.tool, shown.args) != (opened.tool, opened.args):
@@ -143,7 +148,8 @@ class Permits:
             return free or answer.decision == "rejected"
         if record.settled is None:
             return free  # whoever was asked is waited for
-        return isinstance(record.settled, b.WaitEnded) and record.settled.how == "timeout"
+        how = record.settled.how if isinstance(record.settled, b.WaitEnded) else ""
+        return how == "timeout" or (free and how == "withdrawn")
 
     def _checked(self, tool: Tool[..., Any, Any], edited: Any, decided: Decided, name: str) -> dict[str, Any]:
         """Arguments that a person edited, if the tool takes them."""

@@ -68,9 +68,10 @@ class Rehearsal(Drive):
         agent: Agent[Any, Any],
         blocked: Blocked,
         coming_to: Callable[[int], object] | None = None,
+        last: int | None = None,
     ) -> None:
         super().__init__(kit, claimed, agent)
-        self._blocked, self._coming_to = blocked, coming_to
+        self._blocked, self._coming_to, self._last = blocked, coming_to, last
         self._done: Rehearsed | None = None
 
     async def rehearse(self) -> Rehearsed:
@@ -81,8 +82,15 @@ class Rehearsal(Drive):
 
     def _execution(self) -> Execution:
         x = super()._execution()
-        self._blocked.stop, x.coming_to = x.stop, self._coming_to
+        self._blocked.stop, x.is_rehearsal = x.stop, True
+        x.coming_to = lambda number: self._comes_to(x, number)
         return x
+
+    def _comes_to(self, x: Execution, number: int) -> None:
+        if self._last is not None and number > self._last:
+            x.stop(NotRecorded(tool=f"step {number}", effect="behind the last that was asked for"))
+        elif self._coming_to is not None:
+            self._coming_to(number)
 
     async def _conclude(self, x: Execution, task: "asyncio.Task[Any]") -> None:
         x.close("its function has ended")

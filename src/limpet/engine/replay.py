@@ -28,9 +28,11 @@ class Replay:
         self._run = run
         self._history = history
         self._unasked: dict[str, dict[str, Record]] = {}
+        self._shared: dict[str, dict[str, Record]] = {}
         for record in history.records.values():
-            if record.has_effect and not record.shared:
-                self._unasked.setdefault(scope_of(record.name), {})[record.name] = record
+            if record.has_effect:
+                waiting = self._shared if record.shared else self._unasked
+                waiting.setdefault(scope_of(record.name), {})[record.name] = record
 
     def find(self, name: str, kind: type[object], asked: str = "", versions: Versions = NOTHING) -> Record | None:
         """The record of a call, or nothing if it is new; raises Divergence if it was another call.
@@ -40,7 +42,8 @@ class Replay:
         record = self._history.records.get(name)
         if record is None:
             return None
-        self._unasked.get(scope_of(name), {}).pop(name, None)
+        for waiting in (self._unasked, self._shared):
+            waiting.get(scope_of(name), {}).pop(name, None)
         if not isinstance(record.opened, kind):
             raise self._divergence(name, f"it is recorded as {type(record.opened).__name__}")
         runs_again = record.settled is None and not record.has_effect
@@ -55,7 +58,7 @@ class Replay:
 
     def chooses_new(self, scope: str) -> bool:
         """Which side of a change an unrecorded `version` is on: the old one, while recorded effects wait."""
-        return not self._unasked.get(scope)
+        return not self._unasked.get(scope) and not self._shared.get(scope)
 
     def check_new(self, name: str) -> None:
         """Refuse an effect that is not recorded while recorded ones wait to be asked for: of its scope, or around it.

@@ -20,7 +20,7 @@ from limpet.engine.asks import Asks
 from limpet.engine.children import Children, How, Sent
 from limpet.engine.execution import Execution, here, move_to, strand
 from limpet.engine.externals import External, Reads
-from limpet.engine.handle import Handle
+from limpet.engine.handle import Handle, Looking
 from limpet.engine.history import Record
 from limpet.engine.scopes import Scope
 from limpet.engine.shapes import shape
@@ -185,8 +185,14 @@ class Run(Generic[S]):
 
     async def _start(self, agent: Agent[Any, Any] | str, sent: Sent, id: str | None) -> Handle[Any]:
         run = await self._children.start(sent, id)
-        assert self._x.kit.port is not None
-        return Handle(self._x.kit.port, run, None if isinstance(agent, str) else agent)
+        x = self._x
+        assert x.kit.port is not None
+        port = (
+            x.kit.port
+            if x.effects == "live" and not x.is_rehearsal
+            else Looking(x.kit.port, "" if x.is_rehearsal else x.run)
+        )
+        return Handle(port, run, None if isinstance(agent, str) else agent)
 
     # Waiting
 
@@ -250,7 +256,9 @@ class Run(Generic[S]):
     async def _receive(self, verb: str, record: Record | None, signal: str, type: type[T], expires: int | None) -> T:
         ended = await self._waits.signal(verb, record, signal, expires)
         if ended.event is None:
-            raise self._x.blame(Expired(request=verb, expired_at=expires or self._x.deadline or 0), verb)
+            opened = self._x.history.records[verb].opened if verb in self._x.history.records else None
+            until = opened.expires if isinstance(opened, b.WaitOpened) else expires
+            raise self._x.blame(Expired(request=verb, expired_at=until or self._x.deadline or 0), verb)
         received = self._x.history.commands[ended.event]
         assert isinstance(received, b.SignalReceived)
         value: T = shape(type).load(await self._x.unpack(received.value))
@@ -298,7 +306,7 @@ class Run(Generic[S]):
         else:
             assert patch is not None
             await x.finish(x.settle(b.StatePatched(name=name, patch=patch)), "patch_returns")
-        x.learn(lambda working: working.apply(patch))
+        x.learn(lambda working: working.apply(patch), None if record is None else record.end)
 
     def decide(
         self, question: str, /, *, choose: T, over: Sequence[T], because: str, confidence: float | None = None

@@ -128,7 +128,12 @@ class Steps:
         )
         if isinstance(latest, b.StepUnknown) and latest.reason == "cancelled":
             await self._waits.until_cancelled(record)
-        return _voided(latest) if _is_settled(latest) else latest
+        if not _is_settled(latest):
+            return latest
+        voided = _voided(latest)
+        if voided is None:  # it begins anew, and is permitted anew: what was approved was used
+            step.packed = None
+        return voided
 
     async def _permit(self, step: Step) -> None:
         """Have a new step allowed, with the arguments that it is allowed with."""
@@ -175,6 +180,8 @@ class Steps:
 
     async def _after_death(self, step: Step, started: b.StepStarted) -> Latest:
         """Its worker died: repeated if that was declared safe, else nobody knows."""
+        if started.stubbed:  # nothing was begun
+            return await self._attempt(step, started.attempt)
         verdict = judge(step.tool.traits, Happened("died", started.attempt), self._x.chance())
         unknown = b.StepUnknown(name=step.name, number=step.number, attempt=started.attempt, reason="died")
         if isinstance(verdict, Ask):
@@ -265,15 +272,15 @@ class Steps:
 
     async def _make_up(self, step: Step, attempt: int) -> Latest:
         """Do nothing, and say what it would have given, in a fork that only tries."""
-        x = self._x
-        x.journal.add(replace(self._started(step, attempt), stubbed=True), blobs=step.blobs)
+        x, started = self._x, replace(self._started(step, attempt), stubbed=True)
         try:
-            output = await self._samples.result(step)
+            packed, blobs = step.pack(x.kit.store, await self._samples.result(step))
         except NotStubbed as error:
-            return self._note(b.StepFailed(**step.place(attempt), failure=failure_of(error)))
-        packed, blobs = step.pack(x.kit.store, output)
+            failed = b.StepFailed(**step.place(attempt), failure=failure_of(error))
+            x.journal.add(started, failed, blobs=step.blobs)
+            return failed
         body = b.StepCompleted(**step.place(attempt), output=packed)
-        x.journal.add(body, blobs=blobs)
+        x.journal.add(started, body, blobs=(*step.blobs, *blobs))
         return body
 
     async def _begin(self, step: Step, attempt: int) -> bool:

@@ -1,6 +1,6 @@
 """The agent's working state as its code sees it: facts as a mapping, the user's own data as the declared type."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
@@ -92,8 +92,16 @@ class Change:
     data: Any = msgspec.UNSET
     source: str | None = None
 
+    def _check(self) -> None:
+        """Refuse what is none of the declared types: it would be stored, and could not be read."""
+        for name, fits, wanted in _PARTS:
+            given = getattr(self, name)
+            if given is not None and not fits(given):
+                raise InvalidValue(path=name, reason=f"{given!r} is no {wanted}")
+
     def patch(self, shape: Shape, step: int | None, redaction: Redaction = NOTHING) -> StatePatch:
         """The same as it is stored."""
+        self._check()
         more: dict[str, Any] = {}
         if self.goal is not None:
             more["goal"] = redaction.text(self.goal)
@@ -113,3 +121,26 @@ class Change:
             flags=redaction.texts(self.flags),
             **more,
         )
+
+
+def _is_text(given: Any) -> bool:
+    return isinstance(given, str)
+
+
+def _is_texts(given: Any) -> bool:
+    return isinstance(given, Sequence) and not isinstance(given, str | bytes) and all(map(_is_text, given))
+
+
+def _is_named(given: Any) -> bool:
+    return isinstance(given, Mapping) and all(map(_is_text, given))
+
+
+_PARTS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
+    ("goal", _is_text, "text"),
+    ("source", _is_text, "text"),
+    ("plan", _is_texts, "list of texts"),
+    ("questions", _is_texts, "list of texts"),
+    ("flags", _is_texts, "list of texts"),
+    ("facts", _is_named, "mapping from names"),
+    ("answered", lambda given: _is_named(given) and _is_texts(list(given.values())), "mapping from questions to texts"),
+)

@@ -18,7 +18,7 @@ from limpet.engine.artifacts import read_whole
 from limpet.engine.children import creation
 from limpet.engine.contracts import find_agent, save_contracts
 from limpet.engine.duty import Duty, Time, Worker
-from limpet.engine.ear import Ear, Interest
+from limpet.engine.ear import GONE, Ear, Interest
 from limpet.engine.execution import SECOND
 from limpet.engine.handle import Handle, Result
 from limpet.engine.talks import Message, talk_of
@@ -41,7 +41,7 @@ from limpet.policy.retention import KeepRule
 from limpet.service import travel
 from limpet.service.bundles import export_run, load_run
 from limpet.service.desk import Desk
-from limpet.service.forking import Wanted, forked, said_until
+from limpet.service.forking import Wanted, fork_id, forked, said_until
 from limpet.service.notifying import notifier
 from limpet.service.once import agent_of, create_once
 from limpet.service.pruning import Pruned, prune, rotate
@@ -303,7 +303,7 @@ class App:
     async def get(self, run: str, agent: Agent[Any, Any] | None = None, /) -> Handle[Any]:
         """A handle on a run that exists."""
         row = await self.store.get(run)
-        return Handle(self, run, agent or self._agents.get(row.agent))
+        return Handle(self, run, agent or self._serving(row.agent, row.agent_version))
 
     async def once(self, key: str, fn: Callable[[], Awaitable[T]], /) -> T:
         """Do something once for a key, and give the same result ever after: for whoever writes a tool's server."""
@@ -327,7 +327,7 @@ class App:
         row = await self.store.get(run)
         if row.status != "completed":
             await self._tell(run, b.ResumeRequested(command=self._settings.ids.new()))
-        return Handle(self, run, self._agents.get(row.agent))
+        return Handle(self, run, self._serving(row.agent, row.agent_version))
 
     async def pause(self, run: str, /) -> None:
         """Let a run wait until it is resumed; effects under way finish first."""
@@ -491,7 +491,7 @@ class App:
         happen.
         """
         row = await self.store.get(run)
-        agent = self._agents.get(row.agent)
+        agent = self._serving(row.agent, version or row.agent_version)
         more = {"patch": patch or {}, "results": results or {}, "input": input}
         wanted = Wanted(at=at, seq=seq, effects=effects, version=version, **more)
         body, blobs = await forked(self.store, row, agent, wanted, self._time.now())
@@ -511,7 +511,7 @@ class App:
     async def _branch(self, run: str, body: b.RunForked, blobs: Sequence[Blob]) -> str:
         """Make a fork under the next name that is free."""
         for number in count(1 + await self.store.count(RunFilter(origin=run))):
-            name = check_id(f"{run}.{number}")
+            name = fork_id(run, number)
             done = await self.store.append(*await self._branches(name, run, body), blobs=blobs)
             if not isinstance(done, Taken):
                 return name
@@ -568,11 +568,16 @@ class App:
                 if before is None:
                     break
 
+    def _serving(self, name: str, version: str) -> Agent[Any, Any] | None:
+        """The code of a version of an agent: just that, what accepts it, else whatever there is."""
+        serving = [each for each in self._all if each.name == name]
+        exact = [each for each in serving if each.version == version]
+        fitting = [each for each in serving if version in each.rules.accepts]
+        return next(iter(exact or fitting or serving[::-1]), None)
+
     def _agent_of(self, row: RunRow) -> Agent[Any, Any]:
-        """Today's code of a run: of its version, else whatever there is."""
-        serving = [each for each in self._all if each.name == row.agent]
-        fitting = [each for each in serving if row.agent_version in (each.version, *each.rules.accepts)]
-        found = next(iter(fitting or serving), None)
+        """Today's code of a run."""
+        found = self._serving(row.agent, row.agent_version)
         if found is None:
             reason = f"the code of {row.agent} is needed: limpet.open(..., agents=[...]), or --app MODULE:ATTRIBUTE"
             raise InvalidArgument(path="agents", reason=reason)
@@ -601,7 +606,7 @@ class App:
     async def load(self, path: str | Path, /) -> Handle[Any]:
         """Take a run from a file into this store; one that has not ended goes on here when it is resumed."""
         row = await load_run(self.store, Path(path), self._actor)
-        return Handle(self, row.id, self._agents.get(row.agent))
+        return Handle(self, row.id, self._serving(row.agent, row.agent_version))
 
     async def prune(
         self,
@@ -688,7 +693,7 @@ class App:
         interest = Interest(
             run,
             lambda: None if duty is not None and duty.drives(run) else 0,
-            lambda place: ended.set() if place.status in ENDED else None,
+            lambda place: ended.set() if place is GONE or place.status in ENDED else None,
         )
         take_back = None if timeout is None else self._settings.clock.later(microseconds(timeout), ended.set)
         self._ear.listen(interest)

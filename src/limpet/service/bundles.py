@@ -6,17 +6,20 @@ runs whose beginnings it shares, each in a file of `origins/`.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 from zipfile import ZIP_DEFLATED, BadZipFile, ZipFile
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from limpet.errors import InputConflict, InvalidBundle, NotFound
-from limpet.events import Event, blobs_of, verify
+from limpet.errors import InputConflict, InvalidBundle, NotFound, Tampered
+from limpet.events import PLAIN, START, VOCABULARY, AnyBody, Codec, Event, blobs_of, seal, verify
+from limpet.events.values import encode
 from limpet.service.trust import Verified, verify_one
 from limpet.stores import Inline, RunRow, Store
+from limpet.stores.blobs import pack_blob
 from limpet.stores.memory import MemoryBackend
 
 __all__ = ["Bundle", "End", "export_run", "load_run", "read_bundle", "verify_bundle"]
@@ -114,8 +117,39 @@ async def export_run(store: Store, run: str, path: Path) -> End:
     origins = tuple([origin async for origin in _origins(store, row)])
     names = {name for log in (events, *origins) for event in log for name in blobs_of(store.decode(event))}
     blobs = {name: b"".join([part async for part in store.read_blob(name)]) for name in sorted(names)}
-    await asyncio.to_thread(_write, path, Bundle(events, blobs, origins))
+    bundle = Bundle(events, blobs, origins)
+    if store.codec.is_private:  # its keys stay where they are: what leaves is plain text, and sealed anew
+        bundle = _recoded(bundle, store.codec, PLAIN)
+    await asyncio.to_thread(_write, path, bundle)
     return End.of(events)
+
+
+def _recoded(bundle: Bundle, old: Codec, new: Codec) -> Bundle:
+    """The same logs under another codec: their hashes are others, and so are the names of blobs."""
+    names = {name: pack_blob(new, data).id for name, data in bundle.blobs.items()}
+    line: list[Event] = []
+    owns: list[tuple[Event, ...]] = []
+    for log in (*bundle.origins, bundle.own):
+        bodies = [_renamed(event.decode(old), names) for event in log]
+        line = line[: log[0].seq - 1]
+        head = line[-1].head if line else START
+        own: list[Event] = []
+        for event, body in zip(log, bodies, strict=True):
+            place: Any = {"time": event.time, "fence": event.fence, "actor": event.actor}
+            own.append(seal(head, event.run, body, codec=new, **place).event)
+            head = own[-1].head
+        owns.append(tuple(own))
+        line += own
+    blobs = {names[name]: data for name, data in bundle.blobs.items()}
+    return Bundle(tuple(line), blobs, tuple(owns[:-1]))
+
+
+def _renamed(body: AnyBody, names: Mapping[str, str]) -> AnyBody:
+    """A body that refers to blobs by their other names."""
+    data, kind = encode(body), VOCABULARY.kind_of(body)
+    for name in blobs_of(body):
+        data = data.replace(name.encode(), names[name].encode())
+    return VOCABULARY.decode(kind.name, kind.version, data)
 
 
 async def _origins(store: Store, row: RunRow) -> AsyncIterator[tuple[Event, ...]]:
@@ -179,18 +213,36 @@ def _read(path: Path) -> Bundle:
 async def load_run(store: Store, path: Path, actor: str) -> RunRow:
     """Take a run from a file, with those whose beginnings it shares, as far as they are not here."""
     bundle = await read_bundle(path)
+    _verify_logs(bundle)
+    if store.codec.is_private and not any(event.key_id for event in bundle.events):
+        bundle = _recoded(bundle, PLAIN, store.codec)
+    cuts = [log[0].seq - 1 for log in (*bundle.origins, bundle.own)[1:]]
+    known = [await _is_here(store, origin, cut) for origin, cut in zip(bundle.origins, cuts, strict=True)]
+    end = bundle.own[-1]
+    if await _is_here(store, bundle.own, end.seq):
+        return await store.get(end.run)
     for data in bundle.blobs.values():
         await store.put_blob(data)
-    for origin in bundle.origins:
-        if not await _is_here(store, origin):
+    for origin, is_known in zip(bundle.origins, known, strict=True):
+        if not is_known:
             await store.load(origin, actor=actor)
     return await store.load(bundle.own, actor=actor)
+
+
+def _verify_logs(bundle: Bundle) -> None:
+    """Check every log before anything of them is stored."""
+    line: list[Event] = []
+    for log in (*bundle.origins, bundle.own):
+        line = [*line[: log[0].seq - 1], *log]
+        verify(line)
+    if tuple(line) != bundle.events:
+        raise Tampered(run=bundle.events[-1].run, seq=1, reason="what it shares is not what its origins say")
 
 
 async def verify_bundle(path: Path) -> Verified:
     """Check a file by itself: its logs against their hashes, its blobs against their names; raises Tampered."""
     bundle = await read_bundle(path)
-    verify(bundle.events)
+    _verify_logs(bundle)
     if any(event.key_id for event in bundle.events):  # without the keys, hashes are all that can be checked
         return Verified(runs=1, events=len(bundle.events))
     async with Store(MemoryBackend(), Inline()) as store:
@@ -204,12 +256,18 @@ async def verify_bundle(path: Path) -> Verified:
     return Verified(runs=1 + len(bundle.origins), events=len(bundle.events))
 
 
-async def _is_here(store: Store, log: Sequence[Event]) -> bool:
-    """Whether a store has this very log, perhaps longer by now."""
+async def _is_here(store: Store, log: Sequence[Event], seq: int) -> bool:
+    """Whether a store has this very log up to an event, perhaps longer by now."""
+    run, mine = log[-1].run, [event for event in log if event.seq == seq]
     try:
-        found = await store.read(log[-1].run, after=log[-1].seq - 1, limit=1)
+        found = await store.read(run, after=seq - 1, limit=1)
     except NotFound:
         return False
-    if [event.hash for event in found] != [log[-1].hash]:
-        raise InputConflict(run=log[-1].run, agent=(await store.get(log[-1].run)).agent)
+    if mine and [_essence(store, event) for event in found] != [_essence(store, event) for event in mine]:
+        raise InputConflict(run=run, agent=(await store.get(run)).agent)
     return True
+
+
+def _essence(store: Store, event: Event) -> tuple[object, ...]:
+    """What makes two events the same: their hashes, but where they are encrypted anew each time."""
+    return (event.time, event.fence, store.decode(event)) if store.codec.is_private else (event.hash,)

@@ -10,13 +10,15 @@ from typing import Any
 from msgspec.structs import replace
 
 from limpet.engine.agents import Agent
+from limpet.engine.history import Record
 from limpet.engine.memory import Memory
 from limpet.engine.shapes import shape
 from limpet.engine.tools import Tool, find_tool
 from limpet.engine.typed import Change
 from limpet.errors import InvalidArgument, InvalidValue, NotFound
-from limpet.events import Effects, Payload, StatePatch
+from limpet.events import Effects, Payload, StatePatch, digest
 from limpet.events import bodies as b
+from limpet.ids import LONGEST_ID
 from limpet.journal import load_whole
 from limpet.redaction import Redaction
 from limpet.service.travel import Point, point
@@ -25,7 +27,7 @@ from limpet.state.patch import Working
 from limpet.stores import RunRow, Store
 from limpet.stores.blobs import Blob
 
-__all__ = ["Wanted", "forked", "said_until"]
+__all__ = ["Wanted", "fork_id", "forked", "said_until"]
 
 _JSON = shape(Any)
 _MODES = ("ask", "stub", "live")
@@ -82,7 +84,7 @@ async def forked(
     body = b.RunForked(
         run=row.id,
         at=at,
-        step=max([0, *numbers]),
+        step=max([0, *(_number_of(record) for record in memory.history.records.values())]),
         effects=wanted.effects,
         agent=state.agent,
         agent_version=version,
@@ -92,7 +94,7 @@ async def forked(
         user=state.user,
         session=state.session,
         conversation=state.conversation,
-        exclusive=_exclusive(agent, state),
+        exclusive=_exclusive(agent, state, row),
         labels=state.labels,
         steps=state.position.steps,
         goal=known.goal,
@@ -107,6 +109,9 @@ async def _cut(store: Store, row: RunRow, wanted: Wanted) -> int:
     """The last event that is shared."""
     if (wanted.at is None) == (wanted.seq is None):
         raise InvalidArgument(path="at", reason="say at=, the number of a step, or seq=, that of an event")
+    for name, number in (("at", wanted.at), ("seq", wanted.seq)):
+        if number is not None and not isinstance(number, int):
+            raise InvalidArgument(path=name, reason=f"{number!r} is no number")
     if wanted.seq is None:
         return await _before(store, row, wanted.at or 0)
     if not 1 <= wanted.seq <= row.seq:
@@ -134,6 +139,12 @@ async def _before(store: Store, row: RunRow, step: int) -> int:
     return begun.get(step, last + 1) - 1
 
 
+def fork_id(run: str, number: int) -> str:
+    """What a fork is called; after a digest of the run, where its id would be too long."""
+    name = f"{run}.{number}"
+    return name if len(name) <= LONGEST_ID else f"{digest(run)[:32]}.{number}"
+
+
 async def said_until(store: Store, run: str, at: int, conversation: str) -> int | None:
     """How much of a run's conversation there was at an event of the run; nothing if there was none."""
     before: int | None = at + 1
@@ -157,9 +168,6 @@ def _patch(agent: Agent[Any, Any] | None, given: Mapping[str, Any], redaction: R
     unknown = sorted(given.keys() - set(_KEYS))
     if unknown:
         raise InvalidArgument(path=f"patch.{unknown[0]}", reason=f"a patch has {', '.join(_KEYS)}")
-    for name, wanted in (("facts", Mapping), ("answered", Mapping), ("goal", str)):
-        if given.get(name) is not None and not isinstance(given[name], wanted):
-            raise InvalidArgument(path=f"patch.{name}", reason=f"{type(given[name]).__name__} is not what it takes")
     change = dict(given)
     if "data" in change:
         change["data"] = _plain(change["data"])
@@ -214,8 +222,15 @@ def _deadline(agent: Agent[Any, Any] | None, state: RunState, now: int) -> int |
     return None if state.deadline is None else now + max(state.deadline - state.created, 0)
 
 
-def _exclusive(agent: Agent[Any, Any] | None, state: RunState) -> str | None:
-    if agent is None or agent.rules.exclusive is None:
+def _number_of(record: Record) -> int:
+    """Of a step, or of one that a person did not allow."""
+    return record.opened.number or 0 if isinstance(record.opened, b.StepStarted | b.RequestOpened) else 0
+
+
+def _exclusive(agent: Agent[Any, Any] | None, state: RunState, row: RunRow) -> str | None:
+    if agent is None:
+        return row.exclusive
+    if agent.rules.exclusive is None:
         return None
     owner = state.session if agent.rules.exclusive == "session" else state.user
     return None if owner is None else f"{agent.rules.exclusive}:{owner}"

@@ -6,7 +6,7 @@ called them. It goes together, when all of it has ended and is old enough, or it
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,7 +26,7 @@ from limpet.stores.store import LARGEST_PAGE
 __all__ = ["Pruned", "prune", "rotate"]
 
 # Where what was deleted is listed, in the folder of the archive.
-LIST = "pruned.jsonl"
+LIST, BEGUN = "pruned.jsonl", "pruning.jsonl"
 
 
 @dataclass(kw_only=True)
@@ -53,10 +53,12 @@ class Pruned:
 async def prune(store: Store, rule: KeepRule, *, dry_run: bool, archive: Path | None) -> Pruned:
     """Delete what the rule lets go, or say what that would be."""
     now, done, seen = await store.now(), Pruned(dry_run=dry_run), set[str]()
+    if archive is not None and not dry_run:
+        await _catch_up(store, archive)
     async for row in _ended(store):
         if row.id in seen:
             continue
-        decision = _decide(rule, row, now)
+        family, decision = [row], _decide(rule, row, now)
         if decision is None:
             try:
                 family = await _family(store, row)
@@ -67,7 +69,7 @@ async def prune(store: Store, rule: KeepRule, *, dry_run: bool, archive: Path | 
                     continue
             except NotFound:  # somebody else is pruning too
                 continue
-        _keep(done, decision, 1)
+        _keep(done, decision, len(family))
     if not dry_run:
         done.blobs = await store.collect_blobs()
     return done
@@ -89,10 +91,15 @@ def _first_reason(rule: KeepRule, family: Iterable[RunRow], now: int) -> str | N
 
 async def _delete(store: Store, family: list[RunRow], done: Pruned, archive: Path | None) -> None:
     if not done.dry_run:
+        ends = [End(run=row.id, seq=row.seq, hash=row.hash.hex()) for row in family]
         is_safe = archive is None or await _put_away(store, family, archive)
+        if is_safe and archive is not None:
+            await _list(ends, archive / BEGUN)
         if not is_safe or not await store.prune({row.id: row.head for row in family}):
             _keep(done, "it went on meanwhile", len(family))
             return
+        if archive is not None:
+            await _list(ends, archive / LIST)
     done.runs += [row.id for row in family]
     done.events += sum(row.seq - (row.origin_at or 0) for row in family)
 
@@ -113,10 +120,29 @@ async def _put_away(store: Store, family: list[RunRow], archive: Path) -> bool:
             await _place(part, archive, end)
         finally:
             await asyncio.to_thread(part.unlink, missing_ok=True)
-    ends = [End(run=row.id, seq=row.seq, hash=row.hash.hex()) for row in family]
-    lines = b"".join(msgspec.json.encode(end) + b"\n" for end in ends)
-    await asyncio.to_thread(_note, archive / LIST, lines)
     return True
+
+
+async def _list(ends: Sequence[End], path: Path) -> None:
+    """Note where logs ended that are deleted."""
+    await asyncio.to_thread(_note, path, b"".join(msgspec.json.encode(end) + b"\n" for end in ends))
+
+
+async def _catch_up(store: Store, archive: Path) -> None:
+    """Note what was deleted by somebody who was killed right after it."""
+    begun, done = [await asyncio.to_thread(_ends, archive / name) for name in (BEGUN, LIST)]
+    left = [end for end in begun if end not in done and await _known(store, end.run) is None]
+    if left:
+        await _list(left, archive / LIST)
+
+
+def _ends(path: Path) -> list[End]:
+    """The lines of a list that can be read: the last one may have been cut off by a kill."""
+    found = []
+    for line in path.read_bytes().splitlines() if path.exists() else ():
+        with suppress(msgspec.MsgspecError):
+            found.append(msgspec.json.decode(line, type=End))
+    return found
 
 
 def _part(archive: Path) -> Path:
@@ -157,7 +183,11 @@ def _link(part: Path, name: Path) -> bool:
 
 
 def _note(path: Path, lines: bytes) -> None:
-    with path.open("ab") as file:
+    with path.open("ab+") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(size - 1, 0))
+        if file.read(1) not in (b"", b"\n"):  # whoever wrote last was killed
+            lines = b"\n" + lines
         file.write(lines)
         file.flush()
         os.fsync(file.fileno())

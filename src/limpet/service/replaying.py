@@ -24,7 +24,8 @@ from limpet.events import bodies as b
 from limpet.events.values import encode
 from limpet.ids import RandomIds
 from limpet.service.travel import Point, point
-from limpet.stores import Claimed, Inline, Store, WorkerRow
+from limpet.state import ENDED
+from limpet.stores import Claimed, Inline, RunRow, Store, WorkerRow
 from limpet.stores.memory import MemoryBackend
 
 __all__ = ["Replay", "Replayed", "Ways", "check", "replay"]
@@ -111,7 +112,8 @@ async def replay(
     """Go through a run up to the end of a step, or as far as it is recorded."""
     row = await store.get(run)
     upto = row.seq if to is None else await point(store, run, Point(after=to))
-    found = await _rehearse(Copy(store, run, upto), agent, port, ways)
+    is_shared = row.origin_at is not None and upto <= row.origin_at
+    found = await _rehearse(Copy(store, run, upto), agent, port, ways, to if is_shared else None)
     number = to if to is not None else row.step
     return Replay(
         run=run,
@@ -128,9 +130,7 @@ async def check(store: Store, run: str, agent: Agent[Any, Any], port: Port | Non
     row = await store.get(run)
     try:
         found = await _rehearse(Copy(store, run, row.seq), agent, port, Ways())
-        [last] = await store.read(run, limit=1, backwards=True)
-        end = store.decode(last)
-        output = None
+        end, output = await _end_of(store, row), None
         if isinstance(end, b.RunCompleted):
             output = agent.output_shape.renew(await store.unpack(end.output), end.output.versions)
         return Replayed(run=run, problem=_problem(found, end, output), step=row.step)
@@ -138,8 +138,10 @@ async def check(store: Store, run: str, agent: Agent[Any, Any], port: Port | Non
         return Replayed(run=run, problem=error.says, step=row.step)
 
 
-async def _rehearse(copy: "Copy", agent: Agent[Any, Any], port: Port | None, ways: Ways) -> Rehearsed:
-    """How far today's code comes with a copy of a run."""
+async def _rehearse(
+    copy: "Copy", agent: Agent[Any, Any], port: Port | None, ways: Ways, last: int | None = None
+) -> Rehearsed:
+    """How far today's code comes with a copy of a run; no further than to a step, where the copy holds more."""
     blocked = Blocked(ways.allow)
     async with copy:
         kit = Kit(
@@ -154,7 +156,20 @@ async def _rehearse(copy: "Copy", agent: Agent[Any, Any], port: Port | None, way
             backoffs=False,
             port=port,
         )
-        return await Rehearsal(kit, copy.claimed, agent, blocked, ways.coming_to).rehearse()
+        return await Rehearsal(kit, copy.claimed, agent, blocked, ways.coming_to, last).rehearse()
+
+
+async def _end_of(store: Store, row: RunRow) -> Any:
+    """How a run ended, if it has; something may have been told to it since."""
+    if row.status not in ENDED:
+        return None
+    before = None
+    while page := await store.read(row.id, before=before, limit=20, backwards=True):
+        for event in page:
+            if event.kind in _ENDS:
+                return store.decode(event)
+        before = page[-1].seq
+    return None
 
 
 def _problem(found: Rehearsed, end: Any, output: Any) -> str | None:
@@ -171,15 +186,22 @@ def _problem(found: Rehearsed, end: Any, output: Any) -> str | None:
             return f"it fails with {_words(found.error)}"
         case "reached" if isinstance(end, b.RunCompleted):
             return f"it goes on where it ended: {_words(found.error)}"
+        case "waits" if isinstance(end, b.RunCompleted | b.RunFailed):
+            return f"it waits where it ended: for {', '.join(found.waits)}"
         case _:
             return None
 
 
 def _without_end(events: Sequence[Event]) -> Sequence[Event]:
     """A log before it ended, was cancelled or was being undone."""
-    undoing = next((place for place, event in enumerate(events) if event.kind in _UNDOING), len(events))
-    events = events[:undoing]
-    return events[:-1] if events[-1].kind in _ENDS else events
+    kinds = [event.kind for event in events]
+    undoing = next((place for place, kind in enumerate(kinds) if kind in _UNDOING), len(kinds))
+    for place in reversed(range(undoing)):
+        if kinds[place] == "resume.requested":
+            break
+        if kinds[place] in _ENDS:
+            return events[:place]
+    return events[:undoing]
 
 
 class Copy:
@@ -196,7 +218,7 @@ class Copy:
     async def __aenter__(self) -> Self:
         await self.store.open()
         self.store.codec = self._source.codec  # so that hashes and names of blobs are the same
-        run = await self._branch(self._run)
+        run = self._run
         await self._bring(run)
         row = await self.store.get(run)
         self._clock.set(max(self.time, row.start_at or 0))
@@ -209,19 +231,15 @@ class Copy:
     async def __aexit__(self, *exc: object) -> None:
         await self.store.close()
 
-    async def _branch(self, run: str) -> str:
-        """The run that the last event belongs to: of a fork, it may be shared."""
-        row = await self._source.get(run)
-        while row.origin is not None and row.origin_at is not None and self._upto <= row.origin_at:
-            row = await self._source.get(row.origin)
-        return row.id
-
     async def _bring(self, run: str) -> None:
-        """Its origins first, as they are."""
+        """Its origins first, as they are; of a fork, at least that it is one."""
         row = await self._source.get(run)
         if row.origin is not None:
             await self._bring_whole(row.origin)
-        await self._load(_without_end([event async for event in self._own(run) if event.seq <= self._upto]))
+        upto = max(self._upto, (row.origin_at or 0) + 1)
+        own = [event async for event in self._own(run) if event.seq <= upto]
+        await self._load(_without_end(own))
+        self.time = own[-1].time
 
     async def _bring_whole(self, run: str) -> None:
         row = await self._source.get(run)

@@ -219,6 +219,9 @@ def _steps(bodies: Iterable[AnyBody]) -> dict[int, str]:
             case b.StepFailed() | b.StepUnknown():
                 why = body.failure.type if body.failure is not None else "unknown"
                 found[body.number] = f"{tools.get(body.number, body.name)} ✗ {why}"
+            case b.RunForked():
+                for number, output in body.results.items():
+                    found[int(number)] = f"{tools.get(int(number), number)} → {shown(output)} (edited)"
             case b.StepResolved():
                 found[body.number] = f"{tools.get(body.number, body.name)} {body.outcome} {shown(body.output)}".strip()
             case _:
@@ -255,7 +258,19 @@ def _parted(
 
 
 _INCIDENTAL = (b.RunClaimed, b.RunReleased, b.RunWaiting, b.RunForked, b.RunCreated)
-_BY_CHANCE = ("command", "request", "key", "timeout_at", "retry_at", "wake", "expires", "grant", "event", "deadline")
+_BY_CHANCE = (
+    "run",
+    "command",
+    "request",
+    "key",
+    "timeout_at",
+    "retry_at",
+    "wake",
+    "expires",
+    "grant",
+    "event",
+    "deadline",
+)
 
 
 def _essence(body: AnyBody) -> tuple[type, dict[str, Any]]:
@@ -310,12 +325,13 @@ async def _at(store: Store, run: str, last: int, at: datetime | int) -> int:
 
 async def _begun(store: Store, row: RunRow, number: int) -> int:
     """Where a step began: of a fork among its own events first, since its numbers go on from the cut."""
-    if row.origin_at is None or number <= 0:
-        return await _started(store, row.id, 0, row.seq, number)
-    try:
-        return await _started(store, row.id, row.origin_at, row.seq, number)
-    except NotFound:
-        return await _started(store, row.id, 0, row.origin_at, number)
+    run, last = row.id, row.seq
+    while row.origin is not None and row.origin_at is not None:
+        try:
+            return await _started(store, run, min(row.origin_at, last), last, number)
+        except NotFound:
+            last, row = min(row.origin_at, last), await store.get(row.origin)
+    return await _started(store, run, 0, last, number)
 
 
 async def _started(store: Store, run: str, first: int, last: int, number: int) -> int:

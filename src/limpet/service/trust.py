@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from limpet.errors import BlobDamaged, InvalidBundle, KeyMissing, NotFound, Tampered
+from limpet.errors import BlobDamaged, InvalidBundle, KeyMissing, NotFound, Tampered, UnknownEvent
 from limpet.events import blobs_of
 from limpet.journal import verify_run
 from limpet.stores import Store
@@ -18,7 +18,7 @@ from limpet.stores import Store
 __all__ = ["Verified", "save_heads", "verify_all", "verify_one"]
 
 # What is raised by bytes that are no text, no JSON or no word of ours any more.
-UNREADABLE = (ValueError, msgspec.MsgspecError, RecursionError, KeyMissing)
+UNREADABLE = (ValueError, msgspec.MsgspecError, RecursionError, KeyMissing, UnknownEvent)
 
 
 class Kept(Struct, frozen=True, kw_only=True):
@@ -62,8 +62,10 @@ async def verify_all(
     raises Tampered; or else `bad` hears of each, and the others are looked at.
     """
     kept = [] if heads is None else await asyncio.to_thread(_read, heads)
-    gone = [] if pruned is None else await asyncio.to_thread(_read, pruned)
-    ended = {each.run: each.seq for each in gone}
+    gone = [] if pruned is None else await asyncio.to_thread(_read, pruned, torn=True)
+    ended: dict[str, int] = {}
+    for each in gone:  # an id may have been used and pruned more than once
+        ended[each.run] = max(each.seq, ended.get(each.run, 0))
     done = whole = events = held = 0
     seen: set[str] = set()
     async for number, run in _streams(store):
@@ -97,10 +99,12 @@ async def _verify_listed(store: Store, number: int, run: str, seen: set[str]) ->
     """Check one run of a list: it is there, unless it was deleted meanwhile."""
     try:
         return await _verify(store, run, seen)
-    except NotFound as error:
-        if (number, run) in await store.streams(after=number - 1, limit=1):
-            raise Tampered(run=run, seq=1, reason="it is listed, and not there") from error
-        return Verified(runs=0, events=0)
+    except (NotFound, Tampered) as error:
+        if (number, run) not in await store.streams(after=number - 1, limit=1):
+            return Verified(runs=0, events=0)  # with all that it shared, perhaps while it was read
+        if isinstance(error, Tampered):
+            raise
+        raise Tampered(run=run, seq=1, reason="it is listed, and not there") from error
 
 
 async def _verify(store: Store, run: str, seen: set[str]) -> Verified:
@@ -146,6 +150,8 @@ async def _check_head(store: Store, kept: Kept, *, gone: bool) -> None:
         if gone:
             return
         raise Tampered(run=kept.run, seq=kept.seq, reason="it is gone") from error
+    if gone and [event.hash.hex() for event in found] != [kept.hash]:
+        return  # another run has its id now
     if not found:
         raise Tampered(run=kept.run, seq=kept.seq, reason="its end was cut off")
     if found[0].hash.hex() != kept.hash:
@@ -158,11 +164,19 @@ async def _check_counts(store: Store) -> None:
         raise Tampered(run=wrong.partition(" ")[0], seq=0, reason=f"its runs are not counted right ({wrong})")
 
 
-def _read(path: Path) -> list[Kept]:
+def _read(path: Path, *, torn: bool = False) -> list[Kept]:
+    """The heads in a file; in one that is `torn`, a line that was cut off by a kill is passed over."""
+    found = []
     try:
-        return [msgspec.json.decode(line, type=Kept) for line in path.read_bytes().splitlines()]
+        for line in path.read_bytes().splitlines():
+            try:
+                found.append(msgspec.json.decode(line, type=Kept))
+            except msgspec.MsgspecError:
+                if not torn:
+                    raise
     except (OSError, msgspec.MsgspecError) as error:
         raise InvalidBundle(path=str(path), reason=f"it holds no heads ({error})") from error
+    return found
 
 
 async def _streams(store: Store) -> AsyncIterator[tuple[int, str]]:

@@ -124,6 +124,19 @@ class Working:
             self._data_versions = {} if patch.data == NO_DATA else patch.data_versions
 
 
+def still_fits(working: Working, patch: StatePatch) -> StatePatch:
+    """As much of a patch as there is something left to be changed by it."""
+    state = working.freeze()
+    facts, artifacts = {each.key for each in state.known_facts}, {each.artifact_id for each in state.artifacts}
+    return replace(
+        patch,
+        retract=tuple(each for each in patch.retract if each in facts),
+        answered={each: answer for each, answer in patch.answered.items() if each in state.open_questions},
+        discard=tuple(each for each in patch.discard if each in artifacts),
+        lower=tuple(each for each in patch.lower if each in state.risk_flags),
+    )
+
+
 def diff(before: AgentState, after: AgentState) -> StatePatch:
     """The patch that leads from one state to the other: apply(before, diff(before, after)) == after."""
     gone_facts, facts = _changes({f.key: f for f in before.known_facts}, {f.key: f for f in after.known_facts})

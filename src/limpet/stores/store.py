@@ -8,6 +8,7 @@ from hashlib import sha256
 from typing import Any, NamedTuple, Self, TypeVar
 
 from msgspec import DecodeError, Raw, UnsetType
+from msgspec.structs import replace
 
 from limpet.clock import Duration, SystemClock, microseconds
 from limpet.errors import (
@@ -611,8 +612,8 @@ class Store:
 
 def _same_start(stored: AnyBody, wanted: b.RunCreated | b.RunForked, alike: Callable[[Payload], bool] | None) -> bool:
     if isinstance(wanted, b.RunForked):
-        return stored == wanted
-    if not isinstance(stored, b.RunCreated) or stored.agent != wanted.agent:
+        return isinstance(stored, b.RunForked) and replace(stored, deadline=None) == replace(wanted, deadline=None)
+    if not isinstance(stored, b.RunCreated) or (stored.agent, stored.effects) != (wanted.agent, wanted.effects):
         return False
     return stored.input == wanted.input or (alike is not None and alike(stored.input))
 

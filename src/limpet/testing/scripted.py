@@ -106,7 +106,8 @@ def _text(said: Any) -> str:
 
 
 def _json(value: Any) -> str:
-    return msgspec.json.encode(shape(Any).dump(value)).decode()
+    """As tools and outputs are declared: with whatever types are inside."""
+    return msgspec.json.encode(shape(dict[str, Any]).dump(value)).decode()
 
 
 def _texts(request: ModelRequest) -> list[str]:
