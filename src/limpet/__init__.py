@@ -8,7 +8,8 @@ import logging
 import os
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from functools import cache
+from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from limpet import sync
@@ -34,6 +35,7 @@ from limpet.errors import (
     BudgetExceeded,
     CommandConflict,
     ConnectionLost,
+    ContextTooSmall,
     ContractError,
     DeadlineExceeded,
     DefinitionError,
@@ -55,6 +57,7 @@ from limpet.errors import (
     LeaseLost,
     LimpetError,
     NoCall,
+    NoProgress,
     NoStore,
     NotAllowed,
     NotDone,
@@ -88,6 +91,9 @@ from limpet.errors import (
 )
 from limpet.events import Artifact
 from limpet.ids import RandomIds, check_id
+from limpet.llm.loop import Compaction
+from limpet.llm.loop import llm_agent as _llm_agent
+from limpet.llm.model import Model
 from limpet.policy.escalation import Escalate
 from limpet.policy.retry import Retry
 from limpet.policy.risk import Approvals
@@ -114,8 +120,10 @@ __all__ = [
     "BudgetExceeded",
     "Call",
     "CommandConflict",
+    "Compaction",
     "Comparison",
     "ConnectionLost",
+    "ContextTooSmall",
     "ContractError",
     "DeadlineExceeded",
     "DefinitionError",
@@ -145,8 +153,10 @@ __all__ = [
     "LimpetError",
     "MasterKeys",
     "Message",
+    "Model",
     "Moment",
     "NoCall",
+    "NoProgress",
     "NoStore",
     "NotAllowed",
     "NotApplied",
@@ -198,6 +208,7 @@ __all__ = [
     "external",
     "idempotency_key",
     "is_genuine",
+    "llm_agent",
     "open",
     "open_store",
     "retry",
@@ -207,6 +218,8 @@ __all__ = [
 ]
 
 logging.getLogger("limpet").addFilter(Discreet())
+In = TypeVar("In")
+Out = TypeVar("Out")
 DEFAULT_URL = "sqlite:///limpet.db"
 LONGEST_CHANNEL = 50
 
@@ -239,6 +252,51 @@ def open(
     elif isinstance(worker, Worker):
         settings.worker = worker
     return App(settings, agents)
+
+
+def llm_agent(  # noqa: PLR0913 - all by name, and few at a time
+    name: str,
+    *,
+    model: str | Model,
+    instructions: str,
+    input: type[In] = str,  # type: ignore[assignment]
+    output: type[Out] = str,  # type: ignore[assignment]
+    tools: Sequence[Tool[..., Any, Any] | Agent[Any, Any]] = (),
+    version: str = "1",
+    budget: Budget | None = None,
+    approvals: Approvals | None = None,
+    compact: Compaction | None = None,
+    window: int = 100_000,
+    max_turns: int = 100,
+    prices: Mapping[str, tuple[float, float]] | None = None,
+    deadline: Duration | None = None,
+) -> Agent[In, Out]:
+    """An agent that a model drives with some tools: each call of it is a step, each choice a decision.
+
+    `model` is "openai:gpt-5-mini" (any compatible endpoint, by OPENAI_BASE_URL), "provider:name" for every other one,
+    or an object with a method `reply`. It is looked up when it is first asked. `prices` are those of a million tokens
+    in and out, by the model's name.
+    """
+    found = cache(lambda: importlib.import_module("limpet.adapters.models").model_of(model))
+    more: dict[str, Any] = {
+        "compact": compact,
+        "window": window,
+        "max_turns": max_turns,
+        "prices": prices,
+        "deadline": deadline,
+    }
+    return _llm_agent(
+        name,
+        model=found,
+        instructions=instructions,
+        input=input,
+        output=output,
+        tools=tools,
+        version=version,
+        budget=budget,
+        approvals=approvals,
+        **more,
+    )
 
 
 def open_store(

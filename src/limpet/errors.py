@@ -28,6 +28,8 @@
     │   ├── Rejected          a person did not approve it
     │   ├── OutcomeUnknown    nobody knows whether it was applied
     │   └── OutputUnavailable  it was applied, and its output cannot be read
+    ├── NoProgress            a model goes round in circles
+    ├── ContextTooSmall       what a model must be told does not fit into its window
     ├── Stale                 a tool must not go by old news
     ├── NotRecorded           a replay has come to a call that its log does not hold
     ├── NotStubbed            no result of a tool could be made up
@@ -74,6 +76,7 @@ __all__ = [
     "BudgetExceeded",
     "CommandConflict",
     "ConnectionLost",
+    "ContextTooSmall",
     "ContractError",
     "DeadlineExceeded",
     "DefinitionError",
@@ -95,6 +98,7 @@ __all__ = [
     "LeaseLost",
     "LimpetError",
     "NoCall",
+    "NoProgress",
     "NoStore",
     "NotAllowed",
     "NotDone",
@@ -477,6 +481,28 @@ class OutputUnavailable(StepFailed):
     code = "output_unavailable"
     _says = "Step {number} ({tool}) was applied, but its output is not available: {message}."
     _cure = "Return plain JSON or the annotated type from the tool; the effect itself is done."
+
+
+@dataclass(eq=False, repr=False)
+class NoProgress(LimpetError):
+    """A model goes round in circles, or does not come to an end."""
+
+    agent: str
+    reason: str
+    code = "no_progress"
+    _says = "{agent} does not come to an end: {reason}."
+    _cure = "Look at what it was told; say it otherwise, or allow more turns, and resume or fork the run."
+
+
+@dataclass(eq=False, repr=False)
+class ContextTooSmall(LimpetError):
+    """What a model must be told does not fit into its window."""
+
+    needed: int
+    window: int
+    code = "context_too_small"
+    _says = "Instructions and tools alone need about {needed} tokens, and the window has {window}."
+    _cure = "Say window= as the model has it, or give the agent fewer tools and shorter instructions."
 
 
 @dataclass(eq=False, repr=False)

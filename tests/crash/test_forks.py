@@ -70,7 +70,7 @@ def story_of(log: list[AnyBody]) -> list[Any]:
     names: dict[str, str] = {}
     for body in log:
         match body:
-            case b.StepCompleted() | b.StepResolved():
+            case b.StepCompleted() | b.StepResolved(outcome="applied"):
                 found.append((body.number, body.output and body.output.value()))
             case b.RequestOpened():
                 assert body.name not in names.values(), f"{body.name} is asked twice"

@@ -214,3 +214,20 @@ async def test_an_archive_keeps_every_life_of_an_id(tmp_path: Path) -> None:
         assert sorted(bundle.events[-1].hash.hex() for bundle in logs) == sorted(listed)
         assert len(set(listed)) == 3
         assert [path for path in tmp_path.iterdir() if path.suffix == ".part"] == []
+
+
+async def test_what_a_pruned_run_had_started_is_not_taken_for_that_of_another() -> None:
+    """It goes on alone, under a name that a new run of the same id would give to its own."""
+
+    @limpet.agent(name="prune_starter")
+    async def starter(run: limpet.Run) -> str:
+        return (await run.start(asker, None)).id
+
+    async with testing.app(starter, asker) as app:
+        first = await app.run(starter, id="r")
+        await app.advance("1s")
+        assert (await app.prune(older_than=0, dry_run=False)).runs == ["r"]
+        second = await app.run(starter, id="r")
+        assert (first, second) == ("r.prune_asker-1", "r.prune_asker-2")
+        assert {each.run for each in await app.inbox()} == {first, second}
+        await app.verify()

@@ -30,7 +30,7 @@ from tests.simulation.loop import run_in_turns
 SECOND = 1_000_000
 LEASE = 10 * SECOND
 RUNS = 2
-FORKS = 2
+FORKS = 1
 REFUSED = (limpet.WrongState, limpet.AlreadyAnswered, limpet.Expired, limpet.NotFound, limpet.NotAllowed)
 # In simulated time, after faults have stopped.
 PATIENCE = 600 * SECOND

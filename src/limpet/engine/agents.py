@@ -82,6 +82,8 @@ class Agent(Generic[In_contra, Out_co]):
 
     def __init__(self, fn: Callable[..., Any], name: str, rules: Rules) -> None:
         self.fn, self.name, self.rules = fn, name, rules
+        self.llm: Any = None
+        """What it is made of, if a model drives it."""
         parameters = list(inspect.signature(fn).parameters)
         if not 1 <= len(parameters) <= 2:
             raise DefinitionError(what=name, reason="an agent takes its run and at most one input")

@@ -302,12 +302,9 @@ class Children:
             artifacts=tuple(how.artifacts),
             versions={} if isinstance(sent.agent, str) else dict(agent.input_shape.versions),
         )
-        if called.budget is not None:
-            self._lent[child] = called.budget
-        try:
-            await self._append(called, created, child, blobs)
-        finally:
-            self._lent.pop(child, None)
+        while not await self._append(called, created, blobs, is_own=how.id is not None):
+            x.children += 1
+            called = replace(called, run=_child_id(x.run, agent.name, x.children))
 
     def _slots(self) -> tuple[str, ...]:
         """The exclusive slots that are held by this run, or by those that wait for it."""
@@ -333,14 +330,26 @@ class Children:
             artifacts=tuple(replace(artifacts[each], step=None) for each in how.artifacts),
         )
 
-    async def _append(self, called: b.AgentCalled, created: b.RunCreated, child: str, blobs: Sequence[Any]) -> None:
-        x = self._x
+    async def _append(
+        self, called: b.AgentCalled, created: b.RunCreated, blobs: Sequence[Any], *, is_own: bool
+    ) -> bool:
+        """Call and create, in one append; false if a name that this run gives is somebody else's.
+
+        One that was pruned may have had its id, and left behind what it had started.
+        """
+        x, child = self._x, called.run
         leg = Create(run=child, bodies=(created,), actor=x.kit.worker)
-        with x.work():
-            taken = await x.insist(lambda: x.journal.append_together(called, legs=[leg], blobs=blobs))
-            if taken is not None:
-                self._check_same(taken, created, child)
-                await x.append(called)
+        if called.budget is not None:
+            self._lent[child] = called.budget
+        try:
+            with x.work():
+                taken = await x.insist(lambda: x.journal.append_together(called, legs=[leg], blobs=blobs))
+                if taken is not None and is_own:
+                    self._check_same(taken, created, child)
+                    await x.append(called)
+        finally:
+            self._lent.pop(child, None)
+        return taken is None or is_own
 
     def _check_same(self, taken: Taken, created: b.RunCreated, child: str) -> None:
         """A run of this id exists: of a start with an id of its own, perhaps the very one that was meant."""

@@ -159,6 +159,10 @@ class Execution:
         self.called()
         return here().take(name, strand())
 
+    def peek(self, name: str) -> str:
+        """The identity that the next call of this name will have here."""
+        return here().peek(name)
+
     def called(self) -> None:
         """The code has come to something that is durable."""
         self.turnstile.called()

@@ -88,6 +88,21 @@ class Handle(Generic[Out]):
         """What happens, event by event, until it has ended; without `follow`, what has happened so far."""
         return self._port.events(self.id, after, follow=follow)
 
+    async def tokens(self, *, after: int = 0) -> AsyncIterator[str]:
+        """What its model says, piece by piece, until the run has ended; `after` an event, for whoever was cut off."""
+        said: dict[int, str] = {}
+        async for event in self._port.events(self.id, after, follow=True):
+            number, body = event.body.get("number", 0), event.body
+            if event.kind == "step.started" and body.get("kind") == "model":
+                said[number] = ""
+            elif event.kind in ("step.progressed", "step.completed") and number in said:
+                payload = body.get("partial") if event.kind == "step.progressed" else body.get("output")
+                found = (payload or {}).get("json")
+                text = found.get("text", "") if isinstance(found, dict) else found
+                if isinstance(text, str) and text.startswith(said[number]) and text != said[number]:
+                    yield text[len(said[number]) :]
+                    said[number] = text
+
     async def cancel(self, reason: str) -> None:
         """Stop it: effects under way finish, what can be undone is."""
         await self._port.cancel(self.id, reason=reason)

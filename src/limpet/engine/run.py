@@ -97,6 +97,11 @@ class Run(Generic[S]):
             self._x.coming_to(step.number)
         return self._steps.run(step, record)
 
+    @property
+    def execution(self) -> Execution:
+        """What all its verbs share, for loops of a model."""
+        return self._x
+
     def read(self, source: External[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
         """What a source outside says: read now, or known from before where that still holds."""
         return self._reads.find(source, args, kwargs)

@@ -28,6 +28,10 @@ class Scope:
         self._counts[name] += 1
         return f"{self.path}{name}#{self._counts[name]}"
 
+    def peek(self, name: str) -> str:
+        """The identity of the next call of this name."""
+        return f"{self.path}{name}#{self._counts[name] + 1}"
+
     def enter(self, name: str, strand: Hashable) -> "Scope":
         """A scope inside this one, for whoever enters it; one name belongs to one strand."""
         if self._inner.setdefault(name, strand) != strand:

@@ -40,6 +40,7 @@ from limpet.errors import (
 from limpet.events import AnyBody, Failure, canonical, inline
 from limpet.events import bodies as b
 from limpet.policy import deadline
+from limpet.policy.checkpoint import Moment
 from limpet.secret import MARK
 from limpet.stores.blobs import Blob
 
@@ -65,12 +66,15 @@ class Steps:
     def find(
         self, tool: Tool[..., Any, Any], args: Sequence[Any], kwargs: Mapping[str, Any], name: str | None = None
     ) -> tuple[Step, Record | None]:
-        """The step that the code asks for now: its identity and its number are taken at the call."""
+        """The step that the code asks for now: its identity and its number are taken at the call.
+
+        What a model is asked is not compared: another wording of instructions is no other call.
+        """
         check_tool(tool)
         redaction = self._x.kit.store.redaction
         bound = tool.bind(args, kwargs, redaction)
         encoded = canonical(bound)
-        asked = sha256(encoded).hexdigest()
+        asked = "" if tool.kind == "model" else sha256(encoded).hexdigest()
         name = name or self._x.take(tool.step_name)
         record = self._x.find(name, b.StepStarted, asked, tool.args_versions)
         number = self.permits.number_of(name)
@@ -99,7 +103,7 @@ class Steps:
         assert latest is not None
         self._invalidate(step, latest)
         ticket = x.turnstile.issue()
-        await x.finish(ticket, "step_returns" if step.tool.traits.effect == "none" else "effect_returns")
+        await x.finish(ticket, _moment(step.tool))
         return await self._outcome(step, latest)
 
     def _invalidate(self, step: Step, latest: Latest) -> None:
@@ -496,6 +500,13 @@ class Steps:
         x = self._x
         if x.deadline is not None and isinstance(deadline.decide(x.kit.now(), x.deadline), deadline.Passed):
             raise x.blame(DeadlineExceeded(deadline=x.deadline), step.name)
+
+
+def _moment(tool: Tool[..., Any, Any]) -> Moment:
+    """What it means for the disk that a step of a tool returns; what a model said was paid for."""
+    if tool.kind == "model":
+        return "model_returns"
+    return "step_returns" if tool.traits.effect == "none" else "effect_returns"
 
 
 def _is_settled(latest: AnyBody | None) -> bool:

@@ -73,7 +73,11 @@ class Talks:
             await self.put(name, record, (), ())
 
     async def put(
-        self, name: str, record: Record | None, messages: Sequence[b.MessageAdded], blobs: Sequence[Blob]
+        self,
+        name: str,
+        record: Record | None,
+        messages: Sequence[b.MessageAdded | b.ConversationCompacted],
+        blobs: Sequence[Blob],
     ) -> int:
         """Put messages into the conversation, in one append with the note of it; where the first one stands."""
         x = self._x

@@ -2,11 +2,11 @@
 
 `manifest.json` says which run it is and where its log ends; `log.jsonl` has an event on each line, exactly as it was
 stored, so that its hashes can be checked; `blobs/` has what events refer to, each under its name. With a fork come the
-runs whose beginnings it shares, each in a file of `origins/`.
+runs whose beginnings it shares, each in a file of `origins/`; with a run that talks, its conversation.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from zipfile import ZIP_DEFLATED, BadZipFile, ZipFile
@@ -14,6 +14,7 @@ from zipfile import ZIP_DEFLATED, BadZipFile, ZipFile
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
+from limpet.engine.talks import talk_of
 from limpet.errors import InputConflict, InvalidBundle, NotFound, Tampered
 from limpet.events import PLAIN, START, VOCABULARY, AnyBody, Codec, Event, blobs_of, seal, verify
 from limpet.events.values import encode
@@ -49,6 +50,8 @@ class Manifest(Struct, frozen=True, kw_only=True):
     hash: str
     origins: tuple[End, ...] = ()
     """Of a fork: where the logs of those end whose beginnings it shares, the nearest last."""
+    talks: tuple[End, ...] = ()
+    """Where its conversation ends, after those whose beginnings that shares."""
 
 
 class Line(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -103,6 +106,8 @@ class Bundle(Struct, frozen=True):
     blobs: dict[str, bytes]
     origins: tuple[tuple[Event, ...], ...] = ()
     """The own events of those whose beginnings it shares, the nearest last."""
+    talks: tuple[tuple[Event, ...], ...] = ()
+    """The same of its conversation, with that itself at the end; nothing if it is in none."""
 
     @property
     def own(self) -> tuple[Event, ...]:
@@ -115,9 +120,10 @@ async def export_run(store: Store, run: str, path: Path) -> End:
     row = await store.get(run)
     events = tuple([event async for event in store.log(run) if event.seq <= row.seq])
     origins = tuple([origin async for origin in _origins(store, row)])
-    names = {name for log in (events, *origins) for event in log for name in blobs_of(store.decode(event))}
+    talks = tuple([talk async for talk in _talks(store, row)])
+    names = {name for log in (events, *origins, *talks) for event in log for name in blobs_of(store.decode(event))}
     blobs = {name: b"".join([part async for part in store.read_blob(name)]) for name in sorted(names)}
-    bundle = Bundle(events, blobs, origins)
+    bundle = Bundle(events, blobs, origins, talks)
     if store.codec.is_private:  # its keys stay where they are: what leaves is plain text, and sealed anew
         bundle = _recoded(bundle, store.codec, PLAIN)
     await asyncio.to_thread(_write, path, bundle)
@@ -127,21 +133,34 @@ async def export_run(store: Store, run: str, path: Path) -> End:
 def _recoded(bundle: Bundle, old: Codec, new: Codec) -> Bundle:
     """The same logs under another codec: their hashes are others, and so are the names of blobs."""
     names = {name: pack_blob(new, data).id for name, data in bundle.blobs.items()}
+
+    def renamed(event: Event) -> AnyBody:
+        return _renamed(event.decode(old), names)
+
+    owns, line = _resealed((*bundle.origins, bundle.own), renamed, new)
+    talks, _ = _resealed(bundle.talks, renamed, new)
+    blobs = {names[name]: data for name, data in bundle.blobs.items()}
+    return Bundle(tuple(line), blobs, owns[:-1], talks)
+
+
+def _resealed(
+    logs: Sequence[Sequence[Event]], body_of: Callable[[Event], AnyBody], codec: Codec
+) -> tuple[tuple[tuple[Event, ...], ...], list[Event]]:
+    """Logs of which each shares the beginning of the one before, sealed anew: their own events, and the last whole."""
     line: list[Event] = []
     owns: list[tuple[Event, ...]] = []
-    for log in (*bundle.origins, bundle.own):
-        bodies = [_renamed(event.decode(old), names) for event in log]
+    for log in logs:
+        bodies = [body_of(event) for event in log]
         line = line[: log[0].seq - 1]
         head = line[-1].head if line else START
         own: list[Event] = []
         for event, body in zip(log, bodies, strict=True):
             place: Any = {"time": event.time, "fence": event.fence, "actor": event.actor}
-            own.append(seal(head, event.run, body, codec=new, **place).event)
+            own.append(seal(head, event.run, body, codec=codec, **place).event)
             head = own[-1].head
         owns.append(tuple(own))
         line += own
-    blobs = {names[name]: data for name, data in bundle.blobs.items()}
-    return Bundle(tuple(line), blobs, tuple(owns[:-1]))
+    return tuple(owns), line
 
 
 def _renamed(body: AnyBody, names: Mapping[str, str]) -> AnyBody:
@@ -163,16 +182,32 @@ async def _origins(store: Store, row: RunRow) -> AsyncIterator[tuple[Event, ...]
     yield tuple([event async for event in own if event.seq <= origin.seq])
 
 
+async def _talks(store: Store, row: RunRow) -> AsyncIterator[tuple[Event, ...]]:
+    """The own events of a run's conversation, after those of what that shares the beginning of."""
+    for name in filter(None, (row.conversation, talk_of(row.id))):
+        try:
+            talk = await store.get(name)
+        except NotFound:
+            continue
+        async for each in _origins(store, talk):
+            yield each
+        own = store.log(talk.id, after=talk.origin_at or 0)
+        yield tuple([event async for event in own if event.seq <= talk.seq])
+        return
+
+
 def _write(path: Path, bundle: Bundle) -> None:
     head = End.of(bundle.events)
-    ends = tuple(End.of(origin) for origin in bundle.origins)
-    manifest = Manifest(format=FORMAT, run=head.run, seq=head.seq, hash=head.hash, origins=ends)
+    ends, talks = (tuple(End.of(log) for log in logs) for logs in (bundle.origins, bundle.talks))
+    manifest = Manifest(format=FORMAT, run=head.run, seq=head.seq, hash=head.hash, origins=ends, talks=talks)
     part = path.with_name(f"{path.name}.part")
     with ZipFile(part, "w", ZIP_DEFLATED) as file:
         file.writestr("manifest.json", msgspec.json.encode(manifest))
         file.writestr("log.jsonl", _lines(bundle.events))
         for end, origin in zip(ends, bundle.origins, strict=True):
             file.writestr(f"origins/{end.run}.jsonl", _lines(origin))
+        for end, talk in zip(talks, bundle.talks, strict=True):
+            file.writestr(f"conversations/{end.run}.jsonl", _lines(talk))
         for name, data in bundle.blobs.items():
             file.writestr(f"blobs/{name}", data)
     part.replace(path)
@@ -199,15 +234,17 @@ def _read(path: Path) -> Bundle:
                 raise InvalidBundle(path=str(path), reason=f"its format is {manifest.format}, and {FORMAT} is known")
             events = _events(bundle.read("log.jsonl"))
             origins = tuple(_events(bundle.read(f"origins/{end.run}.jsonl")) for end in manifest.origins)
+            talks = tuple(_events(bundle.read(f"conversations/{end.run}.jsonl")) for end in manifest.talks)
             names = [name for name in bundle.namelist() if name.startswith("blobs/")]
             blobs = {name.removeprefix("blobs/"): bundle.read(name) for name in names}
     except (OSError, BadZipFile, KeyError, msgspec.MsgspecError) as error:
         raise InvalidBundle(path=str(path), reason=f"{type(error).__name__}: {error}") from error
     head = End(run=manifest.run, seq=manifest.seq, hash=manifest.hash)
-    for end, log in zip((*manifest.origins, head), (*origins, events), strict=True):
+    ends, logs = (*manifest.origins, *manifest.talks, head), (*origins, *talks, events)
+    for end, log in zip(ends, logs, strict=True):
         if not log or End.of(log) != end:
             raise InvalidBundle(path=str(path), reason=f"the log of {end.run} does not end as it says")
-    return Bundle(events, blobs, origins)
+    return Bundle(events, blobs, origins, talks)
 
 
 async def load_run(store: Store, path: Path, actor: str) -> RunRow:
@@ -223,6 +260,9 @@ async def load_run(store: Store, path: Path, actor: str) -> RunRow:
         return await store.get(end.run)
     for data in bundle.blobs.values():
         await store.put_blob(data)
+    for talk in bundle.talks:
+        if not await _is_here(store, talk, talk[-1].seq):
+            await store.load(talk, actor=actor)
     for origin, is_known in zip(bundle.origins, known, strict=True):
         if not is_known:
             await store.load(origin, actor=actor)
@@ -232,9 +272,11 @@ async def load_run(store: Store, path: Path, actor: str) -> RunRow:
 def _verify_logs(bundle: Bundle) -> None:
     """Check every log before anything of them is stored."""
     line: list[Event] = []
-    for log in (*bundle.origins, bundle.own):
-        line = [*line[: log[0].seq - 1], *log]
-        verify(line)
+    for logs in (bundle.talks, (*bundle.origins, bundle.own)):
+        line = []
+        for log in logs:
+            line = [*line[: log[0].seq - 1], *log]
+            verify(line)
     if tuple(line) != bundle.events:
         raise Tampered(run=bundle.events[-1].run, seq=1, reason="what it shares is not what its origins say")
 

@@ -17,6 +17,7 @@ from limpet.engine.failures import failure_of
 from limpet.engine.handle import Port
 from limpet.engine.rehearsal import Blocked, Rehearsal, Rehearsed
 from limpet.engine.shapes import shape
+from limpet.engine.talks import talk_of
 from limpet.engine.typed import State
 from limpet.errors import InvalidArgument, LimpetError, NotFound, StepFailed
 from limpet.events import Event, blobs_of
@@ -236,12 +237,17 @@ class Copy:
         row = await self._source.get(run)
         if row.origin is not None:
             await self._bring_whole(row.origin)
+        for talk in {row.conversation or "", talk_of(run)}:
+            if talk in await self._source.places([talk]):
+                await self._bring_whole(talk)
         upto = max(self._upto, (row.origin_at or 0) + 1)
         own = [event async for event in self._own(run) if event.seq <= upto]
         await self._load(_without_end(own))
         self.time = own[-1].time
 
     async def _bring_whole(self, run: str) -> None:
+        if run in await self.store.places([run]):
+            return
         row = await self._source.get(run)
         if row.origin is not None:
             await self._bring_whole(row.origin)

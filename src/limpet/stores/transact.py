@@ -286,7 +286,7 @@ def _load(tx: Transaction, op: ops.Load) -> RunRow:
     if row.worker is not None:
         tx.write(row, (b.RunReleased(reason="it was loaded from elsewhere"),), op.actor)
         row = tx.row(first.run)
-    if row.status not in ENDED:
+    if row.type == "run" and row.status not in ENDED:
         tx.write(row, (b.PauseRequested(command=f"load:{last.hash.hex()[:32]}", reason="it was loaded"),), op.actor)
     return tx.row(first.run)
 
