@@ -9,8 +9,10 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import unquote, urlsplit
+
+from typing_extensions import TypeVar
 
 from limpet import sync
 from limpet.clock import Clock, Duration, SystemClock
@@ -218,8 +220,8 @@ __all__ = [
 ]
 
 logging.getLogger("limpet").addFilter(Discreet())
-In = TypeVar("In")
-Out = TypeVar("Out")
+In = TypeVar("In", default=str)
+Out = TypeVar("Out", default=str)
 DEFAULT_URL = "sqlite:///limpet.db"
 LONGEST_CHANNEL = 50
 
@@ -261,7 +263,7 @@ def llm_agent(  # noqa: PLR0913 - all by name, and few at a time
     instructions: str,
     input: type[In] = str,  # type: ignore[assignment]
     output: type[Out] = str,  # type: ignore[assignment]
-    tools: Sequence[Tool[..., Any, Any] | Agent[Any, Any]] = (),
+    tools: Sequence[Tool[..., Any, Any] | Agent[Any, Any] | External[..., Any]] = (),
     version: str = "1",
     budget: Budget | None = None,
     approvals: Approvals | None = None,

@@ -402,7 +402,7 @@ class ListsRunsOnly(MemoryBackend):
 class OverlooksForks(MemoryTables):
     """Nobody needs anybody's beginning."""
 
-    def forks(self, runs: Sequence[str]) -> list[str]:  # noqa: ARG002
+    def needing(self, streams: Sequence[str]) -> list[str]:  # noqa: ARG002
         return []
 
 

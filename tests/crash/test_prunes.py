@@ -268,13 +268,13 @@ async def url(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[s
 
 
 async def test_pruned_while_everybody_is_killed(url: str, tmp_path: Path, full: bool) -> None:
-    """Whoever works, prunes and forks, at random and in the middle of something: 150 of them with --full, else 8."""
+    """Whoever works, prunes and forks, at random and in the middle of something: 100 of them with --full, else 8."""
     Folder.path = tmp_path / "traces"
     Folder.path.mkdir()
     async with limpet.open(url, worker=False) as app:
         place = Place(url, Folder.path, app, seed=11)
         try:
-            await life_of(place, 150 if full else 8)
+            await life_of(place, 100 if full else 8)
         finally:
             for process in [each for some in place.processes.values() for each in some]:
                 process.kill()

@@ -103,7 +103,7 @@ async def test_killed_at_every_commit() -> None:
                 agent = devops(model, done)
                 async with testing.app(agent) as app:
                     handle = await app.start(agent, "Fix it.", id="r")
-                    app.crash_at(when, kind, nth=nth)  # type: ignore[arg-type]
+                    app.crash_at(when, kind, nth=nth)
                     assert await handle.result() == Report(fixed=True, what="cleaned the logs")
                     assert done.count(30) <= 1 + app.crashes  # idempotent: with the same key
                     assert len(model.requests) <= 3 + app.crashes

@@ -231,3 +231,23 @@ async def test_what_a_pruned_run_had_started_is_not_taken_for_that_of_another() 
         assert (first, second) == ("r.prune_asker-1", "r.prune_asker-2")
         assert {each.run for each in await app.inbox()} == {first, second}
         await app.verify()
+
+
+async def test_what_a_run_said_to_itself_goes_with_it() -> None:
+    """A conversation of its own; one that it was started in stays, for whoever comes next."""
+
+    @limpet.agent(name="prune_talker")
+    async def talker(run: limpet.Run, text: str) -> None:
+        await run.say("hello")
+
+    async with testing.app(talker) as app:
+        await app.start(talker, "hi", id="alone")
+        await app.start(talker, "hi", id="shared", conversation="c")
+        await app.settle()
+        fork = await app.fork("alone", seq=2)
+        await app.settle()
+        await app.advance("10d")
+        done = await app.prune(older_than="1d", dry_run=False)
+        assert sorted(done.runs) == sorted(["alone", "shared", fork.id])
+        assert [each.id for each in await app.conversations()] == ["c"]
+        assert (await app.verify()).runs == 1

@@ -172,14 +172,14 @@ def each(places: Iterable[At], hand: Hand, edits: list[Edit]) -> Iterator[tuple[
                 yield at, edit(hand, at), f"{edit.__name__} {at.run} {at.seq} {at.event.kind}"
 
 
-async def test_every_edit_of_every_event_is_found(app: App, hand: SqliteHand) -> None:
+async def test_every_edit_of_every_event_is_found(app: App, hand: SqliteHand, full: bool) -> None:
     """Deleted, swapped, numbered otherwise, repeated, forged, put in place of another, changed in each field."""
-    places = await own_events(app)
+    places = await own_events(app, 1 if full else 4)
     edits = 0
     for at, seq, what in each(places, hand, EDITS):
         assert await found_at(app, at.run) == (at.run, seq), what
         edits += 1
-    assert edits == len(places) * len(EDITS) > 5_000
+    assert edits == len(places) * len(EDITS) > (5_000 if full else 1_000)
     assert str(await app.verify()).startswith("20 runs with ")
 
 

@@ -14,13 +14,17 @@ from typing import Any
 import httpx
 import job1_support
 import job2_deploy
+import job3_llm
 import job4_pipeline
+import job5_chat
 import job6_debug
 import pytest
 
 import limpet
-from limpet import sync
+from limpet import sync, testing
+from limpet.adapters import models
 from limpet.clock import SystemClock
+from limpet.testing import ScriptedModel, calls
 
 JOBS = Path(__file__).parent / "jobs"
 
@@ -112,6 +116,54 @@ def test_job_2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert any(each.kind == "step.progressed" for each in log)
 
 
+async def test_job_3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The model looks, wants to clean and is allowed with other arguments, and reports; again, nothing happens."""
+    model = ScriptedModel(
+        ("I look first.", calls("check_disk")),
+        ("Too full.", calls("clean_logs", older_than_days=30)),
+        job3_llm.Report(fixed=True, what="logs"),
+    )
+    asked: list[str | limpet.Model] = []
+
+    def found(spec: str | limpet.Model) -> limpet.Model:
+        asked.append(spec)
+        return model
+
+    url, cleaned = f"sqlite:///{tmp_path}/limpet.db", list[int]()
+
+    def clean_logs(older_than_days: int) -> str:
+        cleaned.append(older_than_days)
+        return "freed 20 GB"
+
+    monkeypatch.setenv("LIMPET_URL", url)
+    monkeypatch.setattr(models, "model_of", found)
+    monkeypatch.setattr(job3_llm.clean_logs, "fn", clean_logs)
+    async with asyncio.timeout(60):
+        await job3_llm.main()
+        await job3_llm.main()
+    [request, *rest] = capsys.readouterr().out.splitlines()
+    assert request.endswith("clean_logs {'older_than_days': 30}")
+    assert rest == ["True", "True"]
+    assert (asked, cleaned, len(model.requests)) == (["openai:gpt-4o-mini"], [7], 3)
+    async with limpet.open(url) as app:
+        state = await app.state("disk-1")
+        assert [each.chosen for each in state.decisions] == ['"check_disk"', '"clean_logs"', '"answer"']
+        assert state.whole.spent.tokens > 0
+
+
+async def test_job_3_with_a_loop_of_its_own() -> None:
+    """The budget knows what the call used up."""
+
+    @limpet.agent(name="job3_own", budget=limpet.Budget(max_llm_tokens=1_000))
+    async def own(run: limpet.Run) -> str:
+        await run.step(job3_llm.think, "once")
+        return await run.step(job3_llm.think, "twice")
+
+    async with testing.app(own) as app:
+        assert await app.run(own, id="r") == "…"
+        assert (await app.state("r")).whole.spent.tokens == 1_624
+
+
 async def test_job_4(tmp_path: Path) -> None:
     """Three drafts at once, an audit that goes on alone, and a transfer for good whose outcome is the pipeline's."""
     agents: list[limpet.Agent[Any, Any]] = [
@@ -132,6 +184,80 @@ async def test_job_4(tmp_path: Path) -> None:
         created = (await app.log("p1.draft-2"))[0].body["initial"]
         assert created["budget"]["max_llm_tokens"] == 20_000
         assert [fact["key"] for fact in created["facts"]] == ["customer"]
+
+
+async def test_job_5(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands only in the web's process; what is said reaches the run in the worker's, and comes back in pieces."""
+    url, reads, shown = f"sqlite:///{tmp_path}/limpet.db", list[str](), list[list[str]]()
+
+    async def portfolio(user: str) -> dict[str, float]:
+        reads.append(user)
+        return {"ACME": 0.5}
+
+    async def model(messages: list[str]) -> str:
+        shown.append(messages)
+        reply = "bye" if messages[-1] == "that is all" else f"about {messages[-1]}"
+        limpet.current().partial(reply[:2])
+        await SystemClock().sleep(1000)
+        return reply
+
+    monkeypatch.setattr(job5_chat.portfolio.tool, "fn", portfolio)
+    monkeypatch.setattr(job5_chat.model, "fn", model)
+    async with (
+        asyncio.timeout(60),
+        limpet.open(url, agents=[job5_chat.chat], worker=False) as web,
+        limpet.open(url, agents=[job5_chat.chat]) as worker,
+    ):
+        monkeypatch.setattr(job5_chat, "app", web)
+        run = await job5_chat.first_message("c1", "hello")
+        for text in ("my shares", "that is all"):
+            await job5_chat.next_message("c1", text)
+        said = [piece async for piece in job5_chat.stream(run)]
+        assert said == ["ab", "out hello", "ab", "out my shares", "by", "e"]
+        assert await (await worker.get(run, job5_chat.chat)).result() == "bye"
+        texts = ["hello", "about hello", "my shares", "about my shares", "that is all", "bye"]
+        assert [(each.role, each.text) for each in await web.messages("c1")] == [
+            ("user" if place % 2 == 0 else "assistant", text) for place, text in enumerate(texts)
+        ]
+        assert shown == [texts[:1], texts[:3], texts[:5]]
+        assert reads == ["ann"]  # it holds for five minutes
+        assert (await web.state(run)).data == {"mood": "fine", "turns": 3}
+        [session] = await web.sessions()
+        assert (session.id, session.runs, session.conversations) == ("s-c1", 1, 1)
+        assert [each.id for each in await web.conversations(session="s-c1")] == ["c1"]
+
+
+async def test_job_5_does_not_sell_by_old_news(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither unread nor after a sale, nor when what was read has become old."""
+    sold: list[str] = []
+
+    async def portfolio(user: str) -> dict[str, float]:
+        return {"ACME": 0.5}
+
+    async def sell(symbol: str, share: float) -> str:
+        sold.append(symbol)
+        return "S-1"
+
+    @limpet.agent(name="job5_seller")
+    async def seller(run: limpet.Run) -> list[str]:
+        done = []
+        for wait in (None, "0s", None, "6m"):
+            if wait is not None:
+                await run.read(job5_chat.portfolio, "ann")
+                await run.sleep(wait)
+            try:
+                done.append(await run.step(job5_chat.sell, "ACME", 0.1))
+            except limpet.Stale as stale:
+                done.append(stale.source)
+        return done
+
+    monkeypatch.setattr(job5_chat.portfolio.tool, "fn", portfolio)
+    monkeypatch.setattr(job5_chat.sell, "fn", sell)
+    async with testing.app(seller) as app:
+        handle = await app.start(seller, id="r")
+        await app.advance("6m")
+        assert await handle.result() == ["portfolio", "S-1", "portfolio", "portfolio"]
+        assert sold == ["ACME"]
 
 
 TICKET = """

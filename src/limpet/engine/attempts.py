@@ -72,8 +72,10 @@ class Reports:
         self._take_back = None
         if self.call is None or self._x.is_closed:
             return
-        self._last = self._x.kit.clock.ticks()
         call = self.call
+        if not call.note and call.fraction is None and call.partial_value is None:
+            return
+        self._last = self._x.kit.clock.ticks()
         self._x.journal.add(
             b.StepProgressed(
                 number=self._number,

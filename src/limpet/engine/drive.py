@@ -275,7 +275,7 @@ class Drive:
                 return False
             if not self._has_lingered(x) or not await _is_quiet(x) or (self._task is not None and self._task.done()):
                 return False
-            waits = dict.fromkeys(slot.wait for slot in self._waits.open)
+            waits = dict.fromkeys((*(slot.wait for slot in self._waits.open), *x.ears))
             return await self._park(x, tuple(waits), self._waits.wake, heard)
         except (ConnectionLost, StoreBusy):
             return False

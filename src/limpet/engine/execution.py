@@ -123,6 +123,8 @@ class Execution:
         """Grows with everything that the code does."""
         self.waiting: Mapping[str, Slot] = {}
         """What the code waits for."""
+        self.ears: dict[Wait, Callable[[], object]] = {}
+        """What the code hears beside that: told whenever something came; it wakes a run that is parked."""
         self.touched = kit.clock.ticks()
         self.memory = memory
         self.versions: dict[str, dict[str, bool]] = {}

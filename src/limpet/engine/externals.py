@@ -86,6 +86,15 @@ class Reads:
         step, record = self._steps.find(tool, args, kwargs, name)
         return self._read(source, key, step, record)
 
+    async def again(self, source: External[..., Any]) -> Any:
+        """The same that was read last, once more where that does not hold any more."""
+        x = self._x
+        record = x.history.records.get(x.peek(source.tool.step_name))
+        opened = record.opened if record is not None else None
+        asked = opened.args if isinstance(opened, b.StepStarted) else x.memory.last_asked(source.name)
+        args, kwargs = source.tool.unbind(await x.unpack(asked) or {})
+        return await self.find(source, args, kwargs)
+
     async def _known(self, source: External[..., Any], name: str, output: Payload, record: Record | None) -> Any:
         """What was read before, the same in every execution."""
         x = self._x
@@ -114,7 +123,7 @@ class Reads:
             x.journal.add(b.ExternalRead(source=source.name, key=key, number=step.number, stale_at=until))
             ticket = x.settle(b.StatePatched(name=name, patch=patch, number=step.number))
             output, _ = step.pack(x.kit.store, plain)
-            x.memory.note_read(source.name, key, Read(output, until))
+            x.memory.note_read(source.name, key, Read(output, until, step.packed))
             await x.finish(ticket, "patch_returns")
         x.learn(lambda working: working.apply(patch))
         return found

@@ -1,6 +1,6 @@
 """A handle on a run, wherever it is driven: over a small port, which the service implements."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from limpet.clock import Duration
@@ -35,6 +35,9 @@ class Port(Protocol):
     def events(self, run: str, after: int, *, follow: bool) -> AsyncIterator["Event"]:
         """A run's events."""
 
+    async def value(self, payload: Mapping[str, Any]) -> Any:
+        """What is in a payload of an event."""
+
     async def cancel(self, run: str, /, *, reason: str) -> None:
         """Stop a run."""
 
@@ -56,6 +59,10 @@ class Looking:
     def events(self, run: str, after: int, *, follow: bool) -> AsyncIterator["Event"]:
         """A run's events."""
         return self._port.events(run, after, follow=follow)
+
+    async def value(self, payload: Mapping[str, Any]) -> Any:
+        """What is in a payload of an event."""
+        return await self._port.value(payload)
 
     async def cancel(self, run: str, /, *, reason: str) -> None:
         """Stop a run, if it was named after this one."""
@@ -95,13 +102,16 @@ class Handle(Generic[Out]):
             number, body = event.body.get("number", 0), event.body
             if event.kind == "step.started" and body.get("kind") == "model":
                 said[number] = ""
-            elif event.kind in ("step.progressed", "step.completed") and number in said:
-                payload = body.get("partial") if event.kind == "step.progressed" else body.get("output")
-                found = (payload or {}).get("json")
-                text = found.get("text", "") if isinstance(found, dict) else found
-                if isinstance(text, str) and text.startswith(said[number]) and text != said[number]:
-                    yield text[len(said[number]) :]
-                    said[number] = text
+            elif event.kind == "step.progressed" and body.get("partial") is not None:
+                said.setdefault(number, "")  # of a loop of one's own: its tool says what there is so far
+            payload = body.get("partial" if event.kind == "step.progressed" else "output")
+            if event.kind not in ("step.progressed", "step.completed") or number not in said or payload is None:
+                continue
+            found = await self._port.value(payload)
+            text = found.get("text", "") if isinstance(found, dict) else found
+            if isinstance(text, str) and text.startswith(said[number]) and text != said[number]:
+                yield text[len(said[number]) :]
+                said[number] = text
 
     async def cancel(self, reason: str) -> None:
         """Stop it: effects under way finish, what can be undone is."""

@@ -47,6 +47,8 @@ class Read(Struct, frozen=True, array_like=True):
 
     output: Payload
     stale_at: int
+    args: Payload | None = None
+    """What it was asked."""
 
 
 class _Memory(Struct, frozen=True):
@@ -89,7 +91,7 @@ class Memory:
         """Where the current turn of each loop began."""
         self.reads: dict[tuple[str, str], Read] = {}
         """What sources outside said last, by source and arguments."""
-        self._reading: dict[int, Payload | None] = {}
+        self._reading: dict[int, tuple[Payload, Payload | None]] = {}
 
     def learn(self, event: Event, body: AnyBody, fold: Fold) -> None:
         """Take in the next event."""
@@ -115,13 +117,13 @@ class Memory:
     def _learn_reads(self, body: AnyBody) -> None:
         match body:
             case b.StepStarted(kind="read"):
-                self._reading[body.number] = None
+                self._reading[body.number] = (body.args, None)
             case b.StepCompleted() if body.number in self._reading:
-                self._reading[body.number] = body.output
+                self._reading[body.number] = (self._reading[body.number][0], body.output)
             case b.ExternalRead():
-                output = self._reading.pop(body.number, None)
+                args, output = self._reading.pop(body.number, (None, None))
                 if output is not None:
-                    self.note_read(body.source, body.key, Read(output, body.stale_at))
+                    self.note_read(body.source, body.key, Read(output, body.stale_at, args))
             case b.ExternalInvalidated():
                 self.forget_reads(body.source)
             case _:
@@ -129,11 +131,19 @@ class Memory:
 
     def note_read(self, source: str, key: str, read: Read) -> None:
         """A source said this."""
+        self.reads.pop((source, key), None)  # the newest is the last
         self.reads[source, key] = read
 
     def forget_reads(self, source: str) -> None:
-        """What a source said does not hold any more."""
-        self.reads = {key: read for key, read in self.reads.items() if key[0] != source}
+        """What a source said does not hold any more; what it was asked is known still."""
+        for key, read in self.reads.items():
+            if key[0] == source:
+                self.reads[key] = replace(read, stale_at=0)
+
+    def last_asked(self, source: str) -> Payload | None:
+        """What a source was asked when it was read last."""
+        asked = [read.args for (name, _), read in self.reads.items() if name == source]
+        return asked[-1] if asked else None
 
     def stale(self, sources: Sequence[str], now: int) -> str | None:
         """The first of these sources of which nothing is known that still holds."""

@@ -106,6 +106,10 @@ class Run(Generic[S]):
         """What a source outside says: read now, or known from before where that still holds."""
         return self._reads.find(source, args, kwargs)
 
+    def read_again(self, source: External[..., Any]) -> Coroutine[Any, Any, Any]:
+        """What a source says to what it was asked last, for loops of a model."""
+        return self._reads.again(source)
+
     @overload
     def call(
         self,

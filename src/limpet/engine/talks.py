@@ -14,11 +14,13 @@ from limpet.journal import Entry, Saying, Summary, Talk, latest
 from limpet.stores import Leg
 from limpet.stores.blobs import Blob
 
-__all__ = ["USER", "Message", "Role", "Talks", "talk_of", "text_of"]
+__all__ = ["INTERRUPT", "USER", "Message", "Role", "Talks", "talk_of", "text_of"]
 
 Role = Literal["user", "assistant", "system"]
 # The signal that a run hears of what people say.
 USER = "user"
+# The signal that tells a run to stop what it is at.
+INTERRUPT = "limpet.interrupt"
 ROLES = ("user", "assistant", "system", "tool")
 
 

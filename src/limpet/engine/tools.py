@@ -77,6 +77,8 @@ class Tool(Generic[P, T_co, R_co]):
         """What its steps are called in the log."""
         self.kind: Literal["tool", "model", "read"] = "tool"
         """What its steps are."""
+        self.fresh: tuple[Source, ...] = ()
+        """What it must not go by when that is old."""
         self.hooks = Hooks()
         update_wrapper(self, fn)
 
@@ -98,6 +100,7 @@ class Tool(Generic[P, T_co, R_co]):
             self.fn, self.name, replace(self.traits, retry=retry or self.traits.retry, timeout=longer)
         )
         other.step_name, other.hooks, other.kind = name or self.step_name, self.hooks, self.kind
+        other.fresh = self.fresh
         return other
 
     def verify(
@@ -356,6 +359,7 @@ def _declare(  # noqa: PLR0913 - all by name
 
     def define(fn: Callable[..., Any], /) -> Tool[..., Any, Any]:
         made: Tool[..., Any, Any] = Tool(fn, name or fn.__name__, traits)
+        made.fresh = tuple(fresh)
         _register(made)
         return made
 

@@ -67,6 +67,8 @@ class Waits:
 
     def look(self) -> None:
         """End what has ended, in the order in which that came."""
+        for hear in (*self._x.ears.values(),):
+            hear()
         ended = [(slot, end) for slot in self.open if slot.look is not None and (end := slot.look()) is not None]
         for slot, _ in sorted(ended, key=lambda each: (each[1].event is None, each[1].event or each[0].wake or 0)):
             end = slot.look() if slot.look is not None else None  # once more: another may have taken it

@@ -5,25 +5,29 @@ it was, whatever died. A call of the model is a step: recorded, paid for once, a
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, NamedTuple
 
 import msgspec
 
-from limpet.context.window import EACH, Item, describe, select, tokens
+from limpet.context.window import EACH, LEAST, Item, Selected, describe, select, short, tokens, units
 from limpet.engine.agents import Agent, Budget, agent
 from limpet.engine.call import current
+from limpet.engine.execution import here
+from limpet.engine.externals import External
 from limpet.engine.run import Run
 from limpet.engine.shapes import Shape, shape
+from limpet.engine.talks import INTERRUPT, USER
 from limpet.engine.tools import Tool
 from limpet.engine.traits import Traits
 from limpet.errors import ContextTooSmall, Expired, InvalidValue, NoProgress, StepFailed
-from limpet.events import Spent, canonical
+from limpet.events import Spent, Wait, canonical
 from limpet.events import bodies as b
 from limpet.events.values import encode
-from limpet.journal import Entry, Summary, entries
+from limpet.journal import Summary, entries
 from limpet.llm.model import Call, Message, Model, ModelRequest, Reply
 from limpet.llm.tools import MOST_SHOWN, Offered, offered
 from limpet.llm.transcript import NO_RESULT, Said, mended, message_of
@@ -36,6 +40,12 @@ PATIENCE = Retry(6, first="1s", cap="30s")
 WITHIN = 5 * 60 * 1_000_000
 REPLY = 4_000
 REPAIRS, REPEATS = 3, 4
+INTERRUPTED = "interrupted by the user"
+NOTHING_SAID = "(Nothing was said.)"
+# What people are asked before something begins.
+BEFORE = ("ask", "approval")
+# Arguments up to this many tokens are never cut.
+SMALL = 16
 MISFIT = "Your answer does not fit what is asked for"
 SUMMARY = (
     "Summarise this part of a conversation for yourself, so that you can go on with the task without it: what is "
@@ -71,6 +81,8 @@ class LLM:
     def room(self) -> int:
         """What messages may take of the window."""
         fixed = tokens(self.instructions) + sum(_spec_size(each) for each in self.tools.values())
+        if not self.wants_text:
+            fixed += tokens(canonical(self.output.schema()).decode())
         left = self.window - fixed - REPLY - self.window // 8
         if left < self.window // 8:
             raise ContextTooSmall(needed=fixed + REPLY, window=self.window)
@@ -90,7 +102,7 @@ def llm_agent(  # noqa: PLR0913 - all by name, and few at a time
     instructions: str,
     input: Any = str,
     output: Any = str,
-    tools: Sequence[Tool[..., Any, Any] | Agent[Any, Any]] = (),
+    tools: Sequence[Tool[..., Any, Any] | Agent[Any, Any] | External[..., Any]] = (),
     version: str = "1",
     budget: Budget | None = None,
     approvals: Approvals | None = None,
@@ -148,15 +160,20 @@ class _Loop:
     async def turn(self) -> Answer | None:
         """Once round; what it comes to, if that is the end."""
         await self._hear()
-        said, summary = await self._said("context")
-        said = await self._repair(said)
-        said, summary = await self._compact(said, summary)
-        self._check_progress(said)
-        reply, stored = await self._choose(said, summary)
+        context = await self._said("context")
+        context = await self._repair(context)
+        context = await self._compact(context)
+        self._check_progress(context.said)
+        if await self._is_interrupted(begun=self._x.peek("model")):
+            return None
+        reply, stored = await self._choose(context)
         await self._note(reply, stored)
+        if await self._is_interrupted(begun=here().path + "call-", others=("say", "results")):
+            await self._put_results(reply.calls, [INTERRUPTED] * len(reply.calls))
+            return None
         if not reply.calls:
-            return await self._answer(reply, said)
-        await self._do(reply.calls)
+            return await self._answer(reply, context.said)
+        await self._put_results(reply.calls, await self._do(reply.calls))
         return None
 
     # Hearing
@@ -266,6 +283,7 @@ class _Loop:
                 call.partial("".join(pieces))
 
             reply = await llm.model().reply(request, told=told)
+            call.partial_value = None  # from here on the result says it
             usage = reply.usage
             price = llm.prices.get(reference["model"], (0.0, 0.0))
             cost = usage.cost or (usage.input_tokens * price[0] + usage.output_tokens * price[1]) / 1e6
@@ -288,7 +306,8 @@ class _Loop:
         await self._talks.put(name, self._x.find(name, b.MessageSaid), [message], blobs)
         chosen = ", ".join(call.name for call in reply.calls) or "answer"
         over = list(dict.fromkeys(["answer", *self._llm.tools, chosen]))
-        await self._run.decide("What next?", choose=chosen, over=over, because=reply.text[:500] or "it did not say")
+        why = reply.text[:500] or "it did not say" if reply.calls else "it has an answer"  # which is in the message
+        await self._run.decide("What next?", choose=chosen, over=over, because=why)
 
     def _check_progress(self, said: Sequence[Said]) -> None:
         """Whether the model wants the very same again and again."""

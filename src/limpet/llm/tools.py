@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from limpet.engine.agents import Agent
+from limpet.engine.externals import External
 from limpet.engine.run import Run
 from limpet.engine.schema import faults
 from limpet.engine.tools import Tool
@@ -32,6 +33,7 @@ __all__ = ["Offered", "offered"]
 # How much of a result a model sees, in bytes; more is put away, and can be opened.
 MOST_SHOWN = 16_000
 OPENED = 6_000
+STALE = "limpet.Stale"
 BUILT_IN = {
     "note_fact": ("Remember something for the whole task.", {"key": "string", "value": "string"}),
     "set_plan": ("Say in which steps you will proceed; the last plan counts.", {"items": "array"}),
@@ -78,25 +80,61 @@ async def _shown(run: Run[Any], name: str, value: Any, most: int) -> str:
     return f"[{stored.bytes} bytes, put away as artifact {stored.artifact_id}; it begins with] {text[: most // 4]}"
 
 
-def offered(tools: Sequence[Tool[..., Any, Any] | Agent[Any, Any]]) -> Mapping[str, Offered]:
+def offered(tools: Sequence[Tool[..., Any, Any] | Agent[Any, Any] | External[..., Any]]) -> Mapping[str, Offered]:
     """Everything that a model may call, by name."""
     found = {name: _built_in(name) for name in BUILT_IN}
     for each in tools:
-        made = _of_agent(each) if isinstance(each, Agent) else _of_tool(each)
+        made = _of(each)
         if made.spec.name in found:
             raise DefinitionError(what=made.spec.name, reason="two tools of this name are offered to a model")
         found[made.spec.name] = made
     return found
 
 
+def _of(each: Tool[..., Any, Any] | Agent[Any, Any] | External[..., Any]) -> Offered:
+    if isinstance(each, Agent):
+        return _of_agent(each)
+    return _of_source(each) if isinstance(each, External) else _of_tool(each)
+
+
 def _of_tool(tool: Tool[..., Any, Any]) -> Offered:
     async def does(run: Run[Any], args: dict[str, Any]) -> Any:
         positional, named = tool.unbind(args)
-        result = await run.step(tool, *positional, **named)
+        try:
+            result = await run.step(tool, *positional, **named)
+        except (Stale, StepFailed) as refused:
+            if not _is_stale(refused) or not await _read_again(run, tool):
+                raise
+            result = await run.step(tool, *positional, **named)
         return tool.plain_result(result)
 
     description = inspect.getdoc(tool.fn) or tool.name
     return Offered(ToolSpec(name=tool.name, description=description, schema=tool.schema), does)
+
+
+def _is_stale(refused: Stale | StepFailed) -> bool:
+    """Whether it did not start because of old news; one of which nobody knows whether it did is not begun again."""
+    return isinstance(refused, Stale) or (type(refused) is StepFailed and refused.error_type == STALE)
+
+
+async def _read_again(run: Run[Any], tool: Tool[..., Any, Any]) -> bool:
+    """Read what a tool goes by once more, as it was read last; false if that cannot be."""
+    try:
+        for source in tool.fresh:
+            assert isinstance(source, External)
+            await run.read_again(source)
+    except (InvalidValue, StepFailed, TypeError):  # it was never read, and takes arguments; or it does not answer
+        return False
+    return True
+
+
+def _of_source(source: External[..., Any]) -> Offered:
+    async def does(run: Run[Any], args: dict[str, Any]) -> Any:
+        positional, named = source.tool.unbind(args)
+        return source.tool.plain_result(await run.read(source, *positional, **named))
+
+    description = inspect.getdoc(source.tool.fn) or f"Read {source.name}."
+    return Offered(ToolSpec(name=source.name, description=description, schema=source.tool.schema), does)
 
 
 def _of_agent(agent: Agent[Any, Any]) -> Offered:

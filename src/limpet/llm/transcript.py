@@ -3,16 +3,22 @@
 A pair may be broken by a crash of another program, a conversation that was loaded, or a run that ended in between.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
+from hashlib import sha256
 from typing import Any, NamedTuple
 
 import msgspec
+from msgspec import structs
 
 from limpet.llm.model import Call, Message
 
 __all__ = ["NO_RESULT", "Mended", "Said", "content_of", "mended", "message_of"]
 
 NO_RESULT = "[no result: the call was interrupted, and it is not known what came of it]"
+# What providers do not take in ids and names, and how long those may be.
+UNFIT = re.compile("[^A-Za-z0-9_-]")
+LONGEST = 64
 
 
 class Said(NamedTuple):
@@ -39,41 +45,98 @@ def content_of(message: Message) -> Any:
 
 def message_of(role: Any, content: Any, call: str = "") -> Message:
     """A stored message as models take it, whatever it holds."""
+    call = _id(call) if call else ""
     if isinstance(content, dict):
-        found = content.get("calls")
+        found = content.get("calls") if role == "assistant" else None
         calls = tuple(_call(each, place) for place, each in enumerate(found if isinstance(found, list) else ()))
-        text = content.get("text")
-        return Message(role=role, text=text if isinstance(text, str) else "", calls=calls, call=call)
-    return Message(
-        role=role, text=content if isinstance(content, str) else msgspec.json.encode(content).decode(), call=call
-    )
+        return Message(role=role, text=_text(content.get("text")), calls=calls, call=call)
+    return Message(role=role, text=_text(content), call=call)
+
+
+def _text(content: Any) -> str:
+    if content is None:
+        return ""
+    return content if isinstance(content, str) else msgspec.json.encode(content).decode()
 
 
 def _call(given: Any, place: int) -> Call:
     named = given if isinstance(given, dict) else {}
-    args = named.get("args", "{}")
     return Call(
-        id=str(named.get("id") or f"call-{place}"),
-        name=str(named.get("name") or "unknown"),
-        args=args if isinstance(args, str) else msgspec.json.encode(args).decode(),
+        id=_id(_text(named.get("id")) or f"call-{place}"),
+        name=UNFIT.sub("_", _text(named.get("name")) or "unknown")[:LONGEST],
+        args=_args(named.get("args")),
     )
+
+
+def _id(given: str) -> str:
+    """An id that every provider takes, the same for the same one."""
+    if len(given) <= LONGEST and not UNFIT.search(given):
+        return given
+    return f"call_{sha256(given.encode(errors='replace')).hexdigest()[:32]}"
+
+
+def _args(given: Any) -> str:
+    """Arguments as an object in JSON: what is none is shown inside one, because not every provider takes it else."""
+    if given is None or given == "":
+        return "{}"
+    text = given if isinstance(given, str) else msgspec.json.encode(given).decode()
+    try:
+        is_object = isinstance(msgspec.json.decode(text), dict)
+    except (msgspec.DecodeError, RecursionError, UnicodeError):
+        is_object = False
+    return text if is_object else msgspec.json.encode({"not_an_object": text}).decode()
 
 
 def mended(said: Sequence[Said]) -> Mended:
     """The same with every call answered once, right behind it: what is missing is put in, the rest is left out."""
     faults: list[str] = []
-    results = _results(said, faults)
+    distinct = _distinct(said, faults)
+    results = _results(distinct, faults)
     found: list[Said] = []
-    for each in said:
+    for each in distinct:
         message = each.message
         if message.role == "tool":
             continue  # it comes behind its call
-        if message.role == "assistant" and not message.text and not message.calls:
+        if not message.text and not message.calls:
             faults.append(f"message {each.seq} is empty")
             continue
         found.append(each)
         found += _answers(each, results, faults)
     return Mended(tuple(found), tuple(faults))
+
+
+def _distinct(said: Iterable[Said], faults: list[str]) -> list[Said]:
+    """No two calls have one id: a later one gets another, and so does the result that comes next."""
+    found: list[Said] = []
+    made: set[str] = set()
+    latest: dict[str, list[str]] = {}
+    """The other names that an id has had, the newest last, while they have no result."""
+    for each in said:
+        message = each.message
+        calls: list[Call] = []
+        for place, call in enumerate(message.calls):
+            id = call.id
+            if id in made:
+                faults.append(f"message {each.seq} has a call with an id that another has: {id}")
+                id = _id(f"{id[: LONGEST - 24]}_{each.seq}_{place}")
+                latest.setdefault(call.id, []).append(id)
+            made.add(id)
+            calls.append(call if id == call.id else structs.replace(call, id=id))
+        if calls:
+            message = structs.replace(message, calls=tuple(calls))
+        elif message.role == "tool" and latest.get(message.call):
+            message = structs.replace(message, call=latest[message.call].pop())
+        elif message.role == "tool":
+            _take(latest, message.call)
+        found.append(each._replace(message=message))
+    return found
+
+
+def _take(latest: dict[str, list[str]], id: str) -> None:
+    """A result that was put in for a call under its other name."""
+    for names in latest.values():
+        if id in names:
+            names.remove(id)
 
 
 def _results(said: Iterable[Said], faults: list[str]) -> dict[str, Said]:

@@ -655,6 +655,10 @@ class App:
             await self._until_ended(run, timeout)
         return await self._how_it_ended(run, ended)
 
+    async def value(self, payload: Mapping[str, Any]) -> Any:
+        """What is in a payload of an event, as `log` and `events` show it, wherever it is stored."""
+        return await self.store.unpack(msgspec.convert(payload, Payload)) if "blob" in payload else payload.get("json")
+
     async def _how_it_ended(self, run: str, ended: Ended | None = None) -> Result:
         ended = ended or await self._end_of(run)
         match ended:

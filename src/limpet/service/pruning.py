@@ -15,6 +15,7 @@ from tempfile import mkstemp
 import msgspec
 
 from limpet.clock import Duration, microseconds
+from limpet.engine.talks import talk_of
 from limpet.errors import InvalidBundle, NotFound
 from limpet.events import bodies as b
 from limpet.policy.retention import Drop, KeepRule, decide_run, snapshots_to_drop
@@ -95,7 +96,8 @@ async def _delete(store: Store, family: list[RunRow], done: Pruned, archive: Pat
         is_safe = archive is None or await _put_away(store, family, archive)
         if is_safe and archive is not None:
             await _list(ends, archive / BEGUN)
-        if not is_safe or not await store.prune({row.id: row.head for row in family}):
+        talks = [talk for row in family if (talk := await _known(store, talk_of(row.id))) is not None]
+        if not is_safe or not await store.prune({row.id: row.head for row in (*family, *talks)}):
             _keep(done, "it went on meanwhile", len(family))
             return
         if archive is not None:

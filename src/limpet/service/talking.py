@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from limpet.engine.talks import USER, Message, text_of
+from limpet.engine.talks import INTERRUPT, USER, Message, text_of
 from limpet.errors import NotFound, WrongState
 from limpet.events import bodies as b
 from limpet.events import inline
@@ -15,8 +15,6 @@ from limpet.stores import Leg, RunFilter, RunRow
 __all__ = ["INTERRUPT", "ConversationInfo", "Conversations", "SessionInfo"]
 
 LIVE = ("pending", "running", "waiting")
-# The signal that tells a run to stop what it is at.
-INTERRUPT = "limpet.interrupt"
 
 
 @dataclass(frozen=True, kw_only=True)

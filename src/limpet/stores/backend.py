@@ -127,8 +127,8 @@ class Tables(Protocol):
     def recount(self) -> None:
         """Make the counters anew from the rows."""
 
-    def forks(self, runs: Sequence[str]) -> list[str]:
-        """The streams that share the beginning of one of these."""
+    def needing(self, streams: Sequence[str]) -> list[str]:
+        """The streams that share the beginning of one of these, and the runs that talk in one."""
 
     def delete(self, numbers: Sequence[int]) -> None:
         """Delete streams with all that belongs to them; blobs that nobody refers to any more are loose from now on."""

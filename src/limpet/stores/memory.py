@@ -368,9 +368,9 @@ class MemoryTables:
     def recount(self) -> None:
         """They are counted whenever somebody asks."""
 
-    def forks(self, runs: Sequence[str]) -> list[str]:
-        """The streams that share the beginning of one of these."""
-        return [row.id for row in self.streams.values() if row.origin in runs]
+    def needing(self, streams: Sequence[str]) -> list[str]:
+        """The streams that share the beginning of one of these, and the runs that talk in one."""
+        return [row.id for row in self.streams.values() if row.origin in streams or row.conversation in streams]
 
     def delete(self, numbers: Sequence[int]) -> None:
         """Delete streams with all that belongs to them."""

@@ -271,10 +271,11 @@ class Store:
         return reveal_row(self.codec, await self._writer.submit(ops.Load(events=tuple(events), actor=actor)))
 
     async def prune(self, runs: Mapping[str, Head]) -> bool:
-        """Delete runs with all that belongs to them, together or not at all; whether they were.
+        """Delete runs and conversations with all that belongs to them, together or not at all; whether they were.
 
-        Each comes with where its log ended: if one has gone on since, is another run of the same id, has not ended, or
-        has a fork that is not among them, all stay. Blobs that nobody refers to any more are collected later.
+        Each comes with where its log ended: if one has gone on since, is another of the same id, has not ended, has a
+        fork that is not among them, or is a conversation of somebody else, all stay. Blobs that nobody refers to any
+        more are collected later.
         """
         return await self._writer.submit(ops.Prune(runs=tuple(runs.items())))
 

@@ -246,13 +246,15 @@ def _collect(tx: Transaction, op: ops.Collect) -> int:
 
 
 def _prune(tx: Transaction, op: ops.Prune) -> bool:
-    """Nobody may need them: each has ended where it was seen to end, and no fork shares the beginning of one."""
+    """Nobody may need them: each has ended where it was seen to end, no fork shares it, and nobody talks there."""
     rows = [tx.tables.row(run) for run, _ in sorted(op.runs)]
     for row, (_, head) in zip(rows, sorted(op.runs), strict=True):
-        if row is None or row.status not in ENDED or (row.seq, row.hash) != (head.seq, head.hash):
+        if row is None or (row.seq, row.hash) != (head.seq, head.hash):
+            return False
+        if row.type == "run" and row.status not in ENDED:
             return False
     found = [row for row in rows if row is not None]
-    if set(tx.tables.forks([row.id for row in found])) - {row.id for row in found}:
+    if set(tx.tables.needing([row.id for row in found])) - {row.id for row in found}:
         return False
     tx.tables.delete([row.number for row in found])
     return True

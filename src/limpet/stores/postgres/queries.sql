@@ -188,8 +188,9 @@ SET type = %b::text, agent = %b::text, agent_version = %b::text, status = %b::te
     undoing = %b::boolean, cancelling = %b::boolean, origin = %b::text, origin_at = %b::bigint, labels = %b::text
 WHERE number = %b::bigint
 
--- name: forks
+-- name: needing
 SELECT id FROM {schema}.streams WHERE type IN ('run', 'conversation') AND origin = ANY(%b::text[])
+UNION SELECT id FROM {schema}.streams WHERE type = 'run' AND conversation = ANY(%b::text[])
 
 -- name: referred
 -- Locked, so that whoever refers to them or deletes others that do comes before or after: what is loose is seen by one.

@@ -235,9 +235,9 @@ class PostgresTables:
         for name in ("lock_counters", "drop_counters", "count_anew"):
             self._look(name)
 
-    def forks(self, runs: Sequence[str]) -> list[str]:
-        """The streams that share the beginning of one of these."""
-        return [run for (run,) in self._look("forks", list(runs))]
+    def needing(self, streams: Sequence[str]) -> list[str]:
+        """The streams that share the beginning of one of these, and the runs that talk in one."""
+        return [run for (run,) in self._look("needing", list(streams), list(streams))]
 
     def delete(self, numbers: Sequence[int]) -> None:
         """Delete streams with all that belongs to them; blobs that nobody refers to any more are loose from now on."""

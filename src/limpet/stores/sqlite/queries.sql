@@ -236,8 +236,9 @@ SET type = ?2, agent = ?3, agent_version = ?4, status = ?5, waits = ?6, ready_at
     undoing = ?27, cancelling = ?28, origin = ?29, origin_at = ?30, labels = ?31
 WHERE id = ?1
 
--- name: forks
+-- name: needing
 SELECT id FROM limpet_streams WHERE type IN ('run', 'conversation') AND origin IN (SELECT value FROM json_each(?1))
+UNION SELECT id FROM limpet_streams WHERE type = 'run' AND conversation IN (SELECT value FROM json_each(?1))
 
 -- name: referred
 SELECT DISTINCT blob FROM limpet_blob_refs WHERE run IN (SELECT value FROM json_each(?1))

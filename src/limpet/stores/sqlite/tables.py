@@ -169,9 +169,9 @@ class SqliteTables:
         self._run("drop_counters")
         self._run("count_anew")
 
-    def forks(self, runs: Sequence[str]) -> list[str]:
-        """The streams that share the beginning of one of these."""
-        return [run for (run,) in self._all("forks", as_text(list(runs)))]
+    def needing(self, streams: Sequence[str]) -> list[str]:
+        """The streams that share the beginning of one of these, and the runs that talk in one."""
+        return [run for (run,) in self._all("needing", as_text(list(streams)))]
 
     def delete(self, numbers: Sequence[int]) -> None:
         """Delete streams with all that belongs to them; blobs that nobody refers to any more are loose from now on."""
