@@ -45,6 +45,10 @@ class Payload(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unkn
         if (self.json is UNSET) == (self.blob is UNSET):
             raise ValueError("a payload is either inline or a blob")
 
+    def __hash__(self) -> int:
+        """By what it holds; versions make a difference only to equality."""
+        return hash(self.blob if isinstance(self.json, UnsetType) else bytes(self.json))
+
     @property
     def is_inline(self) -> bool:
         """Whether the value is here, and not in a blob."""

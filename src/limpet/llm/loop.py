@@ -6,7 +6,7 @@ it was, whatever died. A call of the model is a step: recorded, paid for once, a
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ from limpet.engine.execution import here
 from limpet.engine.externals import External
 from limpet.engine.run import Run
 from limpet.engine.shapes import Shape, shape
-from limpet.engine.talks import INTERRUPT, USER
+from limpet.engine.talks import INTERRUPT, USER, text_of
 from limpet.engine.tools import Tool
 from limpet.engine.traits import Traits
 from limpet.errors import ContextTooSmall, Expired, InvalidValue, NoProgress, StepFailed
@@ -44,6 +44,9 @@ INTERRUPTED = "interrupted by the user"
 NOTHING_SAID = "(Nothing was said.)"
 # What people are asked before something begins.
 BEFORE = ("ask", "approval")
+# Where an interrupt is taken while something is done.
+MEANWHILE = "meanwhile"
+MOST_FAULTS = 20
 # Arguments up to this many tokens are never cut.
 SMALL = 16
 MISFIT = "Your answer does not fit what is asked for"
@@ -87,6 +90,15 @@ class LLM:
         if left < self.window // 8:
             raise ContextTooSmall(needed=fixed + REPLY, window=self.window)
         return left
+
+
+class Context(NamedTuple):
+    """What was said, as far back as it may be shown, and the summaries of what came before, the oldest first."""
+
+    said: list[Said]
+    summaries: tuple[Summary, ...] = ()
+    goes_back: bool = False
+    """More was said before that, and nothing stands for it."""
 
 
 class Answer(NamedTuple):
@@ -164,12 +176,13 @@ class _Loop:
         context = await self._repair(context)
         context = await self._compact(context)
         self._check_progress(context.said)
-        if await self._is_interrupted(begun=self._x.peek("model")):
+        if await self._is_interrupted("early", self._x.peek("model")):
             return None
         reply, stored = await self._choose(context)
         await self._note(reply, stored)
-        if await self._is_interrupted(begun=here().path + "call-", others=("say", "results")):
-            await self._put_results(reply.calls, [INTERRUPTED] * len(reply.calls))
+        if await self._is_interrupted("late", f"{here().path}call-", self._x.peek("results"), self._x.peek("say")):
+            if reply.calls:
+                await self._put_results(reply.calls, [INTERRUPTED] * len(reply.calls))
             return None
         if not reply.calls:
             return await self._answer(reply, context.said)
@@ -180,84 +193,111 @@ class _Loop:
 
     async def _hear(self) -> None:
         """What people said since the last turn; only when the turn begins, or what follows would not be the same."""
-        while self._has_signal():
+        context = self._x.peek("context")
+        while self._is_there(USER, "", context):
             try:
-                text = await self._run.receive("user", str, timeout=0)
+                text = await self._run.receive(USER, str, timeout=0)
             except Expired:
-                return
+                break
             await self._run.say(text, role="user")
+        await self._is_interrupted("", context)  # there is nothing to interrupt yet
 
-    def _has_signal(self) -> bool:
-        name = self._x.peek("receive:user")
-        if name in self._x.history.records:
+    def _is_there(self, signal: str, scope: str, *begun: str) -> bool:
+        """Whether a signal was taken here, or can be: only where nothing is recorded that begins so, behind it."""
+        x = self._x
+        place = f"{here().path}{scope}/" if scope else here().path
+        taken = f"{place}receive:{signal}#1" if scope else x.peek(f"receive:{signal}")
+        if taken in x.history.records:
             return True
-        is_new = self._x.peek("context") not in self._x.history.records
-        return is_new and bool(self._x.history.signals.get("user"))
+        return bool(x.history.signals.get(signal)) and not any(name.startswith(begun) for name in x.history.records)
 
-    async def _said(self, what: str) -> tuple[list[Said], Summary | None]:
-        """What was said, as far back as it may be shown, and the summary of what came before."""
+    async def _is_interrupted(self, where: str, *begun: str) -> bool:
+        """Whether a user wants this turn to end, the same in every execution."""
+        if not where:
+            while self._is_there(INTERRUPT, "", *begun):
+                await self._take_interrupt()
+            return False
+        if not self._is_there(INTERRUPT, where, *begun):
+            return False
+        async with self._run.scope(where):
+            await self._take_interrupt()
+        return True
+
+    async def _take_interrupt(self) -> None:
+        anything: Any = Any
+        with suppress(Expired):
+            await self._run.receive(INTERRUPT, anything, timeout=0)
+
+    async def _said(self, what: str) -> Context:
+        """What was said, as far back as it may be shown, and the summaries of what came before."""
         name = self._x.take(what)
         head = await self._talks.head(name, self._x.find(name, b.ValueRecorded))
         found: list[Said] = []
-        size, summary = 0, None
+        summaries: list[Summary] = []
+        size = 0
         async for each in entries(self._x.kit.store, self._talks.id, upto=head):
+            if size > 2 * self._llm.window:
+                while found and found[-1].message.role == "tool":
+                    found.pop()  # what wanted it called is further back
+                return Context(found[::-1], tuple(summaries[::-1]), goes_back=True)
             if isinstance(each, Summary):
-                summary = each
+                summaries.append(each)
                 continue
             content = await self._x.unpack(each.message.content)
             message = message_of(each.message.role, content, each.message.call or "")
             found.append(Said(each.seq, message, each.message.pinned))
             size += _size(message)
-            if size > 2 * self._llm.window or (summary is not None and not isinstance(each, Entry)):
-                break
-        return found[::-1], summary
+        return Context(found[::-1], tuple(summaries[::-1]))
 
-    async def _repair(self, said: list[Said]) -> list[Said]:
+    async def _repair(self, context: Context) -> Context:
         """Put a marked result behind calls that never got one, and say so."""
         name = self._x.peek("repair")
-        whole = mended(said)
+        whole = mended(context.said)
         missing = [each.message for each in whole.said if each.seq == 0]
-        record = self._x.history.records.get(name)
-        if not missing and record is None:
-            return list(whole.said)
-        name = self._x.take("repair")
-        added = [self._talks.message("tool", NO_RESULT, call=each.call, repaired=True) for each in missing]
-        await self._talks.put(
-            name,
-            self._x.find(name, b.MessageSaid),
-            [message for message, _ in added],
-            [blob for _, blobs in added for blob in blobs],
-        )
-        for fault in whole.faults:
-            self._x.raise_flag("the conversation was repaired", fault)
-        return list(whole.said)
+        if missing or name in self._x.history.records:
+            name = self._x.take("repair")
+            added = [self._talks.message("tool", NO_RESULT, call=each.call, repaired=True) for each in missing]
+            await self._talks.put(
+                name,
+                self._x.find(name, b.MessageSaid),
+                [message for message, _ in added],
+                [blob for _, blobs in added for blob in blobs],
+            )
+        if whole.faults:
+            self._x.raise_flag("the conversation was repaired", "; ".join(whole.faults[:MOST_FAULTS]))
+        return context._replace(said=list(whole.said))
 
     # Choosing
 
-    async def _choose(self, said: Sequence[Said], summary: Summary | None) -> tuple[Reply, Any]:
+    async def _choose(self, context: Context) -> tuple[Reply, Any]:
         """What the model says to what it sees, asked by reference."""
-        before = await self._x.unpack(summary.compacted.summary) if summary is not None else None
-        request, reference = self._request(said, before)
+        request, reference = self._request(context, await self._before(context))
         found = await self._ask("model", request, reference)
         calls = tuple(Call(**each) for each in found.get("calls", ()))
         return Reply(text=found.get("text", ""), calls=calls, finish=found.get("finish", "stop")), found
 
-    def _request(self, said: Sequence[Said], summary: Any) -> tuple[ModelRequest, dict[str, Any]]:
+    async def _before(self, context: Context) -> str:
+        """What summaries say, as much as may be shown."""
+        texts = [await self._x.unpack(each.compacted.summary) for each in context.summaries]
+        return short("\n".join(text_of(each) for each in texts), self._llm.room // 3)
+
+    def _request(self, context: Context, summary: str) -> tuple[ModelRequest, dict[str, Any]]:
         """The slice that fits, and how it can be made again."""
         llm = self._llm
         known, _ = describe(self._x.working.freeze(), step=self._x.journal.fold.step, room=llm.room // 3)
-        before = f"\n\nWhat was said before, in short:\n{summary}" if summary else ""
-        room = llm.room - tokens(known) - tokens(before)
-        items = [_item(each) for each in said]
-        chosen = select(items, room)
-        if not chosen.seqs and said:
-            chosen = select(items[-1:], 10**9)
-        left = f"\n\n({chosen.left_out} earlier messages are not shown.)" if chosen.left_out else ""
-        system = "\n\n".join(filter(None, (llm.instructions, known and f"What you know:\n{known}"))) + before + left
-        wanted = set(chosen.seqs)
-        shown = [_cut(each.message, room) for each in said if each.seq in wanted or each.seq == 0]
+        chosen = self._select(context.said, llm.room - tokens(known) - tokens(summary))
+        shown = [context.said[place].message for place in chosen.places]
+        if chosen.limit is not None:
+            shown = [_cut(each, chosen.limit) for each in shown]
+        parts = (
+            llm.instructions,
+            known and f"What you know:\n{known}",
+            summary and f"What was said before, in short:\n{summary}",
+            _left_out(chosen.left_out, context.goes_back),
+        )
+        system = "\n\n".join(filter(None, parts))
         request = ModelRequest(
-            messages=(Message(role="system", text=system), *shown),
+            messages=(Message(role="system", text=system), *(shown or [Message(role="user", text=NOTHING_SAID)])),
             tools=tuple(each.spec for each in llm.tools.values()),
             output=None if llm.wants_text else llm.output.schema(),
             max_tokens=REPLY,
@@ -269,6 +309,14 @@ class _Loop:
             "digest": _digest(request),
         }
         return request, reference
+
+    def _select(self, said: Sequence[Said], room: int) -> Selected:
+        items = [_item(each) for each in said]
+        chosen = select(items, room)
+        if said and not chosen.places:
+            *_, last = units(items)
+            raise ContextTooSmall(needed=sum(item.size for item in last), window=self._llm.window)
+        return chosen
 
     async def _ask(self, name: str, request: ModelRequest, reference: dict[str, Any]) -> dict[str, Any]:
         """One call of the model, as a step; its completion is durable before anything goes by it."""
@@ -323,22 +371,91 @@ class _Loop:
 
     # Doing
 
-    async def _do(self, calls: Sequence[Call]) -> None:
-        """Call what the model wants, at once; every call has its result in the conversation."""
-        texts = await asyncio.gather(*(self._one(place, call) for place, call in enumerate(calls, 1)))
+    async def _do(self, calls: Sequence[Call]) -> list[str]:
+        """Call what the model wants, at once; what has not begun when a user interrupts is left."""
+        left: set[int] = set()
+        tasks = [asyncio.ensure_future(self._one(place, call, left)) for place, call in enumerate(calls, 1)]
+        doing = asyncio.gather(*tasks)
+        try:
+            with self._listening() as heard:
+                await self._attend(doing, tasks, left, heard)
+        except asyncio.CancelledError:
+            doing.cancel()
+            await asyncio.wait({doing})
+            raise
+        return await doing
+
+    async def _attend(
+        self,
+        doing: "asyncio.Future[list[str]]",
+        tasks: "Sequence[asyncio.Future[str]]",
+        left: set[int],
+        heard: asyncio.Event,
+    ) -> None:
+        """Until all is done: when a user interrupts, whatever waits for a person before it begins is taken back."""
+        is_interrupted = False
+        while not doing.done():
+            heard.clear()
+            if not is_interrupted and self._is_there(INTERRUPT, MEANWHILE):
+                async with self._run.scope(MEANWHILE):
+                    await self._take_interrupt()
+                is_interrupted = True
+            if is_interrupted:
+                self._leave(tasks, left)
+            waiting = asyncio.ensure_future(heard.wait())
+            try:
+                await asyncio.wait({doing, waiting}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                waiting.cancel()
+
+    @contextmanager
+    def _listening(self) -> Iterator[asyncio.Event]:
+        """Hear of whatever comes meanwhile; an interrupt wakes the run, should it be parked."""
+        heard, wait = asyncio.Event(), Wait(what="signal", key=INTERRUPT)
+        self._x.ears[wait] = heard.set
+        try:
+            yield heard
+        finally:
+            self._x.ears.pop(wait, None)
+
+    def _leave(self, tasks: "Sequence[asyncio.Future[str]]", left: set[int]) -> None:
+        for place, task in enumerate(tasks, 1):
+            if place not in left and not task.done() and self._has_not_begun(f"{here().path}call-{place}/"):
+                left.add(place)
+                task.cancel()
+
+    def _has_not_begun(self, scope: str) -> bool:
+        """Whether a call waits for a person before it begins; or did, and was taken back."""
+        x = self._x
+        for slot in x.waiting.values():
+            if slot.name.startswith(scope) and slot.request is not None and slot.request.kind in BEFORE:
+                return True
+        records = (record for name, record in x.history.records.items() if name.startswith(scope))
+        return any(isinstance(each.settled, b.WaitEnded) and each.settled.how == "withdrawn" for each in records)
+
+    async def _put_results(self, calls: Sequence[Call], texts: Sequence[str]) -> None:
+        """Every call has its result in the conversation."""
         name = self._x.take("results")
         added = [self._talks.message("tool", text, call=call.id) for call, text in zip(calls, texts, strict=True)]
         blobs = [blob for _, each in added for blob in each]
         await self._talks.put(name, self._x.find(name, b.MessageSaid), [message for message, _ in added], blobs)
 
-    async def _one(self, place: int, call: Call) -> str:
-        async with self._run.scope(f"call-{place}"):
-            tool = self._llm.tools.get(call.name)
-            if tool is None:
-                return f"There is no tool {call.name!r}. There are: {', '.join(self._llm.tools)}"
-            limits = self._x.journal.fold.working.budget
-            most = limits.max_artifact_bytes_in_context if limits is not None else None
-            return await tool.call(self._run, call, most=most or MOST_SHOWN)
+    async def _one(self, place: int, call: Call, left: set[int]) -> str:
+        try:
+            async with self._run.scope(f"call-{place}"):
+                return await self._call(call)
+        except asyncio.CancelledError:
+            if place in left:
+                return INTERRUPTED
+            raise
+
+    async def _call(self, call: Call) -> str:
+        tool = self._llm.tools.get(call.name)
+        if tool is None:
+            return f"There is no tool {call.name!r}. There are: {', '.join(self._llm.tools)}"
+        limits = self._x.journal.fold.working.budget
+        most = limits.max_artifact_bytes_in_context if limits is not None else None
+        return await tool.call(self._run, call, most=most or MOST_SHOWN)
 
     # Ending
 
@@ -357,50 +474,79 @@ class _Loop:
 
     # Compaction
 
-    async def _compact(self, said: list[Said], summary: Summary | None) -> tuple[list[Said], Summary | None]:
-        """Let the model summarise the older half, when there is too much; if it cannot, everything stays as it is."""
+    async def _compact(self, context: Context) -> Context:
+        """Let the model summarise the older part, when there is too much; if it cannot, everything stays as it is."""
         llm = self._llm
         above = llm.compact.above or llm.room * 3 // 4
-        keep = llm.compact.keep or above // 3
-        name = self._x.peek("compacted")
-        if name not in self._x.history.records and sum(_size(each.message) for each in said) <= above:
-            return said, summary
-        newest = set(select([_item(each) for each in said if not each.pinned], keep).seqs)
-        old = [each for each in said if each.seq and each.seq not in newest and not each.pinned]
-        old = old[
-            : next((place for place, each in enumerate(old) if each.seq > min(newest, default=1 << 62)), len(old))
-        ]
+        is_made = self._x.peek("compacted") in self._x.history.records
+        if not is_made and sum(_size(each.message) for each in context.said) <= above:
+            return context
+        before = await self._before(context)
+        old = _oldest(context.said, llm.compact.keep or above // 3, llm.room - tokens(before))
         if not old:
-            return said, summary
-        before = await self._x.unpack(summary.compacted.summary) if summary is not None else ""
-        told = "\n".join(f"{each.message.role}: {_cut(each.message, llm.room // 4).text}" for each in old)
+            return context
         request = ModelRequest(
             messages=(
                 Message(role="system", text=SUMMARY),
-                Message(role="user", text=_short(f"{before}\n{told}", llm.room)),
+                Message(role="user", text=short("\n".join(filter(None, (before, *map(_told, old)))), llm.room)),
             ),
             max_tokens=REPLY,
         )
-        first = summary.compacted.first if summary is not None else old[0].seq
-        last = old[-1].seq
+        gone = {each.seq for each in old}
+        first = min([*gone, *(each.compacted.first for each in context.summaries)])
+        last = max([*gone, *(each.compacted.last for each in context.summaries)])
         reference = {"model": llm.model().name, "conversation": self._talks.id, "ranges": [[first, last]]}
         try:
             found = await self._ask("summary", request, {**reference, "digest": _digest(request)})
         except StepFailed:
-            return said, summary
+            return context
         text = found.get("text", "")
         if not text:
-            return said, summary
-        pinned = tuple(each.seq for each in said if each.pinned and first <= each.seq <= last)
+            return context
+        kept = [each for each in context.said if each.seq not in gone]
         packed, blobs = self._x.kit.store.pack(text)
-        level = summary.compacted.level + 1 if summary is not None else 1
         body = b.ConversationCompacted(
-            first=first, last=last, summary=packed, level=level, run=self._x.run, pinned=pinned
+            first=first,
+            last=last,
+            summary=packed,
+            level=max((each.compacted.level for each in context.summaries), default=0) + 1,
+            run=self._x.run,
+            pinned=tuple(sorted(each.seq for each in kept if first <= each.seq <= last)),
         )
         name = self._x.take("compacted")
         await self._talks.put(name, self._x.find(name, b.MessageSaid), [body], blobs)
-        gone = {each.seq for each in old}
-        return [each for each in said if each.seq not in gone], Summary(0, 0, body)
+        return Context(kept, (Summary(0, 0, body),), context.goes_back)
+
+
+def _oldest(said: Sequence[Said], keep: int, room: int) -> list[Said]:
+    """What a summary can stand for: whole units before the newest, as much as fits into a request; no pinned ones."""
+    items = [_item(each) for each in said]
+    newest = select([item._replace(pinned=False) for item in items], keep)
+    first = newest.places[0] if newest.places else len(items)
+    since = min((item.seq for item in items[first:] if item.seq), default=1 << 62)
+    found: list[Said] = []
+    place = used = 0
+    for unit in units(items):
+        begin, place = place, place + len(unit)
+        used += sum(tokens(_told(each)) + 1 for each in said[begin:place])
+        if begin >= first or unit[0].seq > since or (found and used > room):
+            break
+        if not any(item.pinned for item in unit):
+            found += [each for each in said[begin:place] if 0 < each.seq < since]
+    return found
+
+
+def _told(said: Said) -> str:
+    """A message as it is summarised."""
+    message = said.message
+    wanted = "".join(f" [calls {call.name}({call.args})]" for call in message.calls)
+    return f"{message.role}: {message.text}{wanted}"
+
+
+def _left_out(count: int, goes_back: bool) -> str:
+    if not count and not goes_back:
+        return ""
+    return f"({'More than ' if goes_back else ''}{count} earlier messages are not shown.)"
 
 
 def _digest(request: ModelRequest) -> str:
@@ -411,27 +557,38 @@ def _digest(request: ModelRequest) -> str:
 def _item(said: Said) -> Item:
     message = said.message
     calls = tuple(call.id for call in message.calls)
-    return Item(said.seq, message.role, _size(message), calls, message.call, said.pinned)
+    bare = _bare(message)
+    least = _size(bare) + min(tokens(message.text), LEAST)
+    return Item(said.seq, message.role, _size(message), calls, message.call, said.pinned, least)
 
 
 def _size(message: Message) -> int:
-    return tokens(message.text) + sum(tokens(call.args) + tokens(call.name) + EACH for call in message.calls) + EACH
+    calls = sum(tokens(call.args) + tokens(call.name) + tokens(call.id) + EACH for call in message.calls)
+    return tokens(message.text) + tokens(message.call) + calls + EACH
 
 
 def _spec_size(each: Offered) -> int:
-    return tokens(each.spec.description) + tokens(canonical(each.spec.schema).decode()) + EACH
+    spec = each.spec
+    return tokens(spec.name) + tokens(spec.description) + tokens(canonical(spec.schema).decode()) + EACH
 
 
-def _cut(message: Message, room: int) -> Message:
-    """A message that is too long for the window by itself, without its middle."""
-    return msgspec.structs.replace(message, text=_short(message.text, room)) if tokens(message.text) > room else message
+def _bare(message: Message) -> Message:
+    """A message without its text, and without arguments that are long."""
+    calls = tuple(
+        call
+        if tokens(call.args) <= SMALL
+        else msgspec.structs.replace(call, args=f'{{"left_out":"{len(call.args)} characters"}}')
+        for call in message.calls
+    )
+    return msgspec.structs.replace(message, text="", calls=calls)
 
 
-def _short(text: str, room: int) -> str:
-    if tokens(text) <= room:
-        return text
-    half = room  # characters, of which a token has about three: so this is less than half of what fits
-    return f"{text[:half]}\n[… {len(text) - 2 * half} characters are left out …]\n{text[-half:]}"
+def _cut(message: Message, limit: int) -> Message:
+    """A message of at most so many tokens, as far as it can be cut: without long arguments, and the middle of it."""
+    if _size(message) <= limit:
+        return message
+    bare = _bare(message)
+    return msgspec.structs.replace(bare, text=short(message.text, max(limit - _size(bare), LEAST)))
 
 
 def _json_of(text: str) -> str:

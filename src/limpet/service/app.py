@@ -5,12 +5,11 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Generator, Mapping, Sequence
 from copy import copy
 from datetime import datetime
-from itertools import count
 from pathlib import Path
 from typing import Any, Self, TypeVar, overload
 
 import msgspec
-from msgspec import UNSET, structs
+from msgspec import UNSET
 
 from limpet.clock import Duration, microseconds
 from limpet.engine.agents import Agent, check_agent
@@ -21,7 +20,7 @@ from limpet.engine.duty import Duty, Time, Worker
 from limpet.engine.ear import GONE, Ear, Interest
 from limpet.engine.execution import SECOND
 from limpet.engine.handle import Handle, Result
-from limpet.engine.talks import Message, talk_of
+from limpet.engine.talks import Message
 from limpet.engine.views import Event, Request, RunInfo
 from limpet.errors import (
     ContractError,
@@ -41,7 +40,7 @@ from limpet.policy.retention import KeepRule
 from limpet.service import travel
 from limpet.service.bundles import export_run, load_run
 from limpet.service.desk import Desk
-from limpet.service.forking import Wanted, fork_id, forked, said_until
+from limpet.service.forking import Wanted, forked, make_fork
 from limpet.service.notifying import notifier
 from limpet.service.once import agent_of, create_once
 from limpet.service.pruning import Pruned, prune, rotate
@@ -495,40 +494,10 @@ class App:
         more = {"patch": patch or {}, "results": results or {}, "input": input}
         wanted = Wanted(at=at, seq=seq, effects=effects, version=version, **more)
         body, blobs = await forked(self.store, row, agent, wanted, self._time.now())
-        if id is None:
-            name = await self._branch(run, body, blobs)
-        else:
-            name = check_id(id)
-            legs = await self._branches(name, run, body)
-            if isinstance(await self.store.append(*legs, blobs=blobs), Taken):
-                first = legs[0].bodies[0]
-                assert isinstance(first, b.RunForked)
-                await self.store.create(name, first, actor=self._actor)  # it is the same, or refused
+        name = await make_fork(self.store, run, body, blobs, actor=self._actor, id=id)
         if self._duty is not None:
             self._duty.ring()
         return Handle(self, name, agent)
-
-    async def _branch(self, run: str, body: b.RunForked, blobs: Sequence[Blob]) -> str:
-        """Make a fork under the next name that is free."""
-        for number in count(1 + await self.store.count(RunFilter(origin=run))):
-            name = fork_id(run, number)
-            done = await self.store.append(*await self._branches(name, run, body), blobs=blobs)
-            if not isinstance(done, Taken):
-                return name
-        raise AssertionError
-
-    async def _branches(self, name: str, run: str, body: b.RunForked) -> list[Create]:
-        """A fork, and with it one of the conversation that it is in: what it says is said there."""
-        talk, own = body.conversation or talk_of(run), talk_of(name)
-        at = await said_until(self.store, run, body.at, talk)
-        if at is None:
-            return [Create(run=name, bodies=(body,), actor=self._actor)]
-        told = b.ConversationForked(conversation=talk, at=at, session=body.session, user=body.user)
-        mine = structs.replace(body, conversation=own if body.conversation is not None else None)
-        return [
-            Create(run=name, bodies=(mine,), actor=self._actor),
-            Create(run=own, bodies=(told,), actor=self._actor),
-        ]
 
     async def replay(
         self,
@@ -726,6 +695,8 @@ class App:
                     yield entry_of(self.store, event)
                 if not follow or (row.status in ENDED and after >= row.seq):
                     return
+                if after > row.seq:
+                    continue  # it went on between the two reads, and may have ended: nobody would tell of that
                 await grown.wait()
                 grown.clear()
         finally:

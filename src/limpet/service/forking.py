@@ -3,8 +3,9 @@
 What is asked for is checked before anything is made: the step, what is to be known, the results, the input.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from itertools import count
 from typing import Any
 
 from msgspec.structs import replace
@@ -13,21 +14,22 @@ from limpet.engine.agents import Agent
 from limpet.engine.history import Record
 from limpet.engine.memory import Memory
 from limpet.engine.shapes import shape
+from limpet.engine.talks import talk_of
 from limpet.engine.tools import Tool, find_tool
 from limpet.engine.typed import Change
 from limpet.errors import InvalidArgument, InvalidValue, NotFound
 from limpet.events import Effects, Payload, StatePatch, digest
 from limpet.events import bodies as b
-from limpet.ids import LONGEST_ID
+from limpet.ids import LONGEST_ID, check_id
 from limpet.journal import load_whole
 from limpet.redaction import Redaction
 from limpet.service.travel import Point, point
 from limpet.state import RunState
 from limpet.state.patch import Working
-from limpet.stores import RunRow, Store
+from limpet.stores import Create, RunFilter, RunRow, Store, Taken
 from limpet.stores.blobs import Blob
 
-__all__ = ["Wanted", "fork_id", "forked", "said_until"]
+__all__ = ["Wanted", "forked", "make_fork"]
 
 _JSON = shape(Any)
 _MODES = ("ask", "stub", "live")
@@ -139,13 +141,42 @@ async def _before(store: Store, row: RunRow, step: int) -> int:
     return begun.get(step, last + 1) - 1
 
 
-def fork_id(run: str, number: int) -> str:
+async def make_fork(
+    store: Store, run: str, body: b.RunForked, blobs: Sequence[Blob], *, actor: str, id: str | None
+) -> str:
+    """Make a fork: under its id, where the same one may be already, or under the next name that is free."""
+    if id is not None:
+        legs = await _legs(store, check_id(id), run, body, actor)
+        if isinstance(await store.append(*legs, blobs=blobs), Taken):
+            first = legs[0].bodies[0]
+            assert isinstance(first, b.RunForked)
+            await store.create(id, first, actor=actor)  # it is the same, or refused
+        return id
+    for number in count(1 + await store.count(RunFilter(origin=run))):
+        name = _fork_id(run, number)
+        if not isinstance(await store.append(*await _legs(store, name, run, body, actor), blobs=blobs), Taken):
+            return name
+    raise AssertionError
+
+
+async def _legs(store: Store, name: str, run: str, body: b.RunForked, actor: str) -> list[Create]:
+    """A fork, and with it one of the conversation that it is in: what it says is said there."""
+    talk, own = body.conversation or talk_of(run), talk_of(name)
+    at = await _said_until(store, run, body.at, talk)
+    if at is None:
+        return [Create(run=name, bodies=(body,), actor=actor)]
+    told = b.ConversationForked(conversation=talk, at=at, session=body.session, user=body.user)
+    mine = replace(body, conversation=own if body.conversation is not None else None)
+    return [Create(run=name, bodies=(mine,), actor=actor), Create(run=own, bodies=(told,), actor=actor)]
+
+
+def _fork_id(run: str, number: int) -> str:
     """What a fork is called; after a digest of the run, where its id would be too long."""
     name = f"{run}.{number}"
     return name if len(name) <= LONGEST_ID else f"{digest(run)[:32]}.{number}"
 
 
-async def said_until(store: Store, run: str, at: int, conversation: str) -> int | None:
+async def _said_until(store: Store, run: str, at: int, conversation: str) -> int | None:
     """How much of a run's conversation there was at an event of the run; nothing if there was none."""
     before: int | None = at + 1
     while page := await store.read(run, before=before, backwards=True):

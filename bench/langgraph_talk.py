@@ -1,0 +1,41 @@
+"""The bytes that LangGraph's SqliteSaver keeps of a conversation; run by a Python that has it: FILE TURNS."""
+
+import importlib
+import os
+import sys
+from hashlib import sha256
+from typing import Any
+
+SAID = 1024
+
+
+def text(what: str) -> str:
+    """1 KB that does not compress."""
+    return "".join(sha256(f"{what} {n}".encode()).hexdigest() for n in range(SAID // 64))
+
+
+def main(file: str, turns: int) -> int:
+    """A graph of one node that replies, invoked once a turn, as its documentation shows."""
+    graph: Any = importlib.import_module("langgraph.graph")
+    saver: Any = importlib.import_module("langgraph.checkpoint.sqlite").SqliteSaver
+    spoken: Any = importlib.import_module("langchain_core.messages")
+
+    def reply(state: Any) -> Any:
+        return {"messages": [spoken.AIMessage(text(f"reply {len(state['messages'])}"))]}
+
+    building = graph.StateGraph(graph.MessagesState)
+    building.add_node("model", reply)
+    building.add_edge(graph.START, "model")
+    building.add_edge("model", graph.END)
+    with saver.from_conn_string(file) as kept:
+        kept.setup()
+        empty = sum(os.path.getsize(file + more) for more in ("", "-wal") if os.path.exists(file + more))
+        talk = building.compile(checkpointer=kept)
+        for number in range(turns):
+            message = spoken.HumanMessage(text(f"message {number}"))
+            talk.invoke({"messages": [message]}, {"configurable": {"thread_id": "c"}})
+    return os.path.getsize(file) - min(empty, 32_768)
+
+
+if __name__ == "__main__":
+    print(main(sys.argv[1], int(sys.argv[2])))

@@ -1,0 +1,137 @@
+"""What conversations cost: bytes on disk for each byte that was said, and the time to show the end of a long one.
+
+Bytes are the same on every machine. Beside them: LangGraph's SqliteSaver for the same conversation, if a Python that
+has it is named by LANGGRAPH_PYTHON, or is this one.
+"""
+
+import asyncio
+import base64
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable
+from hashlib import sha256
+from pathlib import Path
+
+import apsw
+
+import limpet
+from limpet.clock import SystemClock
+from limpet.events import bodies as b
+from limpet.events import inline
+from limpet.journal import Talk
+from limpet.llm.model import ModelRequest
+from limpet.testing import ScriptedModel
+
+SAID = 1024
+TURNS, MANY = 200, 1_000
+LONG, PAGE = 5_000, 40
+
+
+def text(what: str) -> str:
+    """1 KB that does not compress, the same for the same words."""
+    digests = b"".join(sha256(f"{what} {n}".encode()).digest() for n in range(SAID // 32))
+    return base64.b64encode(digests).decode()[:SAID]
+
+
+def says(request: ModelRequest) -> str:
+    """A reply of 1 KB; a summary is short."""
+    if request.messages[0].text.startswith("Summarise"):
+        return "They went on talking."
+    return text(f"reply to {sha256(request.messages[-1].text.encode()).hexdigest()}")
+
+
+talker = limpet.llm_agent("bench_talker", model=ScriptedModel(says), instructions="Talk.")
+
+
+async def stored(folder: Path, turns: Iterable[int], agent: limpet.Agent[str, str] = talker) -> list[int]:
+    """The bytes of a conversation after so many turns, each a run of an agent of a model, less an empty store's."""
+    file, done = folder / "talk.db", 0
+    url = f"sqlite:////{file}"
+    async with limpet.open(url, agents=[agent]):
+        pass
+    empty, found = size(file), []
+    for upto in turns:
+        async with limpet.open(url, agents=[agent]) as app:
+            for number in range(done, upto):
+                handle = await app.start(agent, text(f"message {number}"), conversation="c", session="s")
+                await handle.result()
+        done = upto
+        found.append(size(file) - empty)
+    return found
+
+
+def size(file: Path) -> int:
+    """Of a database, with everything in its file."""
+    db = apsw.Connection(str(file))
+    db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    db.close()
+    return file.stat().st_size
+
+
+def parts(file: Path) -> dict[str, int]:
+    """The bytes of each table and index."""
+    db = apsw.Connection(str(file))
+    rows = db.execute("SELECT name, sum(pgsize) FROM dbstat GROUP BY name ORDER BY 2 DESC").fetchall()
+    db.close()
+    return {str(name): int(held) for name, held in rows}
+
+
+async def last_page(folder: Path) -> tuple[float, float]:
+    """Milliseconds to show the last page of a long conversation: the first time, and a median."""
+    url = f"sqlite:////{folder}/long.db"
+    async with limpet.open(url) as app:
+        talk = Talk(app.store, "c", SystemClock().now, "bench", b.ConversationCreated())
+        for start in range(0, LONG, 500):
+            some = [(f"m{n}", inline(text(f"message {n}"))) for n in range(start, start + 500)]
+            await talk.append(*(b.MessageAdded(message=id, role="user", content=said) for id, said in some))
+    taken = []
+    async with limpet.open(url) as app:
+        for _ in range(21):
+            begun = time.perf_counter()
+            assert len(await app.messages("c", last=PAGE)) == PAGE
+            taken.append((time.perf_counter() - begun) * 1e3)
+    return taken[0], statistics.median(taken)
+
+
+def langgraph(folder: Path, turns: int) -> int | None:
+    """The bytes of the same conversation with LangGraph's SqliteSaver; nothing where it is not installed."""
+    python = os.environ.get("LANGGRAPH_PYTHON", sys.executable)
+    script = Path(__file__).with_name("langgraph_talk.py")
+    done = subprocess.run(
+        [python, script, folder / f"langgraph-{turns}.db", str(turns)], capture_output=True, text=True, check=False
+    )
+    return int(done.stdout) if done.returncode == 0 else None
+
+
+def report() -> None:
+    """Print all of it."""
+    with tempfile.TemporaryDirectory(prefix=".bench-", dir=Path.cwd()) as name:
+        folder = Path(name)
+        print("\nA conversation, a message and a reply of 1 KB a turn, bytes of the SQLite file")
+        some, many = asyncio.run(stored(folder, (TURNS, MANY)))
+        _line(f"an agent of a model, {TURNS} turns", some, TURNS, "aim: at most 3×")
+        _line(f"the same, {MANY:,} turns", many, MANY, "growth must be linear")
+        for table, held in list(parts(folder / "talk.db").items())[:6]:
+            print(f"    {table:42} {held / MANY:>10,.0f} bytes a turn")
+        for turns in (TURNS // 2, TURNS):
+            found = langgraph(folder, turns)
+            if found is None:
+                print("  LangGraph's SqliteSaver: not installed (LANGGRAPH_PYTHON may name a Python that has it)")
+                break
+            _line(f"LangGraph's SqliteSaver, {turns} turns", found, turns, "")
+        first, median = asyncio.run(last_page(folder))
+        title = f"the last {PAGE} of {LONG:,} messages"
+        print(f"  {title:44} {median:>10.1f} ms   the first time {first:.1f} ms (aim: 10 ms)")
+
+
+def _line(title: str, held: int, turns: int, aim: str) -> None:
+    ratio = held / (turns * 2 * SAID)
+    print(f"  {title:44} {held:>13,} bytes   {ratio:.2f}× what was said, {held / turns:,.0f} a turn   {aim}")
+
+
+if __name__ == "__main__":
+    report()

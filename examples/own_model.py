@@ -1,0 +1,67 @@
+"""Bring your own model: an object with a name and a method; and a loop of your own that the budget still knows of.
+
+python examples/own_model.py
+"""
+
+import asyncio
+from collections.abc import Callable
+
+import limpet
+from limpet.llm.model import Call, ModelRequest, Reply, Usage
+
+
+class Parrot:
+    """A model that needs no network: it notes what it is told, and says it again."""
+
+    name = "zoo:parrot"
+
+    async def reply(self, request: ModelRequest, /, *, told: Callable[[str], object] | None = None) -> Reply:
+        """One reply; `told` hears it piece by piece, as it comes."""
+        last = request.messages[-1]
+        if last.role == "user":
+            noted = Call(id="c1", name="note_fact", args='{"key": "heard", "value": "hello"}')
+            return Reply(text="I keep that.", calls=(noted,), usage=Usage(input_tokens=90, output_tokens=20))
+        for piece in ("hello", " hello"):
+            if told is not None:
+                told(piece)
+        return Reply(text="hello hello", usage=Usage(input_tokens=120, output_tokens=4))
+
+
+parrot = limpet.llm_agent(
+    "parrot",
+    model=Parrot(),
+    instructions="Repeat what you hear.",
+    prices={"zoo:parrot": (1.0, 4.0)},  # of a million tokens in and out
+)
+
+
+@limpet.tool(effect="none", retry=limpet.Retry(5), timeout="1m", max_tokens=1_000)
+async def think(prompt: str) -> str:
+    """A call of a model in a loop of your own; no more than `max_tokens` are used up by one."""
+    limpet.current().partial("an")  # whoever follows handle.tokens() hears it
+    limpet.current().spent(tokens=812, cost=0.004)
+    return f"an answer to {prompt}"
+
+
+@limpet.agent(budget=limpet.Budget(max_llm_tokens=2_000))
+async def own_loop(run: limpet.Run, task: str) -> str:
+    """Two calls fit into the budget; the third is not made."""
+    said = [await run.step(think, f"{task} {number}") for number in range(3)]
+    return said[-1]
+
+
+async def main() -> None:
+    """Both, and what they used up."""
+    async with limpet.open("sqlite:///models.db", agents=[parrot, own_loop]) as app:
+        print(await app.run(parrot, "hello", id="p"))
+        state = await app.state("p")
+        print(state.facts, state.whole.spent.tokens, f"{state.whole.spent.cost:.6f}")
+        try:
+            await app.run(own_loop, "task", id="o")
+        except limpet.RunFailed as failed:
+            print(failed.message)
+        print((await app.state("o")).whole.spent.tokens)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

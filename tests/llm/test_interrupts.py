@@ -1,0 +1,182 @@
+"""What a user says with `interrupt`: the turn ends after what is running, the same in every execution."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+import limpet
+from limpet import testing
+from limpet.llm.loop import INTERRUPTED
+from limpet.llm.model import ModelRequest
+from limpet.testing import ScriptedModel, calls
+from limpet.testing.app import TestApp
+
+
+async def said(app: TestApp) -> list[tuple[str, str]]:
+    """What was said."""
+    return [(each.role, each.text) for each in await app.messages("c")]
+
+
+def worker(name: str, model: ScriptedModel, done: list[str], gate: asyncio.Event | None = None) -> Any:
+    """An agent with something that is quick, something that takes its time, and something that is asked for."""
+
+    @limpet.tool(effect="idempotent", name="interrupts_quick")
+    async def quick() -> str:
+        """Quick."""
+        done.append("quick")
+        return "quick is done"
+
+    @limpet.tool(effect="once", name="interrupts_slow")
+    async def slow() -> str:
+        """Slow."""
+        done.append("slow")
+        if gate is not None:
+            await gate.wait()
+        return "slow is done"
+
+    @limpet.tool(effect="once", risk="money", name="interrupts_pay")
+    async def pay() -> str:
+        """Pay."""
+        done.append("pay")
+        return "paid"
+
+    return limpet.llm_agent(
+        name,
+        model=model,
+        instructions="Work.",
+        tools=[quick, slow, pay],
+        approvals=limpet.Approvals("money"),
+    )
+
+
+async def test_what_has_not_begun_is_left() -> None:
+    """Said while the model thinks: none of what it wants is called; it sees that, and what the user says."""
+    done: list[str] = []
+    apps: list[TestApp] = []
+
+    async def thinks(request: ModelRequest) -> Any:
+        if not any(each.text == "stop" for each in request.messages):
+            await apps[0].say("c", "stop", interrupt=True)
+            return (calls("interrupts_quick"), calls("interrupts_slow"))
+        return "stopped"
+
+    model = ScriptedModel(thinks)
+    agent = worker("interrupts_thinker", model, done)
+    async with testing.app(agent) as app:
+        apps.append(app)
+        handle = await app.start(agent, "go", id="r", conversation="c")
+        assert await handle.result() == "stopped"
+        assert done == []
+        wanted = [("user", "go"), ("assistant", ""), ("tool", INTERRUPTED), ("tool", INTERRUPTED), ("user", "stop")]
+        assert await said(app) == [*wanted, ("assistant", "stopped")]
+        assert [(each.role, each.text) for each in model.requests[-1].messages[1:]] == wanted
+        assert (await app.replay("r")).value == "stopped"
+        assert len(model.requests) == 2
+
+
+async def test_an_answer_does_not_end_a_run_that_is_interrupted() -> None:
+    """Who interrupts is heard, also when the model was done."""
+    apps: list[TestApp] = []
+
+    async def thinks(request: ModelRequest) -> Any:
+        if not any(each.text == "wait" for each in request.messages):
+            await apps[0].say("c", "wait", interrupt=True)
+            return "done"
+        return "I wait"
+
+    agent = worker("interrupts_answerer", ScriptedModel(thinks), [])
+    async with testing.app(agent) as app:
+        apps.append(app)
+        assert await app.run(agent, "go", id="r", conversation="c") == "I wait"
+        assert await said(app) == [("user", "go"), ("assistant", "done"), ("user", "wait"), ("assistant", "I wait")]
+        assert (await app.replay("r")).value == "I wait"
+
+
+@pytest.mark.parametrize("asks", ["interrupts_pay", "ask_person"])
+async def test_what_waits_for_a_person_is_taken_back(asks: str) -> None:
+    """A parked run wakes up: its request leaves the inbox, what was done beside it stays done."""
+    done: list[str] = []
+    question = calls("ask_person", question="well?") if asks == "ask_person" else calls(asks)
+    agent = worker("interrupts_parked", ScriptedModel((calls("interrupts_quick"), question), "stopped"), done)
+    async with testing.app(agent) as app:
+        handle = await app.start(agent, "go", id="r", conversation="c")
+        await app.settle()
+        assert (await app.store.get("r")).status == "waiting"
+        assert len(await app.inbox()) == 1
+        await app.say("c", "never mind", interrupt=True)
+        assert await handle.result() == "stopped"
+        assert await app.inbox() == []
+        assert done == ["quick"]
+        texts = [text for role, text in await said(app) if role in ("tool", "user")]
+        assert texts == ["go", "quick is done", INTERRUPTED, "never mind"]
+        assert (await app.replay("r")).value == "stopped"
+
+
+async def test_what_is_running_finishes() -> None:
+    """It is begun, so its result counts; what waits beside it for a person is left."""
+    done: list[str] = []
+    gate = asyncio.Event()
+    agent = worker(
+        "interrupts_running", ScriptedModel((calls("interrupts_slow"), calls("interrupts_pay")), "stopped"), done, gate
+    )
+    async with testing.app(agent) as app:
+        handle = await app.start(agent, "go", id="r", conversation="c")
+        while done != ["slow"] or not await app.inbox():
+            await app.is_settled()
+            await asyncio.sleep(0)  # noqa: TID251 - a turn
+        await app.say("c", "stop", interrupt=True)
+        while await app.inbox():
+            await app.is_settled()
+            await asyncio.sleep(0)  # noqa: TID251 - a turn
+        gate.set()
+        assert await handle.result() == "stopped"
+        assert done == ["slow"]
+        texts = [text for role, text in await said(app) if role in ("tool", "user")]
+        assert texts == ["go", "slow is done", INTERRUPTED, "stop"]
+        assert (await app.replay("r")).value == "stopped"
+
+
+async def test_without_interrupt_the_turn_goes_on() -> None:
+    """What is said is heard when the next turn begins, and what was asked for is still asked."""
+    done: list[str] = []
+    agent = worker("interrupts_patient", ScriptedModel(calls("interrupts_pay"), "well"), done)
+    async with testing.app(agent) as app:
+        handle = await app.start(agent, "go", id="r", conversation="c")
+        await app.settle()
+        await app.say("c", "by the way")
+        await app.settle()
+        [request] = await app.inbox()
+        await app.approve(request, by="ann")
+        assert await handle.result() == "well"
+        texts = [text for role, text in await said(app) if role in ("tool", "user")]
+        assert (texts, done) == (["go", "paid", "by the way"], ["pay"])
+
+
+KINDS = ("wait.opened", "wait.ended", "message.said", "step.started", "step.completed", "decision.made", "turn.started")
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "run.claimed", "value.recorded", "run.waiting"])
+async def test_killed_around_an_interrupt(kind: str) -> None:
+    """Before and after every commit: the same is left, the same is said, nothing is done twice."""
+    for when in ("before", "after"):
+        for nth in (1, 2, 3, 4):
+            done: list[str] = []
+            model = ScriptedModel((calls("interrupts_quick"), calls("interrupts_pay")), calls("interrupts_slow"), "ok")
+            agent = worker("interrupts_killed", model, done)
+            async with testing.app(agent) as app:
+                handle = await app.start(agent, "go", id="r", conversation="c")
+                if nth % 2:
+                    app.crash_at(when, kind, nth=nth)  # type: ignore[arg-type]
+                await app.settle()
+                if not nth % 2:
+                    app.crash_at(when, kind, nth=nth // 2)  # type: ignore[arg-type]
+                await app.say("c", "stop", interrupt=True)
+                assert await handle.result() == "ok"
+                texts = [text for role, text in await said(app) if role in ("tool", "user")]
+                assert texts == ["go", "quick is done", INTERRUPTED, "stop", "slow is done"]
+                assert done.count("slow") == 1
+                assert "pay" not in done
+                assert await app.inbox() == []
+                assert len(model.requests) <= 3 + app.crashes
+                assert (await app.replay("r")).value == "ok"

@@ -1,0 +1,125 @@
+"""Tools that must not go by old news, called by a model: the loop reads again by itself, once."""
+
+from typing import Any
+
+import limpet
+from limpet import testing
+from limpet.testing import ScriptedModel, calls
+
+
+class Market:
+    """A price that changes, read by symbol, and a tool that goes by it."""
+
+    def __init__(self) -> None:
+        market = self
+        self.read: list[str] = []
+        self.sold: list[int] = []
+        self.is_open = True
+
+        @limpet.external(ttl="5m", name="stale_price")
+        async def price(symbol: str) -> int:
+            """The price of a share."""
+            market.read.append(symbol)
+            if not market.is_open:
+                raise limpet.Permanent("closed")
+            return 100 + len(market.read)
+
+        @limpet.tool(effect="once", risk="money", name="stale_sell", fresh=[price], invalidates=[price])
+        async def sell(at: int) -> str:
+            """Sell."""
+            market.sold.append(at)
+            return f"sold at {at}"
+
+        self.price, self.sell = price, sell
+
+    def agent(self, name: str, *replies: Any, approvals: limpet.Approvals | None = None) -> Any:
+        """An agent that trades."""
+        model = ScriptedModel(*replies)
+        tools = [self.price, self.sell]
+        return limpet.llm_agent(name, model=model, instructions="Trade.", tools=tools, approvals=approvals)
+
+
+async def results(app: testing.TestApp) -> list[str]:
+    """What the tools gave."""
+    return [each.text for each in await app.messages("r.chat") if each.role == "tool"]
+
+
+async def test_what_is_old_is_read_again_as_it_was_read() -> None:
+    """Too old when a person allowed it, and changed by the tool itself: the same symbol is asked for each time."""
+    market = Market()
+    agent = market.agent(
+        "stale_trader",
+        calls("stale_price", symbol="y"),
+        calls("stale_price", symbol="x"),
+        calls("ask_person", question="now?"),
+        calls("stale_sell", at=102),
+        calls("stale_sell", at=103),
+        "done",
+    )
+    async with testing.app(agent) as app:
+        handle = await app.start(agent, "go", id="r")
+        await app.settle()
+        await app.advance("6m")
+        [request] = await app.inbox()
+        await app.answer(request, "yes", by="ann")
+        assert await handle.result() == "done"
+        assert market.read == ["y", "x", "x", "x"]
+        assert market.sold == [102, 103]
+        assert await results(app) == ["101", "102", "yes", "sold at 102", "sold at 103"]
+        assert (await app.replay("r")).value == "done"
+        assert len(market.read) == 4
+        state = await app.state("r")
+        assert state.facts['stale_price(symbol="x")'] == 104
+
+
+async def test_what_was_never_read_or_does_not_answer_is_told() -> None:
+    """The model hears that the tool did not start, and what to do."""
+    market = Market()
+    agent = market.agent(
+        "stale_hasty",
+        calls("stale_sell", at=1),
+        calls("stale_price", symbol="x"),
+        calls("ask_person", question="now?"),
+        calls("stale_sell", at=2),
+        "done",
+    )
+    async with testing.app(agent) as app:
+        handle = await app.start(agent, "go", id="r")
+        await app.settle()
+        market.is_open = False
+        await app.advance("6m")
+        [request] = await app.inbox()
+        await app.answer(request, "yes", by="ann")
+        assert await handle.result() == "done"
+        texts = await results(app)
+        assert all("stale_price does not hold any more" in text for text in (texts[0], texts[3]))
+        assert market.sold == []
+        assert (await app.replay("r")).value == "done"
+
+
+async def test_killed_while_it_is_read_again() -> None:
+    """Before and after every commit: sold once, and never on old news."""
+    for kind in ("step.started", "step.completed", "state.patched", "value.recorded", "external.read", "run.claimed"):
+        for when in ("before", "after"):
+            for nth in (1, 2, 3):
+                market = Market()
+                agent = market.agent(
+                    "stale_killed",
+                    calls("stale_price", symbol="x"),
+                    calls("ask_person", question="now?"),
+                    calls("stale_sell", at=1),
+                    "done",
+                )
+                async with testing.app(agent) as app:
+                    handle = await app.start(agent, "go", id="r")
+                    await app.settle()
+                    await app.advance("6m")
+                    app.crash_at(when, kind, nth=nth)  # type: ignore[arg-type]
+                    [request] = await app.inbox()
+                    await app.answer(request, "yes", by="ann")
+                    await app.settle()
+                    for request in await app.inbox():  # nobody knows what came of it
+                        await app.resolve(request, "applied" if market.sold else "not_applied", by="ann", result="sold")
+                    assert await handle.result() == "done"
+                    assert market.sold == [1]
+                    assert set(market.read) == {"x"}
