@@ -179,6 +179,51 @@ def test_handoffs_are_examples_that_run(tmp_path: Path) -> None:
     assert said.endswith("('$.text is missing',)\n")
 
 
+def test_the_first_agent_of_a_model_runs_and_is_found_done(tmp_path: Path) -> None:
+    """About 30 lines, the page's word for word; approved with other arguments, done once."""
+    path = ROOT / "examples" / "first_llm_agent.py"
+    shown = blocks(ROOT / "docs" / "llm.md", "python")[0]
+    assert shown.removeprefix("import limpet\n") in path.read_text(encoding="utf-8")
+    assert len([line for line in shown.splitlines() if line]) <= 30
+    first = run(str(path), cwd=tmp_path).splitlines()
+    assert first[0].startswith("deleted logs of more than 7 days, key disk-1:")
+    assert first[1:] == [
+        "There is space again.",
+        '"check_disk" because I look first.',
+        '"clean_logs" because Too full.',
+        '"answer" because it has an answer',
+    ]
+    assert run(str(path), cwd=tmp_path).splitlines() == first[1:]
+
+
+def test_a_model_of_ones_own_is_an_example_that_runs(tmp_path: Path) -> None:
+    """It calls a tool, is paid for by its prices; a loop of one's own stops before its budget is overspent."""
+    expected = [
+        "hello hello",
+        "{'heard': 'hello'} 234 0.000306",
+        "The budget allows max_llm_tokens = 2000; the next step would make it 2624.",
+        "1624",
+    ]
+    for _ in range(2):
+        assert run(str(ROOT / "examples" / "own_model.py"), cwd=tmp_path).splitlines() == expected
+
+
+def test_a_long_conversation_is_an_example_that_runs(tmp_path: Path) -> None:
+    """Over many runs, summarised, whole, forked; news that were old when they were to be used again."""
+    said = run(str(ROOT / "examples" / "long_conversation.py"), cwd=tmp_path).splitlines()
+    assert said == [
+        "user: message 11, and apples again a",
+        "assistant: You said: message 11, an",
+        "user: and pears",
+        "['They talked about apples, at length.']",
+        "True 25",
+        "8 25",
+        "[('ann-1', 13, 2)]",
+        "asked for the price of ACME",
+        "['sold ACME at 100', 'stale: price']",
+    ]
+
+
 def test_secrets_are_an_example_that_runs(tmp_path: Path) -> None:
     """The tool has it; nobody else, not even in the error. Again, everything is found done."""
     example = str(ROOT / "examples" / "use_a_secret.py")

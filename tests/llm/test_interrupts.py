@@ -27,7 +27,7 @@ def worker(name: str, model: ScriptedModel, done: list[str], gate: asyncio.Event
         done.append("quick")
         return "quick is done"
 
-    @limpet.tool(effect="once", name="interrupts_slow")
+    @limpet.tool(effect="idempotent", name="interrupts_slow")
     async def slow() -> str:
         """Slow."""
         done.append("slow")
@@ -126,9 +126,6 @@ async def test_what_is_running_finishes() -> None:
             await app.is_settled()
             await asyncio.sleep(0)  # noqa: TID251 - a turn
         await app.say("c", "stop", interrupt=True)
-        while await app.inbox():
-            await app.is_settled()
-            await asyncio.sleep(0)  # noqa: TID251 - a turn
         gate.set()
         assert await handle.result() == "stopped"
         assert done == ["slow"]
@@ -175,7 +172,7 @@ async def test_killed_around_an_interrupt(kind: str) -> None:
                 assert await handle.result() == "ok"
                 texts = [text for role, text in await said(app) if role in ("tool", "user")]
                 assert texts == ["go", "quick is done", INTERRUPTED, "stop", "slow is done"]
-                assert done.count("slow") == 1
+                assert done.count("slow") <= 1 + app.crashes  # with the same key
                 assert "pay" not in done
                 assert await app.inbox() == []
                 assert len(model.requests) <= 3 + app.crashes

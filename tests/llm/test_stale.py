@@ -119,7 +119,7 @@ async def test_killed_while_it_is_read_again() -> None:
                     await app.answer(request, "yes", by="ann")
                     await app.settle()
                     for request in await app.inbox():  # nobody knows what came of it
-                        await app.resolve(request, "applied" if market.sold else "not_applied", by="ann", result="sold")
+                        await app.answer(request, {"applied": "sold"} if market.sold else "not_applied", by="ann")
                     assert await handle.result() == "done"
                     assert market.sold == [1]
                     assert set(market.read) == {"x"}

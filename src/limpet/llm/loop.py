@@ -376,6 +376,7 @@ class _Loop:
         left: set[int] = set()
         tasks = [asyncio.ensure_future(self._one(place, call, left)) for place, call in enumerate(calls, 1)]
         doing = asyncio.gather(*tasks)
+        doing.add_done_callback(lambda done: done.cancelled() or done.exception())  # somebody has looked
         try:
             with self._listening() as heard:
                 await self._attend(doing, tasks, left, heard)

@@ -43,11 +43,11 @@ class Pruned:
     blobs: int = 0
 
     def __str__(self) -> str:
-        how = "would be deleted" if self.dry_run else "are deleted"
-        lines = [f"{len(self.runs)} runs with {self.events} events {how}"]
+        how = "that would be deleted" if self.dry_run else "that are deleted"
+        lines = [f"runs {how}: {len(self.runs)}, with {self.events} events"]
         lines += [f"{number} stay: {reason}" for reason, number in sorted(self.kept.items())]
         if not self.dry_run:
-            lines.append(f"{self.snapshots} snapshots and {self.blobs} blobs that nobody needs are deleted too")
+            lines.append(f"deleted beside them: snapshots {self.snapshots}, blobs {self.blobs}")
         return "\n".join(lines)
 
 
