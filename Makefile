@@ -43,7 +43,7 @@ bench: $(READY)  ## how fast, beside bare loops on the same store
 	@$(BIN)/python -m bench
 
 crash: $(READY) tools  ## the long proofs: many processes, kills, faults
-	@$(BIN)/python -m pytest tests/crash tests/handoffs tests/trust --full -s
+	@$(BIN)/python -m pytest tests/crash tests/handoffs tests/trust tests/llm --full -s
 
 golden: $(READY)  ## write the stored formats of this version to tests/golden
 	@$(BIN)/python -m tests.golden.make

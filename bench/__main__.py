@@ -1,4 +1,4 @@
-"""`make bench`: how fast the stores are beside bare loops on the same database, in one run.
+"""`make bench`: how fast the stores are beside bare loops on the same database, in one run; what conversations cost.
 
 Figures of different runs or machines say little; the ratios of one run do. Each figure is the median of some rounds,
 taken in turn, so that a slow moment of the machine hits all of them alike.
@@ -18,7 +18,7 @@ from typing import NamedTuple
 import apsw
 import psycopg
 
-from bench import runs
+from bench import runs, talks
 from limpet import open_store
 from limpet.clock import SystemClock
 from limpet.events import Head, inline, seal
@@ -62,6 +62,7 @@ def main() -> None:
         report_runs({measure: statistics.median(found[name, measure]) for measure in (*MEASURES, *RUNS)})
         for title, figure in resumes[name].items():
             print(f"  {title:44} {figure:>10.1f} ms")
+    talks.report()
 
 
 def report(name: str, median: dict[str, float]) -> None:

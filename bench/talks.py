@@ -1,7 +1,8 @@
 """What conversations cost: bytes on disk for each byte that was said, and the time to show the end of a long one.
 
-Bytes are the same on every machine. Beside them: LangGraph's SqliteSaver for the same conversation, if a Python that
-has it is named by LANGGRAPH_PYTHON, or is this one.
+Bytes are the same on every machine. The model here says everything at once: a reply that takes some seconds is recorded
+about once in each, as far as it has come. Beside them: LangGraph's SqliteSaver for the same conversation, if a Python
+that has it is named by LANGGRAPH_PYTHON, or is this one.
 """
 
 import asyncio
@@ -12,9 +13,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import apsw
 
@@ -22,8 +25,10 @@ import limpet
 from limpet.clock import SystemClock
 from limpet.events import bodies as b
 from limpet.events import inline
+from limpet.ids import RandomIds
 from limpet.journal import Talk
 from limpet.llm.model import ModelRequest
+from limpet.service.settings import Settings
 from limpet.testing import ScriptedModel
 
 SAID = 1024
@@ -32,36 +37,67 @@ LONG, PAGE = 5_000, 40
 
 
 def text(what: str) -> str:
-    """1 KB that does not compress, the same for the same words."""
+    """1 KB that hardly compresses, the same for the same words."""
     digests = b"".join(sha256(f"{what} {n}".encode()).digest() for n in range(SAID // 32))
     return base64.b64encode(digests).decode()[:SAID]
 
 
-def says(request: ModelRequest) -> str:
-    """A reply of 1 KB; a summary is short."""
-    if request.messages[0].text.startswith("Summarise"):
-        return "They went on talking."
-    return text(f"reply to {sha256(request.messages[-1].text.encode()).hexdigest()}")
+def prose(what: str) -> str:
+    """1 KB that people wrote: a piece of these pages, the same for the same words."""
+    pages = _pages()
+    start = int.from_bytes(sha256(what.encode()).digest()[:6]) % (len(pages) - SAID)
+    return pages[start : start + SAID]
 
 
-talker = limpet.llm_agent("bench_talker", model=ScriptedModel(says), instructions="Talk.")
+@cache
+def _pages() -> str:
+    docs = Path(__file__).parents[1] / "docs"
+    return (
+        "".join(page.read_text(encoding="utf-8") for page in sorted(docs.glob("*.md")))
+        .encode("ascii", "ignore")
+        .decode()
+    )
 
 
-async def stored(folder: Path, turns: Iterable[int], agent: limpet.Agent[str, str] = talker) -> list[int]:
+def talker(say: Callable[[str], str] = text, **more: Any) -> limpet.Agent[str, str]:
+    """An agent whose model replies 1 KB; a summary is short."""
+
+    def says(request: ModelRequest) -> str:
+        if request.messages[0].text.startswith("Summarise"):
+            return "They went on talking."
+        return say(f"reply to {sha256(request.messages[-1].text.encode()).hexdigest()}")
+
+    return limpet.llm_agent("bench_talker", model=ScriptedModel(says), instructions="Talk.", **more)
+
+
+async def stored(
+    file: Path,
+    turns: Iterable[int],
+    *,
+    say: Callable[[str], str] = text,
+    agent: limpet.Agent[str, str] | None = None,
+    compress: bool = False,
+) -> list[int]:
     """The bytes of a conversation after so many turns, each a run of an agent of a model, less an empty store's."""
-    file, done = folder / "talk.db", 0
-    url = f"sqlite:////{file}"
-    async with limpet.open(url, agents=[agent]):
+    agent, done, found = agent or talker(say), 0, list[int]()
+    async with _app(file, agent, compress):
         pass
-    empty, found = size(file), []
+    empty = size(file)
     for upto in turns:
-        async with limpet.open(url, agents=[agent]) as app:
+        async with _app(file, agent, compress) as app:
             for number in range(done, upto):
-                handle = await app.start(agent, text(f"message {number}"), conversation="c", session="s")
+                handle = await app.start(agent, say(f"message {number}"), conversation="c", session="s")
                 await handle.result()
         done = upto
         found.append(size(file) - empty)
     return found
+
+
+def _app(file: Path, agent: limpet.Agent[str, str], compress: bool) -> limpet.App:
+    clock = SystemClock()
+    return limpet.App(
+        Settings(limpet.open_store(f"sqlite:////{file}", compress=compress), clock, RandomIds(clock)), [agent]
+    )
 
 
 def size(file: Path) -> int:
@@ -75,9 +111,9 @@ def size(file: Path) -> int:
 def parts(file: Path) -> dict[str, int]:
     """The bytes of each table and index."""
     db = apsw.Connection(str(file))
-    rows = db.execute("SELECT name, sum(pgsize) FROM dbstat GROUP BY name ORDER BY 2 DESC").fetchall()
+    rows: list[Any] = db.execute("SELECT name, sum(pgsize) FROM dbstat GROUP BY name ORDER BY 2 DESC").fetchall()
     db.close()
-    return {str(name): int(held) for name, held in rows}
+    return dict(rows)
 
 
 async def last_page(folder: Path) -> tuple[float, float]:
@@ -112,11 +148,13 @@ def report() -> None:
     with tempfile.TemporaryDirectory(prefix=".bench-", dir=Path.cwd()) as name:
         folder = Path(name)
         print("\nA conversation, a message and a reply of 1 KB a turn, bytes of the SQLite file")
-        some, many = asyncio.run(stored(folder, (TURNS, MANY)))
+        some, many = asyncio.run(stored(folder / "talk.db", (TURNS, MANY)))
         _line(f"an agent of a model, {TURNS} turns", some, TURNS, "aim: at most 3×")
         _line(f"the same, {MANY:,} turns", many, MANY, "growth must be linear")
-        for table, held in list(parts(folder / "talk.db").items())[:6]:
-            print(f"    {table:42} {held / MANY:>10,.0f} bytes a turn")
+        for table, held in list(parts(folder / "talk.db").items())[:4]:
+            print(f"    {table:42} {held / MANY:>13,.0f} bytes a turn")
+        [packed] = asyncio.run(stored(folder / "prose.db", (TURNS,), say=prose, compress=True))
+        _line(f"prose, in a store that compresses, {TURNS} turns", packed, TURNS, "aim: at most 3×")
         for turns in (TURNS // 2, TURNS):
             found = langgraph(folder, turns)
             if found is None:

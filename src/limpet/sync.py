@@ -36,14 +36,14 @@ class About(TypedDict, total=False):
     id: str | None
     session: str | None
     user: str | None
+    conversation: str | None
     labels: Mapping[str, str] | None
     constraints: Mapping[str, Any] | None
 
 
 class Begin(About, total=False):
-    """The same, and when and in which conversation it begins."""
+    """The same, and when it begins."""
 
-    conversation: str | None
     at: datetime | Duration | None
 
 

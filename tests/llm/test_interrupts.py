@@ -164,10 +164,10 @@ async def test_killed_around_an_interrupt(kind: str) -> None:
             async with testing.app(agent) as app:
                 handle = await app.start(agent, "go", id="r", conversation="c")
                 if nth % 2:
-                    app.crash_at(when, kind, nth=nth)  # type: ignore[arg-type]
+                    app.crash_at(when, kind, nth=nth)
                 await app.settle()
                 if not nth % 2:
-                    app.crash_at(when, kind, nth=nth // 2)  # type: ignore[arg-type]
+                    app.crash_at(when, kind, nth=nth // 2)
                 await app.say("c", "stop", interrupt=True)
                 assert await handle.result() == "ok"
                 texts = [text for role, text in await said(app) if role in ("tool", "user")]

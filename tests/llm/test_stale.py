@@ -35,7 +35,7 @@ class Market:
     def agent(self, name: str, *replies: Any, approvals: limpet.Approvals | None = None) -> Any:
         """An agent that trades."""
         model = ScriptedModel(*replies)
-        tools = [self.price, self.sell]
+        tools: list[Any] = [self.price, self.sell]
         return limpet.llm_agent(name, model=model, instructions="Trade.", tools=tools, approvals=approvals)
 
 
@@ -114,7 +114,7 @@ async def test_killed_while_it_is_read_again() -> None:
                     handle = await app.start(agent, "go", id="r")
                     await app.settle()
                     await app.advance("6m")
-                    app.crash_at(when, kind, nth=nth)  # type: ignore[arg-type]
+                    app.crash_at(when, kind, nth=nth)
                     [request] = await app.inbox()
                     await app.answer(request, "yes", by="ann")
                     await app.settle()

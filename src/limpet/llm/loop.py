@@ -358,10 +358,10 @@ class _Loop:
         await self._run.decide("What next?", choose=chosen, over=over, because=why)
 
     def _check_progress(self, said: Sequence[Said]) -> None:
-        """Whether the model wants the very same again and again."""
-        wanted = [
-            [(call.name, call.args) for call in each.message.calls] for each in said if each.message.role == "assistant"
-        ]
+        """Whether the model wants the very same again and again, since somebody said something."""
+        since = max((place for place, each in enumerate(said) if each.message.role == "user"), default=-1)
+        asked = [each.message for each in said[since + 1 :] if each.message.role == "assistant"]
+        wanted = [[(call.name, call.args) for call in message.calls] for message in asked]
         last = wanted[-REPEATS:]
         if len(last) == REPEATS and last[0] and all(each == last[0] for each in last):
             names = ", ".join(name for name, _ in last[0])
@@ -388,7 +388,7 @@ class _Loop:
 
     async def _attend(
         self,
-        doing: "asyncio.Future[list[str]]",
+        doing: "asyncio.Future[Any]",
         tasks: "Sequence[asyncio.Future[str]]",
         left: set[int],
         heard: asyncio.Event,
@@ -403,9 +403,9 @@ class _Loop:
                 is_interrupted = True
             if is_interrupted:
                 self._leave(tasks, left)
-            waiting = asyncio.ensure_future(heard.wait())
+            waiting: asyncio.Future[Any] = asyncio.ensure_future(heard.wait())
             try:
-                await asyncio.wait({doing, waiting}, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait([doing, waiting], return_when=asyncio.FIRST_COMPLETED)
             finally:
                 waiting.cancel()
 

@@ -19,6 +19,7 @@ from limpet.errors import (
     ContractError,
     DefinitionError,
     Expired,
+    InvalidPatch,
     InvalidValue,
     NotFound,
     Rejected,
@@ -66,7 +67,7 @@ class Offered(NamedTuple):
             return f"{no.by} did not allow it: {no.because}"
         except StepFailed as failed:
             return f"It failed: {failed.error_type}: {failed.message}"
-        except (AgentFailed, ContractError, Expired, InvalidValue, NotFound, Stale) as error:
+        except (AgentFailed, ContractError, Expired, InvalidPatch, InvalidValue, NotFound, Stale) as error:
             return f"It did not work: {error.says}"
 
 

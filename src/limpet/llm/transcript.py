@@ -105,12 +105,13 @@ def mended(said: Sequence[Said]) -> Mended:
     return Mended(tuple(found), tuple(faults))
 
 
-def _distinct(said: Iterable[Said], faults: list[str]) -> list[Said]:
+def _distinct(said: Sequence[Said], faults: list[str]) -> list[Said]:
     """No two calls have one id: a later one gets another, and so does the result that comes next."""
     found: list[Said] = []
     made: set[str] = set()
     latest: dict[str, list[str]] = {}
     """The other names that an id has had, the newest last, while they have no result."""
+    answered = {each.message.call for each in said if each.message.role == "tool"}
     for each in said:
         message = each.message
         calls: list[Call] = []
@@ -119,24 +120,15 @@ def _distinct(said: Iterable[Said], faults: list[str]) -> list[Said]:
             if id in made:
                 faults.append(f"message {each.seq} has a call with an id that another has: {id}")
                 id = _id(f"{id[: LONGEST - 24]}_{each.seq}_{place}")
-                latest.setdefault(call.id, []).append(id)
+                latest.setdefault(call.id, []).extend({id} - answered)  # a result that was put in has that name
             made.add(id)
             calls.append(call if id == call.id else structs.replace(call, id=id))
         if calls:
             message = structs.replace(message, calls=tuple(calls))
         elif message.role == "tool" and latest.get(message.call):
             message = structs.replace(message, call=latest[message.call].pop())
-        elif message.role == "tool":
-            _take(latest, message.call)
         found.append(each._replace(message=message))
     return found
-
-
-def _take(latest: dict[str, list[str]], id: str) -> None:
-    """A result that was put in for a call under its other name."""
-    for names in latest.values():
-        if id in names:
-            names.remove(id)
 
 
 def _results(said: Iterable[Said], faults: list[str]) -> dict[str, Said]:

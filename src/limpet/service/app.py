@@ -164,6 +164,7 @@ class App:
         id: str | None = None,
         session: str | None = None,
         user: str | None = None,
+        conversation: str | None = None,
         labels: Mapping[str, str] | None = None,
         constraints: Mapping[str, Any] | None = None,
     ) -> Out: ...
@@ -178,6 +179,7 @@ class App:
         id: str | None = None,
         session: str | None = None,
         user: str | None = None,
+        conversation: str | None = None,
         labels: Mapping[str, str] | None = None,
         constraints: Mapping[str, Any] | None = None,
     ) -> Out: ...

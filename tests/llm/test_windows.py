@@ -1,0 +1,277 @@
+"""What a model sees, whatever is known and was said: it fits, pairs stay together, what is left out is said."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import limpet
+from limpet import testing
+from limpet.context.window import EACH, Item, describe, select, short, tokens, units
+from limpet.events import Fact, PlanItem, StatePatch, canonical
+from limpet.events import bodies as b
+from limpet.journal import Talk
+from limpet.llm.loop import REPLY, SUMMARY, _item, _size, _spec_size
+from limpet.llm.model import Call, Message, ModelRequest
+from limpet.llm.transcript import Said, mended
+from limpet.state import AgentState
+from limpet.state.patch import Working
+from limpet.testing import ScriptedModel, calls
+
+pytestmark = pytest.mark.filterwarnings("ignore::hypothesis.errors.HypothesisWarning")  # what is made is big
+WINDOW = 8_000
+TEXTS = st.one_of(
+    st.text(max_size=40),
+    st.builds(lambda text, times: text * times, st.text(min_size=1, max_size=8), st.integers(1, 4_000)),
+)
+SOME = TEXTS.filter(bool)
+IDS = st.sampled_from("abcdefgh")
+CALLS = st.builds(lambda name, args: Call(id=name, name="look", args=canonical({"x": args}).decode()), IDS, TEXTS)
+MESSAGES = st.one_of(
+    st.builds(lambda text: Message(role="user", text=text), TEXTS),
+    st.builds(
+        lambda text, made: Message(role="assistant", text=text, calls=tuple(made)), TEXTS, st.lists(CALLS, max_size=3)
+    ),
+    st.builds(lambda text, name: Message(role="tool", text=text, call=name), TEXTS, IDS),
+)
+SAID = st.lists(st.tuples(MESSAGES, st.integers(0, 5).map(lambda number: number == 0)), max_size=30).map(
+    lambda found: [Said(place, message, pinned) for place, (message, pinned) in enumerate(found, 2)]
+)
+
+
+def size_of(request: ModelRequest) -> int:
+    """What a request takes of the window, with its reply."""
+    texts = sum(_size(each) for each in request.messages)
+    tools = sum(
+        tokens(each.name) + tokens(each.description) + tokens(canonical(each.schema).decode()) for each in request.tools
+    )
+    return texts + tools + (request.max_tokens or 0)
+
+
+def check_pairs(messages: Any) -> None:
+    """Every call has its result right behind it, and there is no other result."""
+    open_: list[str] = []
+    for message in messages:
+        if message.role == "tool":
+            assert message.call == open_.pop(0)
+        else:
+            assert open_ == []
+            open_ = [call.id for call in message.calls]
+    assert open_ == []
+
+
+@given(TEXTS, st.integers(-5, 3_000))
+def test_a_text_is_as_short_as_it_must_be(text: str, room: int) -> None:
+    """It fits, it is whole if it can be, and else it says so."""
+    found = short(text, room)
+    assert tokens(found) <= max(room, 0)
+    assert found == text or tokens(text) > room
+    if found != text and room > 30:
+        assert "characters are left out" in found
+
+
+@settings(max_examples=50)
+@given(SAID)
+def test_a_mended_conversation_is_mended(said: list[Said]) -> None:
+    """Pairs are whole, ids are distinct, nothing is invented but results; what is mended needs no mending again."""
+    whole = mended(said)
+    check_pairs([each.message for each in whole.said])
+    made = [call.id for each in whole.said for call in each.message.calls]
+    assert len(made) == len(set(made))
+    assert {each.seq for each in whole.said} <= {0, *(each.seq for each in said)}
+    stored = [*said, *(Said(100 + n, each.message) for n, each in enumerate(whole.said) if each.seq == 0)]
+    again = mended(stored)
+    assert all(each.seq for each in again.said)
+    assert [each.message for each in again.said] == [each.message for each in whole.said]
+
+
+@settings(max_examples=50)
+@given(SAID, st.integers(0, 4_000))
+def test_what_is_chosen_fits_and_is_whole(said: list[Said], room: int) -> None:
+    """Whole units, the newest, the pinned ones as far as they can be cut; nothing else is left out."""
+    items = [_item(each) for each in mended(said).said]
+    chosen = select(items, room)
+    assert chosen.size <= room
+    assert chosen.left_out == len(items) - len(chosen.places)
+    seen, place = set(chosen.places), 0
+    least = 0
+    for unit in units(items):
+        places = {*range(place, place + len(unit))}
+        place += len(unit)
+        assert places <= seen or not places & seen
+        if any(item.pinned for item in unit) or place == len(items):
+            least += sum(min(item.least or 0, item.size) + EACH for item in unit)
+    if least <= room:
+        assert {n for n, item in enumerate(items) if item.pinned} <= seen
+        assert not items or len(items) - 1 in seen
+    if sum(item.size + EACH for item in items) <= room:
+        assert chosen.left_out == 0
+    flat = [seq for first, last in chosen.ranges for seq in range(first, last + 1)]
+    assert flat == sorted({item.seq for n, item in enumerate(items) if n in seen} - {0})
+
+
+FACTS = st.dictionaries(st.text(min_size=1, max_size=20), TEXTS, max_size=12)
+
+
+def state_of(goal: str, facts: dict[str, str], plan: list[str], questions: list[str]) -> AgentState:
+    """What an agent knows."""
+    working = Working(AgentState())
+    known = tuple(Fact(key=key, value=msgspec.Raw(canonical(value))) for key, value in facts.items())
+    working.apply(
+        StatePatch(goal=goal, facts=known, plan=tuple(PlanItem(item=each) for each in plan), questions=tuple(questions))
+    )
+    return working.freeze()
+
+
+@given(TEXTS, FACTS, st.lists(SOME, max_size=4), st.lists(SOME, max_size=4, unique=True), st.integers(20, 2_000))
+def test_what_is_known_fits_and_what_is_left_out_is_said(
+    goal: str, facts: dict[str, str], plan: list[str], questions: list[str], room: int
+) -> None:
+    """However much it is."""
+    state = state_of(goal, facts, plan, questions)
+    text, left = describe(state, step=None, room=room)
+    assert tokens(text) <= room
+    assert (f"({left} more are not shown)" in text) == bool(left)
+
+
+async def put(app: testing.TestApp, said: list[Said]) -> None:
+    """Put messages into a conversation."""
+    talk = Talk(app.store, "c", lambda: 1, "test", b.ConversationCreated())
+    for each in said:
+        message = each.message
+        content: Any = message.text
+        if message.calls:
+            content = {"text": message.text, "calls": [msgspec.to_builtins(call) for call in message.calls]}
+        packed, blobs = app.store.pack(content)
+        added = b.MessageAdded(
+            message=f"m{each.seq}", role=message.role, content=packed, call=message.call or None, pinned=each.pinned
+        )
+        await talk.append(added, blobs=blobs)
+
+
+# A long task
+
+
+def long_agent(name: str, turns: int, model: list[ScriptedModel], **more: Any) -> Any:
+    """An agent that goes on for many turns, and whose model is told a number of them by the last result."""
+
+    @limpet.tool(effect="none", name=f"{name}_step")
+    async def step(n: int) -> str:
+        """One step of many."""
+        return f"n={n} " + "x" * 30
+
+    def says(request: ModelRequest) -> Any:
+        if request.messages[0].text == SUMMARY:
+            return "in short: steps were made"
+        results = [each.text for each in request.messages if each.role == "tool" and each.text.startswith("n=")]
+        n = int(results[-1].split()[0][2:]) if results else 0
+        if n >= turns:
+            return "done"
+        if n == 2 and "Fact secret" not in request.messages[0].text:
+            return calls("note_fact", key="secret", value="swordfish")
+        return calls(f"{name}_step", n=n + 1)
+
+    model.append(ScriptedModel(says))
+    return limpet.llm_agent(
+        name, model=model[0], instructions="Go on.", tools=[step], window=WINDOW, max_turns=2 * turns, **more
+    )
+
+
+async def test_five_hundred_turns_in_a_small_window(full: bool) -> None:
+    """A fact of the third turn is still shown; everything fits; there are summaries, and the messages are all kept."""
+    turns = 500
+    models: list[ScriptedModel] = []
+    agent = long_agent("windows_long", turns, models)
+    async with testing.app(agent) as app:
+        handle = await app.start(agent, "begin", id="r")
+        assert await handle.result() == "done"
+        requests = models[0].requests
+        assert all(size_of(each) <= WINDOW for each in requests)
+        asked = [each for each in requests if each.messages[0].text != SUMMARY]
+        assert len(asked) == turns + 2
+        assert all('Fact secret = "swordfish"' in each.messages[0].text for each in asked[4:])
+        assert len(requests) - len(asked) >= 5
+        for each in asked:
+            check_pairs(each.messages[1:])
+        shown = await app.messages("r.chat")
+        assert [each.is_summary for each in shown].count(True) == 1
+        assert len(shown) < turns
+        whole = await app.messages("r.chat", whole=True)
+        results = [each.text.split()[0] for each in whole if each.text.startswith("n=")]
+        assert results == [f"n={n}" for n in range(1, turns + 1)]
+        if full:
+            assert (await app.replay("r")).value == "done"
+
+
+async def test_a_compaction_can_be_undone_and_redone() -> None:
+    """Undone, everything is shown again; the next turn that finds it too much makes it anew."""
+    models: list[ScriptedModel] = []
+    agent = long_agent("windows_undone", 60, models, compact=limpet.Compaction(above=900, keep=300))
+    async with testing.app(agent) as app:
+        assert await app.run(agent, "begin", id="r", conversation="c") == "done"
+        log = [app.store.decode(each) async for each in app.store.log("c")]
+        made = [each for each in log if isinstance(each, b.ConversationCompacted)]
+        assert len(made) > 2
+        assert [each.level for each in made] == [*range(1, len(made) + 1)]
+        assert {each.first for each in made} == {2}
+        whole = await app.messages("c", whole=True)
+        talk = Talk(app.store, "c", lambda: 1, "test", b.ConversationCreated())
+        for each in reversed(made):
+            await talk.append(b.ConversationCompacted(first=each.first, last=each.last, summary=None))
+        assert await app.messages("c") == whole
+        again = models[0].requests
+        again.clear()
+        assert await app.run(agent, "once more", id="s", conversation="c") == "done"
+        assert any(each.messages[0].text == SUMMARY for each in again)
+        assert all(size_of(each) <= WINDOW for each in again)
+        assert any(each.is_summary for each in await app.messages("c"))
+        assert (await app.messages("c", whole=True))[: len(whole)] == whole
+
+
+@pytest.mark.parametrize("fails", [limpet.Permanent("no summary today"), ""])
+async def test_a_summary_that_fails_changes_nothing(fails: Any) -> None:
+    """The conversation is as it was, what fits is shown, and the run goes on."""
+
+    def says(request: ModelRequest) -> Any:
+        return fails if request.messages[0].text == SUMMARY else "done"
+
+    model = ScriptedModel(says)
+    agent = limpet.llm_agent("windows_fails", model=model, instructions="Go on.", window=WINDOW)
+    async with testing.app(agent) as app:
+        await put(app, [Said(n, Message(role="user", text=f"{n} " + "x" * 900)) for n in range(2, 30)])
+        before = await app.messages("c")
+        assert await app.run(agent, "go on", id="r", conversation="c") == "done"
+        after = await app.messages("c")
+        assert after[: len(before)] == before
+        assert not any(each.is_summary for each in after)
+        last = model.requests[-1]
+        assert size_of(last) <= WINDOW
+        assert "earlier messages are not shown" in last.messages[0].text
+        assert (await app.replay("r")).value == "done"
+
+
+async def test_pinned_messages_outlive_summaries() -> None:
+    """With the results of what they want called, however often it is compacted."""
+    models: list[ScriptedModel] = []
+    agent = long_agent("windows_pinned", 60, models, compact=limpet.Compaction(above=900, keep=300))
+    async with testing.app(agent) as app:
+        wanted = Message(role="assistant", calls=(Call(id="p", name="look", args="{}"),))
+        await put(app, [Said(2, wanted, pinned=True), Said(3, Message(role="tool", text="seen", call="p"))])
+        assert await app.run(agent, "begin", id="r", conversation="c") == "done"
+        asked = [each for each in models[0].requests if each.messages[0].text != SUMMARY]
+        assert all([each.text for each in request.messages].count("seen") == 1 for request in asked)
+        for request in asked:
+            check_pairs(request.messages[1:])
+        assert "the conversation was repaired" not in (await app.state("r")).risk_flags
+
+
+def test_items_say_what_they_cost() -> None:
+    """A tool that is offered counts too, and there is room for the reply."""
+    agent = long_agent("windows_costs", 1, [])
+    llm = agent.llm
+    assert llm.room + REPLY + sum(_spec_size(each) for each in llm.tools.values()) < llm.window
+    assert isinstance(_item(Said(2, Message(role="user", text="x"))), Item)
+    with pytest.raises(limpet.ContextTooSmall):
+        limpet.llm_agent("windows_tiny", model=ScriptedModel("x"), instructions="Go on.", window=4_000)
