@@ -5,13 +5,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import apsw
 import psycopg
 import pytest
+from msgspec.structs import replace
 
 from limpet import open_store
 from limpet.errors import SchemaTooNew
+from limpet.events import Event
+from limpet.stores import RunRow
+from limpet.stores.columns import columns
 from limpet.stores.conformance.suite import contract, created
 from limpet.stores.postgres import migrate as on_postgres
 from limpet.stores.sql import scripts
@@ -115,12 +120,11 @@ async def test_an_older_store_is_migrated_with_all_that_is_in_it(fresh: Fresh, o
     url, wanted = fresh(), await whole(fresh())
     await make(url, older)
     assert schema_of(url) != wanted
-    with known(older):
-        async with open_store(url) as store:
-            await store.create("r1", created(), actor="test")
-            before = await store.get("r1"), await store.read("r1")
+    row, events = await written_then(url, older)
     async with open_store(url) as store:
-        assert (await store.get("r1"), await store.read("r1")) == before
+        found = await store.get("r1")
+        assert (replace(found, number=row.number), await store.read("r1")) == (row, events)
+        assert await store.check_rows("r1") == []
         await store.create("r2", created(), actor="test")
         await store.save_contracts([contract("a")])
         assert [row.agent for row in await store.contracts()] == ["a"]
@@ -136,6 +140,38 @@ async def test_a_newer_schema_is_refused_and_left_alone(fresh: Fresh) -> None:
         await open_store(url).open()
     assert error.value.found == 99
     assert schema_of(url) == before
+
+
+async def written_then(url: str, version: int) -> tuple[RunRow, list[Event]]:
+    """A run as the code of an older schema wrote it: with the columns that there were."""
+    async with open_store("memory:") as store:
+        row, _ = await store.create("r1", created(), actor="test")
+        events = await store.read("r1")
+    since = {"origin": 3, "origin_at": 3}
+    names = [name for name in RunRow.__struct_fields__ if name != "number"]
+    values = dict(zip(names, columns(row), strict=True))
+    there = {name: value for name, value in values.items() if since.get(name, 1) <= version}
+    stream = insert(url, "streams", there)
+    event = {name: getattr(events[0], name) for name in events[0].__struct_fields__ if name != "run"}
+    insert(url, "events", {"run": stream, **event})
+    return row, events
+
+
+def insert(url: str, table: str, values: dict[str, Any]) -> int:
+    """A row of a test's own; its number."""
+    names = ", ".join(f'"{name}"' for name in values)
+    if url.startswith("sqlite"):
+        file = apsw.Connection(url.removeprefix("sqlite:///"))
+        marks = ", ".join("?" for _ in values)
+        file.execute(f"INSERT INTO limpet_{table} ({names}) VALUES ({marks})", tuple(values.values()))
+        return file.last_insert_rowid()
+    server, _, schema = url.partition("?schema=")
+    with psycopg.connect(server, autocommit=True) as db:
+        marks, key = ", ".join("%s" for _ in values), "number" if table == "streams" else "seq"
+        statement = f"INSERT INTO {schema}.{table} ({names}) VALUES ({marks}) RETURNING {key}"
+        found = db.execute(statement.encode(), tuple(values.values())).fetchone()
+        assert found is not None
+        return int(found[0])
 
 
 @contextmanager
