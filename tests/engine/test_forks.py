@@ -234,10 +234,6 @@ async def test_what_it_knows_otherwise_is_seen_from_the_cut_on() -> None:
         assert (await app.info(early.id)).goal == "done"
 
 
-class Tally(dict[str, Any]):
-    """What a loop carries."""
-
-
 async def test_a_fork_inside_a_loop_of_turns() -> None:
     """It enters at the turn of the cut, knows what it is told there, and can be resumed at a later one."""
 

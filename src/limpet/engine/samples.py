@@ -6,7 +6,7 @@ from typing import Any
 from limpet.engine.execution import Execution
 from limpet.engine.schema import faults
 from limpet.engine.step import Step
-from limpet.errors import InvalidValue, NotFound, NotStubbed
+from limpet.errors import InvalidValue, NotStubbed
 from limpet.events import Payload
 from limpet.events import bodies as b
 
@@ -53,13 +53,10 @@ class Samples:
         if fork is None:
             return found
         store = self._x.kit.store
-        try:
-            async for event in store.log(fork.run, after=fork.at):
-                body = store.decode(event)
-                if isinstance(body, b.StepCompleted | b.StepResolved) and body.output is not None:
-                    found[body.name] = body.output
-        except NotFound:
-            pass  # whatever it was, it is gone
+        async for event in store.log(fork.run, after=fork.at):  # it is there as long as its fork is
+            body = store.decode(event)
+            if isinstance(body, b.StepCompleted | b.StepResolved) and body.output is not None:
+                found[body.name] = body.output
         return found
 
 

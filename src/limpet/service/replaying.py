@@ -16,7 +16,6 @@ from limpet.engine.execution import SECOND, Kit
 from limpet.engine.failures import failure_of
 from limpet.engine.handle import Port
 from limpet.engine.rehearsal import Blocked, Rehearsal, Rehearsed
-from limpet.engine.shapes import shape
 from limpet.engine.talks import talk_of
 from limpet.engine.typed import State
 from limpet.errors import InvalidArgument, LimpetError, NotFound, StepFailed
@@ -34,7 +33,6 @@ __all__ = ["Replay", "Replayed", "Ways", "check", "replay"]
 WORKER = "replay"
 _ENDS = ("run.completed", "run.failed", "run.cancelled")
 _UNDOING = ("cancel.requested", "compensation.started", "compensation.skipped")
-_JSON = shape(Any)
 
 
 class Ways(NamedTuple):
