@@ -16,6 +16,7 @@ from typing_extensions import TypeVar
 
 from limpet import sync
 from limpet.clock import Clock, Duration, SystemClock
+from limpet.context.slice import ContextSlice
 from limpet.engine.agents import Agent, Budget, agent
 from limpet.engine.call import Call, current, idempotency_key
 from limpet.engine.duty import Worker
@@ -44,8 +45,10 @@ from limpet.errors import (
     Divergence,
     Expired,
     ExtraMissing,
+    FileFailed,
     HandedOff,
     InputConflict,
+    InTheWay,
     InvalidAnswer,
     InvalidAppend,
     InvalidArgument,
@@ -84,31 +87,36 @@ from limpet.errors import (
     Suspended,
     Tampered,
     TrialStuck,
+    Unexpected,
     UnknownEvent,
     UnscopedParallel,
     Unsupported,
     WorkerAlive,
     WrongKeys,
     WrongState,
+    WrongUsage,
 )
 from limpet.events import Artifact
 from limpet.ids import RandomIds, check_id
-from limpet.llm.loop import Compaction
+from limpet.llm.loop import Choose, Compaction, by_the_model
 from limpet.llm.loop import llm_agent as _llm_agent
 from limpet.llm.model import Model
+from limpet.llm.request import See, see
+from limpet.llm.tools import Normalise, as_it_is
 from limpet.policy.escalation import Escalate
 from limpet.policy.retry import Retry
 from limpet.policy.risk import Approvals
 from limpet.redaction import Redaction, also
 from limpet.secret import Secret
 from limpet.service.app import App
+from limpet.service.seeing import ModelInput
 from limpet.service.settings import Channel, Settings
 from limpet.service.travel import Comparison, Diff, Moment, Point
 from limpet.service.webhooks import Webhook, is_genuine
 from limpet.stores import Backend, Store
 from limpet.stores.cipher import MasterKeys
 from limpet.stores.memory import MemoryBackend
-from limpet.stores.sqlite import SqliteBackend
+from limpet.stores.sqlite import PATIENCE, SqliteBackend
 
 __all__ = [
     "Agent",
@@ -125,6 +133,7 @@ __all__ = [
     "Compaction",
     "Comparison",
     "ConnectionLost",
+    "ContextSlice",
     "ContextTooSmall",
     "ContractError",
     "DeadlineExceeded",
@@ -138,8 +147,10 @@ __all__ = [
     "Expired",
     "External",
     "ExtraMissing",
+    "FileFailed",
     "HandedOff",
     "Handle",
+    "InTheWay",
     "InputConflict",
     "InvalidAnswer",
     "InvalidAppend",
@@ -156,6 +167,7 @@ __all__ = [
     "MasterKeys",
     "Message",
     "Model",
+    "ModelInput",
     "Moment",
     "NoCall",
     "NoProgress",
@@ -196,6 +208,7 @@ __all__ = [
     "Tool",
     "TrialStuck",
     "Turn",
+    "Unexpected",
     "UnknownEvent",
     "UnscopedParallel",
     "Unsupported",
@@ -204,6 +217,7 @@ __all__ = [
     "WorkerAlive",
     "WrongKeys",
     "WrongState",
+    "WrongUsage",
     "__version__",
     "agent",
     "current",
@@ -264,6 +278,7 @@ def llm_agent(  # noqa: PLR0913 - all by name, and few at a time
     input: type[In] = str,  # type: ignore[assignment]
     output: type[Out] = str,  # type: ignore[assignment]
     tools: Sequence[Tool[..., Any, Any] | Agent[Any, Any] | External[..., Any]] = (),
+    handoffs: Sequence[Agent[Any, Out]] = (),
     version: str = "1",
     budget: Budget | None = None,
     approvals: Approvals | None = None,
@@ -272,12 +287,16 @@ def llm_agent(  # noqa: PLR0913 - all by name, and few at a time
     max_turns: int = 100,
     prices: Mapping[str, tuple[float, float]] | None = None,
     deadline: Duration | None = None,
+    choose: Choose = by_the_model,
+    normalise: Normalise = as_it_is,
+    see: See = see,
 ) -> Agent[In, Out]:
     """An agent that a model drives with some tools: each call of it is a step, each choice a decision.
 
     `model` is "openai:gpt-5-mini" (any compatible endpoint, by OPENAI_BASE_URL), "provider:name" for every other one,
     or an object with a method `reply`. It is looked up when it is first asked. `prices` are those of a million tokens
-    in and out, by the model's name.
+    in and out, by the model's name. The model may call `tools`, and hand the task over for good to one of `handoffs`.
+    `choose`, `normalise` and `see` replace what is done next, what is made of a result, and what the model sees.
     """
     found = cache(lambda: importlib.import_module("limpet.adapters.models").model_of(model))
     more: dict[str, Any] = {
@@ -286,6 +305,10 @@ def llm_agent(  # noqa: PLR0913 - all by name, and few at a time
         "max_turns": max_turns,
         "prices": prices,
         "deadline": deadline,
+        "handoffs": handoffs,
+        "choose": choose,
+        "normalise": normalise,
+        "see": see,
     }
     return _llm_agent(
         name,
@@ -342,7 +365,7 @@ def _backend(url: str, clock: Clock | None) -> Backend:
     if parts.scheme == "memory" and not parts.netloc and not parts.path:
         return MemoryBackend(clock)
     if parts.scheme == "sqlite" and not parts.netloc and len(parts.path) > 1 and not parts.query:
-        return SqliteBackend(unquote(parts.path[1:]), clock)
+        return SqliteBackend(unquote(parts.path[1:]), clock, patience=os.environ.get("LIMPET_PATIENCE") or PATIENCE)
     if parts.scheme in ("postgresql", "postgres"):
         return _postgres(url, clock)
     raise InvalidUrl(url=f"{parts.scheme}:…" if parts.password else url)

@@ -9,12 +9,13 @@ from hypothesis import strategies as st
 
 import limpet
 from limpet import testing
-from limpet.context.window import EACH, Item, describe, select, short, tokens, units
+from limpet.context.slice import describe, slice_of
+from limpet.context.window import EACH, Item, select, short, tokens, units
 from limpet.events import Fact, PlanItem, StatePatch, canonical
 from limpet.events import bodies as b
 from limpet.journal import Talk
-from limpet.llm.loop import REPLY, SUMMARY, _item, _size, _spec_size
 from limpet.llm.model import Call, Message, ModelRequest
+from limpet.llm.request import REPLY, SUMMARY, item_of, size_of, spec_size
 from limpet.llm.transcript import Said, mended
 from limpet.state import AgentState
 from limpet.state.patch import Working
@@ -41,9 +42,9 @@ SAID = st.lists(st.tuples(MESSAGES, st.integers(0, 5).map(lambda number: number 
 )
 
 
-def size_of(request: ModelRequest) -> int:
+def taken_by(request: ModelRequest) -> int:
     """What a request takes of the window, with its reply."""
-    texts = sum(_size(each) for each in request.messages)
+    texts = sum(size_of(each) for each in request.messages)
     tools = sum(
         tokens(each.name) + tokens(each.description) + tokens(canonical(each.schema).decode()) for each in request.tools
     )
@@ -91,7 +92,7 @@ def test_a_mended_conversation_is_mended(said: list[Said]) -> None:
 @given(SAID, st.integers(0, 4_000))
 def test_what_is_chosen_fits_and_is_whole(said: list[Said], room: int) -> None:
     """Whole units, the newest, the pinned ones as far as they can be cut; nothing else is left out."""
-    items = [_item(each) for each in mended(said).said]
+    items = [item_of(each) for each in mended(said).said]
     chosen = select(items, room)
     assert chosen.size <= room
     assert chosen.left_out == len(items) - len(chosen.places)
@@ -131,9 +132,13 @@ def test_what_is_known_fits_and_what_is_left_out_is_said(
 ) -> None:
     """However much it is."""
     state = state_of(goal, facts, plan, questions)
-    text, left = describe(state, step=None, room=room)
+    text = describe(state, step=None, room=room)
     assert tokens(text) <= room
-    assert (f"({left} more are not shown)" in text) == bool(left)
+    assert text == describe(state, step=None, room=1 << 40) or "more are not shown)" in text or "[…" in text
+    found = slice_of(state, max_tokens=room)
+    for part, there in (("facts", facts), ("plan", plan), ("open_questions", questions)):
+        assert len(getattr(found, part)) + found.left_out.get(part, 0) == len(there)
+    assert [fact.key for fact in found.facts] == [key for key in reversed(facts) if key in {f.key for f in found.facts}]
 
 
 async def put(app: testing.TestApp, said: list[Said]) -> None:
@@ -152,6 +157,39 @@ async def put(app: testing.TestApp, said: list[Said]) -> None:
 
 
 # A long task
+
+
+@settings(max_examples=12)
+@given(SAID, FACTS)
+async def test_every_request_fits(said: list[Said], facts: dict[str, str]) -> None:
+    """Whatever was said and is known; pairs are whole, the pinned ones are there, and what is left out is said."""
+
+    def says(request: ModelRequest) -> Any:
+        if request.messages[0].text == SUMMARY:
+            return "in short"
+        if request.messages[-1].role == "tool" or not facts:
+            return "done"
+        return tuple(calls("note_fact", key=key, value=value) for key, value in facts.items())
+
+    model = ScriptedModel(says)
+    agent = limpet.llm_agent("windows_any", model=model, instructions="Go on.", window=WINDOW)
+    async with testing.app(agent) as app:
+        await put(app, said)
+        try:
+            assert await app.run(agent, "go on", id="r", conversation="c") == "done"
+        except limpet.RunFailed as failed:
+            if failed.error_type != "limpet.ContextTooSmall":
+                raise
+            return
+        for request in model.requests:
+            assert taken_by(request) <= WINDOW
+            check_pairs(request.messages[1:])
+        asked = [each for each in model.requests if each.messages[0].text != SUMMARY]
+        assert asked[0].messages[-1].text == "go on"
+        for request in asked:
+            system, shown = request.messages[0].text, len(request.messages) - 1
+            there = len(mended(said).said) + 1
+            assert shown >= there or "earlier messages are not shown" in system or "in short" in system
 
 
 def long_agent(name: str, turns: int, model: list[ScriptedModel], **more: Any) -> Any:
@@ -188,7 +226,7 @@ async def test_five_hundred_turns_in_a_small_window(full: bool) -> None:
         handle = await app.start(agent, "begin", id="r")
         assert await handle.result() == "done"
         requests = models[0].requests
-        assert all(size_of(each) <= WINDOW for each in requests)
+        assert all(taken_by(each) <= WINDOW for each in requests)
         asked = [each for each in requests if each.messages[0].text != SUMMARY]
         assert len(asked) == turns + 2
         assert all('Fact secret = "swordfish"' in each.messages[0].text for each in asked[4:])
@@ -225,7 +263,7 @@ async def test_a_compaction_can_be_undone_and_redone() -> None:
         again.clear()
         assert await app.run(agent, "once more", id="s", conversation="c") == "done"
         assert any(each.messages[0].text == SUMMARY for each in again)
-        assert all(size_of(each) <= WINDOW for each in again)
+        assert all(taken_by(each) <= WINDOW for each in again)
         assert any(each.is_summary for each in await app.messages("c"))
         assert (await app.messages("c", whole=True))[: len(whole)] == whole
 
@@ -247,7 +285,7 @@ async def test_a_summary_that_fails_changes_nothing(fails: Any) -> None:
         assert after[: len(before)] == before
         assert not any(each.is_summary for each in after)
         last = model.requests[-1]
-        assert size_of(last) <= WINDOW
+        assert taken_by(last) <= WINDOW
         assert "earlier messages are not shown" in last.messages[0].text
         assert (await app.replay("r")).value == "done"
 
@@ -270,8 +308,8 @@ async def test_pinned_messages_outlive_summaries() -> None:
 def test_items_say_what_they_cost() -> None:
     """A tool that is offered counts too, and there is room for the reply."""
     agent = long_agent("windows_costs", 1, [])
-    llm = agent.llm
-    assert llm.room + REPLY + sum(_spec_size(each) for each in llm.tools.values()) < llm.window
-    assert isinstance(_item(Said(2, Message(role="user", text="x"))), Item)
+    llm = agent.llm.frame
+    assert llm.room + REPLY + sum(map(spec_size, llm.tools)) < llm.window
+    assert isinstance(item_of(Said(2, Message(role="user", text="x"))), Item)
     with pytest.raises(limpet.ContextTooSmall):
         limpet.llm_agent("windows_tiny", model=ScriptedModel("x"), instructions="Go on.", window=4_000)

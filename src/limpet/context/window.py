@@ -1,4 +1,4 @@
-"""What a model sees: as much as fits of what the agent knows and of what was said, the newest first. Pure.
+"""Which messages a model sees: as many as fit, the newest first. Pure.
 
 What belongs together stays together: a call of a tool and its result are both there or both not. What is left out is
 said, so that a model does not take a part for the whole.
@@ -7,20 +7,15 @@ said, so that a model does not take a part for the whole.
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from limpet.state import AgentState
-
-__all__ = ["Item", "Selected", "describe", "select", "short", "tokens", "units"]
+__all__ = ["Item", "Selected", "select", "short", "tokens", "units"]
 
 # How many bytes of text are a token, so that an estimate is rather too high than too low.
 BYTES = 3
 # What a message costs beside its text.
 EACH = 8
-SHOWN_FACT = 600
 # What is said in the place of what is left out of a text, in bytes at most, and what a text can be cut down to.
 MARK = 64
 LEAST = 30
-# What "so many more are not shown" costs.
-MORE = 12
 
 
 def tokens(text: str) -> int:
@@ -174,41 +169,3 @@ def _selected(items: Sequence[Item], all_units: Sequence[Unit], chosen: set[int]
 
 def _size(unit: Iterable[tuple[int, Item]]) -> int:
     return sum(item.size + EACH for _, item in unit)
-
-
-def describe(state: AgentState, *, step: int | None, room: int) -> tuple[str, int]:
-    """What the agent knows, in words that fit, and how many things were left out.
-
-    Goal and plan come first, then artifacts of this step, the newest facts, open questions and flags.
-    """
-    lines, left = list[str](), 0
-    used = 0
-    for line in _lines(state, step):
-        more = tokens(line) + 1
-        if used + more > room - MORE:
-            left += 1
-            continue
-        lines.append(line)
-        used += more
-    if left:
-        lines.append(f"({left} more are not shown)")
-    return "\n".join(lines), left
-
-
-def _lines(state: AgentState, step: int | None) -> Iterator[str]:
-    if state.goal:
-        yield f"Goal: {state.goal}"
-    for number, item in enumerate(state.items, 1):
-        yield f"Plan {number}: {item.item} ({item.status})"
-    mine = [each for each in state.artifacts if each.step == step]
-    others = [each for each in reversed(state.artifacts) if each.step != step]
-    for artifact in (*mine, *others):
-        yield f"Artifact {artifact.artifact_id}: {artifact.type}, {artifact.bytes} bytes: {artifact.summary}"
-    for fact in reversed(state.known_facts):
-        value = bytes(fact.value).decode()
-        shown = value if len(value) <= SHOWN_FACT else f"{value[:SHOWN_FACT]}… ({len(value)} characters)"
-        since = f", as of step {fact.step}" if fact.step is not None else ""
-        origin = f" (from {fact.source}{since})" if fact.source else ""
-        yield f"Fact {fact.key} = {shown}{origin}"
-    yield from (f"Open question: {question}" for question in state.open_questions)
-    yield from (f"Flag: {flag}" for flag in state.risk_flags)

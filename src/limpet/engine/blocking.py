@@ -14,6 +14,7 @@ from msgspec import UNSET, UnsetType
 from typing_extensions import TypeForm, TypeVar
 
 from limpet.clock import Duration
+from limpet.context.slice import ContextSlice
 from limpet.engine.agents import Agent, Budget
 from limpet.engine.execution import begin_thread, move_to, on_strand
 from limpet.engine.externals import External
@@ -288,6 +289,10 @@ class BlockingRun(Generic[S]):
         """What was said in the run's conversation, in order."""
         return self._bridge.call(lambda: self._run.messages(last=last))
 
+    def context(self, *, max_tokens: int | None = None, max_bytes: int | None = None) -> ContextSlice:
+        """The slice that fits of what the agent knows and of what was said."""
+        return self._bridge.call(lambda: self._run.context(max_tokens=max_tokens, max_bytes=max_bytes))
+
     def patch(  # noqa: PLR0913 - all by name, and few at a time
         self,
         *,
@@ -299,6 +304,8 @@ class BlockingRun(Generic[S]):
         flags: Sequence[str] = (),
         data: S | UnsetType = UNSET,
         source: str | None = None,
+        retract: Sequence[str] = (),
+        derived_from: Sequence[str] = (),
     ) -> None:
         """Change what the agent knows: as a whole, or not at all."""
         self._bridge.call(
@@ -311,6 +318,8 @@ class BlockingRun(Generic[S]):
                 flags=flags,
                 data=data,
                 source=source,
+                retract=retract,
+                derived_from=derived_from,
             )
         )
 

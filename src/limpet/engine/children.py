@@ -282,6 +282,7 @@ class Children:
                 "session": x.session,
                 "artifacts": {each: x.memory.artifacts[each] for each in how.artifacts},
                 "effects": x.effects,
+                "conversation": self._conversation() if mode == "handoff" else None,
             },
         )
         if x.is_rehearsal:
@@ -305,6 +306,12 @@ class Children:
         while not await self._append(called, created, blobs, is_own=how.id is not None):
             x.children += 1
             called = replace(called, run=_child_id(x.run, agent.name, x.children))
+
+    def _conversation(self) -> str | None:
+        """Where people talked with this run: they go on with the one that goes on in its place."""
+        created = self._x.memory.created
+        assert created is not None
+        return created.conversation
 
     def _slots(self) -> tuple[str, ...]:
         """The exclusive slots that are held by this run, or by those that wait for it."""

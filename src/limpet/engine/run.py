@@ -14,6 +14,7 @@ from msgspec import UNSET, UnsetType
 from typing_extensions import TypeForm, TypeVar
 
 from limpet.clock import Duration, microseconds
+from limpet.context.slice import ContextSlice, Spoken, slice_of
 from limpet.engine.agents import Agent, Budget
 from limpet.engine.artifacts import Artifacts
 from limpet.engine.asks import Asks
@@ -44,6 +45,8 @@ Out = TypeVar("Out")
 S = TypeVar("S", default=dict[str, Any])
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _UNDECLARED = shape(Any)
+# No more messages than that are looked at for a slice.
+SPOKEN = 500
 
 
 class Turn:
@@ -286,8 +289,14 @@ class Run(Generic[S]):
         flags: Sequence[str] = (),
         data: S | UnsetType = UNSET,
         source: str | None = None,
+        retract: Sequence[str] = (),
+        derived_from: Sequence[str] = (),
     ) -> Coroutine[Any, Any, None]:
-        """Change what the agent knows: as a whole, or not at all."""
+        """Change what the agent knows: as a whole, or not at all.
+
+        Facts are noted as of the last step, with the facts that they were concluded from; one that was known is
+        superseded. `retract` takes facts back.
+        """
         change = Change(
             goal=goal,
             facts=facts,
@@ -297,11 +306,13 @@ class Run(Generic[S]):
             flags=flags,
             data=data,
             source=source,
+            retract=retract,
+            derived_from=derived_from,
         )
         name = self._x.take("patch")
         record = self._x.find(name, b.StatePatched)
-        redaction = self._x.kit.store.redaction
-        patch = change.patch(self._x.agent.data_shape, None, redaction) if record is None else None
+        redaction, step = self._x.kit.store.redaction, self._x.journal.fold.step or None
+        patch = change.patch(self._x.agent.data_shape, step, redaction) if record is None else None
         return self._patch(name, record, patch)
 
     async def _patch(self, name: str, record: Record | None, patch: StatePatch | None) -> None:
@@ -374,6 +385,21 @@ class Run(Generic[S]):
         """What was said in the run's conversation, in order: a summary where one was made, and the newest messages."""
         name = self._x.take("messages")
         return self.talks.messages(name, self._x.find(name, b.ValueRecorded), last)
+
+    def context(
+        self, *, max_tokens: int | None = None, max_bytes: int | None = None
+    ) -> Coroutine[Any, Any, ContextSlice]:
+        """The slice that fits of what the agent knows and of what was said, for a model that is asked by hand."""
+        name = self._x.take("context")
+        return self._context(name, self._x.find(name, b.ValueRecorded), max_tokens, max_bytes)
+
+    async def _context(
+        self, name: str, record: Record | None, max_tokens: int | None, max_bytes: int | None
+    ) -> ContextSlice:
+        said = await self.talks.messages(name, record, SPOKEN)
+        messages = [Spoken(role=each.role, text=each.text, seq=each.seq) for each in said]
+        state, step = self._x.working.freeze(), self._x.journal.fold.step or None
+        return slice_of(state, step=step, messages=messages, max_tokens=max_tokens, max_bytes=max_bytes)
 
     # Structure
 

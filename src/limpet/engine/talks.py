@@ -69,8 +69,7 @@ class Talks:
         if role not in ROLES:
             raise InvalidValue(path="role", reason=f"{role!r} is none of {', '.join(ROLES)}")
         if record is None:
-            added, blobs = self.message(role, text)
-            await self.put(name, None, [added], blobs)
+            await self.put_all(name, None, [self.message(role, text)])
         else:
             await self.put(name, record, (), ())
 
@@ -100,6 +99,12 @@ class Talks:
         await x.finish(x.turnstile.issue())
         assert isinstance(saying.note, b.MessageSaid)
         return saying.note.message
+
+    async def put_all(
+        self, name: str, record: Record | None, added: Sequence[tuple[b.MessageAdded, Sequence[Blob]]]
+    ) -> None:
+        """Put messages into the conversation, each with its blobs."""
+        await self.put(name, record, [message for message, _ in added], [blob for _, blobs in added for blob in blobs])
 
     async def keep(self, signals: Sequence[b.SignalReceived]) -> Leg:
         """What people said to a run that ends without having taken it: it stays, for the next one."""

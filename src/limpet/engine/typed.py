@@ -15,7 +15,7 @@ from limpet.errors import InvalidValue
 from limpet.events import Artifact, Fact, PlanItem, StatePatch, canonical
 from limpet.redaction import NOTHING, Redaction
 from limpet.secret import hidden
-from limpet.state import AgentState
+from limpet.state import AgentState, derived
 
 __all__ = ["Change", "State"]
 
@@ -44,6 +44,10 @@ class State(Generic[S]):
     def facts(self) -> Mapping[str, Any]:
         """What it knows, by key."""
         return MappingProxyType({fact.key: msgspec.json.decode(fact.value) for fact in self.working.known_facts})
+
+    def derived_from(self, key: str) -> list[Fact]:
+        """What was concluded from a fact, at once or by way of others; look here before it is retracted or changed."""
+        return list(derived(self.working, key))
 
     @property
     def open_questions(self) -> list[str]:
@@ -91,6 +95,8 @@ class Change:
     flags: Sequence[str] = ()
     data: Any = msgspec.UNSET
     source: str | None = None
+    retract: Sequence[str] = ()
+    derived_from: Sequence[str] = ()
 
     def _check(self) -> None:
         """Refuse what is none of the declared types: it would be stored, and could not be read."""
@@ -111,11 +117,18 @@ class Change:
             more["data"] = Raw(canonical(redaction.value(shape.dump(self.data))))
             more["data_versions"] = dict(shape.versions)
         facts = tuple(
-            Fact(key=key, value=Raw(canonical(value)), source=redaction.text(self.source or ""), step=step)
+            Fact(
+                key=key,
+                value=Raw(canonical(value)),
+                source=redaction.text(self.source or ""),
+                step=step,
+                derived_from=redaction.texts(self.derived_from),
+            )
             for key, value in redaction.value(hidden(dict(self.facts or {}))).items()
         )
         return StatePatch(
             facts=facts,
+            retract=redaction.texts(self.retract),
             questions=redaction.texts(self.questions),
             answered=redaction.value(dict(self.answered or {})),
             flags=redaction.texts(self.flags),
@@ -141,6 +154,8 @@ _PARTS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("plan", _is_texts, "list of texts"),
     ("questions", _is_texts, "list of texts"),
     ("flags", _is_texts, "list of texts"),
+    ("retract", _is_texts, "list of texts"),
+    ("derived_from", _is_texts, "list of texts"),
     ("facts", _is_named, "mapping from names"),
     ("answered", lambda given: _is_named(given) and _is_texts(list(given.values())), "mapping from questions to texts"),
 )

@@ -5,55 +5,65 @@ it was, whatever died. A call of the model is a step: recorded, paid for once, a
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from hashlib import sha256
 from typing import Any, NamedTuple
 
 import msgspec
 
-from limpet.context.window import EACH, LEAST, Item, Selected, describe, select, short, tokens, units
+from limpet.context.window import select, tokens, units
 from limpet.engine.agents import Agent, Budget, agent
 from limpet.engine.call import current
 from limpet.engine.execution import here
 from limpet.engine.externals import External
 from limpet.engine.run import Run
 from limpet.engine.shapes import Shape, shape
-from limpet.engine.talks import INTERRUPT, USER, text_of
 from limpet.engine.tools import Tool
 from limpet.engine.traits import Traits
-from limpet.errors import ContextTooSmall, Expired, InvalidValue, NoProgress, StepFailed
-from limpet.events import Spent, Wait, canonical
+from limpet.errors import DefinitionError, InvalidValue, NoProgress, StepFailed
+from limpet.events import Spent, canonical
 from limpet.events import bodies as b
-from limpet.events.values import encode
-from limpet.journal import Summary, entries
+from limpet.llm.hearing import Hearing
 from limpet.llm.model import Call, Message, Model, ModelRequest, Reply
-from limpet.llm.tools import MOST_SHOWN, Offered, offered
-from limpet.llm.transcript import NO_RESULT, Said, mended, message_of
+from limpet.llm.request import (
+    REPLY,
+    Context,
+    Frame,
+    See,
+    asked,
+    digest_of,
+    item_of,
+    plain,
+    read_context,
+    see,
+    size_of,
+    spec_size,
+    summary_of,
+    told,
+)
+from limpet.llm.tools import MOST_SHOWN, Normalise, Offered, as_it_is, handing, offered
+from limpet.llm.transcript import NO_RESULT, Said, content_of
 from limpet.policy.retry import Retry
 from limpet.policy.risk import Approvals
 
-__all__ = ["LLM", "Compaction", "llm_agent"]
+__all__ = ["LLM", "Ask", "Choose", "Compaction", "llm_agent"]
 
 PATIENCE = Retry(6, first="1s", cap="30s")
 WITHIN = 5 * 60 * 1_000_000
-REPLY = 4_000
 REPAIRS, REPEATS = 3, 4
 INTERRUPTED = "interrupted by the user"
-NOTHING_SAID = "(Nothing was said.)"
-# What people are asked before something begins.
-BEFORE = ("ask", "approval")
-# Where an interrupt is taken while something is done.
-MEANWHILE = "meanwhile"
 MOST_FAULTS = 20
-# Arguments up to this many tokens are never cut.
-SMALL = 16
 MISFIT = "Your answer does not fit what is asked for"
-SUMMARY = (
-    "Summarise this part of a conversation for yourself, so that you can go on with the task without it: what is "
-    "wanted, what was found out and decided, names, numbers and ids, what is still open. Only the summary."
-)
+
+Ask = Callable[[ModelRequest], Awaitable[Reply]]
+"""Ask the model, as a step."""
+Choose = Callable[[Run[Any], ModelRequest, Ask], Awaitable[Reply]]
+"""What is done next: what the model says, or what this says without asking it."""
+
+
+async def by_the_model(run: Run[Any], request: ModelRequest, ask: Ask) -> Reply:  # noqa: ARG001 - others look at it
+    """What the model says is done."""
+    return await ask(request)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,35 +80,21 @@ class LLM:
 
     name: str
     model: Callable[[], Model]
-    instructions: str
+    frame: Frame
     tools: Mapping[str, Offered]
     output: Shape
-    wants_text: bool
-    window: int
     max_turns: int
     compact: Compaction = field(default_factory=Compaction)
     prices: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """Of a million tokens in and out, by the model's name."""
+    choose: Choose = by_the_model
+    normalise: Normalise = as_it_is
+    see: See = see
 
     @property
-    def room(self) -> int:
-        """What messages may take of the window."""
-        fixed = tokens(self.instructions) + sum(_spec_size(each) for each in self.tools.values())
-        if not self.wants_text:
-            fixed += tokens(canonical(self.output.schema()).decode())
-        left = self.window - fixed - REPLY - self.window // 8
-        if left < self.window // 8:
-            raise ContextTooSmall(needed=fixed + REPLY, window=self.window)
-        return left
-
-
-class Context(NamedTuple):
-    """What was said, as far back as it may be shown, and the summaries of what came before, the oldest first."""
-
-    said: list[Said]
-    summaries: tuple[Summary, ...] = ()
-    goes_back: bool = False
-    """More was said before that, and nothing stands for it."""
+    def wants_text(self) -> bool:
+        """Whether its answer is text, and not JSON of some form."""
+        return self.frame.output is None
 
 
 class Answer(NamedTuple):
@@ -115,6 +111,7 @@ def llm_agent(  # noqa: PLR0913 - all by name, and few at a time
     input: Any = str,
     output: Any = str,
     tools: Sequence[Tool[..., Any, Any] | Agent[Any, Any] | External[..., Any]] = (),
+    handoffs: Sequence[Agent[Any, Any]] = (),
     version: str = "1",
     budget: Budget | None = None,
     approvals: Approvals | None = None,
@@ -122,22 +119,34 @@ def llm_agent(  # noqa: PLR0913 - all by name, and few at a time
     window: int = 100_000,
     max_turns: int = 100,
     prices: Mapping[str, tuple[float, float]] | None = None,
+    choose: Choose = by_the_model,
+    normalise: Normalise = as_it_is,
+    see: See = see,
     **more: Any,
 ) -> Agent[Any, Any]:
     """An agent that a model drives with some tools."""
+    answer, may = shape(output), offered(tools, handoffs)
+    wanted = None if output is str else answer.schema()
+    for each in handoffs:
+        if each.output_shape.schema() != answer.schema():
+            reason = f"{each.name} gives something else than it, so the task cannot be handed over to that for good"
+            raise DefinitionError(what=name, reason=reason)
     llm = LLM(
         name=name,
         model=model,
-        instructions=instructions,
-        tools=offered(tools),
-        output=shape(output),
-        wants_text=output is str,
-        window=window,
+        frame=Frame(
+            instructions=instructions, tools=tuple(each.spec for each in may.values()), output=wanted, window=window
+        ),
+        tools=may,
+        output=answer,
         max_turns=max_turns,
         compact=compact or Compaction(),
         prices=prices or {},
+        choose=choose,
+        normalise=normalise,
+        see=see,
     )
-    assert llm.room
+    assert llm.frame.room
 
     async def drive(run: Run[Any], given: Any) -> Any:
         loop = _Loop(llm, run)
@@ -160,168 +169,113 @@ class _Loop:
 
     def __init__(self, llm: LLM, run: Run[Any]) -> None:
         self._llm, self._run, self._x, self._talks = llm, run, run.execution, run.talks
+        self._hearing = Hearing(run)
+        self._frame = ""
+        """The blob of what is the same in every request."""
+        self._head = 0
+        """Where the conversation ended when it was read."""
 
     async def begin(self, given: Any) -> None:
         """What it is given is what a user says first; where the run was started in a conversation, it is there."""
+        await self._put_frame()
         created = self._x.memory.created
         assert created is not None
         text = given if isinstance(given, str) else canonical(shape(type(given)).dump(given)).decode()
-        if created.conversation is None or not isinstance(given, str):
+        if created.conversation is None or created.parent is not None or not isinstance(given, str):
             await self._run.say(text, role="user")
+
+    async def _put_frame(self) -> None:
+        """Keep what every request holds, once: code moves on, and what a model was asked is to be known for ever."""
+        x = self._x
+        packed, blobs = x.kit.store.pack(plain(self._llm.frame), inline=0)
+        assert isinstance(packed.blob, str)
+        self._frame = packed.blob
+        name = x.take(f"frame:{packed.blob[:12]}")
+        record = x.find(name, b.ValueRecorded)
+        await x.admit()
+        if record is None:
+            await x.finish(x.settle(b.ValueRecorded(name=name, value=packed), blobs=blobs))
+        else:
+            assert record.end is not None
+            await x.enter(record.end)
 
     async def turn(self) -> Answer | None:
         """Once round; what it comes to, if that is the end."""
-        await self._hear()
-        context = await self._said("context")
-        context = await self._repair(context)
-        context = await self._compact(context)
+        await self._hearing.hear()
+        context = await self._read()
+        if await self._repair(context):
+            context = await self._read()
+        if await self._compact(context):
+            context = await self._read()
         self._check_progress(context.said)
-        if await self._is_interrupted("early", self._x.peek("model")):
+        x = self._x
+        if await self._hearing.is_interrupted("early", x.peek("model"), x.peek("said")):
             return None
-        reply, stored = await self._choose(context)
-        await self._note(reply, stored)
-        if await self._is_interrupted("late", f"{here().path}call-", self._x.peek("results"), self._x.peek("say")):
+        reply = await self._choose(context)
+        await self._note(reply)
+        if await self._hearing.is_interrupted("late", f"{here().path}call-", x.peek("results"), x.peek("say")):
             if reply.calls:
                 await self._put_results(reply.calls, [INTERRUPTED] * len(reply.calls))
             return None
         if not reply.calls:
             return await self._answer(reply, context.said)
         await self._put_results(reply.calls, await self._do(reply.calls))
-        return None
+        return await self._hand_over(reply.calls)
 
-    # Hearing
-
-    async def _hear(self) -> None:
-        """What people said since the last turn; only when the turn begins, or what follows would not be the same."""
-        context = self._x.peek("context")
-        while self._is_there(USER, "", context):
-            try:
-                text = await self._run.receive(USER, str, timeout=0)
-            except Expired:
-                break
-            await self._run.say(text, role="user")
-        await self._is_interrupted("", context)  # there is nothing to interrupt yet
-
-    def _is_there(self, signal: str, scope: str, *begun: str) -> bool:
-        """Whether a signal was taken here, or can be: only where nothing is recorded that begins so, behind it."""
+    async def _read(self) -> Context:
+        """What was said, as far back as it may be shown; whatever is put down here is read again."""
         x = self._x
-        place = f"{here().path}{scope}/" if scope else here().path
-        taken = f"{place}receive:{signal}#1" if scope else x.peek(f"receive:{signal}")
-        if taken in x.history.records:
-            return True
-        return bool(x.history.signals.get(signal)) and not any(name.startswith(begun) for name in x.history.records)
+        name = x.take("context")
+        self._head = head = await self._talks.head(name, x.find(name, b.ValueRecorded))
+        return await x.patiently(
+            lambda: read_context(x.kit.store, self._talks.id, upto=head, window=self._llm.frame.window)
+        )
 
-    async def _is_interrupted(self, where: str, *begun: str) -> bool:
-        """Whether a user wants this turn to end, the same in every execution."""
-        if not where:
-            while self._is_there(INTERRUPT, "", *begun):
-                await self._take_interrupt()
-            return False
-        if not self._is_there(INTERRUPT, where, *begun):
-            return False
-        async with self._run.scope(where):
-            await self._take_interrupt()
-        return True
-
-    async def _take_interrupt(self) -> None:
-        anything: Any = Any
-        with suppress(Expired):
-            await self._run.receive(INTERRUPT, anything, timeout=0)
-
-    async def _said(self, what: str) -> Context:
-        """What was said, as far back as it may be shown, and the summaries of what came before."""
-        name = self._x.take(what)
-        head = await self._talks.head(name, self._x.find(name, b.ValueRecorded))
-        found: list[Said] = []
-        summaries: list[Summary] = []
-        size = 0
-        async for each in entries(self._x.kit.store, self._talks.id, upto=head):
-            if size > 2 * self._llm.window:
-                while found and found[-1].message.role == "tool":
-                    found.pop()  # what wanted it called is further back
-                return Context(found[::-1], tuple(summaries[::-1]), goes_back=True)
-            if isinstance(each, Summary):
-                summaries.append(each)
-                continue
-            content = await self._x.unpack(each.message.content)
-            message = message_of(each.message.role, content, each.message.call or "")
-            found.append(Said(each.seq, message, each.message.pinned))
-            size += _size(message)
-        return Context(found[::-1], tuple(summaries[::-1]))
-
-    async def _repair(self, context: Context) -> Context:
-        """Put a marked result behind calls that never got one, and say so."""
-        name = self._x.peek("repair")
-        whole = mended(context.said)
-        missing = [each.message for each in whole.said if each.seq == 0]
-        if missing or name in self._x.history.records:
+    async def _repair(self, context: Context) -> bool:
+        """Put a marked result behind calls that never got one, and say so; whether any was missing."""
+        missing = [each.message for each in context.said if each.seq == 0]
+        if context.faults:
+            self._x.raise_flag("the conversation was repaired", "; ".join(context.faults[:MOST_FAULTS]))
+        if missing:
             name = self._x.take("repair")
             added = [self._talks.message("tool", NO_RESULT, call=each.call, repaired=True) for each in missing]
-            await self._talks.put(
-                name,
-                self._x.find(name, b.MessageSaid),
-                [message for message, _ in added],
-                [blob for _, blobs in added for blob in blobs],
-            )
-        if whole.faults:
-            self._x.raise_flag("the conversation was repaired", "; ".join(whole.faults[:MOST_FAULTS]))
-        return context._replace(said=list(whole.said))
+            await self._talks.put_all(name, self._x.find(name, b.MessageSaid), added)
+        return bool(missing)
 
     # Choosing
 
-    async def _choose(self, context: Context) -> tuple[Reply, Any]:
-        """What the model says to what it sees, asked by reference."""
-        request, reference = self._request(context, await self._before(context))
-        found = await self._ask("model", request, reference)
-        calls = tuple(Call(**each) for each in found.get("calls", ()))
-        return Reply(text=found.get("text", ""), calls=calls, finish=found.get("finish", "stop")), found
+    async def _choose(self, context: Context) -> Reply:
+        """What is done next: the model is asked by reference, or with all of it where somebody changed that."""
+        state, step = self._x.working.freeze(), self._x.journal.fold.step
+        made = asked(self._llm.frame, context, state, step or None, self._llm.see)
+        reference = self._reference(made.request, [list(each) for each in made.sight.chosen.ranges], context)
 
-    async def _before(self, context: Context) -> str:
-        """What summaries say, as much as may be shown."""
-        texts = [await self._x.unpack(each.compacted.summary) for each in context.summaries]
-        return short("\n".join(text_of(each) for each in texts), self._llm.room // 3)
+        async def ask(request: ModelRequest) -> Reply:
+            if request is made.request:
+                return await self._ask("model", request, reference)
+            whole = {"model": self._llm.model().name, "request": plain(request)}
+            return await self._ask("model", request, whole)
 
-    def _request(self, context: Context, summary: str) -> tuple[ModelRequest, dict[str, Any]]:
-        """The slice that fits, and how it can be made again."""
-        llm = self._llm
-        known, _ = describe(self._x.working.freeze(), step=self._x.journal.fold.step, room=llm.room // 3)
-        chosen = self._select(context.said, llm.room - tokens(known) - tokens(summary))
-        shown = [context.said[place].message for place in chosen.places]
-        if chosen.limit is not None:
-            shown = [_cut(each, chosen.limit) for each in shown]
-        parts = (
-            llm.instructions,
-            known and f"What you know:\n{known}",
-            summary and f"What was said before, in short:\n{summary}",
-            _left_out(chosen.left_out, context.goes_back),
-        )
-        system = "\n\n".join(filter(None, parts))
-        request = ModelRequest(
-            messages=(Message(role="system", text=system), *(shown or [Message(role="user", text=NOTHING_SAID)])),
-            tools=tuple(each.spec for each in llm.tools.values()),
-            output=None if llm.wants_text else llm.output.schema(),
-            max_tokens=REPLY,
-        )
-        reference = {
-            "model": llm.model().name,
+        return await self._llm.choose(self._run, made.request, ask)
+
+    def _reference(self, request: ModelRequest, ranges: list[list[int]], context: Context) -> dict[str, Any]:
+        """How a request can be made again."""
+        found: dict[str, Any] = {
+            "model": self._llm.model().name,
             "conversation": self._talks.id,
-            "ranges": [list(each) for each in chosen.ranges],
-            "digest": _digest(request),
+            "head": self._head,
+            "ranges": ranges,
+            "frame": self._frame,
+            "digest": digest_of(request),
         }
-        return request, reference
+        if context.summaries:
+            found["compaction"] = context.summaries[-1].seq
+        return found
 
-    def _select(self, said: Sequence[Said], room: int) -> Selected:
-        items = [_item(each) for each in said]
-        chosen = select(items, room)
-        if said and not chosen.places:
-            *_, last = units(items)
-            raise ContextTooSmall(needed=sum(item.size for item in last), window=self._llm.window)
-        return chosen
-
-    async def _ask(self, name: str, request: ModelRequest, reference: dict[str, Any]) -> dict[str, Any]:
+    async def _ask(self, name: str, request: ModelRequest, args: dict[str, Any]) -> Reply:
         """One call of the model, as a step; its completion is durable before anything goes by it."""
         llm = self._llm
-        size = sum(_size(each) for each in request.messages) + sum(_spec_size(each) for each in llm.tools.values())
+        size = sum(map(size_of, request.messages)) + sum(map(spec_size, request.tools))
 
         async def ask(reference: dict[str, Any]) -> dict[str, Any]:
             call, pieces = current(), list[str]()
@@ -344,14 +298,16 @@ class _Loop:
         most = Spent(tokens=size + REPLY)
         tool: Tool[..., Any, Any] = Tool(ask, name, Traits(effect="none", retry=PATIENCE, timeout=WITHIN, most=most))
         tool.kind = "model"
-        found: dict[str, Any] = await self._run.step(tool, reference)
-        return found
+        found: dict[str, Any] = await self._run.step(tool, args)
+        calls = tuple(Call(**each) for each in found.get("calls", ()))
+        return Reply(text=found.get("text", ""), calls=calls, finish=found.get("finish", "stop"))
 
-    async def _note(self, reply: Reply, stored: Any) -> None:
+    async def _note(self, reply: Reply) -> None:
         """Put down what the model said and chose."""
         name = self._x.take("said")
-        message, blobs = self._talks.message("assistant", stored)
-        await self._talks.put(name, self._x.find(name, b.MessageSaid), [message], blobs)
+        content = content_of(Message(role="assistant", text=reply.text, calls=reply.calls))
+        added = [self._talks.message("assistant", content)]
+        await self._talks.put_all(name, self._x.find(name, b.MessageSaid), added)
         chosen = ", ".join(call.name for call in reply.calls) or "answer"
         over = list(dict.fromkeys(["answer", *self._llm.tools, chosen]))
         why = reply.text[:500] or "it did not say" if reply.calls else "it has an answer"  # which is in the message
@@ -360,8 +316,8 @@ class _Loop:
     def _check_progress(self, said: Sequence[Said]) -> None:
         """Whether the model wants the very same again and again, since somebody said something."""
         since = max((place for place, each in enumerate(said) if each.message.role == "user"), default=-1)
-        asked = [each.message for each in said[since + 1 :] if each.message.role == "assistant"]
-        wanted = [[(call.name, call.args) for call in message.calls] for message in asked]
+        replies = [each.message for each in said[since + 1 :] if each.message.role == "assistant"]
+        wanted = [[(call.name, call.args) for call in message.calls] for message in replies]
         last = wanted[-REPEATS:]
         if len(last) == REPEATS and last[0] and all(each == last[0] for each in last):
             names = ", ".join(name for name, _ in last[0])
@@ -378,68 +334,12 @@ class _Loop:
         doing = asyncio.gather(*tasks)
         doing.add_done_callback(lambda done: done.cancelled() or done.exception())  # somebody has looked
         try:
-            with self._listening() as heard:
-                await self._attend(doing, tasks, left, heard)
+            await self._hearing.attend(doing, tasks, left)
         except asyncio.CancelledError:
             doing.cancel()
             await asyncio.wait({doing})
             raise
         return await doing
-
-    async def _attend(
-        self,
-        doing: "asyncio.Future[Any]",
-        tasks: "Sequence[asyncio.Future[str]]",
-        left: set[int],
-        heard: asyncio.Event,
-    ) -> None:
-        """Until all is done: when a user interrupts, whatever waits for a person before it begins is taken back."""
-        is_interrupted = False
-        while not doing.done():
-            heard.clear()
-            if not is_interrupted and self._is_there(INTERRUPT, MEANWHILE):
-                async with self._run.scope(MEANWHILE):
-                    await self._take_interrupt()
-                is_interrupted = True
-            if is_interrupted:
-                self._leave(tasks, left)
-            waiting: asyncio.Future[Any] = asyncio.ensure_future(heard.wait())
-            try:
-                await asyncio.wait([doing, waiting], return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                waiting.cancel()
-
-    @contextmanager
-    def _listening(self) -> Iterator[asyncio.Event]:
-        """Hear of whatever comes meanwhile; an interrupt wakes the run, should it be parked."""
-        heard, wait = asyncio.Event(), Wait(what="signal", key=INTERRUPT)
-        self._x.ears[wait] = heard.set
-        try:
-            yield heard
-        finally:
-            self._x.ears.pop(wait, None)
-
-    def _leave(self, tasks: "Sequence[asyncio.Future[str]]", left: set[int]) -> None:
-        for place, task in enumerate(tasks, 1):
-            if place not in left and not task.done() and self._has_not_begun(f"{here().path}call-{place}/"):
-                left.add(place)
-                task.cancel()
-
-    def _has_not_begun(self, scope: str) -> bool:
-        """Whether a call waits for a person before it begins; or did, and was taken back."""
-        x = self._x
-        for slot in x.waiting.values():
-            if slot.name.startswith(scope) and slot.request is not None and slot.request.kind in BEFORE:
-                return True
-        records = (record for name, record in x.history.records.items() if name.startswith(scope))
-        return any(isinstance(each.settled, b.WaitEnded) and each.settled.how == "withdrawn" for each in records)
-
-    async def _put_results(self, calls: Sequence[Call], texts: Sequence[str]) -> None:
-        """Every call has its result in the conversation."""
-        name = self._x.take("results")
-        added = [self._talks.message("tool", text, call=call.id) for call, text in zip(calls, texts, strict=True)]
-        blobs = [blob for _, each in added for blob in each]
-        await self._talks.put(name, self._x.find(name, b.MessageSaid), [message for message, _ in added], blobs)
 
     async def _one(self, place: int, call: Call, left: set[int]) -> str:
         try:
@@ -456,9 +356,25 @@ class _Loop:
             return f"There is no tool {call.name!r}. There are: {', '.join(self._llm.tools)}"
         limits = self._x.journal.fold.working.budget
         most = limits.max_artifact_bytes_in_context if limits is not None else None
-        return await tool.call(self._run, call, most=most or MOST_SHOWN)
+        return await tool.call(self._run, call, most=most or MOST_SHOWN, normalise=self._llm.normalise)
+
+    async def _put_results(self, calls: Sequence[Call], texts: Sequence[str]) -> None:
+        """Every call has its result in the conversation."""
+        name = self._x.take("results")
+        added = [self._talks.message("tool", text, call=call.id) for call, text in zip(calls, texts, strict=True)]
+        await self._talks.put_all(name, self._x.find(name, b.MessageSaid), added)
 
     # Ending
+
+    async def _hand_over(self, calls: Sequence[Call]) -> Answer | None:
+        """Let another agent go on for good, if the model wants that: with all that is known."""
+        for call in calls:
+            found = handing(self._llm.tools, call)
+            if found is not None:
+                state = self._run.state
+                ids = [each.artifact_id for each in state.artifacts if each.artifact_id in self._x.memory.artifacts]
+                return Answer(await self._run.handoff(found.agent, found.input, facts=list(state.facts), artifacts=ids))
+        return None
 
     async def _answer(self, reply: Reply, said: Sequence[Said]) -> Answer | None:
         """The answer as it is declared; one that does not fit goes back, a few times."""
@@ -475,53 +391,41 @@ class _Loop:
 
     # Compaction
 
-    async def _compact(self, context: Context) -> Context:
+    async def _compact(self, context: Context) -> bool:
         """Let the model summarise the older part, when there is too much; if it cannot, everything stays as it is."""
-        llm = self._llm
-        above = llm.compact.above or llm.room * 3 // 4
-        is_made = self._x.peek("compacted") in self._x.history.records
-        if not is_made and sum(_size(each.message) for each in context.said) <= above:
-            return context
-        before = await self._before(context)
-        old = _oldest(context.said, llm.compact.keep or above // 3, llm.room - tokens(before))
+        frame, rules = self._llm.frame, self._llm.compact
+        above = rules.above or frame.room * 3 // 4
+        if sum(size_of(each.message) for each in context.said) <= above:
+            return False
+        old = _oldest(context.said, rules.keep or above // 3, frame.room - min(tokens(context.before), frame.room // 3))
         if not old:
-            return context
-        request = ModelRequest(
-            messages=(
-                Message(role="system", text=SUMMARY),
-                Message(role="user", text=short("\n".join(filter(None, (before, *map(_told, old)))), llm.room)),
-            ),
-            max_tokens=REPLY,
-        )
-        gone = {each.seq for each in old}
-        first = min([*gone, *(each.compacted.first for each in context.summaries)])
-        last = max([*gone, *(each.compacted.last for each in context.summaries)])
-        reference = {"model": llm.model().name, "conversation": self._talks.id, "ranges": [[first, last]]}
+            return False
+        request = summary_of(frame, context.before, old)
         try:
-            found = await self._ask("summary", request, {**reference, "digest": _digest(request)})
+            found = await self._ask("summary", request, self._reference(request, _ranges(old), context))
         except StepFailed:
-            return context
-        text = found.get("text", "")
-        if not text:
-            return context
-        kept = [each for each in context.said if each.seq not in gone]
-        packed, blobs = self._x.kit.store.pack(text)
+            return False
+        if not found.text:
+            return False
+        gone, before = {each.seq for each in old}, [each.compacted for each in context.summaries]
+        first, last = min([*gone, *(each.first for each in before)]), max([*gone, *(each.last for each in before)])
+        packed, blobs = self._x.kit.store.pack(found.text)
         body = b.ConversationCompacted(
             first=first,
             last=last,
             summary=packed,
-            level=max((each.compacted.level for each in context.summaries), default=0) + 1,
+            level=max((each.level for each in before), default=0) + 1,
             run=self._x.run,
-            pinned=tuple(sorted(each.seq for each in kept if first <= each.seq <= last)),
+            pinned=tuple(sorted({each.seq for each in context.said if first <= each.seq <= last} - gone)),
         )
         name = self._x.take("compacted")
         await self._talks.put(name, self._x.find(name, b.MessageSaid), [body], blobs)
-        return Context(kept, (Summary(0, 0, body),), context.goes_back)
+        return True
 
 
 def _oldest(said: Sequence[Said], keep: int, room: int) -> list[Said]:
     """What a summary can stand for: whole units before the newest, as much as fits into a request; no pinned ones."""
-    items = [_item(each) for each in said]
+    items = [item_of(each) for each in said]
     newest = select([item._replace(pinned=False) for item in items], keep)
     first = newest.places[0] if newest.places else len(items)
     since = min((item.seq for item in items[first:] if item.seq), default=1 << 62)
@@ -529,7 +433,7 @@ def _oldest(said: Sequence[Said], keep: int, room: int) -> list[Said]:
     place = used = 0
     for unit in units(items):
         begin, place = place, place + len(unit)
-        used += sum(tokens(_told(each)) + 1 for each in said[begin:place])
+        used += sum(tokens(told(each)) + 1 for each in said[begin:place])
         if begin >= first or unit[0].seq > since or (found and used > room):
             break
         if not any(item.pinned for item in unit):
@@ -537,59 +441,9 @@ def _oldest(said: Sequence[Said], keep: int, room: int) -> list[Said]:
     return found
 
 
-def _told(said: Said) -> str:
-    """A message as it is summarised."""
-    message = said.message
-    wanted = "".join(f" [calls {call.name}({call.args})]" for call in message.calls)
-    return f"{message.role}: {message.text}{wanted}"
-
-
-def _left_out(count: int, goes_back: bool) -> str:
-    if not count and not goes_back:
-        return ""
-    return f"({'More than ' if goes_back else ''}{count} earlier messages are not shown.)"
-
-
-def _digest(request: ModelRequest) -> str:
-    """Of exactly what a model is asked."""
-    return sha256(encode(request)).hexdigest()
-
-
-def _item(said: Said) -> Item:
-    message = said.message
-    calls = tuple(call.id for call in message.calls)
-    bare = _bare(message)
-    least = _size(bare) + min(tokens(message.text), LEAST)
-    return Item(said.seq, message.role, _size(message), calls, message.call, said.pinned, least)
-
-
-def _size(message: Message) -> int:
-    calls = sum(tokens(call.args) + tokens(call.name) + tokens(call.id) + EACH for call in message.calls)
-    return tokens(message.text) + tokens(message.call) + calls + EACH
-
-
-def _spec_size(each: Offered) -> int:
-    spec = each.spec
-    return tokens(spec.name) + tokens(spec.description) + tokens(canonical(spec.schema).decode()) + EACH
-
-
-def _bare(message: Message) -> Message:
-    """A message without its text, and without arguments that are long."""
-    calls = tuple(
-        call
-        if tokens(call.args) <= SMALL
-        else msgspec.structs.replace(call, args=f'{{"left_out":"{len(call.args)} characters"}}')
-        for call in message.calls
-    )
-    return msgspec.structs.replace(message, text="", calls=calls)
-
-
-def _cut(message: Message, limit: int) -> Message:
-    """A message of at most so many tokens, as far as it can be cut: without long arguments, and the middle of it."""
-    if _size(message) <= limit:
-        return message
-    bare = _bare(message)
-    return msgspec.structs.replace(bare, text=short(message.text, max(limit - _size(bare), LEAST)))
+def _ranges(said: Sequence[Said]) -> list[list[int]]:
+    """Where messages stand, as ranges."""
+    return [list(each) for each in select([item_of(each) for each in said], 1 << 62).ranges]
 
 
 def _json_of(text: str) -> str:

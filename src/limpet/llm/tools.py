@@ -1,4 +1,4 @@
-"""What a model may call: tools, other agents, and what every agent of a model can do: note, plan, ask, read on.
+"""What a model may call: tools, other agents, and what every agent of a model can do: note, plan, ask, hand over.
 
 What comes of a call is text, also when nothing does: a model can go on from that.
 """
@@ -29,21 +29,27 @@ from limpet.errors import (
 from limpet.events import canonical
 from limpet.llm.model import Call, ToolSpec
 
-__all__ = ["Offered", "offered"]
+__all__ = ["Handing", "Normalise", "Offered", "as_it_is", "handing", "offered"]
 
 # How much of a result a model sees, in bytes; more is put away, and can be opened.
 MOST_SHOWN = 16_000
 OPENED = 6_000
 STALE = "limpet.Stale"
-BUILT_IN = {
-    "note_fact": ("Remember something for the whole task.", {"key": "string", "value": "string"}),
-    "set_plan": ("Say in which steps you will proceed; the last plan counts.", {"items": "array"}),
-    "open_question": ("Note what you do not know yet.", {"question": "string"}),
-    "close_question": ("Note that an open question is answered.", {"question": "string", "answer": "string"}),
-    "ask_person": ("Ask a person, and wait for the answer, for days if need be.", {"question": "string"}),
-    "open_artifact": ("Read on in a big result.", {"artifact_id": "string", "start": "integer"}),
-}
 Does = Callable[[Run[Any], dict[str, Any]], Awaitable[Any]]
+Normalise = Callable[[Run[Any], Call, Any], Awaitable[Any]]
+"""What the agent makes of what came of a call: it may patch its state, and says what the model sees."""
+
+
+async def as_it_is(run: Run[Any], call: Call, result: Any) -> Any:  # noqa: ARG001 - others look at them
+    """What came of a call is what the model sees."""
+    return result
+
+
+class Handing(NamedTuple):
+    """A task that is handed over for good."""
+
+    agent: Agent[Any, Any]
+    input: Any
 
 
 class Offered(NamedTuple):
@@ -51,18 +57,26 @@ class Offered(NamedTuple):
 
     spec: ToolSpec
     does: Does
+    hands_to: Agent[Any, Any] | None = None
+    """Who goes on for good once it was called."""
 
-    async def call(self, run: Run[Any], call: Call, *, most: int) -> str:
-        """What comes of a call, in text."""
+    def args(self, call: Call) -> dict[str, Any] | str:
+        """The arguments of a call; or what is wrong with them."""
         try:
-            args = msgspec.json.decode(call.args or "{}")
+            args: dict[str, Any] = msgspec.json.decode(call.args or "{}")
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             return f"The arguments are not JSON: {error}"
         wrong = faults(args, self.spec.schema)
-        if wrong:
-            return f"The arguments do not fit: {'; '.join(wrong[:5])}"
+        return f"The arguments do not fit: {'; '.join(wrong[:5])}" if wrong else args
+
+    async def call(self, run: Run[Any], call: Call, *, most: int, normalise: Normalise = as_it_is) -> str:
+        """What comes of a call, in text."""
+        args = self.args(call)
+        if isinstance(args, str):
+            return args
         try:
-            return await _shown(run, self.spec.name, await self.does(run, args), most)
+            result = await self.does(run, args)
+            return await _shown(run, self.spec.name, await normalise(run, call, result), most)
         except Rejected as no:
             return f"{no.by} did not allow it: {no.because}"
         except StepFailed as failed:
@@ -81,11 +95,13 @@ async def _shown(run: Run[Any], name: str, value: Any, most: int) -> str:
     return f"[{stored.bytes} bytes, put away as artifact {stored.artifact_id}; it begins with] {text[: most // 4]}"
 
 
-def offered(tools: Sequence[Tool[..., Any, Any] | Agent[Any, Any] | External[..., Any]]) -> Mapping[str, Offered]:
+def offered(
+    tools: Sequence[Tool[..., Any, Any] | Agent[Any, Any] | External[..., Any]],
+    handoffs: Sequence[Agent[Any, Any]] = (),
+) -> Mapping[str, Offered]:
     """Everything that a model may call, by name."""
-    found = {name: _built_in(name) for name in BUILT_IN}
-    for each in tools:
-        made = _of(each)
+    found = {each.spec.name: each for each in BUILT_IN}
+    for made in (*map(_of, tools), *map(_of_handoff, handoffs)):
         if made.spec.name in found:
             raise DefinitionError(what=made.spec.name, reason="two tools of this name are offered to a model")
         found[made.spec.name] = made
@@ -139,35 +155,71 @@ def _of_source(source: External[..., Any]) -> Offered:
 
 
 def _of_agent(agent: Agent[Any, Any]) -> Offered:
-    schema = agent.input_shape.schema()
-    is_object = schema.get("type") == "object" or "$ref" in schema
-    takes = schema if is_object else _schema({"input": schema}, schema.get("type") != "null")
-
     async def does(run: Run[Any], args: dict[str, Any]) -> Any:
-        given = agent.load_input(args if is_object else args.get("input"))
-        return agent.dump_output(await run.call(agent, given))
+        return agent.dump_output(await run.call(agent, _input(agent, args)))
 
     description = inspect.getdoc(agent.fn) or f"Let {agent.name} do it."
-    return Offered(ToolSpec(name=agent.name, description=description, schema=takes), does)
+    return Offered(ToolSpec(name=agent.name, description=description, schema=_takes(agent)), does)
 
 
-def _schema(properties: Mapping[str, Any], required: bool = True) -> dict[str, Any]:
-    names = list(properties) if required else []
+def _of_handoff(agent: Agent[Any, Any]) -> Offered:
+    async def does(run: Run[Any], args: dict[str, Any]) -> Any:  # noqa: ARG001 - all take the run
+        _input(agent, args)
+        return f"{agent.name} goes on with it."
+
+    description = f"Hand the task over to {agent.name}, for good. {inspect.getdoc(agent.fn) or ''}".rstrip()
+    spec = ToolSpec(name=f"hand_over_to_{agent.name}", description=description, schema=_takes(agent))
+    return Offered(spec, does, hands_to=agent)
+
+
+def handing(tools: Mapping[str, Offered], call: Call) -> Handing | None:
+    """Whom a call hands the task over to, and with what; nobody, if it does not, or cannot with such arguments."""
+    tool = tools.get(call.name)
+    if tool is None or tool.hands_to is None:
+        return None
+    args = tool.args(call)
+    try:
+        return None if isinstance(args, str) else Handing(tool.hands_to, _input(tool.hands_to, args))
+    except (ContractError, InvalidValue):
+        return None
+
+
+def _is_object(schema: Mapping[str, Any]) -> bool:
+    return schema.get("type") == "object" or "$ref" in schema
+
+
+def _takes(agent: Agent[Any, Any]) -> dict[str, Any]:
+    """What an agent takes, as the arguments of a call."""
+    schema = agent.input_shape.schema()
+    return schema if _is_object(schema) else _schema({"input": schema}, () if schema.get("type") == "null" else None)
+
+
+def _input(agent: Agent[Any, Any], args: Mapping[str, Any]) -> Any:
+    """What an agent is given, of the arguments of a call."""
+    return agent.load_input(args if _is_object(agent.input_shape.schema()) else args.get("input"))
+
+
+def _schema(properties: Mapping[str, Any], required: Sequence[str] | None = None) -> dict[str, Any]:
+    names = list(properties if required is None else required)
     return {"type": "object", "properties": dict(properties), "required": names, "additionalProperties": False}
 
 
-def _built_in(name: str) -> Offered:
-    description, takes = BUILT_IN[name]
-    properties: dict[str, Any] = {
-        each: {"type": "array", "items": {"type": "string"}} if kind == "array" else {"type": kind}
-        for each, kind in takes.items()
-    }
-    return Offered(ToolSpec(name=name, description=description, schema=_schema(properties)), _DOES[name])
+TEXT, TEXTS, NUMBER = {"type": "string"}, {"type": "array", "items": {"type": "string"}}, {"type": "integer"}
 
 
 async def _note_fact(run: Run[Any], args: dict[str, Any]) -> str:
-    await run.patch(facts={args["key"]: args["value"]}, source="model")
-    return "noted"
+    rests_on = [key for key in args.get("derived_from", ()) if key in run.state.facts]
+    doubtful = ", ".join(fact.key for fact in run.state.derived_from(args["key"]))
+    await run.patch(facts={args["key"]: args["value"]}, source="model", derived_from=rests_on)
+    return f"noted; look again at what was concluded from it: {doubtful}" if doubtful else "noted"
+
+
+async def _retract_fact(run: Run[Any], args: dict[str, Any]) -> str:
+    if args["key"] not in run.state.facts:
+        return f"There is no such fact; there are: {', '.join(run.state.facts) or 'none'}"
+    doubtful = ", ".join(fact.key for fact in run.state.derived_from(args["key"]))
+    await run.patch(retract=[args["key"]])
+    return f"taken back; look again at what was concluded from it: {doubtful}" if doubtful else "taken back"
 
 
 async def _set_plan(run: Run[Any], args: dict[str, Any]) -> str:
@@ -199,11 +251,23 @@ async def _open_artifact(run: Run[Any], args: dict[str, Any]) -> str:
     return f"{piece}\n[{left} bytes are left; go on at {start + OPENED}]" if left else piece
 
 
-_DOES: Mapping[str, Does] = {
-    "note_fact": _note_fact,
-    "set_plan": _set_plan,
-    "open_question": _open_question,
-    "close_question": _close_question,
-    "ask_person": _ask_person,
-    "open_artifact": _open_artifact,
-}
+def _built_in(does: Does, description: str, properties: Mapping[str, Any], *optional: str) -> Offered:
+    required = [name for name in properties if name not in optional]
+    name = does.__name__.removeprefix("_")
+    return Offered(ToolSpec(name=name, description=description, schema=_schema(properties, required)), does)
+
+
+BUILT_IN = (
+    _built_in(
+        _note_fact,
+        "Remember something for the whole task, and by their keys the facts that you conclude it from, if any.",
+        {"key": TEXT, "value": TEXT, "derived_from": TEXTS},
+        "derived_from",
+    ),
+    _built_in(_retract_fact, "Take back a fact that turned out to be wrong.", {"key": TEXT}),
+    _built_in(_set_plan, "Say in which steps you will proceed; the last plan counts.", {"items": TEXTS}),
+    _built_in(_open_question, "Note what you do not know yet.", {"question": TEXT}),
+    _built_in(_close_question, "Note that an open question is answered.", {"question": TEXT, "answer": TEXT}),
+    _built_in(_ask_person, "Ask a person, and wait for the answer, for days if need be.", {"question": TEXT}),
+    _built_in(_open_artifact, "Read on in a big result.", {"artifact_id": TEXT, "start": NUMBER}),
+)

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import UNSET
 
 from limpet.clock import Duration, microseconds
+from limpet.context.slice import ContextSlice
 from limpet.engine.agents import Agent, check_agent
 from limpet.engine.artifacts import read_whole
 from limpet.engine.children import creation
@@ -36,6 +37,7 @@ from limpet.events import Constraints, Effects, Payload, StatePatch
 from limpet.events import bodies as b
 from limpet.events.values import parse
 from limpet.ids import check_id
+from limpet.llm.request import see
 from limpet.policy.retention import KeepRule
 from limpet.service import travel
 from limpet.service.bundles import export_run, load_run
@@ -45,6 +47,7 @@ from limpet.service.notifying import notifier
 from limpet.service.once import agent_of, create_once
 from limpet.service.pruning import Pruned, prune, rotate
 from limpet.service.replaying import Replay, Replayed, Ways, check, replay
+from limpet.service.seeing import ModelInput, context_of, model_input
 from limpet.service.settings import Settings
 from limpet.service.talking import ConversationInfo, Conversations, SessionInfo
 from limpet.service.travel import Comparison, Diff, Moment, Point, state_at
@@ -456,6 +459,25 @@ class App:
     ) -> Moment:
         """What a run knew before or after a step, after an event, or at a time; without any of them, now."""
         return await state_at(self.store, run, Point(before=before, after=after, seq=seq, at=at))
+
+    async def context(
+        self,
+        run: str,
+        /,
+        *,
+        before: int | None = None,
+        after: int | None = None,
+        max_tokens: int | None = None,
+        max_bytes: int | None = None,
+    ) -> ContextSlice:
+        """The slice that fits of what a run knows, or knew before or after a step, and of what was said until then."""
+        where = Point(before=before, after=after)
+        return await context_of(self.store, run, where, max_tokens=max_tokens, max_bytes=max_bytes)
+
+    async def model_input(self, run: str, /, *, step: int) -> ModelInput:
+        """Exactly what a model was asked at a step, made again from its reference; and why it saw that."""
+        agent = self._agents.get((await self.store.get(run)).agent)
+        return await model_input(self.store, run, step, see if agent is None or agent.llm is None else agent.llm.see)
 
     async def diff(
         self, run: str, /, *, step: int | None = None, since: Point | None = None, until: Point | None = None

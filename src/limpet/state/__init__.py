@@ -1,6 +1,7 @@
 """What is true: the state of a run, which its log folds to, and the agent's working state in it. Pure."""
 
 from limpet.state.agent import AgentState, from_json, to_json
+from limpet.state.derivation import derived, outdated
 from limpet.state.fold import Fold, fold
 from limpet.state.patch import apply, diff, words
 from limpet.state.run import ENDED, Counters, Position, RunState, Status
@@ -16,9 +17,11 @@ __all__ = [
     "Status",
     "TaskRecord",
     "apply",
+    "derived",
     "diff",
     "fold",
     "from_json",
+    "outdated",
     "task_record",
     "to_json",
     "words",

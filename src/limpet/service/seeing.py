@@ -1,0 +1,126 @@
+"""What an agent goes by: the slice of what it knows, and exactly what a model was asked at a step, made again."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from limpet.context.slice import ContextSlice, Spoken, slice_of
+from limpet.engine.talks import talk_of, text_of
+from limpet.errors import InvalidArgument, NotFound
+from limpet.events import bodies as b
+from limpet.journal import Entry, latest, load
+from limpet.llm.model import ModelRequest
+from limpet.llm.request import Asked, Context, Frame, See, asked, digest_of, read_context, see, summary_of
+from limpet.service.travel import Point, point
+from limpet.stores import Store
+
+__all__ = ["ModelInput", "context_of", "model_input"]
+
+# No more messages than that are looked at for a slice.
+RECENT = 500
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelInput:
+    """What a model was asked at a step, and why it saw that."""
+
+    run: str
+    step: int
+    model: str
+    request: ModelRequest
+    is_exact: bool
+    """It is the same, byte for byte, as what was sent; else the code that chose it has changed since."""
+    why: tuple[str, ...]
+    """Where its parts come from, and what was left out."""
+
+    def __str__(self) -> str:
+        lines = [f"step {self.step} of {self.run} asked {self.model}:", *(f"  {each}" for each in self.why)]
+        for message in self.request.messages:
+            wanted = "".join(f" [calls {call.name}({call.args})]" for call in message.calls)
+            lines += ["", f"{message.role}{f' ({message.call})' if message.call else ''}: {message.text}{wanted}"]
+        return "\n".join(lines)
+
+
+async def context_of(
+    store: Store, run: str, where: Point, *, max_tokens: int | None, max_bytes: int | None
+) -> ContextSlice:
+    """What fits of what an agent knew at a point, and of what was said until then."""
+    for name, given in (("max_tokens", max_tokens), ("max_bytes", max_bytes)):
+        if given is not None and given < 0:
+            raise InvalidArgument(path=name, reason=f"{given} is less than nothing")
+    seq = await point(store, run, where)
+    state = await load(store, run, at_most=seq)
+    [event] = await store.read(run, after=seq - 1, limit=1)
+    conversation = (await store.get(run)).conversation or talk_of(run)
+    found = [each for each in await latest(store, conversation, last=RECENT) if each.time <= event.time]
+    messages = [await _spoken(store, each) for each in found]
+    step = state.position.step or None
+    return slice_of(state.working, step=step, messages=messages, max_tokens=max_tokens, max_bytes=max_bytes)
+
+
+async def _spoken(store: Store, each: Any) -> Spoken:
+    if isinstance(each, Entry):
+        text = text_of(await store.unpack(each.message.content))
+        return Spoken(role=each.message.role, text=text, seq=each.seq)
+    return Spoken(role="system", text=text_of(await store.unpack(each.compacted.summary)), seq=each.seq)
+
+
+async def model_input(store: Store, run: str, step: int, chosen_by: See = see) -> ModelInput:
+    """What a model was asked at a step; `chosen_by` is what its agent chose the messages with."""
+    before = await point(store, run, Point(before=step))
+    [event] = await store.read(run, after=before, limit=1)
+    started = store.decode(event)
+    assert isinstance(started, b.StepStarted)
+    args: Any = (await store.unpack(started.args)).get("reference") if started.kind == "model" else None
+    if not isinstance(args, dict):
+        raise NotFound(what="call of a model", id=f"{run} step {step}")
+    if "request" in args:
+        request = msgspec.convert(args["request"], ModelRequest)
+        own = ("the agent chose it by itself: it is recorded as it is",)
+        return ModelInput(run=run, step=step, model=args["model"], request=request, is_exact=True, why=own)
+    frame = await _frame(store, run, args)
+    context = await read_context(store, args["conversation"], upto=args["head"], window=frame.window)
+    if started.tool == "summary":
+        request, why = _summary(frame, context, args)
+    else:
+        state = await load(store, run, at_most=before)
+        made = asked(frame, context, state.working, state.position.step or None, chosen_by)
+        request, why = made.request, tuple(_why(made, context, args))
+    is_exact = digest_of(request) == args["digest"]
+    return ModelInput(run=run, step=step, model=args["model"], request=request, is_exact=is_exact, why=why)
+
+
+async def _frame(store: Store, run: str, args: dict[str, Any]) -> Frame:
+    """What was the same in every request of the agent, as it was then."""
+    if "frame" not in args:
+        raise NotFound(what="frame of a call of a model", id=run)
+    data = b"".join([part async for part in store.read_blob(args["frame"])])
+    return msgspec.json.decode(data, type=Frame)
+
+
+def _summary(frame: Frame, context: Context, args: dict[str, Any]) -> tuple[ModelRequest, tuple[str, ...]]:
+    old = [each for each in context.said if any(first <= each.seq <= last for first, last in args["ranges"])]
+    return summary_of(frame, context.before, old), (f"messages {_in_words(args['ranges'])}, to be summarised",)
+
+
+def _why(made: Asked, context: Context, args: dict[str, Any]) -> list[str]:
+    chosen, lines = made.sight.chosen, ["the agent's instructions"]
+    if made.sight.known:
+        lines.append(f"what the agent knew then: {made.sight.known.count(chr(10)) + 1} lines")
+    for each in context.summaries:
+        first, last = each.compacted.first, each.compacted.last
+        lines.append(f"message {each.seq} of {args['conversation']}, a summary of messages {first} to {last}")
+    if args["ranges"]:
+        lines.append(f"messages {_in_words(args['ranges'])} of {args['conversation']}, which ended at {args['head']}")
+    if chosen.left_out or context.goes_back:
+        lines.append(f"left out: {'more than ' if context.goes_back else ''}{chosen.left_out} earlier messages")
+    if chosen.limit is not None:
+        lines.append(f"each message is cut to about {chosen.limit} tokens")
+    if context.faults:
+        lines.append(f"mended: {'; '.join(context.faults)}")
+    return lines
+
+
+def _in_words(ranges: list[list[int]]) -> str:
+    return ", ".join(str(first) if first == last else f"{first} to {last}" for first, last in ranges)

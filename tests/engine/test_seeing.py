@@ -1,0 +1,256 @@
+"""What a model saw and why, what an agent knows and concluded, and the parts of the loop that can be replaced."""
+
+from typing import Any
+
+import pytest
+
+import limpet
+from limpet import testing
+from limpet.context.slice import Spoken, describe, slice_of
+from limpet.context.window import Selected
+from limpet.errors import DefinitionError, NotFound
+from limpet.events import Fact, StatePatch
+from limpet.llm.model import Call, ModelRequest, Reply
+from limpet.llm.request import SUMMARY, Sight, View, digest_of
+from limpet.state import AgentState, apply, derived, outdated
+from limpet.testing import ScriptedModel, calls
+
+
+def talker(model: ScriptedModel, name: str = "seeing_talker", **more: Any) -> limpet.Agent[str, str]:
+    """An agent with a small window."""
+    return limpet.llm_agent(name, model=model, instructions="Talk.", window=8_000, **more)
+
+
+async def test_every_request_is_made_again_exactly() -> None:
+    """Over many turns, with facts, tools, summaries and pieces left out: all of them, byte for byte."""
+
+    def says(request: ModelRequest) -> Any:
+        if request.messages[0].text == SUMMARY:
+            return "They talked."
+        turn = sum(each.role == "user" for each in request.messages)
+        if request.messages[-1].role == "user":
+            return calls("note_fact", key=f"fact {turn}", value="x" * 300)
+        return "y" * 1_500
+
+    model = ScriptedModel(says)
+    agent = talker(model)
+    async with testing.app(agent) as app:
+        for number in range(20):
+            await app.run(agent, f"message {number} " + "z" * 900, id=f"r{number}", conversation="c")
+        found: list[limpet.ModelInput] = []
+        for number in range(20):
+            asked = [each.body for each in await app.log(f"r{number}") if each.body.get("kind") == "model"]
+            found += [await app.model_input(f"r{number}", step=body["number"]) for body in asked]
+        assert all(each.is_exact for each in found)
+        assert [digest_of(each.request) for each in found] == [digest_of(each) for each in model.requests]
+        summaries = [each for each in found if each.request.messages[0].text == SUMMARY]
+        assert summaries
+        assert len(found) > 40
+        last = found[-1]
+        assert any("a summary of messages" in line for line in last.why)
+        assert any("of c, which ended at" in line for line in last.why)
+        assert "They talked." in str(last)
+
+
+async def test_a_changed_agent_is_no_hindrance_and_a_changed_choice_is_said() -> None:
+    """The frame is stored: it does not matter what the instructions are today; a selection of one's own is code."""
+    model = ScriptedModel("one", "two")
+
+    def nothing_known(view: View) -> Sight:
+        return Sight("", Selected(tuple(range(len(view.said))), tuple(each.seq for each in view.said), 0, 0))
+
+    async with testing.app(talker(model, see=nothing_known)) as app:
+        agent = talker(model, see=nothing_known)
+        await app.run(agent, "hello", id="r")
+        assert (await app.model_input("r", step=1)).is_exact
+        other = limpet.llm_agent("seeing_talker", model=model, instructions="Be silent.")
+        app._agents["seeing_talker"] = other
+        found = await app.model_input("r", step=1)
+        assert found.is_exact  # nothing was known, so the usual choice is the same
+        assert found.request.messages[0].text == "Talk."
+        with pytest.raises(NotFound):
+            await app.model_input("r", step=2)
+
+
+async def test_what_is_chosen_can_be_chosen_otherwise() -> None:
+    """By rules before the model, or with another request, which is recorded as it is."""
+
+    async def choose(run: limpet.Run, request: ModelRequest, ask: Any) -> Reply:
+        if not run.state.facts:
+            return Reply(calls=(Call(id="first", name="note_fact", args='{"key":"k","value":"v"}'),))
+        short = ModelRequest(messages=request.messages[-1:], max_tokens=10)
+        reply: Reply = await ask(short)
+        return reply
+
+    model = ScriptedModel("done")
+    agent = talker(model, choose=choose)
+    async with testing.app(agent) as app:
+        assert await app.run(agent, "hello", id="r") == "done"
+        assert len(model.requests) == 1
+        found = await app.model_input("r", step=1)
+        assert found.is_exact
+        assert found.request == model.requests[0]
+        decisions = [each.body for each in await app.log("r") if each.kind == "decision.made"]
+        assert [each["chosen"]["json"] for each in decisions] == ["note_fact", "answer"]
+
+
+async def test_observations_can_be_normalised() -> None:
+    """Into a patch of the state, and what the model sees instead; the same when it is resumed."""
+
+    @limpet.tool(effect="none")
+    def read_disk() -> dict[str, Any]:
+        """Read it."""
+        return {"used": 95, "noise": "x" * 500}
+
+    async def normalise(run: limpet.Run, call: Call, result: Any) -> Any:
+        if call.name == "read_disk":
+            await run.patch(facts={"used": result["used"]}, source=call.name)
+            return f"{result['used']} % used"
+        return result
+
+    model = ScriptedModel(calls("read_disk"), "done")
+    agent = talker(model, tools=[read_disk], normalise=normalise)
+    async with testing.app(agent) as app:
+        assert await app.run(agent, "look", id="r") == "done"
+        assert model.requests[-1].messages[-1].text == "95 % used"
+        [fact] = (await app.state("r")).working.known_facts
+        assert (fact.key, fact.source, fact.step) == ("used", "read_disk", 2)
+
+
+async def test_a_model_hands_over_for_good() -> None:
+    """The other agent gets what is known, goes on in the same conversation, and its result is the result."""
+    second = ScriptedModel(lambda _: "refunded")
+    billing = limpet.llm_agent("seeing_billing", model=second, instructions="Refund.")
+    first = ScriptedModel(
+        (calls("note_fact", key="order", value="7"), calls("hand_over_to_seeing_billing", input="refund order 7"))
+    )
+    desk = limpet.llm_agent("seeing_desk", model=first, instructions="Help.", handoffs=[billing])
+    async with testing.app(desk, billing) as app:
+        handle = await app.start(desk, "I want my money back", id="r", conversation="c", user="ann")
+        assert await handle.result() == "refunded"
+        [info] = await app.runs(agent="seeing_billing")
+        assert info.parent == "r"
+        [request] = second.requests
+        assert request.messages[1].text == "I want my money back"
+        assert request.messages[-1].text == "refund order 7"
+        assert "order" in request.messages[0].text
+        log = await app.log("r")
+        assert [each.body["mode"] for each in log if each.kind == "agent.called"] == ["handoff"]
+        assert [each.text for each in await app.messages("c")][-1] == "refunded"
+
+
+async def test_what_cannot_be_handed_over_is_said() -> None:
+    """To the model, if its arguments do not fit; to the author, if the results do not."""
+
+    @limpet.agent(name="seeing_counts")
+    async def counts(run: limpet.Run, given: int) -> str:
+        return f"{given} counted"
+
+    @limpet.agent(name="seeing_numbers")
+    async def numbers(run: limpet.Run, given: int) -> int:
+        return given
+
+    model = ScriptedModel(calls("hand_over_to_seeing_counts", input="seven"), "sorry")
+    agent = limpet.llm_agent("seeing_chief", model=model, instructions="Count.", handoffs=[counts])
+    async with testing.app(agent, counts) as app:
+        assert await app.run(agent, "count", id="r") == "sorry"
+        assert "do not fit" in model.requests[-1].messages[-1].text
+    with pytest.raises(DefinitionError, match="gives something else"):
+        limpet.llm_agent("seeing_wrong", model=model, instructions="x", handoffs=[numbers])
+
+
+def facts(**rests_on: tuple[str, ...]) -> AgentState:
+    """A state with some facts, in order."""
+    found = tuple(Fact(key=key, value=b"1", derived_from=rests) for key, rests in rests_on.items())  # type: ignore[arg-type]
+    return AgentState(known_facts=found)
+
+
+def test_conclusions_are_known_by_what_they_rest_on() -> None:
+    """At once and by way of others; one that is retracted or said anew makes them doubtful."""
+    state = facts(a=(), b=("a",), c=("b",), d=())
+    assert [each.key for each in derived(state, "a")] == ["b", "c"]
+    assert derived(state, "d") == ()
+    assert outdated(state) == {}
+    retracted = apply(state, StatePatch(retract=("a",)))
+    assert outdated(retracted) == {"b": ("a",), "c": ("b",)}
+    assert [each.key for each in derived(retracted, "a")] == ["b", "c"]
+    anew = apply(state, StatePatch(facts=(Fact(key="a", value=b"2"),)))  # type: ignore[arg-type]
+    assert outdated(anew) == {"b": ("a",), "c": ("b",)}
+    again = apply(anew, StatePatch(facts=(Fact(key="b", value=b"2", derived_from=("a",)),)))  # type: ignore[arg-type]
+    assert outdated(again) == {"c": ("b",)}
+    assert any("which changed since" in line for line in slice_lines(anew))
+
+
+def slice_lines(state: AgentState) -> list[str]:
+    """What a model is told."""
+    return describe(state, step=None, room=1_000).split("\n")
+
+
+async def test_facts_are_superseded_retracted_and_listed() -> None:
+    """By code and by a model; each fact says which step it is of."""
+
+    @limpet.tool(effect="none")
+    def price() -> int:
+        """Read it."""
+        return 100
+
+    @limpet.agent(name="seeing_shop")
+    async def shop(run: limpet.Run) -> list[str]:
+        await run.patch(facts={"price": await run.step(price)}, source="price")
+        await run.patch(facts={"total": 300}, derived_from=["price"])
+        found = [fact.key for fact in run.state.derived_from("price")]
+        await run.patch(retract=["price"])
+        return found
+
+    model = ScriptedModel(
+        calls("note_fact", key="a", value="1"),
+        calls("note_fact", key="b", value="2", derived_from=["a"]),
+        calls("retract_fact", key="a"),
+        calls("retract_fact", key="a"),
+        "done",
+    )
+    agent = talker(model)
+    async with testing.app(shop, agent) as app:
+        assert await app.run(shop, id="r") == ["total"]
+        [fact] = (await app.state("r")).working.known_facts
+        assert (fact.key, fact.step, fact.derived_from) == ("total", 1, ("price",))
+        assert await app.run(agent, "go", id="m") == "done"
+        said = [each.text for each in model.requests[-1].messages if each.role == "tool"]
+        assert said[2:] == [
+            "taken back; look again at what was concluded from it: b",
+            "There is no such fact; there are: b",
+        ]
+        assert "concluded from a, which changed since" in model.requests[-1].messages[0].text
+
+
+async def test_the_slice_of_a_run() -> None:
+    """The same from inside and outside, under the known names; what is left out is counted."""
+
+    @limpet.agent(name="seeing_slice")
+    async def sliced(run: limpet.Run, text: str) -> dict[str, Any]:
+        await run.patch(goal="answer", plan=["look", "say"], facts={f"f{n}": "x" * 90 for n in range(20)})
+        await run.say("hello", role="assistant")
+        await run.artifact("big" * 1000, type="text/plain", summary="a big one")
+        found = await run.context(max_tokens=400)
+        return {"facts": [each.key for each in found.facts], "left": found.left_out}
+
+    async with testing.app(sliced) as app:
+        inside = await app.run(sliced, "hi", id="r", conversation="c")
+        outside = await app.context("r", max_tokens=400)
+        assert inside["facts"] == [each.key for each in outside.facts]
+        assert inside["facts"][0] == "f19"
+        assert inside["left"]["facts"] == 20 - len(inside["facts"])
+        assert (outside.goal, outside.current_step) == ("answer", "look")
+        assert [each.text for each in outside.messages] == ["hi", "hello"]
+        assert [each.summary for each in (await app.context("r")).artifacts] == ["a big one"]
+        assert len((await app.context("r", max_bytes=600)).facts) < len((await app.context("r")).facts) == 20
+        with pytest.raises(limpet.InvalidArgument):
+            await app.context("r", max_bytes=-1)
+
+
+def test_the_newest_messages_stay() -> None:
+    """Nothing older than one that does not fit."""
+    said = [Spoken(role="user", text=text) for text in ("a", "b" * 900, "c")]
+    found = slice_of(AgentState(), messages=said, max_tokens=100)
+    assert [each.text for each in found.messages] == ["c"]
+    assert found.left_out == {"messages": 2}
