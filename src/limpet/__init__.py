@@ -102,7 +102,7 @@ from limpet.llm.loop import Choose, Compaction, by_the_model
 from limpet.llm.loop import llm_agent as _llm_agent
 from limpet.llm.model import Model
 from limpet.llm.request import See, see
-from limpet.llm.tools import Normalise, as_it_is
+from limpet.llm.tools import Normalise, Usable, as_it_is
 from limpet.policy.escalation import Escalate
 from limpet.policy.retry import Retry
 from limpet.policy.risk import Approvals
@@ -277,7 +277,7 @@ def llm_agent(  # noqa: PLR0913 - all by name, and few at a time
     instructions: str,
     input: type[In] = str,  # type: ignore[assignment]
     output: type[Out] = str,  # type: ignore[assignment]
-    tools: Sequence[Tool[..., Any, Any] | Agent[Any, Any] | External[..., Any]] = (),
+    tools: Sequence[Usable] = (),
     handoffs: Sequence[Agent[Any, Out]] = (),
     version: str = "1",
     budget: Budget | None = None,

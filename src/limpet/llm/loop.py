@@ -41,7 +41,17 @@ from limpet.llm.request import (
     summary_of,
     told,
 )
-from limpet.llm.tools import MOST_SHOWN, Normalise, Offered, as_it_is, handing, offered
+from limpet.llm.tools import (
+    MOST_SHOWN,
+    Normalise,
+    Offered,
+    Toolbox,
+    Usable,
+    as_it_is,
+    handing,
+    offered,
+    together,
+)
 from limpet.llm.transcript import NO_RESULT, Said, content_of
 from limpet.policy.retry import Retry
 from limpet.policy.risk import Approvals
@@ -50,6 +60,7 @@ __all__ = ["LLM", "Ask", "Choose", "Compaction", "llm_agent"]
 
 PATIENCE = Retry(6, first="1s", cap="30s")
 WITHIN = 5 * 60 * 1_000_000
+LISTING = Traits(effect="none", retry=PATIENCE, timeout=60 * 1_000_000)
 REPAIRS, REPEATS = 3, 4
 INTERRUPTED = "interrupted by the user"
 MOST_FAULTS = 20
@@ -82,6 +93,8 @@ class LLM:
     model: Callable[[], Model]
     frame: Frame
     tools: Mapping[str, Offered]
+    toolboxes: Sequence[Toolbox]
+    """What others offer: known when a run begins."""
     output: Shape
     max_turns: int
     compact: Compaction = field(default_factory=Compaction)
@@ -110,7 +123,7 @@ def llm_agent(  # noqa: PLR0913 - all by name, and few at a time
     instructions: str,
     input: Any = str,
     output: Any = str,
-    tools: Sequence[Tool[..., Any, Any] | Agent[Any, Any] | External[..., Any]] = (),
+    tools: Sequence[Usable] = (),
     handoffs: Sequence[Agent[Any, Any]] = (),
     version: str = "1",
     budget: Budget | None = None,
@@ -138,6 +151,7 @@ def llm_agent(  # noqa: PLR0913 - all by name, and few at a time
             instructions=instructions, tools=tuple(each.spec for each in may.values()), output=wanted, window=window
         ),
         tools=may,
+        toolboxes=[each for each in tools if not isinstance(each, Tool | Agent | External)],
         output=answer,
         max_turns=max_turns,
         compact=compact or Compaction(),
@@ -170,13 +184,15 @@ class _Loop:
     def __init__(self, llm: LLM, run: Run[Any]) -> None:
         self._llm, self._run, self._x, self._talks = llm, run, run.execution, run.talks
         self._hearing = Hearing(run)
-        self._frame = ""
-        """The blob of what is the same in every request."""
+        self._tools, self._frame = llm.tools, llm.frame
+        self._stored = ""
+        """The blob of the frame."""
         self._head = 0
         """Where the conversation ended when it was read."""
 
     async def begin(self, given: Any) -> None:
         """What it is given is what a user says first; where the run was started in a conversation, it is there."""
+        await self._find_tools()
         await self._put_frame()
         created = self._x.memory.created
         assert created is not None
@@ -184,12 +200,23 @@ class _Loop:
         if created.conversation is None or created.parent is not None or not isinstance(given, str):
             await self._run.say(text, role="user")
 
+    async def _find_tools(self) -> None:
+        """What others offer, as they offered it when the run began."""
+        found = list(self._tools.values())
+        for box in self._llm.toolboxes:
+            tool: Tool[..., Any, Any] = Tool(box.listed, f"tools of {box.name}", LISTING)
+            tool.kind = "read"
+            found += box.offered(await self._run.step(tool))
+        if self._llm.toolboxes:
+            self._tools = together(found)
+            self._frame = msgspec.structs.replace(self._frame, tools=tuple(each.spec for each in found))
+
     async def _put_frame(self) -> None:
         """Keep what every request holds, once: code moves on, and what a model was asked is to be known for ever."""
         x = self._x
-        packed, blobs = x.kit.store.pack(plain(self._llm.frame), inline=0)
+        packed, blobs = x.kit.store.pack(plain(self._frame), inline=0)
         assert isinstance(packed.blob, str)
-        self._frame = packed.blob
+        self._stored = packed.blob
         name = x.take(f"frame:{packed.blob[:12]}")
         record = x.find(name, b.ValueRecorded)
         await x.admit()
@@ -228,7 +255,7 @@ class _Loop:
         name = x.take("context")
         self._head = head = await self._talks.head(name, x.find(name, b.ValueRecorded))
         return await x.patiently(
-            lambda: read_context(x.kit.store, self._talks.id, upto=head, window=self._llm.frame.window)
+            lambda: read_context(x.kit.store, self._talks.id, upto=head, window=self._frame.window)
         )
 
     async def _repair(self, context: Context) -> bool:
@@ -247,7 +274,7 @@ class _Loop:
     async def _choose(self, context: Context) -> Reply:
         """What is done next: the model is asked by reference, or with all of it where somebody changed that."""
         state, step = self._x.working.freeze(), self._x.journal.fold.step
-        made = asked(self._llm.frame, context, state, step or None, self._llm.see)
+        made = asked(self._frame, context, state, step or None, self._llm.see)
         reference = self._reference(made.request, [list(each) for each in made.sight.chosen.ranges], context)
 
         async def ask(request: ModelRequest) -> Reply:
@@ -265,7 +292,7 @@ class _Loop:
             "conversation": self._talks.id,
             "head": self._head,
             "ranges": ranges,
-            "frame": self._frame,
+            "frame": self._stored,
             "digest": digest_of(request),
         }
         if context.summaries:
@@ -309,7 +336,7 @@ class _Loop:
         added = [self._talks.message("assistant", content)]
         await self._talks.put_all(name, self._x.find(name, b.MessageSaid), added)
         chosen = ", ".join(call.name for call in reply.calls) or "answer"
-        over = list(dict.fromkeys(["answer", *self._llm.tools, chosen]))
+        over = list(dict.fromkeys(["answer", *self._tools, chosen]))
         why = reply.text[:500] or "it did not say" if reply.calls else "it has an answer"  # which is in the message
         await self._run.decide("What next?", choose=chosen, over=over, because=why)
 
@@ -351,9 +378,9 @@ class _Loop:
             raise
 
     async def _call(self, call: Call) -> str:
-        tool = self._llm.tools.get(call.name)
+        tool = self._tools.get(call.name)
         if tool is None:
-            return f"There is no tool {call.name!r}. There are: {', '.join(self._llm.tools)}"
+            return f"There is no tool {call.name!r}. There are: {', '.join(self._tools)}"
         limits = self._x.journal.fold.working.budget
         most = limits.max_artifact_bytes_in_context if limits is not None else None
         return await tool.call(self._run, call, most=most or MOST_SHOWN, normalise=self._llm.normalise)
@@ -369,7 +396,7 @@ class _Loop:
     async def _hand_over(self, calls: Sequence[Call]) -> Answer | None:
         """Let another agent go on for good, if the model wants that: with all that is known."""
         for call in calls:
-            found = handing(self._llm.tools, call)
+            found = handing(self._tools, call)
             if found is not None:
                 state = self._run.state
                 ids = [each.artifact_id for each in state.artifacts if each.artifact_id in self._x.memory.artifacts]
@@ -393,7 +420,7 @@ class _Loop:
 
     async def _compact(self, context: Context) -> bool:
         """Let the model summarise the older part, when there is too much; if it cannot, everything stays as it is."""
-        frame, rules = self._llm.frame, self._llm.compact
+        frame, rules = self._frame, self._llm.compact
         above = rules.above or frame.room * 3 // 4
         if sum(size_of(each.message) for each in context.said) <= above:
             return False

@@ -16,7 +16,7 @@ from limpet.engine.verdict import Permanent, RetryAfter
 from limpet.llm.model import Call, Message
 from limpet.redaction import say
 
-__all__ = ["PerLoop", "distinct", "format_name", "meaning", "message_of", "whole"]
+__all__ = ["PerLoop", "distinct", "fitting_name", "format_name", "meaning", "message_of", "whole"]
 
 T = TypeVar("T")
 SECOND = 10**6
@@ -55,9 +55,14 @@ def whole(text: str) -> str:
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
+def fitting_name(name: str) -> str:
+    """A tool's name as every provider takes it: letters, digits, _ and -, and not too many."""
+    return re.sub("[^A-Za-z0-9_-]", "_", name)[:64]
+
+
 def format_name(schema: Mapping[str, Any]) -> str:
     """What the form of an answer is called: letters, digits, _ and -, and not too many."""
-    return re.sub("[^A-Za-z0-9_-]", "_", str(schema.get("title") or "output"))[:64]
+    return fitting_name(str(schema.get("title") or "output"))
 
 
 def message_of(body: object) -> str:

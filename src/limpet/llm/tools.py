@@ -4,8 +4,8 @@ What comes of a call is text, also when nothing does: a model can go on from tha
 """
 
 import inspect
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -29,7 +29,7 @@ from limpet.errors import (
 from limpet.events import canonical
 from limpet.llm.model import Call, ToolSpec
 
-__all__ = ["Handing", "Normalise", "Offered", "as_it_is", "handing", "offered"]
+__all__ = ["Handing", "Normalise", "Offered", "Toolbox", "Usable", "as_it_is", "handing", "offered", "together"]
 
 # How much of a result a model sees, in bytes; more is put away, and can be opened.
 MOST_SHOWN = 16_000
@@ -43,6 +43,20 @@ Normalise = Callable[[Run[Any], Call, Any], Awaitable[Any]]
 async def as_it_is(run: Run[Any], call: Call, result: Any) -> Any:  # noqa: ARG001 - others look at them
     """What came of a call is what the model sees."""
     return result
+
+
+class Toolbox(Protocol):
+    """Tools that somebody else offers: asked for when a run begins, and recorded."""
+
+    @property
+    def name(self) -> str:
+        """What the record is called."""
+
+    async def listed(self) -> list[dict[str, Any]]:
+        """What there is, as JSON."""
+
+    def offered(self, listed: Sequence[Mapping[str, Any]], /) -> list["Offered"]:
+        """What a model may call of that."""
 
 
 class Handing(NamedTuple):
@@ -85,6 +99,10 @@ class Offered(NamedTuple):
             return f"It did not work: {error.says}"
 
 
+Usable = Tool[..., Any, Any] | Agent[Any, Any] | External[..., Any] | Toolbox
+"""What an agent of a model is given to use."""
+
+
 async def _shown(run: Run[Any], name: str, value: Any, most: int) -> str:
     """A result as a model sees it; a big one is put away."""
     text = value if isinstance(value, str) else canonical(value).decode()
@@ -95,13 +113,16 @@ async def _shown(run: Run[Any], name: str, value: Any, most: int) -> str:
     return f"[{stored.bytes} bytes, put away as artifact {stored.artifact_id}; it begins with] {text[: most // 4]}"
 
 
-def offered(
-    tools: Sequence[Tool[..., Any, Any] | Agent[Any, Any] | External[..., Any]],
-    handoffs: Sequence[Agent[Any, Any]] = (),
-) -> Mapping[str, Offered]:
-    """Everything that a model may call, by name."""
-    found = {each.spec.name: each for each in BUILT_IN}
-    for made in (*map(_of, tools), *map(_of_handoff, handoffs)):
+def offered(tools: Sequence[Usable], handoffs: Sequence[Agent[Any, Any]] = ()) -> Mapping[str, Offered]:
+    """Everything that a model may call, by name, but for what others offer."""
+    own = [_of(each) for each in tools if isinstance(each, Tool | Agent | External)]
+    return together((*BUILT_IN, *own, *map(_of_handoff, handoffs)))
+
+
+def together(tools: Iterable[Offered]) -> Mapping[str, Offered]:
+    """Tools by their names, which are all different."""
+    found: dict[str, Offered] = {}
+    for made in tools:
         if made.spec.name in found:
             raise DefinitionError(what=made.spec.name, reason="two tools of this name are offered to a model")
         found[made.spec.name] = made

@@ -1,0 +1,186 @@
+"""mcp: tools of MCP servers, for agents of a model.
+
+    tools = limpet.adapters.mcp.MCPTools("http://localhost:8000/mcp", effects={"search": "none"})
+    agent = limpet.llm_agent("helper", ..., tools=[tools])
+
+What a server offers is asked for when a run begins, and recorded: the run goes by that for ever. Every call of a tool
+is a step. What repeating one means nobody knows but you: it is `once` where you do not say otherwise, so that a call
+without an answer goes to a person. `trust_hints=True` believes what the server itself says of its tools.
+"""
+
+import asyncio
+import importlib
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from limpet.clock import Duration, microseconds
+from limpet.engine.call import current
+from limpet.engine.run import Run
+from limpet.engine.tools import Tool
+from limpet.engine.traits import EFFECTS, Effect, Traits
+from limpet.engine.verdict import NotApplied, Permanent
+from limpet.errors import DefinitionError, ExtraMissing
+from limpet.llm.model import ToolSpec
+from limpet.llm.providers import fitting_name
+from limpet.llm.tools import Offered
+from limpet.policy.retry import Retry
+
+if TYPE_CHECKING:
+    from mcp import Client
+    from mcp_types import CallToolResult
+
+__all__ = ["MCPTools"]
+
+KEY = "limpet/idempotency_key"
+"""What a call carries beside its arguments, the same however often it is sent."""
+MOST_PAGES = 100
+
+
+class MCPTools:
+    """The tools of one MCP server: at a URL, or a command that is run and spoken to."""
+
+    def __init__(  # noqa: PLR0913 - all by name, and few at a time
+        self,
+        server: "str | Sequence[str]",
+        *,
+        name: str | None = None,
+        only: Sequence[str] | None = None,
+        effects: Mapping[str, Effect] | None = None,
+        risks: Mapping[str, str] | None = None,
+        trust_hints: bool = False,
+        retry: Retry | None = None,
+        timeout: Duration = "60s",
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        if find_spec("mcp") is None:
+            raise ExtraMissing(extra="mcp")
+        self._server = server if isinstance(server, str) else tuple(server)
+        self.name = name or (server if isinstance(server, str) else " ".join(server))
+        self._only, self._effects, self._risks = only, dict(effects or {}), dict(risks or {})
+        for tool, effect in self._effects.items():
+            if effect not in ("none", "idempotent", "once"):
+                choices = ", ".join(each for each in EFFECTS if each != "transaction")
+                raise DefinitionError(what=tool, reason=f"its effect is {effect!r}: say one of {choices}")
+        self._trusts, self._retry, self._timeout, self._env = trust_hints, retry, microseconds(timeout), env
+        self._open: dict[asyncio.AbstractEventLoop, _Connection] = {}
+
+    def __repr__(self) -> str:
+        return f"<tools of {self.name}>"
+
+    async def listed(self) -> list[dict[str, Any]]:
+        """What the server offers, as it says."""
+        connection = self._connection()
+        found: list[dict[str, Any]] = []
+        cursor: str | None = None
+        for _ in range(MOST_PAGES):
+            page = await connection.ask(lambda client, cursor=cursor: client.list_tools(cursor=cursor))
+            found += [each.model_dump(mode="json", by_alias=True, exclude_none=True) for each in page.tools]
+            cursor = page.next_cursor
+            if cursor is None:
+                break
+        return found
+
+    def offered(self, listed: Sequence[Mapping[str, Any]]) -> list[Offered]:
+        """What a model may call of that."""
+        there = {each["name"] for each in listed}
+        if missing := [name for name in (*(self._only or ()), *self._effects, *self._risks) if name not in there]:
+            raise DefinitionError(what=f"The tools of {self.name}", reason=f"it has no {', '.join(missing)}")
+        return [self._offer(each) for each in listed if self._only is None or each["name"] in self._only]
+
+    def _offer(self, listed: Mapping[str, Any]) -> Offered:
+        name, effect = listed["name"], self._effect(listed)
+
+        async def call(arguments: dict[str, Any]) -> Any:
+            return await self._call(name, arguments, None if effect == "none" else {KEY: current().key})
+
+        traits = Traits(effect=effect, risk=self._risks.get(name), retry=self._retry, timeout=self._timeout)
+        tool: Tool[..., Any, Any] = Tool(call, fitting_name(name), traits)
+
+        async def does(run: Run[Any], args: dict[str, Any]) -> Any:
+            return await run.step(tool, args)
+
+        description = listed.get("description") or listed.get("title") or name
+        return Offered(ToolSpec(name=tool.name, description=description, schema=listed["inputSchema"]), does)
+
+    def _effect(self, listed: Mapping[str, Any]) -> Effect:
+        """What repeating a call means: what its user says, else what the server says if it is believed."""
+        hints = listed.get("annotations", {}) if self._trusts else {}
+        said: Effect = "none" if hints.get("readOnlyHint") else "idempotent" if hints.get("idempotentHint") else "once"
+        return self._effects.get(listed["name"], said)
+
+    async def _call(self, name: str, arguments: dict[str, Any], meta: Any) -> Any:
+        """What the server answers; that it failed is an answer too, which a model can go on from."""
+        answer = await self._connection().ask(lambda client: client.call_tool(name, arguments, meta=meta))
+        found = _value(answer)
+        return {"is_error": True, "error": found} if answer.is_error else found
+
+    def _connection(self) -> "_Connection":
+        """That of the running loop."""
+        loop = asyncio.get_running_loop()
+        found = self._open.get(loop)
+        if found is None or found.is_over:
+            found = _Connection(self._target())
+            self._open = {each: kept for each, kept in self._open.items() if not each.is_closed()} | {loop: found}
+        return found
+
+    def _target(self) -> Any:
+        if isinstance(self._server, str):
+            return self._server
+        command, *args = self._server
+        env = None if self._env is None else dict(self._env)
+        return importlib.import_module("mcp").StdioServerParameters(command=command, args=args, env=env)
+
+
+class _Connection:
+    """A server that is connected to, by a task of its own: whoever opens it must also close it."""
+
+    def __init__(self, target: Any) -> None:
+        self._target = target
+        self._over = asyncio.Event()
+        self._client: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
+        self._keeper = asyncio.ensure_future(self._keep())
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing can be asked here any more."""
+        return self._keeper.done() or self._over.is_set()
+
+    async def ask(self, question: Any) -> Any:
+        """What the server answers; nothing was asked if it cannot be reached. One that breaks off is opened anew."""
+        try:
+            client = await asyncio.shield(self._client)
+        except Exception as error:
+            raise NotApplied(f"the MCP server cannot be reached: {error}") from error
+        types = importlib.import_module("mcp_types")
+        try:
+            return await question(client)
+        except importlib.import_module("mcp").MCPError as error:
+            if error.code in (types.INVALID_PARAMS, types.METHOD_NOT_FOUND):
+                raise Permanent(f"the MCP server refused it: {error}") from error
+            self._over.set()
+            raise
+        except BaseException:
+            self._over.set()
+            raise
+
+    async def _keep(self) -> None:
+        client: type[Client] = await asyncio.to_thread(lambda: importlib.import_module("mcp").Client)
+        try:
+            async with client(self._target) as opened:
+                self._client.set_result(opened)
+                await self._over.wait()
+        except Exception as error:  # noqa: BLE001 - whoever asks is told
+            self._over.set()
+            if not self._client.done():
+                self._client.set_exception(error)
+                self._client.exception()  # it was looked at, should nobody ask
+
+
+def _value(answer: "CallToolResult") -> Any:
+    """What a server answers, as JSON: as it is if it is that, text as text, anything else as the server says it."""
+    blocks = [each.model_dump(mode="json", by_alias=True, exclude_none=True) for each in answer.content]
+    text = "\n".join(each["text"] for each in blocks) if all(each["type"] == "text" for each in blocks) else None
+    if answer.structured_content not in (None, {"result": text}):  # text is wrapped so, where a server must
+        return answer.structured_content
+    return blocks if text is None else text
