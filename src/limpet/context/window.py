@@ -7,7 +7,7 @@ said, so that a model does not take a part for the whole.
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-__all__ = ["Item", "Selected", "select", "short", "tokens", "units"]
+__all__ = ["Item", "Selected", "select", "short", "tokens", "tokens_of", "units"]
 
 # How many bytes of text are a token, so that an estimate is rather too high than too low.
 BYTES = 3
@@ -20,7 +20,12 @@ LEAST = 30
 
 def tokens(text: str) -> int:
     """About how many tokens a text has, rather too many than too few."""
-    return -(-len(text.encode(errors="replace")) // BYTES)
+    return tokens_of(len(text.encode(errors="replace")))
+
+
+def tokens_of(bytes: int) -> int:
+    """About how many tokens so many bytes of text have."""
+    return -(-bytes // BYTES)
 
 
 def short(text: str, room: int) -> str:

@@ -43,6 +43,7 @@ from limpet.journal import Journal
 from limpet.state import ENDED
 from limpet.state.fold import PAUSED
 from limpet.stores import Claimed, Leg, Tell
+from limpet.stores.blobs import INLINE, SAID
 from limpet.stores.store import Place
 
 __all__ = ["Drive"]
@@ -338,7 +339,7 @@ class Drive:
             x.replay.check_end()
             if error is None:
                 output = self._agent.dump_output(task.result())
-                packed, blobs = self._kit.store.pack(output)
+                packed, blobs = self._kit.store.pack(output, inline=INLINE if self._agent.llm is None else SAID)
                 await self._end(b.RunCompleted(output=packed.under(self._agent.output_shape.versions)), blobs)
                 return
         except Divergence as diverged:

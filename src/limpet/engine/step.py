@@ -9,7 +9,7 @@ from limpet.engine.tools import Live, Tool
 from limpet.events import Payload
 from limpet.events import bodies as b
 from limpet.stores import Store
-from limpet.stores.blobs import Blob
+from limpet.stores.blobs import INLINE, SAID, Blob
 
 __all__ = ["Latest", "Place", "Step"]
 
@@ -52,7 +52,7 @@ class Step:
 
     def pack(self, store: Store, result: Any) -> tuple[Payload, tuple[Blob, ...]]:
         """A result, which is JSON, as it is stored."""
-        packed, blobs = store.pack(result)
+        packed, blobs = store.pack(result, inline=SAID if self.tool.kind == "model" else INLINE)
         return packed.under(self.tool.result_versions), blobs
 
     def place(self, attempt: int) -> Place:

@@ -337,9 +337,10 @@ class Steps:
                 reports.close()
 
     def _beginning(self, step: Step, attempt: int) -> Sequence[AnyBody]:
-        """What goes into the log before an attempt; what it may use up is put aside."""
+        """What goes into the log before an attempt; what it may use up is put aside, where that is limited."""
         most, started = step.tool.traits.most, self._started(step, attempt)
-        if most is None:
+        limits = self._x.journal.fold.working.budget
+        if most is None or limits is None or not (limits.max_llm_tokens or limits.max_cost):
             return (started,)
         return started, b.BudgetReserved(number=step.number, tokens=most.tokens, cost=most.cost)
 

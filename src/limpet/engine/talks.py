@@ -11,10 +11,10 @@ from limpet.events import bodies as b
 from limpet.events import digest, inline
 from limpet.ids import LONGEST_ID
 from limpet.journal import Entry, Saying, Summary, Talk, latest
-from limpet.stores import Leg
-from limpet.stores.blobs import Blob
+from limpet.stores import Leg, Store
+from limpet.stores.blobs import SAID, Blob
 
-__all__ = ["INTERRUPT", "USER", "Message", "Role", "Talks", "talk_of", "text_of"]
+__all__ = ["INTERRUPT", "USER", "Message", "Role", "Talks", "shown", "talk_of", "text_of"]
 
 Role = Literal["user", "assistant", "system"]
 # The signal that a run hears of what people say.
@@ -60,7 +60,7 @@ class Talks:
 
     def message(self, role: Role | Literal["tool"], content: Any, **more: Any) -> tuple[b.MessageAdded, list[Blob]]:
         """A message to be said, and the blobs that come with it."""
-        packed, blobs = self._x.kit.store.pack(content)
+        packed, blobs = self._x.kit.store.pack(content, inline=SAID)
         added = b.MessageAdded(message=self._x.kit.ids.new(), role=role, content=packed, run=self._x.run, **more)
         return added, list(blobs)
 
@@ -135,13 +135,20 @@ class Talks:
         seq = await self.head(name, record)
         if not seq:
             return []
-        found = await self._x.patiently(lambda: latest(self._x.kit.store, self.id, last=last, upto=seq))
-        return [await self._shown(each) for each in found]
+        store = self._x.kit.store
+        found = await self._x.patiently(lambda: latest(store, self.id, last=last, upto=seq))
+        return await self._x.patiently(lambda: shown(store, found))
 
-    async def _shown(self, each: Entry | Summary) -> Message:
-        if isinstance(each, Summary):
-            assert each.compacted.summary is not None
-            text = text_of(await self._x.unpack(each.compacted.summary))
-            return Message(role="system", text=text, seq=each.seq, is_summary=True)
-        text = text_of(await self._x.unpack(each.message.content))
-        return Message(role=each.message.role, text=text, seq=each.seq)
+
+async def shown(store: Store, found: Sequence[Entry | Summary]) -> list[Message]:
+    """What a conversation holds, as it is shown; a summary is said by the system."""
+    texts = await store.unpack_all([each.content for each in found])
+    return [
+        Message(
+            role=each.message.role if isinstance(each, Entry) else "system",
+            text=text_of(text),
+            seq=each.seq,
+            is_summary=isinstance(each, Summary),
+        )
+        for each, text in zip(found, texts, strict=True)
+    ]

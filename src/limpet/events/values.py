@@ -54,6 +54,11 @@ class Payload(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unkn
         """Whether the value is here, and not in a blob."""
         return not isinstance(self.json, UnsetType)
 
+    @property
+    def size(self) -> int:
+        """How many bytes of JSON it holds, wherever they are."""
+        return self.bytes if isinstance(self.json, UnsetType) else len(bytes(self.json))
+
     def under(self, versions: Mapping[str, int]) -> "Payload":
         """The same, written with these versions of types."""
         return replace(self, versions=dict(versions)) if versions else self

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from limpet.errors import NotFound
-from limpet.events import AnyBody, Event, Head, Sealed, seal_all
+from limpet.events import AnyBody, Event, Head, Payload, Sealed, seal_all
 from limpet.events import bodies as b
 from limpet.stores import Appended, Create, Extend, Leg, Missed, RunRow, Store, Taken
 from limpet.stores.blobs import Blob
@@ -109,6 +109,11 @@ class Entry(NamedTuple):
     time: int
     message: b.MessageAdded
 
+    @property
+    def content(self) -> Payload:
+        """What it says."""
+        return self.message.content
+
 
 class Summary(NamedTuple):
     """What stands for a range of messages."""
@@ -116,6 +121,12 @@ class Summary(NamedTuple):
     seq: int
     time: int
     compacted: b.ConversationCompacted
+
+    @property
+    def content(self) -> Payload:
+        """What it says."""
+        assert self.compacted.summary is not None  # else nothing stands for anything
+        return self.compacted.summary
 
 
 async def entries(

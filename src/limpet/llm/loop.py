@@ -32,6 +32,7 @@ from limpet.llm.request import (
     See,
     asked,
     digest_of,
+    frame_name,
     item_of,
     plain,
     read_context,
@@ -52,7 +53,7 @@ from limpet.llm.tools import (
     offered,
     together,
 )
-from limpet.llm.transcript import NO_RESULT, Said, content_of
+from limpet.llm.transcript import NO_RESULT, Said, content_of, recorded, replied
 from limpet.policy.retry import Retry
 from limpet.policy.risk import Approvals
 
@@ -186,7 +187,7 @@ class _Loop:
         self._hearing = Hearing(run)
         self._tools, self._frame = llm.tools, llm.frame
         self._stored = ""
-        """The blob of the frame."""
+        """What the frame is recorded as."""
         self._head = 0
         """Where the conversation ended when it was read."""
 
@@ -216,8 +217,8 @@ class _Loop:
         x = self._x
         packed, blobs = x.kit.store.pack(plain(self._frame), inline=0)
         assert isinstance(packed.blob, str)
-        self._stored = packed.blob
-        name = x.take(f"frame:{packed.blob[:12]}")
+        self._stored = frame_name(packed.blob)
+        name = x.take(self._stored)
         record = x.find(name, b.ValueRecorded)
         await x.admit()
         if record is None:
@@ -304,7 +305,7 @@ class _Loop:
         llm = self._llm
         size = sum(map(size_of, request.messages)) + sum(map(spec_size, request.tools))
 
-        async def ask(reference: dict[str, Any]) -> dict[str, Any]:
+        async def ask(reference: dict[str, Any]) -> Any:
             call, pieces = current(), list[str]()
 
             def told(piece: str) -> None:
@@ -317,17 +318,12 @@ class _Loop:
             price = llm.prices.get(reference["model"], (0.0, 0.0))
             cost = usage.cost or (usage.input_tokens * price[0] + usage.output_tokens * price[1]) / 1e6
             call.spent(tokens=usage.input_tokens + usage.output_tokens, cost=cost)
-            found: dict[str, Any] = {"text": reply.text, "finish": reply.finish, "model": reply.model}
-            if reply.calls:
-                found["calls"] = [msgspec.to_builtins(each) for each in reply.calls]
-            return found
+            return recorded(reply, llm.model().name)
 
         most = Spent(tokens=size + REPLY)
         tool: Tool[..., Any, Any] = Tool(ask, name, Traits(effect="none", retry=PATIENCE, timeout=WITHIN, most=most))
         tool.kind = "model"
-        found: dict[str, Any] = await self._run.step(tool, args)
-        calls = tuple(Call(**each) for each in found.get("calls", ()))
-        return Reply(text=found.get("text", ""), calls=calls, finish=found.get("finish", "stop"))
+        return replied(await self._run.step(tool, args))
 
     async def _note(self, reply: Reply) -> None:
         """Put down what the model said and chose."""

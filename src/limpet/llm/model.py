@@ -9,9 +9,10 @@ from typing import Any, Literal, Protocol
 
 from msgspec import Struct
 
-__all__ = ["Call", "Message", "Model", "ModelRequest", "Reply", "ToolSpec", "Usage"]
+__all__ = ["Call", "Finish", "Message", "Model", "ModelRequest", "Reply", "ToolSpec", "Usage"]
 
 Role = Literal["system", "user", "assistant", "tool"]
+Finish = Literal["stop", "calls", "length", "refused"]
 
 
 class Call(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -78,7 +79,7 @@ class Reply(Struct, frozen=True, kw_only=True):
     text: str = ""
     calls: tuple[Call, ...] = ()
     usage: Usage = Usage()
-    finish: Literal["stop", "calls", "length", "refused"] = "stop"
+    finish: Finish = "stop"
     model: str = ""
     """The model that answered, as it calls itself."""
     raw: Any = None

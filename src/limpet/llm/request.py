@@ -13,12 +13,12 @@ import msgspec
 from msgspec import Struct
 
 from limpet.context.slice import describe
-from limpet.context.window import EACH, LEAST, Item, Selected, select, short, tokens, units
+from limpet.context.window import EACH, LEAST, Item, Selected, select, short, tokens, tokens_of, units
 from limpet.engine.talks import text_of
 from limpet.errors import ContextTooSmall
 from limpet.events import canonical
 from limpet.events.values import encode
-from limpet.journal import Summary, entries
+from limpet.journal import Entry, Summary, entries
 from limpet.llm.model import Message, ModelRequest, ToolSpec
 from limpet.llm.transcript import Said, mended, message_of
 from limpet.state import AgentState
@@ -33,6 +33,7 @@ __all__ = [
     "View",
     "asked",
     "digest_of",
+    "frame_name",
     "item_of",
     "plain",
     "read_context",
@@ -74,6 +75,11 @@ class Frame(Struct, frozen=True, kw_only=True, dict=True):
         return left
 
 
+def frame_name(blob: str) -> str:
+    """What a frame is recorded as in a run's log, and named by in its requests."""
+    return f"frame:{blob[:12]}"
+
+
 class Context(NamedTuple):
     """What was said, as far back as it may be shown, and what stands for what came before."""
 
@@ -90,25 +96,27 @@ class Context(NamedTuple):
 
 async def read_context(store: Store, conversation: str, *, upto: int, window: int) -> Context:
     """What was said in a conversation up to a place in it: no more than a model could ever see."""
-    found: list[Said] = []
-    summaries: list[Summary] = []
+    found: list[Entry | Summary] = []
     size, goes_back = 0, False
     async for each in entries(store, conversation, upto=upto):
         if size > 2 * window:
-            while found and found[-1].message.role == "tool":
+            while found and isinstance(found[-1], Entry) and found[-1].message.role == "tool":
                 found.pop()  # what wanted it called is further back
             goes_back = True
             break
-        if isinstance(each, Summary):
-            summaries.append(each)
-            continue
-        content = await store.unpack(each.message.content)
-        message = message_of(each.message.role, content, each.message.call or "")
-        found.append(Said(each.seq, message, each.message.pinned))
-        size += size_of(message)
-    said, faults = mended(found[::-1])
-    texts = [text_of(await store.unpack(each.compacted.summary)) for each in summaries[::-1] if each.compacted.summary]
-    return Context(said, faults, tuple(summaries[::-1]), "\n".join(texts), goes_back)
+        found.append(each)
+        size += tokens_of(each.content.size) + EACH if isinstance(each, Entry) else 0
+    found.reverse()
+    read = list(zip(found, await store.unpack_all([each.content for each in found]), strict=True))
+    said, faults = mended([_said(each, content) for each, content in read if isinstance(each, Entry)])
+    summaries = tuple(each for each in found if isinstance(each, Summary))
+    before = "\n".join(text_of(content) for each, content in read if isinstance(each, Summary))
+    return Context(said, faults, summaries, before, goes_back)
+
+
+def _said(each: Entry, content: Any) -> Said:
+    message = message_of(each.message.role, content, each.message.call or "")
+    return Said(each.seq, message, each.message.pinned)
 
 
 class View(NamedTuple):

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import structs
 
-from limpet.llm.model import Call, Message
+from limpet.llm.model import Call, Finish, Message, Reply
 
-__all__ = ["NO_RESULT", "Mended", "Said", "content_of", "mended", "message_of"]
+__all__ = ["NO_RESULT", "Mended", "Said", "content_of", "mended", "message_of", "recorded", "replied"]
 
 NO_RESULT = "[no result: the call was interrupted, and it is not known what came of it]"
 # What providers do not take in ids and names, and how long those may be.
@@ -41,6 +41,35 @@ def content_of(message: Message) -> Any:
     if not message.calls:
         return message.text
     return {"text": message.text, "calls": [msgspec.to_builtins(call) for call in message.calls]}
+
+
+def recorded(reply: Reply, asked: str) -> Any:
+    """What a model said, as its step records it: its text, if that is all; it is stored once, with the message."""
+    found = content_of(Message(role="assistant", text=reply.text, calls=reply.calls))
+    more: dict[str, Any] = {}
+    if reply.finish != _usual(reply.calls):
+        more["finish"] = reply.finish
+    if not asked.endswith(reply.model):
+        more["model"] = reply.model
+    return {"text": reply.text, **(found if isinstance(found, dict) else {}), **more} if more else found
+
+
+def _usual(calls: Sequence[Call]) -> Finish:
+    """Why a reply ended, if nothing is said about it."""
+    return "calls" if calls else "stop"
+
+
+def replied(found: Any) -> Reply:
+    """What a model said, of its record."""
+    if isinstance(found, str):
+        return Reply(text=found)
+    calls = tuple(Call(**each) for each in found.get("calls", ()))
+    return Reply(
+        text=found.get("text", ""),
+        calls=calls,
+        finish=found.get("finish", _usual(calls)),
+        model=found.get("model", ""),
+    )
 
 
 def message_of(role: Any, content: Any, call: str = "") -> Message:

@@ -52,11 +52,11 @@ from limpet.service.settings import Settings
 from limpet.service.talking import ConversationInfo, Conversations, SessionInfo
 from limpet.service.travel import Comparison, Diff, Moment, Point, state_at
 from limpet.service.trust import Verified, save_heads, verify_all, verify_one
-from limpet.service.views import entry_of, info_of
+from limpet.service.views import entries_of, info_of
 from limpet.state import ENDED
 from limpet.state.run import Grant
 from limpet.stores import Appended, Create, RunFilter, RunRow, Store, Taken
-from limpet.stores.blobs import Blob
+from limpet.stores.blobs import INLINE, SAID, Blob
 from limpet.stores.store import LARGEST_PAGE
 
 __all__ = ["App"]
@@ -249,7 +249,7 @@ class App:
             known, plain = agent, agent.dump_input(input)
         redaction = self.store.redaction
         plain = redaction.value(plain)
-        packed, blobs = self.store.pack(plain)
+        packed, blobs = self.store.pack(plain, inline=SAID if how.get("conversation") else INLINE)
         begins = await self._begins(how.get("at"))
         deadline = known.rules.deadline
         more = {name: how.get(name) for name in ("session", "user", "conversation")}
@@ -434,7 +434,7 @@ class App:
     async def log(self, run: str, /) -> list[Event]:
         """Everything that happened to a run."""
         await self.store.get(run)
-        return [entry_of(self.store, event) async for event in self.store.log(run)]
+        return await entries_of(self.store, [event async for event in self.store.log(run)])
 
     async def artifact(self, run: str, artifact: str, /) -> bytes:
         """What an artifact of a run holds."""
@@ -716,7 +716,8 @@ class App:
                 row = await self.store.get(run)
                 async for event in self.store.log(run, after=after):
                     after = event.seq
-                    yield entry_of(self.store, event)
+                    [entry] = await entries_of(self.store, [event])
+                    yield entry
                 if not follow or (row.status in ENDED and after >= row.seq):
                     return
                 if after > row.seq:

@@ -18,6 +18,7 @@ from limpet.engine.talks import talk_of
 from limpet.errors import InputConflict, InvalidBundle, NotFound, Tampered
 from limpet.events import PLAIN, START, VOCABULARY, AnyBody, Codec, Event, blobs_of, seal, verify
 from limpet.events.values import encode
+from limpet.service.progress import progress
 from limpet.service.trust import Verified, verify_one
 from limpet.stores import Inline, RunRow, Store
 from limpet.stores.blobs import pack_blob
@@ -118,16 +119,25 @@ class Bundle(Struct, frozen=True):
 async def export_run(store: Store, run: str, path: Path) -> End:
     """Write a run to a file; where its log ends there."""
     row = await store.get(run)
-    events = tuple([event async for event in store.log(run) if event.seq <= row.seq])
+    events = tuple([event async for event in _counted(store.log(run), row.seq) if event.seq <= row.seq])
     origins = tuple([origin async for origin in _origins(store, row)])
     talks = tuple([talk async for talk in _talks(store, row)])
     names = {name for log in (events, *origins, *talks) for event in log for name in blobs_of(store.decode(event))}
-    blobs = {name: b"".join([part async for part in store.read_blob(name)]) for name in sorted(names)}
+    blobs: dict[str, bytes] = {}
+    for name in sorted(names):
+        blobs[name] = b"".join([part async for part in store.read_blob(name)])
+        progress(len(blobs), len(names))
     bundle = Bundle(events, blobs, origins, talks)
     if store.codec.is_private:  # its keys stay where they are: what leaves is plain text, and sealed anew
         bundle = _recoded(bundle, store.codec, PLAIN)
     await asyncio.to_thread(_write, path, bundle)
     return End.of(events)
+
+
+async def _counted(events: AsyncIterator[Event], total: int) -> AsyncIterator[Event]:
+    async for event in events:
+        progress(event.seq, total)
+        yield event
 
 
 def _recoded(bundle: Bundle, old: Codec, new: Codec) -> Bundle:
@@ -258,8 +268,9 @@ async def load_run(store: Store, path: Path, actor: str) -> RunRow:
     end = bundle.own[-1]
     if await _is_here(store, bundle.own, end.seq):
         return await store.get(end.run)
-    for data in bundle.blobs.values():
+    for number, data in enumerate(bundle.blobs.values(), 1):
         await store.put_blob(data)
+        progress(number, len(bundle.blobs))
     for talk in bundle.talks:
         if not await _is_here(store, talk, talk[-1].seq):
             await store.load(talk, actor=actor)

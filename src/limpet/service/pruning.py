@@ -20,6 +20,7 @@ from limpet.errors import InvalidBundle, NotFound
 from limpet.events import bodies as b
 from limpet.policy.retention import Drop, KeepRule, decide_run, snapshots_to_drop
 from limpet.service.bundles import End, export_run, read_bundle
+from limpet.service.progress import hearing, progress
 from limpet.state import ENDED
 from limpet.stores import RunFilter, RunRow, Store
 from limpet.stores.store import LARGEST_PAGE
@@ -56,7 +57,8 @@ async def prune(store: Store, rule: KeepRule, *, dry_run: bool, archive: Path | 
     now, done, seen = await store.now(), Pruned(dry_run=dry_run), set[str]()
     if archive is not None and not dry_run:
         await _catch_up(store, archive)
-    async for row in _ended(store):
+    async for number, row in _numbered(_ended(store)):
+        progress(number)
         if row.id in seen:
             continue
         family, decision = [row], _decide(rule, row, now)
@@ -116,7 +118,8 @@ async def _put_away(store: Store, family: list[RunRow], archive: Path) -> bool:
     for row in family:
         part = await asyncio.to_thread(_part, archive)  # others may be putting the same one away
         try:
-            end = await export_run(store, row.id, part)
+            with hearing(lambda *_: None):  # how far the pruning is counts
+                end = await export_run(store, row.id, part)
             if end.hash != row.hash.hex():
                 return False
             await _place(part, archive, end)
@@ -205,6 +208,13 @@ async def _ended(store: Store) -> AsyncIterator[RunRow]:
                 yield row
             if (before := page.next) is None:
                 break
+
+
+async def _numbered(rows: AsyncIterator[RunRow]) -> AsyncIterator[tuple[int, RunRow]]:
+    number = 0
+    async for row in rows:
+        number += 1
+        yield number, row
 
 
 async def _family(store: Store, row: RunRow) -> list[RunRow]:

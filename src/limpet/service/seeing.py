@@ -6,10 +6,10 @@ from typing import Any
 import msgspec
 
 from limpet.context.slice import ContextSlice, Spoken, slice_of
-from limpet.engine.talks import talk_of, text_of
+from limpet.engine.talks import shown, talk_of
 from limpet.errors import InvalidArgument, NotFound
 from limpet.events import bodies as b
-from limpet.journal import Entry, latest, load
+from limpet.journal import latest, load
 from limpet.llm.model import ModelRequest
 from limpet.llm.request import Asked, Context, Frame, See, asked, digest_of, read_context, see, summary_of
 from limpet.service.travel import Point, point
@@ -54,16 +54,9 @@ async def context_of(
     [event] = await store.read(run, after=seq - 1, limit=1)
     conversation = (await store.get(run)).conversation or talk_of(run)
     found = [each for each in await latest(store, conversation, last=RECENT) if each.time <= event.time]
-    messages = [await _spoken(store, each) for each in found]
+    messages = [Spoken(role=each.role, text=each.text, seq=each.seq) for each in await shown(store, found)]
     step = state.position.step or None
     return slice_of(state.working, step=step, messages=messages, max_tokens=max_tokens, max_bytes=max_bytes)
-
-
-async def _spoken(store: Store, each: Any) -> Spoken:
-    if isinstance(each, Entry):
-        text = text_of(await store.unpack(each.message.content))
-        return Spoken(role=each.message.role, text=text, seq=each.seq)
-    return Spoken(role="system", text=text_of(await store.unpack(each.compacted.summary)), seq=each.seq)
 
 
 async def model_input(store: Store, run: str, step: int, chosen_by: See = see) -> ModelInput:
@@ -93,10 +86,11 @@ async def model_input(store: Store, run: str, step: int, chosen_by: See = see) -
 
 async def _frame(store: Store, run: str, args: dict[str, Any]) -> Frame:
     """What was the same in every request of the agent, as it was then."""
-    if "frame" not in args:
-        raise NotFound(what="frame of a call of a model", id=run)
-    data = b"".join([part async for part in store.read_blob(args["frame"])])
-    return msgspec.json.decode(data, type=Frame)
+    async for event in store.log(run):
+        body = store.decode(event) if event.kind == "value.recorded" else None
+        if isinstance(body, b.ValueRecorded) and body.name == f"{args.get('frame')}#1":
+            return msgspec.convert(await store.unpack(body.value), Frame)
+    raise NotFound(what="frame of a call of a model", id=run)
 
 
 def _summary(frame: Frame, context: Context, args: dict[str, Any]) -> tuple[ModelRequest, tuple[str, ...]]:

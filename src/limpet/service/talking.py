@@ -4,13 +4,14 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from limpet.engine.talks import INTERRUPT, USER, Message, text_of
+from limpet.engine.talks import INTERRUPT, USER, Message, shown
 from limpet.errors import NotFound, WrongState
 from limpet.events import bodies as b
 from limpet.events import inline
-from limpet.journal import Entry, Talk, latest
+from limpet.journal import Talk, latest
 from limpet.service.settings import Settings
 from limpet.stores import Leg, RunFilter, RunRow
+from limpet.stores.blobs import SAID
 
 __all__ = ["INTERRUPT", "ConversationInfo", "Conversations", "SessionInfo"]
 
@@ -55,7 +56,7 @@ class Conversations:
         """Give a message to the run that goes on in a conversation; without one, keep it there for the next."""
         run = await self._listener(conversation)
         if run is not None:
-            packed, blobs = self._store.pack(text)
+            packed, blobs = self._store.pack(text, inline=SAID)
             new = self._settings.ids.new
             bodies = [b.SignalReceived(command=new(), signal=USER, value=packed)]
             if interrupt:
@@ -66,7 +67,7 @@ class Conversations:
                 pass  # it has ended meanwhile
             else:
                 return
-        packed, blobs = self._store.pack(text)
+        packed, blobs = self._store.pack(text, inline=SAID)
         added = b.MessageAdded(message=self._settings.ids.new(), role="user", content=packed)
         await self.talk(conversation, actor).append(added, blobs=blobs)
 
@@ -86,22 +87,14 @@ class Conversations:
         """What adds the text that a run is started with to its conversation, and the blobs that come with it."""
         talk = self.talk(conversation, actor, **owner)
         await talk.look()
-        packed, blobs = self._store.pack(text)
+        packed, blobs = self._store.pack(text, inline=SAID)
         added = b.MessageAdded(message=self._settings.ids.new(), role="user", content=packed, run=run)
         return talk.leg((added,)), blobs
 
     async def messages(self, conversation: str, *, last: int | None, whole: bool) -> list[Message]:
         """The newest messages of a conversation, in order."""
         await self._store.get(conversation)
-        found = await latest(self._store, conversation, last=last, whole=whole)
-        shown = []
-        for each in found:
-            payload = each.message.content if isinstance(each, Entry) else each.compacted.summary
-            assert payload is not None
-            text = text_of(await self._store.unpack(payload))
-            role = each.message.role if isinstance(each, Entry) else "system"
-            shown.append(Message(role=role, text=text, seq=each.seq, is_summary=not isinstance(each, Entry)))
-        return shown
+        return await shown(self._store, await latest(self._store, conversation, last=last, whole=whole))
 
     async def all(self, session: str | None) -> list[ConversationInfo]:
         """The newest conversations."""
@@ -115,8 +108,8 @@ class Conversations:
             for row in (await self._store.runs(where, limit=1000)).rows:
                 if row.session is not None:
                     found.setdefault(row.session, []).append(row)
-        shown = [_session(name, rows) for name, rows in found.items()]
-        return sorted(shown, key=lambda each: -each.updated)
+        sessions = [_session(name, rows) for name, rows in found.items()]
+        return sorted(sessions, key=lambda each: -each.updated)
 
 
 def _info(row: RunRow) -> ConversationInfo:

@@ -19,6 +19,7 @@ from limpet.events import AnyBody, Event, Fact
 from limpet.events import bodies as b
 from limpet.events.values import encode
 from limpet.journal import load
+from limpet.service.views import readable
 from limpet.state import AgentState, RunState
 from limpet.state.patch import diff as patch_between
 from limpet.state.patch import words
@@ -159,7 +160,7 @@ async def diff(store: Store, run: str, one: Point, other: Point) -> Diff:
 
 async def compare(store: Store, one: str, other: str) -> Comparison:
     """Where two runs went apart, and how they differ in the end."""
-    logs = [[(event, store.decode(event)) async for event in store.log(run)] for run in (one, other)]
+    logs = [await _log(store, run) for run in (one, other)]
     if not all(logs):
         raise NotFound(what="run", id=one if not logs[0] else other)
     states = [await load(store, run) for run in (one, other)]
@@ -186,6 +187,11 @@ async def compare(store: Store, one: str, other: str) -> Comparison:
         spent=spent,
         outcome=ends,
     )
+
+
+async def _log(store: Store, run: str) -> list[tuple[Event, AnyBody]]:
+    events = [event async for event in store.log(run)]
+    return list(zip(events, await readable(store, [store.decode(event) for event in events]), strict=True))
 
 
 def _difference(before: AgentState, after: AgentState) -> Diff:

@@ -1,23 +1,25 @@
 """From rows and events to what users see."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import msgspec
 from msgspec import UnsetType
+from msgspec.structs import replace
 
 from limpet.context.brief import brief
 from limpet.engine.views import Event as Shown
 from limpet.engine.views import Request, RunInfo, Status
-from limpet.events import AnyBody, Event, Payload
+from limpet.events import AnyBody, Event, Payload, inline
 from limpet.events import bodies as b
 from limpet.events.values import encode
 from limpet.journal import load
 from limpet.redaction import say
 from limpet.state import Fold, Position, RunState
 from limpet.stores import RequestRow, RunRow, Store
+from limpet.stores.blobs import INLINE
 
-__all__ = ["entry_of", "info_of", "request_of"]
+__all__ = ["entries_of", "info_of", "readable", "request_of"]
 
 # How many events before a request are looked at for what led to it.
 RECENT = 120
@@ -53,10 +55,36 @@ def _waits_for(row: RunRow, served: Mapping[str, set[str]]) -> str | None:
     return None
 
 
-def entry_of(store: Store, event: Event) -> Shown:
-    """An event with its body as plain JSON."""
-    body: dict[str, Any] = msgspec.json.decode(encode(store.decode(event)))
-    return Shown(run=event.run, seq=event.seq, kind=event.kind, time=event.time, body=body)
+async def entries_of(store: Store, events: Sequence[Event]) -> list[Shown]:
+    """Events with their bodies as plain JSON."""
+    bodies = await readable(store, [store.decode(event) for event in events])
+    return [
+        Shown(run=event.run, seq=event.seq, kind=event.kind, time=event.time, body=msgspec.json.decode(encode(body)))
+        for event, body in zip(events, bodies, strict=True)
+    ]
+
+
+async def readable(store: Store, bodies: Sequence[AnyBody]) -> list[AnyBody]:
+    """What events say, for people: what was said, and is stored once, is there."""
+    found = [(place, _SAID[type(body)]) for place, body in enumerate(bodies) if type(body) in _SAID]
+    payloads = {place: getattr(bodies[place], name) for place, name in found}
+    small = {place: each for place, each in payloads.items() if each and not each.is_inline and each.bytes <= INLINE}
+    if not small:
+        return list(bodies)
+    values = dict(zip(small, await store.unpack_all(list(small.values())), strict=True))
+    names = dict(found)
+    return [
+        replace(body, **{names[place]: inline(values[place]).under(small[place].versions)}) if place in small else body
+        for place, body in enumerate(bodies)
+    ]
+
+
+_SAID: Mapping[type, str] = {
+    b.RunCreated: "input",
+    b.RunCompleted: "output",
+    b.SignalReceived: "value",
+    b.StepCompleted: "output",
+}
 
 
 async def request_of(store: Store, row: RequestRow) -> Request:
@@ -98,7 +126,7 @@ async def _beginning(store: Store, payload: Payload) -> str | None:
 async def _before(store: Store, row: RequestRow) -> tuple[list[AnyBody], RunState]:
     """The end of the log up to a request, and the state there."""
     page = await store.read(row.run, before=row.seq + 1, limit=RECENT, backwards=True)
-    recent = [store.decode(event) for event in reversed(page)]
+    recent = await readable(store, [store.decode(event) for event in reversed(page)])
     if row.seq > RECENT:
         return recent, await load(store, row.run, at_most=row.seq)
     folding = Fold()

@@ -329,5 +329,8 @@ class Backend(Protocol):
     def chunk(self, blob: str, place: int) -> Packed | None:
         """One chunk of a stored blob."""
 
+    def small_blobs(self, blobs: Sequence[str]) -> list[tuple[BlobRow, Packed]]:
+        """Those of some blobs that are one chunk, with it."""
+
     def keys(self) -> list[KeyRow]:
         """The wrapped keys, oldest first."""

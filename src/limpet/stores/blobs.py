@@ -15,6 +15,7 @@ from limpet.events import Codec, Packed, Payload, canonical
 __all__ = [
     "CHUNK",
     "INLINE",
+    "SAID",
     "Blob",
     "BlobRow",
     "is_name",
@@ -23,10 +24,13 @@ __all__ = [
     "pack_chunk",
     "pack_value",
     "unpack_chunk",
+    "whole_blob",
 ]
 
 INLINE = 8 * 1024
 """Up to this many bytes of JSON stay in their event."""
+SAID = 256
+"""The same for what is said: more than that is stored once, however many events hold it."""
 CHUNK = 1024 * 1024
 
 
@@ -85,6 +89,15 @@ def unpack_chunk(codec: Codec, row: BlobRow, place: int, packed: Packed) -> byte
         return codec.unpack(packed, f"blob:{row.name}:{place}")
     except ValueError as error:
         raise BlobDamaged(blob=row.id, reason=str(error)) from error
+
+
+def whole_blob(codec: Codec, row: BlobRow, chunk: Packed) -> bytes:
+    """What a blob of one chunk holds."""
+    data, hasher = unpack_chunk(codec, row, 0, chunk), codec.hasher()
+    hasher.update(data)
+    if hasher.hexdigest() != row.id or len(data) != row.size:
+        raise BlobDamaged(blob=row.id, reason="its content does not fit its name")
+    return data
 
 
 def _parts(data: bytes) -> Iterator[bytes]:

@@ -221,6 +221,11 @@ class MemoryBackend:
             found = self._tables.blob_rows.get(blob)
         return None if found is None else found.chunks.get(place)
 
+    def small_blobs(self, blobs: Sequence[str]) -> list[tuple[BlobRow, Packed]]:
+        """Those of some blobs that are one chunk, with it."""
+        found = ((self.blob(each), self.chunk(each, 0)) for each in blobs)
+        return [(row, chunk) for row, chunk in found if row is not None and chunk is not None and row.chunks == 1]
+
     def keys(self) -> list[KeyRow]:
         """The wrapped keys."""
         with self._lock:

@@ -140,6 +140,11 @@ class SqlReads(ABC):
         found = self._all("chunk", blob, place)
         return Packed(*found[0]) if found else None
 
+    def small_blobs(self, blobs: Sequence[str]) -> list[tuple[BlobRow, Packed]]:
+        """Those of some blobs that are one chunk, with it."""
+        found = self._all("small_blobs", self._bound("blobs", blobs))
+        return [(BlobRow(id, size, 1, name), Packed(*chunk)) for id, size, name, *chunk in found]
+
     def keys(self) -> list[KeyRow]:
         """The wrapped keys, oldest first."""
         return [KeyRow(*found) for found in self._all("keys")]

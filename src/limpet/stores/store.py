@@ -39,6 +39,7 @@ from limpet.stores.blobs import (
     pack_chunk,
     pack_value,
     unpack_chunk,
+    whole_blob,
 )
 from limpet.stores.cipher import Cipher, MasterKeys, rotated
 from limpet.stores.handover import Handover, Threads
@@ -316,6 +317,16 @@ class Store:
             return Payload(json=Raw(data)).value()
         except DecodeError as error:
             raise InvalidValue(path="$", reason=f"blob {payload.blob} is not JSON") from error
+
+    async def unpack_all(self, payloads: Sequence[Payload]) -> list[Any]:
+        """The values of some payloads: those in small blobs are read together."""
+        wanted = list({each.blob for each in payloads if isinstance(each.blob, str) and is_name(each.blob)})
+        small = await self._handover.call(lambda: self._backend.small_blobs(wanted)) if len(wanted) > 1 else []
+        there = {row.id: whole_blob(self.codec, row, chunk) for row, chunk in small}
+        return [
+            Payload(json=Raw(there[each.blob])).value() if each.blob in there else await self.unpack(each)
+            for each in payloads
+        ]
 
     async def put_blob(self, data: bytes | AsyncIterable[bytes]) -> Payload:
         """Store content ahead of the event that will refer to it; without one it is collected after an hour."""

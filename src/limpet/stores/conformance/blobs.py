@@ -49,6 +49,29 @@ async def one_byte_more_becomes_a_blob(world: World) -> None:
 
 
 @behaviour()
+async def values_are_unpacked_together(world: World) -> None:
+    """Some inline, some in blobs, one of many chunks, one twice: each comes back in its place."""
+    values = ["small", "s" * 300, {"n": 1}, BIG, "s" * 300, _noise(CHUNK + 1).hex(), None]
+    packed = [world.store.pack(value, inline=256) for value in values]
+    owner = await world.own()
+    for payload, blobs in packed:
+        await owner.append(gave(payload), blobs=blobs)
+    assert await world.store.unpack_all([payload for payload, _ in packed]) == values
+    assert await world.store.unpack_all([]) == []
+    small = {payload.blob for payload, _ in packed if not payload.is_inline}
+    assert len(small) == 3
+
+
+@behaviour()
+async def one_that_is_not_there_is_missed_among_many(world: World) -> None:
+    """Payloads that are unpacked together are all there, or it is an error."""
+    payload, blobs = world.store.pack(BIG)
+    owner = await world.own()
+    await owner.append(gave(payload), blobs=blobs)
+    await expect(NotFound, world.store.unpack_all([payload, NOWHERE]))
+
+
+@behaviour()
 async def a_big_value_comes_back_equal(world: World) -> None:
     """What a log's reader unpacks is what was packed, to the last detail."""
     await _own_with(world, BIG)

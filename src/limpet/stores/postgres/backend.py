@@ -339,7 +339,7 @@ class PostgresBackend(SqlReads):
 
     def _bound(self, name: str, value: Any) -> Any:
         match name:
-            case "statuses":
+            case "statuses" | "blobs":
                 return list(value)
             case "to":
                 return as_text(value)

@@ -418,9 +418,10 @@ SELECT agent, version, hash, contract, saved, codec, key_id FROM {schema}.contra
 {contracts} WHERE agent = %b::text
 
 -- name: put_blobs
--- A blob that is there and loose begins its time anew; one that is referred to is left alone.
+-- A blob that is there and loose begins its time anew; one that is referred to is left alone. It has another name than
+-- its id only if it was sent ahead.
 INSERT INTO {schema}.blobs (id, size, name, loose_since)
-SELECT b.id, b.size, b.id, %b::bigint FROM unnest(%b::text[], %b::bigint[]) AS b (id, size) ORDER BY b.id
+SELECT b.id, b.size, '', %b::bigint FROM unnest(%b::text[], %b::bigint[]) AS b (id, size) ORDER BY b.id
 ON CONFLICT (id) DO UPDATE SET loose_since = excluded.loose_since WHERE blobs.loose_since IS NOT NULL
 RETURNING id, number, xmax = 0
 
@@ -479,12 +480,18 @@ SELECT coalesce(b.id, '') FROM {schema}.blob_refs AS r LEFT JOIN {schema}.blobs 
 WHERE r.run = %b::bigint ORDER BY b.id
 
 -- name: blob
-SELECT b.id, b.size, (SELECT count(*) FROM {schema}.chunks AS c WHERE c.blob = b.number), b.name
+SELECT b.id, b.size, (SELECT count(*) FROM {schema}.chunks AS c WHERE c.blob = b.number), coalesce(nullif(b.name, ''), b.id)
 FROM {schema}.blobs AS b WHERE b.id = %b::text
 
 -- name: chunk
 SELECT c.codec, c.key_id, c.data FROM {schema}.chunks AS c JOIN {schema}.blobs AS b ON b.number = c.blob
 WHERE b.id = %b::text AND c.place = %b::bigint
+
+-- name: small_blobs
+SELECT b.id, b.size, coalesce(nullif(b.name, ''), b.id), c.codec, c.key_id, c.data
+FROM {schema}.blobs AS b JOIN {schema}.chunks AS c ON c.blob = b.number AND c.place = 0
+WHERE b.id = ANY(%b::text[])
+AND NOT EXISTS (SELECT 1 FROM {schema}.chunks AS d WHERE d.blob = b.number AND d.place = 1)
 
 -- name: settle
 INSERT INTO {schema}.meta VALUES (%b::text, %b::text) ON CONFLICT (name) DO UPDATE SET value = meta.value

@@ -9,7 +9,7 @@ from typing import Any
 
 import apsw
 
-from limpet.clock import Clock, SystemClock
+from limpet.clock import Clock, Duration, SystemClock, microseconds
 from limpet.errors import InvalidValue, StoreBusy, StoreUnavailable
 from limpet.events import Codec, Event
 from limpet.stores.backend import Capabilities, Outcome, Tables
@@ -26,11 +26,13 @@ from limpet.stores.sqlite.migrate import migrate
 from limpet.stores.sqlite.tables import SqliteTables
 from limpet.stores.transact import commit
 
-__all__ = ["SqliteBackend"]
+__all__ = ["PATIENCE", "SqliteBackend"]
 
 # Older ones can lose committed pages when a write-ahead log is reset under several connections.
 OLDEST_SQLITE = (3, 51, 3)
 LOOK_EVERY = 0.012
+# How long a lock of somebody else is waited for.
+PATIENCE = "60s"
 
 
 class SqliteBackend(SqlReads):
@@ -38,8 +40,9 @@ class SqliteBackend(SqlReads):
 
     capabilities = Capabilities(processes=True, durable=True, sees_death=HAVE_FLOCK, transactions="between")
 
-    def __init__(self, path: str | Path, clock: Clock | None = None) -> None:
+    def __init__(self, path: str | Path, clock: Clock | None = None, *, patience: Duration = PATIENCE) -> None:
         self._path = Path(path).absolute()
+        self._patience = microseconds(patience)
         self._clock = clock or SystemClock()
         self._locks = WorkerLocks(self._path)
         self._sql = load(__package__, "queries.sql")
@@ -50,7 +53,7 @@ class SqliteBackend(SqlReads):
         """Connect, and make or migrate the schema."""
         _check_version(apsw.sqlite_lib_version())
         with _translated():
-            self._opened = _Opened(self._path, self._sql, self._clock, self._locks)
+            self._opened = _Opened(self._path, self._sql, self._clock, self._locks, self._patience)
 
     def interrupt(self) -> None:
         """Nothing is waited for that does not come by itself."""
@@ -119,7 +122,7 @@ class SqliteBackend(SqlReads):
             raise InvalidValue(path="$", reason="a number that no column holds") from error
 
     def _bound(self, name: str, value: Any) -> Any:
-        return as_text(value) if name == "statuses" else value
+        return as_text(value) if name in ("statuses", "blobs") else value
 
     @contextmanager
     def _reader(self) -> Iterator[apsw.Connection]:
@@ -142,8 +145,8 @@ class SqliteBackend(SqlReads):
 class _Opened:
     """What is held while the file is open."""
 
-    def __init__(self, path: Path, sql: Mapping[str, str], clock: Clock, locks: WorkerLocks) -> None:
-        self._path, self._sql = path, sql
+    def __init__(self, path: Path, sql: Mapping[str, str], clock: Clock, locks: WorkerLocks, patience: int) -> None:
+        self._path, self._sql, self._patience = path, sql, patience
         if not path.parent.is_dir():
             raise StoreUnavailable(reason=f"there is no folder {path.parent}")
         self.gate = Gate(path.with_name(f"{path.name}-gate"))
@@ -163,6 +166,7 @@ class _Opened:
     def connect(self, *, reading: bool) -> apsw.Connection:
         """A new connection."""
         db = apsw.Connection(str(self._path), statementcachesize=200)
+        db.set_busy_timeout(self._patience // 1000)
         db.execute(self._sql["connect"]).fetchall()
         if reading:
             db.execute(self._sql["read_only"])

@@ -1,8 +1,7 @@
 -- Every statement that Limpet runs on SQLite. {x} stands for the section named x.
 
 -- name: connect
--- The busy time-out comes first: switching to WAL may have to wait. No mmap: an I/O error there is a signal, not an error.
-PRAGMA busy_timeout = 60000;
+-- A busy time-out is set before: switching to WAL may have to wait. No mmap: an I/O error there is a signal, not an error.
 PRAGMA journal_mode = WAL;
 PRAGMA synchronous = FULL;
 PRAGMA fullfsync = ON;
@@ -278,17 +277,24 @@ DELETE FROM limpet_labels WHERE run = ?1
 DELETE FROM limpet_requests WHERE run = ?1
 
 -- name: blob
-SELECT b.id, b.size, (SELECT count(*) FROM limpet_chunks AS c WHERE c.blob = b.number), b.name
+SELECT b.id, b.size, (SELECT count(*) FROM limpet_chunks AS c WHERE c.blob = b.number), coalesce(nullif(b.name, ''), b.id)
 FROM limpet_blobs AS b WHERE b.id = ?1
 
 -- name: chunk
 SELECT c.codec, c.key_id, c.data FROM limpet_chunks AS c JOIN limpet_blobs AS b ON b.number = c.blob
 WHERE b.id = ?1 AND c.place = ?2
 
+-- name: small_blobs
+SELECT b.id, b.size, coalesce(nullif(b.name, ''), b.id), c.codec, c.key_id, c.data
+FROM limpet_blobs AS b JOIN limpet_chunks AS c ON c.blob = b.number AND c.place = 0
+WHERE b.id IN (SELECT value FROM json_each(?1))
+AND NOT EXISTS (SELECT 1 FROM limpet_chunks AS d WHERE d.blob = b.number AND d.place = 1)
+
 -- name: find_blobs
 SELECT id, number FROM limpet_blobs WHERE id IN (SELECT value FROM json_each(?1))
 
 -- name: add_blob
+-- It has another name than its id only if it was sent ahead.
 INSERT INTO limpet_blobs (id, size, name, loose_since) VALUES (?1, ?2, ?3, ?4) RETURNING number
 
 -- name: touch_blob

@@ -190,7 +190,7 @@ class SqliteTables:
             if blob.id in known:
                 self._run("touch_blob", known[blob.id], self.now())
             else:
-                known[blob.id] = self._add_blob(blob.id, blob.size, blob.id)
+                known[blob.id] = self._add_blob(blob.id, blob.size, "")
                 for place, chunk in enumerate(blob.chunks):
                     self._run("put_chunk", known[blob.id], place, *chunk)
 

@@ -1,0 +1,176 @@
+"""When a run worked and when it waited: spans of time, from its log."""
+
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from limpet.events import AnyBody, Event
+from limpet.events import bodies as b
+from limpet.stores import Store
+
+__all__ = ["Line", "Span", "timeline"]
+
+# Who is waited for that has no name.
+WORKER, OPERATOR = "worker", "operator"
+How = Literal["running", "completed", "failed", "unknown", "waits"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Span:
+    """An attempt of a step, or the wait before the next; or what a run waited for."""
+
+    how: How
+    start: int
+    end: int | None = None
+    """Nothing while it lasts."""
+    at_most: bool = False
+    """It began later, nobody knows when: beginning and end were written down together, as for a quick read."""
+
+
+@dataclass(kw_only=True)
+class Line:
+    """A step with its attempts, or a wait of the whole run."""
+
+    number: int | None
+    """Of the step; nothing for a wait."""
+    name: str
+    """The step's identity, or what was waited for."""
+    spans: list[Span] = field(default_factory=list)
+
+    @property
+    def start(self) -> int:
+        """When it began."""
+        return self.spans[0].start
+
+    @property
+    def end(self) -> int | None:
+        """When it ended; nothing while it lasts."""
+        return self.spans[-1].end
+
+    def close(self, time: int, how: How | None = None) -> None:
+        """What lasts ends now."""
+        last = self.spans[-1]
+        if last.end is None:
+            self.spans[-1] = replace(last, end=time, how=how or last.how)
+
+    def begin_before(self, time: int) -> bool:
+        """If it has no length, it began at some time after this one; whether that is so."""
+        [*more, last] = self.spans
+        if not more and last.start == last.end and time < last.start:
+            self.spans[-1] = replace(last, start=time, at_most=True)
+            return True
+        return False
+
+
+async def timeline(store: Store, run: str) -> list[Line]:
+    """Every step and wait of a run in order; of a fork, from where it goes on by itself."""
+    found = _Lines()
+    async for event in store.log(run):
+        found.learn(event, store.decode(event))
+    return found.lines
+
+
+class _Lines:
+    def __init__(self) -> None:
+        self.lines: list[Line] = []
+        self._steps: dict[int, Line] = {}
+        self._waits: dict[str, Line] = {}
+        """What is waited for now: a timer, a signal, a request, a run, by its name; a worker; an operator."""
+        self._is_parked = False
+        self._now = self._before = 0
+
+    def learn(self, event: Event, body: AnyBody) -> None:
+        """Take in one event."""
+        if isinstance(body, b.RunForked):
+            self.lines, self._steps, self._waits = [], {}, {}  # what came before is another run's
+            self._now = 0
+        if event.time > self._now:
+            self._before, self._now = self._now, event.time
+        self._learn_step(event.time, body)
+        self._learn_run(event.time, body)
+        self._learn_wait(event.time, body)
+
+    def _learn_step(self, time: int, body: AnyBody) -> None:
+        match body:
+            case b.StepStarted():
+                self._begin(time, body)
+            case b.StepCompleted():
+                self._end(time, body.number, "completed")
+            case b.StepFailed():
+                self._end(time, body.number, "failed")
+                if body.retry_at is not None and body.number in self._steps:
+                    self._steps[body.number].spans.append(Span(how="waits", start=time))
+            case b.StepUnknown():
+                self._end(time, body.number, "unknown")
+            case _:
+                pass
+
+    def _learn_run(self, time: int, body: AnyBody) -> None:
+        match body:
+            case b.RunCreated() | b.RunForked() | b.RunReleased() | b.ResumeRequested():
+                self._wait(time, WORKER, WORKER)
+            case b.RunClaimed():
+                self._is_parked = False
+                self._over(time, WORKER)
+                self._over(time, OPERATOR)
+            case b.RunWaiting():
+                self._is_parked = True
+                if any(wait.what == OPERATOR for wait in body.waits):
+                    self._wait(time, OPERATOR, OPERATOR)
+            case b.RunCompleted() | b.RunFailed() | b.RunCancelled():
+                for line in (*self._waits.values(), *self._steps.values()):
+                    line.close(time)
+                self._waits.clear()
+            case _:
+                pass
+
+    def _learn_wait(self, time: int, body: AnyBody) -> None:
+        match body:
+            case b.TimerSet():
+                self._wait(time, body.name, "time")
+            case b.WaitOpened():
+                self._wait(time, body.name, f"signal {body.signal}")
+            case b.RequestOpened():
+                self._wait(time, body.request, "person")
+            case b.AgentCalled(mode="call"):
+                self._wait(time, body.run, f"run {body.run}")
+            case b.WaitEnded():
+                self._over(time, body.name)
+                self._over(time, body.request or "")
+            case b.RequestAnswered() | b.RequestExpired(outcome="default" | "raised"):
+                self._over(time, body.request)
+            case b.AgentReturned():
+                self._over(time, body.run)
+            case _:
+                pass
+
+    def _wait(self, time: int, key: str, what: str) -> None:
+        if key not in self._waits:
+            line = self._waits[key] = Line(number=None, name=what, spans=[Span(how="waits", start=time)])
+            self.lines.append(line)
+
+    def _over(self, time: int, key: str) -> None:
+        """A wait has ended; a run that is in no process waits for a worker from then on."""
+        line = self._waits.pop(key, None)
+        if line is not None:
+            self._close(line, time)
+            if self._is_parked:
+                self._wait(time, WORKER, WORKER)
+
+    def _begin(self, time: int, body: b.StepStarted) -> None:
+        line = self._steps.get(body.number)
+        if line is None:
+            line = self._steps[body.number] = Line(number=body.number, name=body.name)
+            self.lines.append(line)
+        else:
+            line.close(time)
+        line.spans.append(Span(how="running", start=time))
+
+    def _end(self, time: int, number: int, how: How) -> None:
+        if number in self._steps:
+            self._close(self._steps[number], time, how)
+
+    def _close(self, line: Line, time: int, how: How | None = None) -> None:
+        """The time since the log was written before this is what the first one took that was written now."""
+        line.close(time, how)
+        if line.begin_before(self._before or time):
+            self._before = time
