@@ -414,3 +414,59 @@ async def test_a_run_that_cannot_be_read_is_set_aside() -> None:
         assert (await app.info("good")).status == "completed"
         with pytest.raises(limpet.Tampered):
             await app.verify()
+
+
+async def test_a_no_stands_in_a_fork_that_only_tries() -> None:
+    """What a person refused before the cut is refused in the fork too, though nobody is asked there."""
+
+    @limpet.tool(effect="once", risk="external_action", name="regress_pay")
+    async def pay(n: int) -> int:
+        done.append(n)
+        return n
+
+    @limpet.tool(effect="once", name="regress_tell")
+    async def tell(text: str) -> str:
+        done.append(text)
+        return text
+
+    @limpet.agent(name="regress_teller", approvals=limpet.Approvals("external_action"))
+    async def teller(run: limpet.Run) -> str:
+        try:
+            await run.step(pay, 1)
+        except limpet.Rejected as no:
+            return await run.step(tell, f"no: {no.because}")
+        return "paid"
+
+    async with testing.app(teller) as app:
+        await app.start(teller, id="r")
+        await app.settle()
+        [request] = await app.inbox()
+        await app.reject(request, by="ann", because="too much")
+        await app.settle()
+        for effects in ("stub", "live"):
+            fork = await app.fork("r", at=2, effects=effects)
+            await app.settle()
+            assert await fork.result() == "no: too much"
+    assert done == ["no: too much"] * 2
+
+
+async def test_what_only_moved_is_not_a_difference() -> None:
+    """A fact that is said anew stands at the end, and those behind it are as they were."""
+
+    @limpet.tool(effect="none", name="regress_look")
+    async def look() -> int:
+        return 1
+
+    @limpet.agent(name="regress_facts")
+    async def facts(run: limpet.Run) -> None:
+        await run.patch(facts={"a": 1, "b": 2}, questions=["x", "y"], flags=["f", "g"])
+        await run.step(look)
+        await run.patch(facts={"a": 3})
+
+    async with testing.app(facts) as app:
+        await app.run(facts, id="r")
+        assert str(await app.diff("r", step=1)).splitlines() == ["fact a = 3 (was 1)"]
+        fork = await app.fork("r", at=1, patch={"facts": {"a": 5}}, effects="stub")
+        await app.settle()
+        compared = await app.compare("r", fork.id)
+        assert not any("fact b" in line or "flag" in line or "question" in line for line in compared.lines)

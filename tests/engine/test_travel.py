@@ -70,6 +70,8 @@ async def test_what_a_step_changed() -> None:
         whole = await app.diff("r1", since=limpet.Point(before=6), until=limpet.Point(before=7))
         assert (whole.facts["found"].before, whole.facts["found"].after) == (50, 60)
         assert str(whole).splitlines() == ["fact found = 60 (was 50)", "flag raised: half"]
+        assert await app.diff("r1", step=6) == whole
+        assert (await app.diff("r1", step=12)).facts["found"].after == 120
         assert str(await app.diff("r1", since=limpet.Point(seq=3), until=limpet.Point(seq=3))) == "nothing changed"
 
 

@@ -61,8 +61,12 @@ class Permits:
         await self.afford(name, number, tool.traits.most)
         is_effect, effects = tool.traits.effect != "none", self._x.effects
         always = is_effect and effects == "ask"
-        if (tool.traits.risk is None and not always) or (is_effect and effects == "stub"):
+        if tool.traits.risk is None and not always:
             return Permit(None, args)
+        if is_effect and effects == "stub":  # it is not done, so nobody is asked; a no that was said before stands
+            return (
+                await self._ask(tool, name, number, args, risk.Free()) if self._is_refused(name) else Permit(None, args)
+            )
         fold, heard = self._x.journal.fold, self._x.journal.heard
         constraints, approvals = fold.working.constraints, self._x.agent.rules.approvals
         found = risk.decide(
@@ -71,6 +75,15 @@ class Permits:
         if isinstance(found, risk.Free) and f"{name}/approval#1" not in self._x.history.records:
             return Permit(found.grant, args, heard if found.grant is not None else None)
         return await self._ask(tool, name, number, args, found)
+
+    def _is_refused(self, name: str) -> bool:
+        """Whether somebody has said no to a step."""
+        record = self._x.history.records.get(f"{name}/approval#1")
+        opened = record.opened if record is not None else None
+        answers = (each for each in self._x.history.commands.values() if isinstance(each, b.RequestAnswered))
+        return isinstance(opened, b.RequestOpened) and any(
+            each.request == opened.request and each.decision == "rejected" for each in answers
+        )
 
     def number_of(self, name: str) -> int | None:
         """The number of a step that has not begun, if a person was shown it."""

@@ -482,9 +482,9 @@ class App:
     async def diff(
         self, run: str, /, *, step: int | None = None, since: Point | None = None, until: Point | None = None
     ) -> Diff:
-        """What a step changed in what a run knows; or what changed between two points of it."""
+        """What a run knew after a step that it did not before, until it came to the next; or between two points."""
         if step is not None:
-            since, until = Point(before=step), Point(after=step)
+            since, until = Point(before=step), Point(seq=await travel.until_next(self.store, run, step))
         return await travel.diff(self.store, run, since or Point(seq=1), until or Point())
 
     async def compare(self, one: str, other: str, /) -> Comparison:

@@ -25,7 +25,7 @@ from limpet.state.patch import diff as patch_between
 from limpet.state.patch import words
 from limpet.stores import RunRow, Store
 
-__all__ = ["Change", "Comparison", "Diff", "Moment", "Point", "compare", "diff", "point", "state_at"]
+__all__ = ["Change", "Comparison", "Diff", "Moment", "Point", "compare", "diff", "point", "state_at", "until_next"]
 
 SECOND = 1_000_000
 PAGE = 1000
@@ -297,6 +297,17 @@ def _in_words(body: AnyBody) -> str:
             return f"{body.question} {shown(body.chosen)}"
         case _:
             return " ".join(filter(None, (type(body).__name__, name)))
+
+
+async def until_next(store: Store, run: str, step: int) -> int:
+    """The number of the last event after a step was settled and before another began."""
+    last = await point(store, run, Point(after=step))
+    while page := await store.read(run, after=last, limit=WINDOW):
+        for event in page:
+            if event.kind == "step.started":
+                return last
+            last = event.seq
+    return last
 
 
 # Finding a point

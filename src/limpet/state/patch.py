@@ -167,7 +167,7 @@ def _data(state: AgentState) -> tuple[object, dict[str, int]]:
 
 def words(before: AgentState, patch: StatePatch) -> list[str]:
     """What the patch changes in a state, a line for each change."""
-    return [*_words_of_plan(before, patch), *_words_of_facts(before, patch), *_words_of_lists(patch)]
+    return [*_words_of_plan(before, patch), *_words_of_facts(before, patch), *_words_of_lists(before, patch)]
 
 
 def _words_of_plan(before: AgentState, patch: StatePatch) -> Iterator[str]:
@@ -190,19 +190,23 @@ def _words_of_facts(before: AgentState, patch: StatePatch) -> Iterator[str]:
     for key in patch.retract:
         yield f"fact {key} retracted"
     for fact in patch.facts:
+        if fact == known.get(fact.key):
+            continue  # it has only moved to another place
         origin = f" from {fact.source}" if fact.source else ""
         was = f" (was {bytes(known[fact.key].value).decode()})" if fact.key in known else ""
         yield f"fact {fact.key} = {bytes(fact.value).decode()}{origin}{was}"
 
 
-def _words_of_lists(patch: StatePatch) -> Iterator[str]:
+def _words_of_lists(before: AgentState, patch: StatePatch) -> Iterator[str]:
     for question, answer in patch.answered.items():
         yield f"question closed: {question}" + (f" → {answer}" if answer else "")
-    yield from (f"question opened: {question}" for question in patch.questions)
+    questions = (each for each in patch.questions if each not in before.open_questions)
+    yield from (f"question opened: {question}" for question in questions)
     yield from (f"artifact discarded: {artifact}" for artifact in patch.discard)
-    yield from (f"artifact {each.artifact_id}: {each.summary} ({each.bytes} bytes)" for each in patch.artifacts)
+    artifacts = (each for each in patch.artifacts if each not in before.artifacts)
+    yield from (f"artifact {each.artifact_id}: {each.summary} ({each.bytes} bytes)" for each in artifacts)
     yield from (f"flag lowered: {flag}" for flag in patch.lower)
-    yield from (f"flag raised: {flag}" for flag in patch.flags)
+    yield from (f"flag raised: {flag}" for flag in patch.flags if flag not in before.risk_flags)
     if not isinstance(patch.data, UnsetType):
         yield f"data = {bytes(patch.data).decode()}"
 
