@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test tools check fix bench crash golden pin clean
+.PHONY: help demo picture test tools check fix bench crash golden pin clean
 
 help:  ## show this help
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -13,11 +13,14 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "limpet needs Python 3.11 or newer: make PYTHON=python3.11 ...")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt uv
-	@$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable '.[encryption,openai,postgres]' --group dev
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable '.[encryption,mcp,openai,postgres]' --group dev
 	@touch $(READY)
 
-demo: $(READY)  ## a run is written by one process, killed, and continued by another
-	@$(BIN)/python -m limpet.demo
+demo: $(READY)  ## an agent of nine steps is killed at step 6, and another process goes on
+	@$(BIN)/limpet demo
+
+picture: $(READY)  ## play the demo, and draw it for the README
+	@$(BIN)/python -m limpet.demo.picture docs/demo.svg
 
 test: check tools  ## everything that must hold, in a few minutes
 	@$(BIN)/python -m pytest

@@ -7,6 +7,7 @@
     ├── InvalidDuration       a duration that cannot be read
     ├── InvalidUrl            an address that no store has
     ├── NoStore               there is no store at an address
+    ├── InTheWay              a place that is taken
     ├── InvalidPatch          a patch refused as a whole
     ├── InvalidAppend         an append that no correct writer would send
     ├── NotFound              there is no such run, request, worker or blob
@@ -54,6 +55,9 @@
     ├── BlobDamaged           stored bytes that are not what their name says
     ├── Unsupported           this kind of store cannot do it
     ├── ExtraMissing          a part of Limpet that is not installed
+    ├── WrongUsage            words on the command line that say nothing, or too little
+    ├── FileFailed            a file that cannot be read or written
+    ├── Unexpected            an error that is none of these
     ├── StaleServer           a database server that lies behind what was seen before
     ├── ConnectionLost        nobody knows whether it was written; repeating it is safe
     ├── StoreRefused          the database refused it; nothing was written
@@ -83,7 +87,9 @@ __all__ = [
     "Divergence",
     "Expired",
     "ExtraMissing",
+    "FileFailed",
     "HandedOff",
+    "InTheWay",
     "InputConflict",
     "InvalidAnswer",
     "InvalidAppend",
@@ -123,12 +129,14 @@ __all__ = [
     "Suspended",
     "Tampered",
     "TrialStuck",
+    "Unexpected",
     "UnknownEvent",
     "UnscopedParallel",
     "Unsupported",
     "WorkerAlive",
     "WrongKeys",
     "WrongState",
+    "WrongUsage",
 ]
 
 
@@ -234,6 +242,17 @@ class NoStore(LimpetError):
     code = "no_store"
     _says = "There is no store at {url}, and none was made."
     _cure = "Say where it is with --url or LIMPET_URL, or go to its folder; a worker makes a new one."
+
+
+@dataclass(eq=False, repr=False)
+class InTheWay(LimpetError):
+    """A place that is taken by something else; nothing was written."""
+
+    path: str
+    reason: str
+    code = "in_the_way"
+    _says = "{path} is in the way: {reason}. Nothing was written."
+    _cure = "Say another folder, or move what is there out of the way."
 
 
 @dataclass(eq=False, repr=False)
@@ -788,6 +807,39 @@ class ExtraMissing(LimpetError):
     code = "extra_missing"
     _says = "This needs the extra {extra!r}, which is not installed."
     _cure = "pip install 'limpet[{extra}]'"
+
+
+@dataclass(eq=False, repr=False)
+class WrongUsage(LimpetError):
+    """Words on the command line that say nothing, or too little; nothing was done."""
+
+    reason: str
+    command: str
+    code = "wrong_usage"
+    _says = "{reason}"
+    _cure = "See `{command} --help`."
+
+
+@dataclass(eq=False, repr=False)
+class FileFailed(LimpetError):
+    """A file that cannot be read or written."""
+
+    path: str
+    reason: str
+    code = "file_failed"
+    _says = "{path} cannot be used: {reason}."
+    _cure = "Look whether it is there, whose it is, and whether there is space; then repeat it."
+
+
+@dataclass(eq=False, repr=False)
+class Unexpected(LimpetError):
+    """An error that is none of these: of the app's own code, or a mistake of ours."""
+
+    error_type: str
+    message: str
+    code = "unexpected"
+    _says = "This was not to happen: {error_type}: {message}."
+    _cure = "Say --debug to see where it came from."
 
 
 @dataclass(eq=False, repr=False)

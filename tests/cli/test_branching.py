@@ -1,15 +1,12 @@
 """Going back on the command line: replay, fork, prune."""
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
 
 from limpet import RunFailed, sync
-from limpet.cli import command
 from tests.cli.shop import both, order
+from tests.cli.stage import limpet, told
 
 APP = "tests.cli.shop:app"
 
@@ -22,18 +19,6 @@ def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         app.run(order, "dust", id="order-1")
     monkeypatch.setenv("LIMPET_URL", found)
     return found
-
-
-def limpet(*words: str, **env: str) -> Result:
-    """The command in this process."""
-    return CliRunner().invoke(command, words, env=env, prog_name="limpet")
-
-
-def told(*words: str) -> Any:
-    """The JSON that a command prints."""
-    done = limpet(*words, "--json")
-    assert done.exit_code == 0, done.output
-    return json.loads(done.stdout)
 
 
 def test_replay_of_a_run_and_of_a_file(url: str, tmp_path: Path) -> None:

@@ -70,7 +70,20 @@ class Talk(Scene):
             assert min(times) == 1
             assert sum(times) <= turns + killed
             await self.check_talk(kind, run)
+            await self.check_inputs(run)
             self.check_effects(kind, run)
+
+    async def check_inputs(self, run: str) -> None:
+        """What the model was asked is made again exactly, and it is what the server got."""
+        got = [request["messages"] for request in self.model.stats()["bodies"]]
+        numbers = {
+            body.number for _, body in await self.log(run) if isinstance(body, b.StepStarted) and body.kind == "model"
+        }
+        for number in numbers:
+            found = await self.app.model_input(run, step=number)
+            assert found.is_exact
+            texts = [message.text for message in found.request.messages]
+            assert texts in [[each["content"] or "" for each in messages] for messages in got]
 
     def check_effects(self, kind: str, run: str) -> None:
         """None twice, none lost."""

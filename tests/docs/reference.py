@@ -1,11 +1,16 @@
 """The generated pages of the reference: `python -m tests.docs.reference` writes them, a test compares them."""
 
+import ast
+import inspect
 import re
+import textwrap
 from dataclasses import fields
+from itertools import pairwise
 from pathlib import Path
 
 from limpet import errors
 from limpet.events import KINDS
+from limpet.service import contract
 from tests.guarantees import manifest
 
 ROOT = Path(__file__).parents[2]
@@ -51,7 +56,49 @@ def errors_page() -> str:
     return "\n".join(lines) + "\n"
 
 
+def _said_of(form: type) -> dict[str, str]:
+    """What the source says of each field, below it."""
+    if form.__module__.split(".")[0] != "limpet":
+        return {}
+    [body] = ast.parse(textwrap.dedent(inspect.getsource(form))).body
+    assert isinstance(body, ast.ClassDef)
+    return {
+        field.target.id: re.sub(r"\s+", " ", str(said.value.value))
+        for field, said in pairwise(body.body)
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        if isinstance(said, ast.Expr) and isinstance(said.value, ast.Constant)
+    }
+
+
+def json_page() -> str:
+    """Every form of the JSON that all doors give."""
+    lines = [
+        "# JSON",
+        "",
+        f"What `--json` prints, and what every other door gives: version {contract.VERSION} (`make fix` writes this",
+        "page).",
+        "A field keeps its name and its type; a test fails with the name of one that does not. Times are microseconds",
+        "since 1970, UTC. An error is an object with `code`, `message`, `facts` and `cure`, on stderr.",
+        "",
+        "| what | form |",
+        "|---|---|",
+        *(
+            f"| {what} | [{contract.name_of(form)}](#{contract.name_of(form).lower()}) |"
+            for what, form in contract.VIEWS.items()
+        ),
+    ]
+    for name, form in contract.forms().items():
+        says = (form.__doc__ or "").split("\n")[0]
+        said = {name: text for base in reversed(form.__mro__) for name, text in _said_of(base).items()}
+        lines += ["", f"## {name}", "", says, "", "| field | holds | |", "|---|---|---|"]
+        lines += [
+            f"| `{field}` | {holds} | {said.get(field, '')} |" for field, holds in contract.fields_of(form).items()
+        ]
+    return "\n".join(lines) + "\n"
+
+
 PAGES = {
+    "docs/reference/json.md": json_page,
     "docs/reference/events.md": events_page,
     "docs/reference/errors.md": errors_page,
     "docs/guarantees.md": manifest.page,

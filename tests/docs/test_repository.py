@@ -6,9 +6,11 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import limpet
 from limpet.events import KINDS
 from limpet.state import from_json
 from limpet.stores.conformance import TOPICS, behaviours
@@ -61,20 +63,6 @@ def test_the_first_log_runs_and_goes_on(tmp_path: Path) -> None:
     expected = "".join(f"step {n}: {name}\n" for n, name in enumerate(("look", "decide", "refund", "tell"), 1))
     assert run(example, cwd=tmp_path) == f"{expected}ticket-42 is completed, 7 events\n"
     assert run(example, cwd=tmp_path) == "ticket-42 is completed, 7 events\n"
-
-
-def test_the_demo_tells_the_truth(tmp_path: Path) -> None:
-    """Killed at step 6, gone on with by another process; the service's own counters say that all was done once."""
-    said = run("-m", "limpet.demo", cwd=tmp_path)
-    before, after = said.split("killed with SIGKILL")
-    assert "step 6 of 9  mail" in before
-    assert "the worker before it died" in after
-    assert "asked the service: applied; not sent again" in after
-    assert not any(f"step {number} of 9" in after for number in range(1, 7))
-    assert all(f"step {number} of 9" in after for number in (7, 8, 9))
-    for action in ("refund", "mail", "crm", "team", "archive"):
-        assert re.search(rf"^ +{action} +1$", said, re.MULTILINE)
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("path", PAGES)
@@ -217,11 +205,96 @@ def test_a_long_conversation_is_an_example_that_runs(tmp_path: Path) -> None:
         "user: and pears",
         "['They talked about apples, at length.']",
         "True 25",
+        "3 5",
         "8 25",
         "[('ann-1', 13, 2)]",
         "asked for the price of ACME",
         "['sold ACME at 100', 'stale: price']",
     ]
+
+
+def squeezed(text: str) -> str:
+    """Lines without what is before and behind them: a page shows the inside of a function."""
+    return "\n".join(line.strip() for line in text.splitlines())
+
+
+def is_shown(page: str, example: str, *, count: int) -> bool:
+    """Whether so many snippets of a page are in an example, word for word."""
+    text = squeezed((ROOT / "examples" / example).read_text(encoding="utf-8"))
+    return sum(squeezed(snippet) in text for snippet in blocks(ROOT / "docs" / page, "python")) == count
+
+
+def test_what_a_model_saw_is_an_example_that_runs(tmp_path: Path) -> None:
+    """Made again, exactly, with what is known by then; what rests on a fact that was taken back is marked."""
+    assert is_shown("llm.md", "what_a_model_saw.py", count=2)
+    assert is_shown("agents.md", "what_a_model_saw.py", count=1)
+    assert is_shown("conversations.md", "long_conversation.py", count=1)
+    expected = [
+        "I must look again.",
+        "the agent's instructions",
+        "what the agent knew then: 3 lines",
+        "messages 2 to 9 of offer-1.chat, which ended at 9",
+        "True",
+        "You write offers.",
+        "",
+        "What you know:",
+        "Plan 1: look (pending)",
+        "Plan 2: offer (pending)",
+        'Fact total = "300" (from model, as of step 2; concluded from price, which changed since)',
+        "look ['total', 'price'] 6 {}",
+        "['total']",
+        "total of step 1 concluded from ('price',)",
+    ]
+    for _ in range(2):
+        assert run(str(ROOT / "examples" / "what_a_model_saw.py"), cwd=tmp_path).splitlines() == expected
+
+
+def test_parts_of_the_loop_are_an_example_that_runs(tmp_path: Path) -> None:
+    """A rule chooses before the model does, a result becomes a fact, another agent goes on with it."""
+    assert is_shown("llm.md", "own_parts.py", count=1)
+    expected = [
+        "The bill is sent.",
+        '"read_meter" because The meter first.',
+        '"hand_over_to_billing" because it did not say',
+        "True '1234 kWh'",
+        "meter-1 {'kwh': 1234}",
+    ]
+    for _ in range(2):
+        assert run(str(ROOT / "examples" / "own_parts.py"), cwd=tmp_path).splitlines() == expected
+
+
+def test_tools_of_a_server_are_an_example_that_runs(tmp_path: Path) -> None:
+    """Listed and called as steps; the one with a risk is allowed with other arguments, and done once."""
+    assert is_shown("llm.md", "tools_of_a_server.py", count=1)
+    example = str(ROOT / "examples" / "tools_of_a_server.py")
+    first = run(example, cwd=tmp_path).splitlines()
+    assert first == [
+        "may it? send {'arguments': {'name': 'Ann', 'text': 'hello'}}",
+        "It is sent.",
+        "['Ann lives at 7 Harbour Road', 'sent to Ann: hello, dear']",
+        "1 tools of desk none",
+        "2 model none",
+        "3 lookup none",
+        "4 model none",
+        "5 send once",
+        "6 model none",
+    ]
+    assert run(example, cwd=tmp_path).splitlines() == first[1:]
+
+
+async def test_the_test_of_a_model_is_a_test_that_runs() -> None:
+    """As the page shows it, for its first agent."""
+    shown = next(each for each in blocks(ROOT / "docs" / "models.md", "python") if "async def test_" in each)
+
+    @limpet.tool(effect="once", risk="write_local", name="clean_logs")
+    def clean_logs(older_than_days: int) -> str:
+        """Delete old logs."""
+        return f"deleted logs of more than {older_than_days} days"
+
+    approvals = limpet.Approvals("write_local", to="oncall")
+    there: dict[str, Any] = {"limpet": limpet, "clean_logs": clean_logs, "approvals": approvals}
+    exec(shown, there)
+    await there["test_it_asks_before_it_cleans"]()
 
 
 def test_secrets_are_an_example_that_runs(tmp_path: Path) -> None:

@@ -194,7 +194,7 @@ async def test_an_agent_elsewhere_is_called_by_name(tmp_path: Path) -> None:
         assert (info.status, info.waits_for) == ("pending", "worker:check 3")
         async with limpet.open(url, agents=[check]):
             assert await handle.result(timeout="10s") == {"kind": "checked", "mail": {"text": "hello"}}
-        assert {each["agent"] for each in await here.agents()} == {"check", "ask"}
+        assert {each.name for each in await here.agents()} == {"check", "ask"}
         with pytest.raises(limpet.NotFound):
             await here.start("nobody", {})
     async with limpet.open(url) as nothing:

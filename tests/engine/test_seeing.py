@@ -248,6 +248,25 @@ async def test_the_slice_of_a_run() -> None:
             await app.context("r", max_bytes=-1)
 
 
+async def test_the_slice_at_an_earlier_point() -> None:
+    """What was said until then, and nothing that came later: no message, and no summary of what it shows."""
+
+    def says(request: ModelRequest) -> Any:
+        if request.messages[0].text == SUMMARY:
+            return "They talked."
+        return calls("note_fact", key="k", value="v") if request.messages[-1].role == "user" else "y" * 1_500
+
+    agent = talker(ScriptedModel(says))
+    async with testing.app(agent) as app:
+        for number in range(8):
+            await app.run(agent, f"message {number} " + "z" * 900, id=f"r{number}", conversation="c")
+        first = await app.context("r0", before=1)
+        assert [each.text[:9] for each in first.messages] == ["message 0"]
+        assert [each.role for each in (await app.context("r0", before=2)).messages] == ["user", "assistant", "tool"]
+        last = await app.context("r7")
+        assert (last.messages[0].text, last.messages[-1].role) == ("They talked.", "assistant")
+
+
 def test_the_newest_messages_stay() -> None:
     """Nothing older than one that does not fit."""
     said = [Spoken(role="user", text=text) for text in ("a", "b" * 900, "c")]

@@ -4,6 +4,7 @@ python -m tests.real.mcp_server LETTERS [http]
 """
 
 import os
+import signal
 import socket
 import sys
 from pathlib import Path
@@ -34,6 +35,17 @@ def desk(letters: Path) -> MCPServer:
         with letters.open("a") as file:
             file.write(f"{name}: {text} {meta.get('limpet/idempotency_key', '')}\n")
         return {"sent": True, "to": name}
+
+    @server.tool()
+    def deliver(name: str, process: int, ctx: Context[Any, Any]) -> str:
+        """Send a letter; whoever sends the first one does not live to hear of it."""
+        meta: Any = ctx.request_context.meta or {}
+        is_first = not letters.stat().st_size
+        with letters.open("a") as file:
+            file.write(f"{name} {meta.get('limpet/idempotency_key', '')}\n")
+        if is_first:
+            os.kill(process, signal.SIGKILL)
+        return "delivered"
 
     @server.tool(name="odd.name")
     def odd(how: str) -> str:

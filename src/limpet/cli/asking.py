@@ -1,32 +1,26 @@
-"""Opening the store that a command is about, and saying what went wrong."""
+"""Opening the store that a command is about."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 from urllib.parse import unquote, urlsplit
 
-import msgspec
-import typer
-
 import limpet
-from limpet.errors import LimpetError, NoStore
-from limpet.redaction import say
+from limpet.errors import NoStore
 from limpet.service import App
+from limpet.stores.sqlite import is_store
 
-__all__ = ["ask", "ask_app", "json_object", "reported"]
+__all__ = ["ask", "ask_app", "check_there"]
 
 T = TypeVar("T")
 
 
 def ask(url: str, work: Callable[[App], Awaitable[T]], *, makes: bool = False) -> T:
     """What some work on the store at an address gives; no SQLite file is made, unless it puts something there."""
-
-    with reported():
-        if not makes:
-            _check_there(url)
-        return ask_app(limpet.open(url, worker=False), work)
+    if not makes:
+        check_there(url)
+    return ask_app(limpet.open(url, worker=False), work)
 
 
 def ask_app(app: App, work: Callable[[App], Awaitable[T]]) -> T:
@@ -36,30 +30,11 @@ def ask_app(app: App, work: Callable[[App], Awaitable[T]]) -> T:
         async with app.but(door="cli") as opened:
             return await work(opened)
 
-    with reported():
-        return asyncio.run(do())
+    return asyncio.run(do())
 
 
-@contextmanager
-def reported() -> Iterator[None]:
-    """An error of Limpet ends the command with its text, its cure, and what may have been meant."""
-    try:
-        yield
-    except LimpetError as error:
-        for line in (f"error: {error}", *getattr(error, "__notes__", ())):
-            typer.echo(say(line), err=True)
-        raise typer.Exit(1) from error
-
-
-def json_object(text: str) -> dict[str, Any]:
-    """A JSON object that was typed."""
-    try:
-        return msgspec.json.decode(text, type=dict[str, Any])
-    except msgspec.MsgspecError as error:
-        raise typer.BadParameter(f"{say(text)!r} is no JSON object ({error})") from error
-
-
-def _check_there(url: str) -> None:
+def check_there(url: str) -> None:
+    """Refuse to look into a SQLite file that is not there, or is of something else: looking would make it a store."""
     parts = urlsplit(url)
-    if parts.scheme == "sqlite" and not Path(unquote(parts.path[1:])).is_file():
+    if parts.scheme == "sqlite" and not is_store(Path(unquote(parts.path[1:]))):
         raise NoStore(url=url)

@@ -3,17 +3,18 @@
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import msgspec
 import typer
 
 from limpet.cli.asking import ask, ask_app
-from limpet.cli.commands import STORE, Json, RunId, Url, command
+from limpet.cli.completing import complete_agent, complete_run
 from limpet.cli.debugging import prompt_at
+from limpet.cli.door import command, example
+from limpet.cli.inputs import input_of, json_or_text, number_of, pair_of
+from limpet.cli.options import STORE, Json, RunId
 from limpet.cli.output import print_json, print_text
 from limpet.cli.working import idle_app
 from limpet.service import App
 from limpet.service.finding import find_run
-from limpet.service.pruning import Pruned
 from limpet.service.replaying import Replay, Replayed
 from limpet.stores import RunRow
 
@@ -29,10 +30,15 @@ OwnUrl = Annotated[
 ]
 
 
-@command.command()
+@command.command(epilog=example("limpet replay ticket-42 --to 6 --pdb --app support:app"))
 def replay(  # noqa: PLR0913 - all by name, and few at a time
     run: Annotated[
-        str | None, typer.Argument(metavar="[RUN|FILE]", help="A run, or a file that `limpet export` wrote.")
+        str | None,
+        typer.Argument(
+            metavar="[RUN|FILE]",
+            help="A run, or a file that `limpet export` wrote.",
+            autocompletion=complete_run,
+        ),
     ] = None,
     *,
     to: Annotated[int | None, typer.Option(min=1, help="Up to the end of this step.")] = None,
@@ -40,7 +46,10 @@ def replay(  # noqa: PLR0913 - all by name, and few at a time
     allow: Annotated[
         list[str] | None, typer.Option(help="A tool that may be called where nothing is recorded.")
     ] = None,
-    agent: Annotated[str | None, typer.Option(help="Instead of a run: the newest runs of this agent.")] = None,
+    agent: Annotated[
+        str | None,
+        typer.Option(help="Instead of a run: the newest runs of this agent.", autocompletion=complete_agent),
+    ] = None,
     live: Annotated[bool, typer.Option("--live", help="Instead of a run: all that have not ended.")] = False,
     last: Annotated[int, typer.Option(min=1, help="How many of them.")] = 100,
     code: Code = None,
@@ -67,7 +76,7 @@ def replay(  # noqa: PLR0913 - all by name, and few at a time
         return await app.replay(found, to=to, allow=allow or (), coming_to=prompt_at(step) if pdb else None)
 
     found = ask_app(app, go)
-    print_json(found.as_json()) if json else print_text(str(found))
+    print_json(found) if json else print_text(str(found))
 
 
 def _replay_all(app: App, agent: str | None, status: tuple[str, ...], last: int, *, json: bool) -> None:
@@ -85,7 +94,7 @@ def _replay_all(app: App, agent: str | None, status: tuple[str, ...], last: int,
     raise typer.Exit(bool(bad))
 
 
-@command.command()
+@command.command(epilog=example("limpet fork ticket-42 --at 6 --set facts.cents=900 --effects ask"))
 def fork(  # noqa: PLR0913 - all by name, and few at a time
     run: RunId,
     *,
@@ -108,8 +117,8 @@ def fork(  # noqa: PLR0913 - all by name, and few at a time
     json: Json = False,
 ) -> None:
     """Begin a new run that shares everything before a step of another; a worker drives it."""
-    results = {_number(number): _json(value) for number, value in map(_pair, result or ())}
-    more: dict[str, Any] = {} if input is None else {"input": _input(input)}
+    results = {number_of(number): json_or_text(value) for number, value in map(pair_of, result or ())}
+    more: dict[str, Any] = {} if input is None else {"input": input_of(input)}
 
     async def make(app: App) -> tuple[str, RunRow]:
         row = await find_run(app.store, run)
@@ -124,91 +133,20 @@ def fork(  # noqa: PLR0913 - all by name, and few at a time
     if json:
         print_json({"id": made, "fork_of": row.id})
     else:
-        typer.echo(f"{made} goes on from {row.id}, when a worker serves it")
-
-
-def _pair(text: str) -> tuple[str, str]:
-    name, found, value = text.partition("=")
-    if not found or not name:
-        raise typer.BadParameter(f"{text!r} is not NAME=VALUE")
-    return name, value
-
-
-def _number(text: str) -> int:
-    if not text.isdecimal():
-        raise typer.BadParameter(f"{text!r} is not the number of a step")
-    return int(text)
-
-
-def _json(text: str) -> Any:
-    """JSON; what is none is text."""
-    try:
-        return msgspec.json.decode(text)
-    except msgspec.DecodeError:
-        return text
-
-
-def _input(text: str) -> Any:
-    if not text.startswith("@"):
-        return _json(text)
-    try:
-        return _json(Path(text[1:]).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise typer.BadParameter(f"{text[1:]} cannot be read ({error})") from error
+        print_text(f"{made} goes on from {row.id}, when a worker serves it")
 
 
 def _patch(given: list[str]) -> dict[str, Any]:
     """`facts.total=1200` and `goal=refund` as a patch."""
     patch: dict[str, Any] = {}
-    for name, value in map(_pair, given):
+    for name, value in map(pair_of, given):
         part, dot, key = name.partition(".")
         if dot and part in ("facts", "answered"):
             if not isinstance(patch.setdefault(part, {}), dict):
                 raise typer.BadParameter(f"{part} is said whole, and {name} too")
-            patch[part][key] = _json(value)
+            patch[part][key] = json_or_text(value)
         elif dot:
             raise typer.BadParameter(f"{name!r}: only facts and answered have names, such as facts.total")
         else:
-            patch[part] = value if part == "goal" else _json(value)
+            patch[part] = value if part == "goal" else json_or_text(value)
     return patch
-
-
-@command.command()
-def prune(  # noqa: PLR0913 - all by name, and few at a time
-    older_than: Annotated[
-        str, typer.Option(help="How long after their end runs stay, such as 30d.", show_default=False)
-    ],
-    *,
-    delete: Annotated[
-        bool, typer.Option("--delete", help="Do it; without this it is only said what would go.")
-    ] = False,
-    status: Annotated[
-        list[str] | None, typer.Option(metavar="STATUS=AGE", help="Another age for some: failed=90d, failed=forever.")
-    ] = None,
-    agent: Annotated[list[str] | None, typer.Option(metavar="AGENT=AGE", help="The same by agent.")] = None,
-    archive: Annotated[Path | None, typer.Option(help="A folder: each run is exported there before it goes.")] = None,
-    snapshots: Annotated[int | None, typer.Option(min=1, help="How many cached states of a run stay.")] = None,
-    url: Url = STORE,
-    json: Json = False,
-) -> None:
-    """Delete runs that have ended long ago; without --delete, say which.
-
-    Forks and what they branched off, callers and whom they called go together, or stay.
-    """
-
-    async def go(app: App) -> Pruned:
-        return await app.prune(
-            older_than=older_than,
-            dry_run=not delete,
-            by_status=_ages(status or []),
-            by_agent=_ages(agent or []),
-            archive=archive,
-            snapshots=snapshots,
-        )
-
-    found = ask(url, go)
-    print_json(found) if json else print_text(str(found))
-
-
-def _ages(given: list[str]) -> dict[str, str | None]:
-    return {name: None if age == "forever" else age for name, age in map(_pair, given)}

@@ -6,13 +6,14 @@ import msgspec
 import typer
 
 from limpet.redaction import say, say_value
+from limpet.service.contract import as_json
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-__all__ = ["cell", "clean", "console", "print_json", "print_text", "table"]
+__all__ = ["STYLES", "cell", "clean", "console", "print_json", "print_line", "print_text", "table"]
 
 STYLES = {
     "completed": "green",
@@ -30,8 +31,13 @@ WIDE = 10_000
 
 def print_json(value: Any) -> None:
     """As JSON, indented."""
-    plain = say_value(msgspec.json.decode(msgspec.json.encode(value)))
+    plain = say_value(as_json(value))
     typer.echo(msgspec.json.format(msgspec.json.encode(plain), indent=2).decode())
+
+
+def print_line(value: Any) -> None:
+    """As JSON, on one line."""
+    typer.echo(msgspec.json.encode(say_value(as_json(value))).decode())
 
 
 def print_text(text: str) -> None:
@@ -41,11 +47,11 @@ def print_text(text: str) -> None:
 
 
 def console() -> "Console":
-    """Where text goes: plain, unless there is a terminal and NO_COLOR is not set."""
+    """Where text goes: plain, unless there is a terminal that can do more and NO_COLOR is not set."""
     from rich.console import Console  # noqa: PLC0415 - it takes 100 ms, and only those who look need it
 
     found = Console()
-    is_plain = found.no_color or not found.is_terminal
+    is_plain = found.no_color or not found.is_terminal or found.is_dumb_terminal
     return Console(
         color_system=None if is_plain else "auto",
         width=None if found.is_terminal else WIDE,

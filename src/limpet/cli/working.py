@@ -6,25 +6,32 @@ import logging
 import signal
 import sys
 import tomllib
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from pathlib import Path
 from typing import Any, overload
 
+import msgspec
 import typer
 
 import limpet
+from limpet.cli.asking import check_there
 from limpet.engine.agents import Agent
 from limpet.engine.duty import Worker
+from limpet.redaction import say_value
 from limpet.service import App
 
-__all__ = ["idle_app", "serve", "worker_of"]
+__all__ = ["as_worker", "idle_app", "serve", "worker_of"]
 
 log = logging.getLogger("limpet")
 
 
 def worker_of(target: str, url: str | None, worker: Worker) -> App:
     """The app that a worker is, from what the user's module holds under a name."""
-    found = _load(target)
+    return as_worker(_load(target), target, url, worker)
+
+
+def as_worker(found: Any, target: str, url: str | None, worker: Worker) -> App:
+    """The app that a worker is, from an app, an agent or a list of agents."""
     if isinstance(found, App):
         if not found.serves:
             raise typer.BadParameter(f"{target} was opened without agents: limpet.open(…, agents=[…])")
@@ -51,6 +58,8 @@ def idle_app(target: str | None, url: str | None, *, needed: bool = True) -> App
         if needed:
             raise typer.BadParameter("the code is needed: say --app MODULE:ATTRIBUTE, or set LIMPET_APP")
         return None
+    if url is not None:
+        check_there(url)
     return worker_of(target, url, Worker()).but(idle=True)
 
 
@@ -63,9 +72,23 @@ def _configured() -> str | None:
     return found if isinstance(found, str) else None
 
 
-async def serve(app: App) -> None:
+class JsonLines(logging.Formatter):
+    """A line of the log as JSON."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """When, how bad, what."""
+        told = {"time": int(record.created * 1_000_000), "level": record.levelname, "message": record.getMessage()}
+        if record.exc_info:
+            told["traceback"] = self.formatException(record.exc_info)
+        return msgspec.json.encode(say_value(told)).decode()
+
+
+async def serve(app: AbstractAsyncContextManager[App], *, json: bool = False) -> None:
     """Work until SIGTERM or SIGINT; a second one does not wait for anything."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    if json:
+        for handler in logging.getLogger().handlers:
+            handler.setFormatter(JsonLines())
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
 
     def end() -> None:

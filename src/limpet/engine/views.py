@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from limpet.context.brief import Brief
 
-__all__ = ["Event", "Request", "RunInfo"]
+__all__ = ["Event", "Request", "RunInfo", "Status"]
 
 Status = Literal["pending", "running", "waiting", "completed", "failed", "cancelled"]
 

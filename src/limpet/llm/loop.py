@@ -7,6 +7,7 @@ it was, whatever died. A call of the model is a step: recorded, paid for once, a
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 import msgspec
@@ -407,7 +408,7 @@ class _Loop:
             return Answer(self._llm.output.load(msgspec.json.decode(_json_of(reply.text))))
         except (InvalidValue, msgspec.DecodeError) as error:
             reason = error.reason if isinstance(error, InvalidValue) else "it is not JSON"
-            if sum(each.message.text.startswith(MISFIT) for each in said[-2 * REPAIRS :]) >= REPAIRS:
+            if _repairs(said) >= REPAIRS:
                 raise NoProgress(agent=self._llm.name, reason=f"its answer does not fit: {reason}") from error
             await self._run.say(f"{MISFIT}: {reason}. Answer again, with JSON only.", role="user")
             return None
@@ -444,6 +445,12 @@ class _Loop:
         name = self._x.take("compacted")
         await self._talks.put(name, self._x.find(name, b.MessageSaid), [body], blobs)
         return True
+
+
+def _repairs(said: Sequence[Said]) -> int:
+    """How often the model was told that its answer does not fit, since somebody else said something."""
+    users = [each.message.text for each in reversed(said) if each.message.role == "user"]
+    return sum(1 for _ in takewhile(lambda text: text.startswith(MISFIT), users))
 
 
 def _oldest(said: Sequence[Said], keep: int, room: int) -> list[Said]:

@@ -35,21 +35,23 @@ from limpet.errors import (
 )
 from limpet.events import Constraints, Effects, Payload, StatePatch
 from limpet.events import bodies as b
-from limpet.events.values import parse
 from limpet.ids import check_id
 from limpet.llm.request import see
 from limpet.policy.retention import KeepRule
 from limpet.service import travel
 from limpet.service.bundles import export_run, load_run
 from limpet.service.desk import Desk
+from limpet.service.fleet import AgentInfo, Stats, WorkerInfo, agents_of, served_by, stats_of, workers_of
 from limpet.service.forking import Wanted, forked, make_fork
 from limpet.service.notifying import notifier
 from limpet.service.once import agent_of, create_once
 from limpet.service.pruning import Pruned, prune, rotate
+from limpet.service.queries import CallInfo, DecisionInfo, ErrorInfo, Queries, since_of
 from limpet.service.replaying import Replay, Replayed, Ways, check, replay
 from limpet.service.seeing import ModelInput, context_of, model_input
 from limpet.service.settings import Settings
 from limpet.service.talking import ConversationInfo, Conversations, SessionInfo
+from limpet.service.timeline import Line, timeline
 from limpet.service.travel import Comparison, Diff, Moment, Point, state_at
 from limpet.service.trust import Verified, save_heads, verify_all, verify_one
 from limpet.service.views import entries_of, info_of
@@ -623,21 +625,67 @@ class App:
             done.snapshots = await rotate(self.store, keep=snapshots, older_than=older_than)
         return done
 
-    async def agents(self) -> list[dict[str, Any]]:
-        """The contracts of all agents that this store knows."""
-        return [parse(row.contract) for row in await self.store.contracts()]
+    # Across runs
 
-    async def workers(self) -> list[Any]:
+    async def search(
+        self, text: str, /, *, kind: str | None = None, since: Duration | datetime | None = None, last: int = 100
+    ) -> list[Event]:
+        """Events of all runs and conversations that hold some words, the newest first."""
+        began = await since_of(self.store, since)
+        return await Queries(self.store).search(text, kind=kind, since=began, last=last)
+
+    async def decisions(
+        self,
+        text: str = "",
+        /,
+        *,
+        agent: str | None = None,
+        since: Duration | datetime | None = None,
+        last: int = 100,
+    ) -> list[DecisionInfo]:
+        """What agents chose, from what and why, the newest first; with some words in it."""
+        began = await since_of(self.store, since)
+        return await Queries(self.store).decisions(agent=agent, text=text, since=began, last=last)
+
+    async def errors(
+        self, *, agent: str | None = None, since: Duration | datetime | None = None, last: int = 100
+    ) -> list[ErrorInfo]:
+        """What went wrong, and how it was handled, the newest first."""
+        return await Queries(self.store).errors(agent=agent, since=await since_of(self.store, since), last=last)
+
+    async def tool_calls(
+        self,
+        tool: str | None = None,
+        /,
+        *,
+        where: Sequence[str] = (),
+        agent: str | None = None,
+        since: Duration | datetime | None = None,
+        last: int = 100,
+    ) -> list[CallInfo]:
+        """Calls of a tool, the newest first, and the choice before each; `where=["cents>100"]` looks at arguments."""
+        began = await since_of(self.store, since)
+        return await Queries(self.store).calls(tool, where=where, agent=agent, since=began, last=last)
+
+    async def timeline(self, run: str, /) -> list[Line]:
+        """When a run worked and when it waited."""
+        await self.store.get(run)
+        return await timeline(self.store, run)
+
+    async def agents(self) -> list[AgentInfo]:
+        """The agents that this store knows, whoever has their code."""
+        return await agents_of(self.store, self._time.now())
+
+    async def workers(self) -> list[WorkerInfo]:
         """Every worker of this store that was not given up."""
-        return list(await self.store.workers())
+        return await workers_of(self.store, self._time.now())
+
+    async def stats(self) -> Stats:
+        """How many runs, requests and workers there are."""
+        return await stats_of(self.store, self._time.now())
 
     async def _served(self) -> dict[str, set[str]]:
-        now, served = self._time.now(), dict[str, set[str]]()
-        for worker in await self.store.workers():
-            if worker.lease_until > now:
-                for name, versions in worker.agents.items():
-                    served.setdefault(name, set()).update(versions)
-        return served
+        return await served_by(self.store, self._time.now())
 
     # What handles are made over
 

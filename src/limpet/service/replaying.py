@@ -6,9 +6,7 @@ code would not go through.
 
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
-
-import msgspec
+from typing import Any, NamedTuple, Self, TypedDict
 
 from limpet.clock import FrozenClock, SystemClock
 from limpet.engine.agents import Agent
@@ -21,14 +19,13 @@ from limpet.engine.typed import State
 from limpet.errors import InvalidArgument, LimpetError, NotFound, StepFailed
 from limpet.events import Event, blobs_of
 from limpet.events import bodies as b
-from limpet.events.values import encode
 from limpet.ids import RandomIds
 from limpet.service.travel import Point, point
-from limpet.state import ENDED
+from limpet.state import ENDED, AgentState
 from limpet.stores import Claimed, Inline, RunRow, Store, WorkerRow
 from limpet.stores.memory import MemoryBackend
 
-__all__ = ["Replay", "Replayed", "Ways", "check", "replay"]
+__all__ = ["Replay", "ReplayJson", "Replayed", "Ways", "check", "replay"]
 
 WORKER = "replay"
 _ENDS = ("run.completed", "run.failed", "run.cancelled")
@@ -42,6 +39,17 @@ class Ways(NamedTuple):
     """Tools that are called, if the code comes to them where nothing is recorded."""
     coming_to: Callable[[int], object] | None = None
     """Told the number of each step as the code comes to it, in the code's own call."""
+
+
+class ReplayJson(TypedDict):
+    """A replay as plain data; the state under its known names."""
+
+    run: str
+    how: str
+    value: Any
+    error: dict[str, Any] | None
+    raised: str | None
+    state: AgentState
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,10 +68,9 @@ class Replay:
     value: Any = None
     """What it returned, as JSON."""
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> ReplayJson:
         """The same as plain data; the state under its known names."""
         error = None if self.error is None else {"code": self.error.code, **self.error.facts}
-        state = msgspec.json.decode(encode(self.state.working))
         raised = None if self.raised is None else _words(self.raised)
         return {
             "run": self.run,
@@ -71,7 +78,7 @@ class Replay:
             "value": self.value,
             "error": error,
             "raised": raised,
-            "state": state,
+            "state": self.state.working,
         }
 
     def __str__(self) -> str:

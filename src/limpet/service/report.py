@@ -1,15 +1,19 @@
 """A run on one page: where it is, what it did, what it waits for, and what went wrong last."""
 
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, TypedDict
 
-from limpet.engine.views import Request, RunInfo
+from limpet.context.brief import Chosen
+from limpet.engine.views import Request, RunInfo, Status
 from limpet.events import AnyBody, Event, Failure
 from limpet.events import bodies as b
 from limpet.service.app import App
+from limpet.service.timeline import Line, Lines
+from limpet.service.travel import Moment
 from limpet.state import Fold
 
-__all__ = ["Report", "StepInfo", "report"]
+__all__ = ["Report", "ReportJson", "StepInfo", "report"]
 
 StepStatus = Literal["running", "retrying", "escalated", "unknown", "completed", "failed", "undone"]
 
@@ -33,6 +37,41 @@ class StepInfo:
     """What went wrong last, also if a later attempt went well."""
 
 
+class FailureJson(TypedDict):
+    """What went wrong, as plain data."""
+
+    type: str
+    message: str
+    step: int | None
+    traceback: str
+
+
+class ReportJson(TypedDict):
+    """A report as plain data: the fields of the run, and what is reported beside them."""
+
+    id: str
+    agent: str
+    version: str
+    status: Status
+    waits_for: str | None
+    position: str
+    goal: str
+    created: int
+    updated: int
+    ended: int | None
+    user: str | None
+    session: str | None
+    parent: str | None
+    fork_of: str | None
+    labels: Mapping[str, str]
+    wake: int | None
+    steps: list[StepInfo]
+    requests: list[Request]
+    decisions: list[Chosen]
+    timeline: list[Line]
+    error: FailureJson | None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Report:
     """A run, and everything that whoever is woken at night wants to know first."""
@@ -43,35 +82,47 @@ class Report:
     steps: tuple[StepInfo, ...]
     requests: tuple[Request, ...]
     """What it asks, and nobody has decided."""
+    decisions: tuple[Chosen, ...]
+    """What it chose, the newest last."""
+    timeline: tuple[Line, ...]
+    """When it worked, and when it waited."""
     error: Failure | None
     """Why it failed; or, while it goes on, what went wrong last."""
     error_step: int | None
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> ReportJson:
         """The same as plain data: the fields of the run, and what is reported beside them."""
-        error = self.error and {
-            "type": self.error.type,
-            "message": self.error.message,
-            "step": self.error_step,
-            "traceback": self.error.traceback,
-        }
-        steps, requests = [asdict(each) for each in self.steps], [asdict(each) for each in self.requests]
-        return {**asdict(self.info), "wake": self.wake, "steps": steps, "requests": requests, "error": error}
+        error: FailureJson | None = None
+        if self.error is not None:
+            error = {
+                "type": self.error.type,
+                "message": self.error.message,
+                "step": self.error_step,
+                "traceback": self.error.traceback,
+            }
+        found: Any = {each.name: getattr(self.info, each.name) for each in fields(self.info)}
+        found |= {"wake": self.wake, "steps": list(self.steps), "requests": list(self.requests), "error": error}
+        found |= {"decisions": list(self.decisions), "timeline": list(self.timeline)}
+        shown: ReportJson = found
+        return shown
 
 
 async def report(app: App, run: str) -> Report:
     """The report on a run."""
-    steps, folding = _Steps(), Fold()
+    steps, lines, folding = _Steps(), Lines(), Fold()
     async for event in app.store.log(run):
         body = app.store.decode(event)
         folding.add(event, body)
         steps.learn(event, body)
+        lines.learn(event, body)
     state = folding.freeze()
     return Report(
         info=await app.info(run),
         wake=state.wake,
         steps=tuple(steps.found.values()),
         requests=tuple(await app.inbox(run=run)),
+        decisions=Moment(state).decisions,
+        timeline=tuple(lines.lines),
         error=state.error,
         error_step=state.error_step,
     )

@@ -30,7 +30,7 @@ class ModelInput:
     model: str
     request: ModelRequest
     is_exact: bool
-    """It is the same, byte for byte, as what was sent; else the code that chose it has changed since."""
+    """It is the same, byte for byte, as what was sent; else the code that chose has changed, or a secret was hidden."""
     why: tuple[str, ...]
     """Where its parts come from, and what was left out."""
 
@@ -51,12 +51,26 @@ async def context_of(
             raise InvalidArgument(path=name, reason=f"{given} is less than nothing")
     seq = await point(store, run, where)
     state = await load(store, run, at_most=seq)
-    [event] = await store.read(run, after=seq - 1, limit=1)
     conversation = (await store.get(run)).conversation or talk_of(run)
-    found = [each for each in await latest(store, conversation, last=RECENT) if each.time <= event.time]
+    upto = await _said_until(store, run, seq, conversation)
+    found = await latest(store, conversation, last=RECENT, upto=upto) if upto else []
     messages = [Spoken(role=each.role, text=each.text, seq=each.seq) for each in await shown(store, found)]
     step = state.position.step or None
     return slice_of(state.working, step=step, messages=messages, max_tokens=max_tokens, max_bytes=max_bytes)
+
+
+async def _said_until(store: Store, run: str, seq: int, conversation: str) -> int:
+    """How much of its conversation there was at an event of a run: by the time, and never what it said later itself."""
+    [event] = await store.read(run, after=seq - 1, limit=1)
+    try:
+        upto = await point(store, conversation, Point(at=event.time))
+    except NotFound:
+        return 0
+    async for later in store.log(run, after=seq):
+        body = store.decode(later) if later.kind == "message.said" else None
+        if isinstance(body, b.MessageSaid) and body.conversation == conversation:
+            return min(upto, body.message - 1)
+    return upto
 
 
 async def model_input(store: Store, run: str, step: int, chosen_by: See = see) -> ModelInput:

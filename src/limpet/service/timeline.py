@@ -7,7 +7,7 @@ from limpet.events import AnyBody, Event
 from limpet.events import bodies as b
 from limpet.stores import Store
 
-__all__ = ["Line", "Span", "timeline"]
+__all__ = ["Line", "Lines", "Span", "timeline"]
 
 # Who is waited for that has no name.
 WORKER, OPERATOR = "worker", "operator"
@@ -63,13 +63,15 @@ class Line:
 
 async def timeline(store: Store, run: str) -> list[Line]:
     """Every step and wait of a run in order; of a fork, from where it goes on by itself."""
-    found = _Lines()
+    found = Lines()
     async for event in store.log(run):
         found.learn(event, store.decode(event))
     return found.lines
 
 
-class _Lines:
+class Lines:
+    """The lines of a timeline, as far as a log was read."""
+
     def __init__(self) -> None:
         self.lines: list[Line] = []
         self._steps: dict[int, Line] = {}

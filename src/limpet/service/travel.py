@@ -6,7 +6,7 @@ Everything is derived from the log; snapshots only make it faster.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, TypedDict
 
 import msgspec
 from msgspec import UNSET
@@ -25,7 +25,19 @@ from limpet.state.patch import diff as patch_between
 from limpet.state.patch import words
 from limpet.stores import RunRow, Store
 
-__all__ = ["Change", "Comparison", "Diff", "Moment", "Point", "compare", "diff", "point", "state_at", "until_next"]
+__all__ = [
+    "Change",
+    "Comparison",
+    "Diff",
+    "Moment",
+    "MomentJson",
+    "Point",
+    "compare",
+    "diff",
+    "point",
+    "state_at",
+    "until_next",
+]
 
 SECOND = 1_000_000
 PAGE = 1000
@@ -52,6 +64,20 @@ class Point:
             raise InvalidArgument(path="A point", reason=f"it is said in one way, and not as {' and '.join(said)}")
         if isinstance(self.at, datetime) and self.at.tzinfo is None:
             raise InvalidArgument(path="at", reason=f"{self.at.isoformat()} has no time zone")
+
+
+class MomentJson(TypedDict):
+    """What a run knew, as plain data; the state under its known names."""
+
+    run: str
+    status: str
+    seq: int
+    time: int
+    step: int
+    position: str
+    next: str | None
+    decisions: list[Chosen]
+    state: AgentState
 
 
 class Moment(State[Any]):
@@ -84,9 +110,8 @@ class Moment(State[Any]):
                 return found
         return None
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> MomentJson:
         """The same as plain data; the state under its known names."""
-        plain: dict[str, Any] = msgspec.json.decode(encode(self.working))
         return {
             "run": self.run,
             "status": self.status,
@@ -95,8 +120,8 @@ class Moment(State[Any]):
             "step": self.step,
             "position": self.position,
             "next": self.next,
-            "decisions": [asdict(each) for each in self.decisions],
-            "state": plain,
+            "decisions": list(self.decisions),
+            "state": self.working,
         }
 
     def __str__(self) -> str:

@@ -20,6 +20,7 @@ from limpet.stores.rows import (
     KeyRow,
     Late,
     Page,
+    Recent,
     RequestFilter,
     RequestRow,
     RunFilter,
@@ -316,6 +317,9 @@ class Backend(Protocol):
 
     def feed(self, after: str, limit: int) -> Feed:
         """Events of all streams after a place, in an order in which none is ever added before one that was given."""
+
+    def recent(self, before: str, kinds: Sequence[str], scan: int) -> Recent:
+        """Events of some kinds among so many before a place, the newest first."""
 
     def feed_end(self) -> str:
         """The place after everything that can be given now."""

@@ -26,6 +26,7 @@ from limpet.stores.rows import (
     KeyRow,
     Late,
     Page,
+    Recent,
     RequestFilter,
     RequestRow,
     RunFilter,
@@ -197,6 +198,16 @@ class MemoryBackend:
                 if event is not None:
                     found.append(event)
         return Feed(tuple(found), str(begin))
+
+    def recent(self, before: str, kinds: Sequence[str], scan: int) -> Recent:
+        """Events of some kinds among so many before a place, the newest first."""
+        with self._lock:
+            there = [(place, each) for place, each in enumerate(self._tables.everything) if each is not None]
+        there = [(place, event) for place, event in there if not before or place < int(before)][-scan:]
+        found = tuple(event for _, event in reversed(there) if event.kind in kinds)
+        if len(there) < scan:
+            return Recent(found, None)
+        return Recent(found, str(there[0][0]), there[0][1].time)
 
     def feed_end(self) -> str:
         """The place after everything."""

@@ -24,7 +24,7 @@ from limpet.stores.rows import (
 
 __all__ = ["SqlReads"]
 
-_LAST = 2**63 - 1
+LAST = 2**63 - 1
 
 
 class SqlReads(ABC):
@@ -51,7 +51,7 @@ class SqlReads(ABC):
 
     def _own(self, run: str, span: Span) -> list[Event]:
         name = "read_backwards" if span.backwards else "read"
-        found = self._all(name, run, span.after, _LAST if span.before is None else span.before, span.limit)
+        found = self._all(name, run, span.after, LAST if span.before is None else span.before, span.limit)
         return [Event(run, *each) for each in found]
 
     def _origin(self, run: str) -> Origin | None:
@@ -110,7 +110,7 @@ class SqlReads(ABC):
 
     def snapshot(self, run: str, at_most: int | None) -> Snapshot | None:
         """The newest snapshot, or the newest not after a sequence."""
-        found = self._all("snapshot", self._number(run), _LAST if at_most is None else at_most)
+        found = self._all("snapshot", self._number(run), LAST if at_most is None else at_most)
         return Snapshot(*found[0]) if found else None
 
     def snapshots(self, run: str) -> list[tuple[int, int]]:

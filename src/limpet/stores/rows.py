@@ -15,6 +15,7 @@ __all__ = [
     "KeyRow",
     "Late",
     "Page",
+    "Recent",
     "RequestFilter",
     "RequestRow",
     "RequestStatus",
@@ -155,6 +156,16 @@ class Feed(NamedTuple):
 
     events: tuple[Event, ...]
     next: str
+
+
+class Recent(NamedTuple):
+    """Events of some kinds among the latest of all logs, the newest first, and where those before them begin."""
+
+    events: tuple[Event, ...]
+    next: str | None
+    """Nothing if these went back to the beginning."""
+    time: int = 0
+    """When the oldest event was written that was looked at, of whatever kind."""
 
 
 class Late(NamedTuple):

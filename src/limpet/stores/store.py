@@ -50,6 +50,7 @@ from limpet.stores.rows import (
     Feed,
     Late,
     Page,
+    Recent,
     RequestFilter,
     RequestRow,
     RunFilter,
@@ -64,6 +65,8 @@ from limpet.stores.writer import Writer
 __all__ = ["LARGEST_PAGE", "Place", "Store"]
 
 LARGEST_PAGE = 1_000
+SCANNED = 10_000
+"""How many events are looked at for those of some kinds, at a time."""
 DIGEST = 32
 Events = TypeVar("Events", bound=Sequence[Event])
 EVERYTHING = RunFilter()
@@ -500,6 +503,13 @@ class Store:
         except ValueError as error:
             raise InvalidValue(path="after", reason=f"{after!r} is not a place that a feed gave") from error
 
+    async def recent(self, kinds: Sequence[str], *, before: str = "", scan: int = SCANNED) -> Recent:
+        """Events of some kinds among the latest of all streams, the newest first; go on before the page's `next`."""
+        try:
+            return await self._handover.call(lambda: self._recent(before, kinds, scan))
+        except ValueError as error:
+            raise InvalidValue(path="before", reason=f"{before!r} is no place that was given") from error
+
     async def feed_end(self) -> str:
         """The place from which a feed gives only what is written from now on."""
         return await self._handover.call(self._backend.feed_end)
@@ -582,6 +592,11 @@ class Store:
 
     def _feed(self, after: str, limit: int) -> Feed:
         page = self._backend.feed(after, limit)
+        self._known(page.events)
+        return page
+
+    def _recent(self, before: str, kinds: Sequence[str], scan: int) -> Recent:
+        page = self._backend.recent(before, kinds, scan)
         self._known(page.events)
         return page
 

@@ -316,6 +316,34 @@ async def events_of_transactions_are_in_the_feed(world: World) -> None:
     assert [len(await world.log(owner.run)) for owner in owners] == [4, 2] * 3
 
 
+@behaviour()
+async def the_latest_of_some_kinds_come_newest_first(world: World) -> None:
+    """Whatever is looked at at once: each once, until the beginning is reached."""
+    runs, kinds = await _several_histories(world), ("step.started", "run.created")
+    logs = {run: [event for event in await world.log(run) if event.kind in kinds] for run in runs}
+    for scan in (1, 2, 5, 10_000):
+        found: list[Event] = []
+        before: str | None = ""
+        while before is not None:
+            page = await world.store.recent(kinds, before=before, scan=scan)
+            assert {event.kind for event in page.events} <= set(kinds)
+            found += page.events
+            before = page.next
+        assert _by_run(reversed(found)) == {run: log for run, log in logs.items() if log}
+
+
+@behaviour()
+async def looking_back_says_how_far(world: World) -> None:
+    """A page tells the time of the oldest event that it looked at; nothing once there is no more."""
+    await _several_histories(world)
+    page = await world.store.recent(("no.such",), scan=3)
+    assert page.events == ()
+    assert page.next is not None
+    assert page.time > 0
+    assert await world.store.recent(("no.such",), scan=10_000) == ((), None, 0)
+    await expect(InvalidValue, world.store.recent((), before="nowhere"))
+
+
 async def _several_histories(world: World) -> list[str]:
     """Runs and a conversation whose events lie between each other's."""
     one, two = await world.own("r1"), await world.own("r2")

@@ -39,9 +39,10 @@ from limpet.stores.postgres.tables import Living, Means, PostgresTables
 from limpet.stores.postgres.text import plain, safe
 from limpet.stores.postgres.wire import Wire
 from limpet.stores.processes import CAN_SEE
-from limpet.stores.reads import SqlReads
+from limpet.stores.reads import LAST, SqlReads
 from limpet.stores.rows import (
     Feed,
+    Recent,
 )
 from limpet.stores.search import lowered
 from limpet.stores.spares import Spares
@@ -301,6 +302,14 @@ class PostgresBackend(SqlReads):
             return Feed((), after or self._place_of(0, 0))
         page = found[:limit]
         return Feed(tuple(Event(*each[:-2]) for each in page), self._place_of(*page[-1][-2:]))
+
+    def recent(self, before: str, kinds: Sequence[str], scan: int) -> Recent:
+        """Events of some kinds among so many before a place, the newest first."""
+        _, *upto = _place(before) if before else ("", LAST, LAST)
+        first = self._all("recent_from", *upto, scan - 1)
+        *lowest, time = first[0] if first else (0, 0, 0)
+        found = self._all("recent", *upto, *lowest, list(kinds))
+        return Recent(tuple(Event(*each) for each in found), self._place_of(*lowest) if first else None, time)
 
     def feed_end(self) -> str:
         """The place after everything that can be given now."""

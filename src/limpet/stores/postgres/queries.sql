@@ -521,6 +521,17 @@ FROM {schema}.events AS e JOIN {schema}.streams AS s ON s.number = e.run
 WHERE (e.xid, e.position) >= (%b::bigint::text::xid8, %b::bigint) AND e.xid < pg_snapshot_xmin(pg_current_snapshot())
 ORDER BY e.xid, e.position LIMIT %b::bigint
 
+-- name: recent_from
+SELECT e.xid::text::bigint, e.position, e.time FROM {schema}.events AS e
+WHERE (e.xid, e.position) < (%b::bigint::text::xid8, %b::bigint)
+ORDER BY e.xid DESC, e.position DESC LIMIT 1 OFFSET %b::bigint
+
+-- name: recent
+SELECT s.id, {event} FROM {schema}.events AS e JOIN {schema}.streams AS s ON s.number = e.run
+WHERE (e.xid, e.position) < (%b::bigint::text::xid8, %b::bigint)
+AND (e.xid, e.position) >= (%b::bigint::text::xid8, %b::bigint) AND e.kind = ANY(%b::text[])
+ORDER BY e.xid DESC, e.position DESC
+
 -- name: restored
 -- Events from another life of the database, ahead of its transactions now: a dump was restored into a new server.
 SELECT 1 FROM {schema}.events WHERE xid > pg_snapshot_xmax(pg_current_snapshot()) ORDER BY xid DESC LIMIT 1

@@ -15,18 +15,19 @@ from limpet.events import Codec, Event
 from limpet.stores.backend import Capabilities, Outcome, Tables
 from limpet.stores.columns import as_text
 from limpet.stores.ops import Op, Transact
-from limpet.stores.reads import SqlReads
+from limpet.stores.reads import LAST, SqlReads
 from limpet.stores.rows import (
     Feed,
+    Recent,
 )
 from limpet.stores.spares import Spares
 from limpet.stores.sql import load
 from limpet.stores.sqlite.locks import HAVE_FLOCK, Gate, WorkerLocks
-from limpet.stores.sqlite.migrate import migrate
+from limpet.stores.sqlite.migrate import migrate, schema_version
 from limpet.stores.sqlite.tables import SqliteTables
 from limpet.stores.transact import commit
 
-__all__ = ["PATIENCE", "SqliteBackend"]
+__all__ = ["PATIENCE", "SqliteBackend", "is_store"]
 
 # Older ones can lose committed pages when a write-ahead log is reset under several connections.
 OLDEST_SQLITE = (3, 51, 3)
@@ -110,6 +111,14 @@ class SqliteBackend(SqlReads):
         found = self._all("feed", begin, limit)
         return Feed(tuple(Event(*each[:-1]) for each in found), str(found[-1][-1]) if found else after or "0")
 
+    def recent(self, before: str, kinds: Sequence[str], scan: int) -> Recent:
+        """Events of some kinds among so many before a place, the newest first."""
+        upto = int(before) if before else LAST
+        first = self._all("recent_from", upto, scan - 1)
+        lowest, time = first[0] if first else (0, 0)
+        found = self._all("recent", upto, lowest, as_text(list(kinds)))
+        return Recent(tuple(Event(*each) for each in found), str(lowest) if first else None, time)
+
     def feed_end(self) -> str:
         """The place after everything."""
         return str(self._all("feed_end")[0][0])
@@ -140,6 +149,14 @@ class SqliteBackend(SqlReads):
         if self._opened is None:
             raise StoreUnavailable(reason="it is not open")
         return self._opened
+
+
+def is_store(path: Path) -> bool:
+    """Whether there is a store in a file, which stays as it is."""
+    if not path.is_file():
+        return False
+    with _translated(), closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)) as db:
+        return schema_version(db, load(__package__, "queries.sql")) > 0
 
 
 class _Opened:

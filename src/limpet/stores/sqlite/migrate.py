@@ -7,7 +7,7 @@ import apsw
 from limpet.errors import SchemaTooNew
 from limpet.stores.sql import scripts
 
-__all__ = ["migrate"]
+__all__ = ["migrate", "schema_version"]
 
 
 def migrate(db: apsw.Connection, sql: Mapping[str, str]) -> None:

@@ -351,6 +351,13 @@ INSERT INTO limpet_keys (id, purpose, master, wrapped, created) VALUES (?1, ?2, 
 SELECT s.id, {event}, e.position FROM limpet_events AS e JOIN limpet_streams AS s ON s.number = e.run
 WHERE e.position > ?1 ORDER BY e.position LIMIT ?2
 
+-- name: recent_from
+SELECT position, time FROM limpet_events WHERE position < ?1 ORDER BY position DESC LIMIT 1 OFFSET ?2
+
+-- name: recent
+SELECT s.id, {event} FROM limpet_events AS e JOIN limpet_streams AS s ON s.number = e.run
+WHERE e.position < ?1 AND e.position >= ?2 AND e.kind IN (SELECT value FROM json_each(?3)) ORDER BY e.position DESC
+
 -- name: last_position
 SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'limpet_events'), 0)
 

@@ -1,0 +1,71 @@
+"""The page of 3 a.m.: where a run is, what it waits for, when it worked and waited, what went wrong, what to type."""
+
+from collections.abc import Iterator
+
+from limpet.cli.output import cell, clean, console, table
+from limpet.cli.pages import decide, question_of
+from limpet.cli.times import moment, until
+from limpet.cli.waterfall import waterfall
+from limpet.service.report import Report
+
+__all__ = ["next_commands", "print_report"]
+
+# The last ones; `limpet state` has more.
+DECISIONS = 5
+
+
+def print_report(report: Report, now: int) -> None:
+    """Everything about a run that matters first, and what to type next."""
+    out = console()
+    facts = table("", "")
+    facts.show_header = False
+    for name, value in _facts(report):
+        facts.add_row(name, cell(value))
+    out.print(facts)
+    drawn = [*waterfall(report.steps, report.timeline, now, out)]
+    for line in ("", *drawn) if drawn else ():
+        out.print(line, soft_wrap=True)
+    made = [f"decided {each.question} {each.chosen}: {each.because}" for each in report.decisions[-DECISIONS:]]
+    for text in ("", *made) if made else ():
+        out.print(clean(text))
+    for request in report.requests:
+        out.print(f"\nasks {question_of(request)}")
+        out.print(f"     {request.id}, to {', '.join(request.to)}{until(request.expires)}", soft_wrap=True)
+    if report.error is not None and report.info.status != "completed":
+        place = "" if report.error_step is None else f" (step {report.error_step})"
+        out.print(f"\nlast error{place}: {clean(report.error.type)}: {clean(report.error.message)}")
+    commands = [*next_commands(report)]
+    if commands:
+        out.print()
+    for command in commands:
+        out.print(f"next: {command}", soft_wrap=True)
+
+
+def _facts(report: Report) -> Iterator[tuple[str, str]]:
+    info = report.info
+    yield "run", info.id
+    yield "agent", f"{info.agent} {info.version}"
+    yield "status", info.status
+    yield "position", info.position
+    more = {"goal": info.goal, "waits for": info.waits_for and f"{info.waits_for}{until(report.wake)}"}
+    more |= {"parent": info.parent, "fork of": info.fork_of, "user": info.user, "session": info.session}
+    more |= {"labels": ", ".join(f"{name}={value}" for name, value in info.labels.items())}
+    yield from ((name, value) for name, value in more.items() if value)
+    yield "created", moment(info.created)
+    yield "ended" if info.ended else "updated", moment(info.ended or info.updated)
+
+
+def next_commands(report: Report) -> Iterator[str]:
+    """What to type next: to decide, to let it go on, to see it go on, or to see what it did."""
+    info, waits = report.info, report.info.waits_for or ""
+    for request in report.requests:
+        yield from decide(request)
+    if info.status == "failed" or "operator:" in waits:
+        yield f"limpet resume {info.id}"
+    elif waits.startswith("worker:"):
+        yield f"limpet worker MODULE:ATTRIBUTE  (nobody serves {clean(waits.removeprefix('worker:'))})"
+    elif info.status in ("pending", "running"):
+        yield f"limpet log {info.id} --follow"
+    elif info.status in ("completed", "cancelled"):
+        yield f"limpet log {info.id}"
+    yield from (f"limpet show {each.removeprefix('run:')}" for each in waits.split(", ") if each.startswith("run:"))

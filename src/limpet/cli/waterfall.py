@@ -1,0 +1,175 @@
+"""Steps and waits as bars, in the order of time, scaled to the width that there is."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from limpet.cli.output import STYLES, clean
+from limpet.cli.times import about
+from limpet.service.report import StepInfo
+from limpet.service.timeline import Line, Span
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+__all__ = ["waterfall"]
+
+# The last ones; all are in the JSON.
+MOST = 20
+# Columns where nobody says how many there are; of the bars, at least and at most; of a name, at least.
+WIDTH, SHORTEST, LONGEST, NAME = 80, 8, 40, 12
+# Duration, status, attempts, and the spaces between.
+BESIDE = 7 + 2 + 9 + 4 + 2
+
+
+class Ink(NamedTuple):
+    """What bars are drawn with."""
+
+    work: str
+    failed: str
+    waits: str
+    cut: str
+
+
+BLOCKS, LETTERS = Ink("█", "▒", "·", "…"), Ink("#", "x", ".", "~")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A step, or a wait of the whole run."""
+
+    number: str
+    name: str
+    status: str
+    attempts: int
+    spans: Sequence[Span]
+    below: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale:
+    """From times to columns."""
+
+    start: int
+    end: int
+    width: int
+    ink: Ink
+
+    def bar(self, spans: Sequence[Span]) -> str:
+        """Spans as a bar; what worked is drawn over what waited, and is never too short to be seen."""
+        cells = [" "] * self.width
+        for span in sorted(spans, key=lambda each: each.how != "waits"):
+            first = max(min(self._column(span.start), self.width - 1), 0)
+            last = min(max(self._column(span.end or self.end), first + 1), self.width)
+            cells[first:last] = self._ink(span) * (last - first)
+        return "".join(cells)
+
+    def seen(self, spans: Sequence[Span]) -> bool:
+        """Whether it lasted for a column of the bar, or still does."""
+        column = (self.end - self.start) / (self.width or LONGEST)
+        return any(span.end is None or span.end - span.start >= column for span in spans)
+
+    def _column(self, time: int) -> int:
+        return round((time - self.start) * self.width / max(self.end - self.start, 1))
+
+    def _ink(self, span: Span) -> str:
+        if span.how == "waits":
+            return self.ink.waits
+        return self.ink.failed if span.how in ("failed", "unknown") else self.ink.work
+
+
+def waterfall(steps: Sequence[StepInfo], lines: Sequence[Line], now: int, out: "Console") -> Iterator["Text"]:
+    """A line for each step and each wait that took its time, and what went wrong below it."""
+    from rich.text import Text  # noqa: PLC0415 - it takes long, and only those who look need it
+
+    hidden = max(len(steps) - MOST, 0)
+    since = steps[hidden].started if hidden else 0
+    drawn = [line for line in lines if (line.end or now) >= since]
+    ink = LETTERS if out.options.ascii_only else BLOCKS
+    scale = Scale(
+        start=max(min((line.start for line in drawn), default=now), since),
+        end=max((line.end or now for line in drawn), default=now),
+        width=_bar_width(out),
+        ink=ink,
+    )
+    if hidden:
+        yield Text(f"{ink.cut} {hidden} steps before these")
+    rows = [*_rows(steps[hidden:], drawn, scale)]
+    if not rows:
+        return
+    took = about(scale.end - scale.start, exact=True)
+    yield Text(f"{took} in all: {ink.work} work  {ink.failed} failed  {ink.waits} waits")
+    names = _name_width(out, rows)
+    digits = max(len(row.number) for row in rows)
+    for row in rows:
+        yield _drawn(row, scale, names, digits)
+        for text in row.below:
+            yield _cut(f"{' ' * (digits + 2)}{clean(text)}", out.width, ink)
+
+
+def _rows(steps: Sequence[StepInfo], lines: Sequence[Line], scale: Scale) -> Iterator[Row]:
+    spans = {line.number: line.spans for line in lines if line.number is not None}
+    waits = [line for line in lines if line.number is None and scale.seen(line.spans)]
+    rows = [(step.started, _step(step, spans.get(step.number, ()))) for step in steps]
+    rows += [(line.start, _wait(line)) for line in waits]
+    yield from (row for _, row in sorted(rows, key=lambda each: each[0]))
+
+
+def _step(step: StepInfo, spans: Sequence[Span]) -> Row:
+    below = tuple(each for each in (step.note if step.status == "running" else "", step.error or "") if each)
+    return Row(
+        number=str(step.number), name=step.name, status=step.status, attempts=step.attempts, spans=spans, below=below
+    )
+
+
+def _wait(line: Line) -> Row:
+    status = "waits" if line.end is None else ""
+    return Row(number="", name=f"waits: {line.name}", status=status, attempts=1, spans=line.spans)
+
+
+def _drawn(row: Row, scale: Scale, names: int, digits: int) -> "Text":
+    from rich.text import Text  # noqa: PLC0415
+
+    name = _cut(clean(row.name), names, scale.ink)
+    name.pad_right(names - name.cell_len)
+    took = ""
+    if row.spans:
+        took = about((row.spans[-1].end or scale.end) - row.spans[0].start, exact=True)
+        took = f"<{took}" if row.spans[0].at_most else took
+    tries = f" ×{row.attempts}" if row.attempts > 1 else ""
+    bar = f"  {scale.bar(row.spans)}" if scale.width else ""
+    style = STYLES.get(row.status, "dim" if not row.number else "")
+    text = Text(f"{row.number:>{digits}}  ").append_text(name)
+    text.append(bar, style=style).append(f"  {took:>6}  ").append(row.status, style=style).append(tries)
+    text.rstrip()
+    return text
+
+
+def _cut(text: str, width: int, ink: Ink) -> "Text":
+    """At most so many columns, with a sign where something was cut off."""
+    from rich.text import Text  # noqa: PLC0415
+
+    found = Text(text)
+    if found.cell_len > width:
+        found.truncate(width - 1)
+        found.append(ink.cut)
+    return found
+
+
+def _bar_width(out: "Console") -> int:
+    """Half of what is left beside the rest; nothing where that is too little to see anything."""
+    width = out.width if out.is_terminal else WIDTH
+    left = min((width - BESIDE) // 2, LONGEST)
+    return left if left >= max(SHORTEST, NAME) else 0
+
+
+def _name_width(out: "Console", rows: Sequence[Row]) -> int:
+    from rich.cells import cell_len  # noqa: PLC0415
+
+    longest = max(cell_len(clean(row.name)) for row in rows)
+    if not out.is_terminal:
+        return longest
+    digits = max(len(row.number) for row in rows) + 2
+    bar = _bar_width(out)
+    return min(longest, max(out.width - digits - BESIDE - (bar + 2 if bar else 0), NAME))

@@ -1,0 +1,257 @@
+"""The telling. Everything that is shown is read from the store or from the service's counters, when it is shown."""
+
+import asyncio
+import getpass
+import json
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+import limpet
+from limpet.clock import Duration
+from limpet.demo.agent import PLAN, RUN, VICTIM, support
+from limpet.demo.folder import DEFAULT, Folder, fresh
+from limpet.demo.processes import DemoBroken, Worker, worker
+from limpet.demo.service import FACTS, Service, serving
+from limpet.demo.stage import Stage, somebody_types
+from limpet.demo.words import args_of, words
+
+__all__ = ["Wishes", "play"]
+
+PATIENCE = "15s"
+CHOICES = ("approve", "reject")
+OTHERWISE = {"voucher": 1000}
+ACTIONS = tuple(item for item in PLAN if item not in FACTS)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wishes:
+    """How the story is to be told."""
+
+    folder: Path = DEFAULT
+    slow: bool = False
+    """For talks."""
+    yes: bool = False
+    """Nobody is at the keyboard."""
+    pause: Duration | None = None
+    """How long a line is there before the next one comes, if not as usual."""
+
+    json: bool = False
+    """Only what came of it, for programs."""
+
+    def pause_on(self, console: Console) -> Duration:
+        """How long each line is there before the next one comes."""
+        if self.pause is not None:
+            return self.pause
+        return "1200ms" if self.slow else "200ms" if console.is_terminal else 0
+
+
+def play(wishes: Wishes, console: Console | None = None) -> int:
+    """Tell the story; the exit code. When it is interrupted, it says so in one line and leaves no process behind."""
+    console = console or Console(highlight=False, quiet=wishes.json)
+    try:
+        stage = Stage(console, wishes.pause_on(console))
+        with fresh(wishes.folder) as folder:
+            return asyncio.run(_interruptible(_Story(wishes, folder, stage), console))
+    except KeyboardInterrupt:
+        return _interrupted(console, signal.SIGINT)
+
+
+async def _interruptible(story: "_Story", console: Console) -> int:
+    """The story until its end, or until a signal: then what was begun is ended first."""
+    caught: list[signal.Signals] = []
+    telling = asyncio.create_task(story.tell())
+
+    def stop(number: signal.Signals) -> None:
+        if not caught:
+            telling.cancel()
+        caught.append(number)
+
+    for each in SIGNALS:
+        asyncio.get_running_loop().add_signal_handler(each, stop, each)
+    try:
+        return await telling
+    except asyncio.CancelledError:
+        if not caught:
+            raise
+        return _interrupted(console, caught[0])
+    except DemoBroken as error:
+        Console(stderr=True, highlight=False).print(f"error: {error}; the demo ends here", markup=False)
+        return 1
+
+
+def _interrupted(console: Console, number: signal.Signals) -> int:
+    console.print(f"\ninterrupted by {number.name}: nothing is left running")
+    return 128 + number
+
+
+class _Story:
+    """One telling."""
+
+    def __init__(self, wishes: Wishes, folder: Folder, stage: Stage) -> None:
+        self._wishes, self._folder, self._stage = wishes, folder, stage
+        self._held = asyncio.Event()
+        self._seen = 0
+
+    async def tell(self) -> int:
+        """From the first step to the commands for looking around."""
+        loop = asyncio.get_running_loop()
+        with serving(lambda: loop.call_soon_threadsafe(self._held.set)) as (service, port):
+            async with limpet.open(self._folder.url, agents=[support], worker=False) as app:
+                handle = await app.start(support, RUN, id=RUN)
+                async with worker(self._folder.url, port) as first:
+                    await first.during(self._begin(handle, first))
+                    await first.during(self._decide(app))
+                    step = await first.during(self._until_held(handle))
+                    killed = await self._kill(app, first, service, step)
+                async with worker(self._folder.url, port) as second:
+                    await second.during(self._go_on(handle, second))
+                    await self._count(service)
+                    await self._look_back(app, step)
+                    fork = await second.during(self._fork(app, service, step))
+                    await second.end()
+                await self._verify(app)
+        self._close(step, fork)
+        if self._wishes.json:
+            told = {"run": RUN, "fork": fork, "step": step, "killed": killed, "url": self._folder.url}
+            print(json.dumps(told | {"done": {name: service.done[name] for name in ACTIONS}}))  # noqa: T201
+        return 0 if _is_true(service) else 1
+
+    # What happens
+
+    async def _begin(self, handle: limpet.Handle[str], first: Worker) -> None:
+        self._stage.chapter(f"A process begins a run of {len(PLAN)} steps, on a flaky service.")
+        self._stage.line(f"run {handle.id}, driven by process {first.pid}", "dim")
+        await self._follow(handle, lambda event: event.kind == "run.waiting")
+
+    async def _decide(self, app: limpet.App) -> None:
+        """An approval by the person at the keyboard, or by itself."""
+        self._stage.chapter("It asks a person.")
+        info = await app.info(RUN)
+        self._stage.line(f"where are we? {info.status}, {info.position}", "dim")
+        [request] = await app.inbox(run=RUN)
+        self._stage.line(f"{request.question} {request.tool}({args_of(request.args)})", "bold")
+        assert request.context is not None
+        rows = [("to", ", ".join(request.to)), ("why", request.context.why)]
+        rows += [("chose", f"{made.chosen}, because {made.because}") for made in request.context.decisions]
+        rows += [(choice.say, choice.causes) for choice in request.context.choices if choice.say in CHOICES]
+        self._stage.pairs(rows)
+        said = await self._answer()
+        if said is None:
+            await app.approve(request, by="limpet demo")
+        elif said.lower() in ("", "y", "yes"):
+            await app.approve(request, by=getpass.getuser())
+        else:
+            await app.reject(request, by=getpass.getuser(), because=said[1:].strip() or "no reason was given")
+
+    async def _answer(self) -> str | None:
+        """What is typed; nothing, if nobody does."""
+        if self._wishes.yes or not somebody_types():
+            why = "--yes" if self._wishes.yes else "nobody is at a keyboard"
+            self._stage.line(f"{why}: it is approved by itself", "dim")
+            return None
+        self._stage.line(f"Enter: approve · n, and why: reject · nothing for {PATIENCE}: approved by itself", "magenta")
+        typed = await self._stage.typed(PATIENCE)
+        return typed if typed is None else typed.strip()
+
+    async def _until_held(self, handle: limpet.Handle[str]) -> int:
+        """Until the service has done what the step wants, and not answered; the number of the step."""
+        found = await self._follow(handle, lambda event: event.body.get("tool") == VICTIM)
+        await self._held.wait()
+        return int(found.body["number"])
+
+    async def _kill(self, app: limpet.App, first: Worker, service: Service, step: int) -> int:
+        self._stage.chapter(f"The process is killed, in the middle of step {step}.")
+        self._stage.line(f"the service has sent {service.done[VICTIM]} mail, and not answered yet")
+        await self._stage.rest(3)
+        status = await first.kill()
+        service.killed.set()
+        self._stage.line(f"kill -9 {first.pid}: it ended with {status} ({signal.Signals(-status).name})", "bold red")
+        info = await app.info(RUN)
+        self._stage.line(f"where are we? {info.status}, {info.position}")
+        await self._stage.rest(3)
+        return status
+
+    async def _go_on(self, handle: limpet.Handle[str], second: Worker) -> None:
+        self._stage.chapter("Another process goes on from there.")
+        self._stage.line(f"run {handle.id}, driven by process {second.pid}", "dim")
+        await self._follow(handle, lambda event: event.kind == "run.completed")
+
+    async def _follow(self, handle: limpet.Handle[str], wanted: Callable[[limpet.Event], bool]) -> limpet.Event:
+        """Show what happens, as it happens, up to an event."""
+        with self._stage.bar(len(PLAN)):
+            async for event in handle.events(after=self._seen):
+                self._seen = event.seq
+                text, style, more = words(event, len(PLAN))
+                if event.kind == "step.started":
+                    self._stage.at(event.body["number"], (await handle.info()).position)
+                if text:
+                    self._stage.line(text, style, more)
+                    await self._stage.rest()
+                if wanted(event):
+                    return event
+        raise DemoBroken(f"{handle.id} ended as {(await handle.info()).status}")
+
+    # What can be seen afterwards
+
+    async def _count(self, service: Service) -> None:
+        self._stage.chapter("What was really done? The service's own counters:")
+        rows = [
+            [name, *(str(each[name]) for each in (service.asked, service.refused, service.done))] for name in ACTIONS
+        ]
+        self._stage.table(["action", "asked", "refused", "done"], rows)
+        asked, refused = sum(service.asked.values()), sum(service.refused.values())
+        self._stage.line(f"{asked} requests with all reads, {refused} of them refused", "dim")
+        await self._stage.rest(4)
+
+    async def _look_back(self, app: limpet.App, step: int) -> None:
+        self._stage.chapter(f"What did it know before step {step}, and after?")
+        self._stage.lines(await app.state(RUN, before=step))
+        changed = await app.diff(RUN, since=limpet.Point(before=step), until=limpet.Point(before=step + 1))
+        self._stage.line(f"and until step {step + 1}:", "dim")
+        self._stage.lines(changed, "green")
+        await self._stage.rest(4)
+
+    async def _fork(self, app: limpet.App, service: Service, step: int) -> str:
+        """The same until the step, and then with another fact; no effect happens."""
+        facts = ", ".join(f"{name} = {value}" for name, value in OTHERWISE.items())
+        self._stage.chapter(f"What if? A fork before step {step}, with {facts}.")
+        asked = service.asked.total()
+        fork = await app.fork(RUN, at=step, patch={"facts": OTHERWISE}, effects="stub")
+        self._stage.line(f"{fork.id}: {await fork.result()}")
+        self._stage.lines(await app.compare(RUN, fork.id), "dim")
+        self._stage.line(f"requests to the service meanwhile: {service.asked.total() - asked}", "green")
+        await self._stage.rest(4)
+        return fork.id
+
+    async def _verify(self, app: limpet.App) -> None:
+        self._stage.chapter("Is it what was written?")
+        self._stage.line(str(await app.verify()), "green")
+
+    def _close(self, step: int, fork: str) -> None:
+        self._stage.chapter("Look around:")
+        for text in (*self._folder.preparations(), *(f"limpet {each}" for each in _commands(step, fork))):
+            self._stage.command(text)
+        self._stage.console.print(f"\n{self._stage.seconds:.1f} s", style="dim")
+
+
+def _commands(step: int, fork: str) -> tuple[str, ...]:
+    return (
+        "runs",
+        f"show {RUN}",
+        f"log {RUN}",
+        f"state {RUN} --before {step}",
+        f"compare {RUN} {fork}",
+        f"replay {RUN} --to {step}",
+        "verify",
+    )
+
+
+def _is_true(service: Service) -> bool:
+    """Whether the service has done what it was asked exactly once; what a person forbade, never."""
+    wanted = {name: int(service.asked[name] > 0) for name in ACTIONS}
+    return service.done[VICTIM] == 1 and all(service.done[name] == often for name, often in wanted.items())

@@ -1,0 +1,66 @@
+"""Events of a run's log, in words for whoever watches. Most say nothing."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import limpet
+
+__all__ = ["args_of", "words"]
+
+
+def words(event: limpet.Event, steps: int) -> tuple[str, str, int]:
+    """What to say of an event, in which style, and how far indented; nothing for most."""
+    body = event.body
+    match event.kind:
+        case "run.claimed":
+            died = "; the one before it is dead" if body.get("died") else ""
+            return f"worker {_short(body['worker'])} has the run{died}", "dim", 0
+        case "step.started":
+            begins = f"step {body['number']} of {steps}  {_item(body['name'])}" if body["attempt"] == 1 else ""
+            return begins, "", 0
+        case "step.failed":
+            return _failed(body), "yellow", 13
+        case "step.unknown":
+            return f"unknown ({body['reason']}): it began, and its answer was not heard", "yellow", 13
+        case "step.resolved":
+            return f"found out: {body['outcome'].replace('_', ' ')}, {_value(body.get('output'))}", "green", 13
+        case _:
+            return _of_people(event)
+
+
+def _of_people(event: limpet.Event) -> tuple[str, str, int]:
+    body = event.body
+    match event.kind:
+        case "decision.made":
+            return f"decided: {body['question']} {_value(body['chosen'])}, because {body['because']}", "cyan", 0
+        case "request.answered":
+            because = f": {body['because']}" if body.get("because") else ""
+            return f"{body['decision']} by {body['by']}{because}", "green", 0
+        case "run.completed":
+            return f"completed: {_value(body['output'])}", "green", 0
+        case _:
+            return "", "", 0
+
+
+def args_of(args: Mapping[str, Any]) -> str:
+    """Arguments, as one would write them."""
+    return ", ".join(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in args.items())
+
+
+def _failed(body: Mapping[str, Any]) -> str:
+    then = "given up" if body.get("retry_at") is None else "tried again"
+    return f"attempt {body['attempt']}: {body['failure']['message']}; {then}"
+
+
+def _value(payload: Mapping[str, Any] | None) -> str:
+    return json.dumps((payload or {}).get("json"), ensure_ascii=False)
+
+
+def _item(name: str) -> str:
+    """The item of the plan: the scope that a step is in."""
+    return name.partition("/")[0]
+
+
+def _short(worker: str) -> str:
+    return f"…{worker[-4:]}"

@@ -1,0 +1,37 @@
+"""A worker process of the demo: it drives runs until it is killed, or until nobody holds the other end of its stdin."""
+
+import asyncio
+import logging
+import os
+import sys
+from threading import Thread, Timer
+
+import limpet
+from limpet.demo.agent import support
+
+__all__: list[str] = []
+
+
+# Seconds in which it gives back what it has.
+GRACE = 3.0
+
+
+async def work(url: str) -> None:
+    """Drive what there is, until stdin ends: whoever started us is done, or gone, however it ended."""
+    loop, done = asyncio.get_running_loop(), asyncio.Event()
+
+    def listen() -> None:
+        sys.stdin.buffer.read()
+        late = Timer(GRACE, os._exit, (1,))
+        late.daemon = True
+        late.start()
+        loop.call_soon_threadsafe(done.set)
+
+    Thread(target=listen, daemon=True).start()
+    async with limpet.open(url, agents=[support]):
+        await done.wait()
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.ERROR)
+    asyncio.run(work(sys.argv[1]))

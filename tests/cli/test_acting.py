@@ -1,0 +1,76 @@
+"""Starting and steering runs from where their code is not."""
+
+from pathlib import Path
+
+import pytest
+
+from limpet import sync
+from tests.cli.shop import both, letter
+from tests.cli.stage import limpet, told
+
+
+def test_a_run_is_started_by_name(url: str) -> None:
+    """The contract is in the store: the run is checked against it, and waits for a worker; that is said."""
+    done = limpet("start", "order", "--input", "book", "--id", "o-7")
+    assert done.stdout.splitlines() == [
+        "o-7 is pending",
+        "no live worker serves order 1: it begins when one does",
+        "next: limpet worker MODULE:ATTRIBUTE  (nobody serves order 1)",
+        "next: limpet show o-7",
+    ]
+    words = ["--session", "s-1", "--user", "ann", "--label", "team=a", "--label", "url=a=b"]
+    found = told("start", "letter", "--input", '"bob"', "--id", "l-7", *words)
+    assert found == {name: value for name, value in told("show", "l-7").items() if name in found}
+    assert (found["session"], found["user"], found["labels"]) == ("s-1", "ann", {"team": "a", "url": "a=b"})
+    with sync.open(url, agents=[letter]) as app:
+        again = limpet("start", "letter", "--input", "bob", "--id", "l-7")
+        assert app.get("l-7").info().agent == "letter"
+    assert (again.exit_code, "no live worker" in again.stdout) == (0, False)
+
+
+def test_an_input_comes_from_a_file_or_from_standard_input(url: str, tmp_path: Path) -> None:
+    """JSON in both; what is none is text."""
+    (tmp_path / "given").write_text('"from a file"\n', encoding="utf-8")
+    assert told("start", "letter", "--input", f"@{tmp_path}/given", "--id", "l-1")["status"] == "pending"
+    assert told("start", "letter", "--input", "-", "--id", "l-2", input="plain words\n")["status"] == "pending"
+    with sync.open(url) as app:
+        assert [app.log(run)[0].body["input"] for run in ("l-1", "l-2")] == [
+            {"json": "from a file"},
+            {"json": "plain words"},
+        ]
+
+
+def test_the_conversation_of_a_run(url: str) -> None:
+    """What it is started with is said there; what is said later comes to the run, and is kept when there is none."""
+    told("start", "letter", "--input", "hello", "--id", "l-1", "--conversation", "c-1")
+    assert told("say", "c-1", "and more") == {"conversation": "c-1"}
+    assert limpet("say", "c-1", "stop", "--interrupt").stdout == "said in c-1\n"
+    assert limpet("say", "c-2", "for later").exit_code == 0
+    with sync.open(url) as app:
+        said = [each.body["signal"] for each in app.log("l-1") if each.kind == "signal.received"]
+        assert (said[:2], len(said)) == (["user", "user"], 3)
+        for talk, text in (("c-1", "hello"), ("c-2", "for later")):
+            assert [each.body["content"] for each in app.log(talk)[1:]] == [{"json": text}]
+
+
+def test_a_run_is_paused_resumed_told_and_cancelled(url: str) -> None:
+    """Each says what it did and what to type next, and with JSON gives the run as lists show it."""
+    assert limpet("pause", "lett").stdout.endswith("next: limpet resume letter-1\n")
+    assert told("pause", "letter-1")["waits_for"] == "operator:paused"
+    assert told("resume", "letter-1")["id"] == "letter-1"
+    assert limpet("signal", "letter-1", "paid", '{"cents": 900}').stdout == "letter-1 has the signal paid\n"
+    assert told("signal", "letter-1", "ping")["id"] == "letter-1"
+    assert told("cancel", "order-2", "--reason", "not needed")["id"] == "order-2"
+    with sync.open(url, agents=both) as app:
+        sent = [each.body["value"] for each in app.log("letter-1") if each.kind == "signal.received"]
+        assert sent == [{"json": {"cents": 900}}, {"json": None}]
+        [asked] = [each for each in app.log("order-2") if each.kind == "cancel.requested"]
+        assert asked.body["reason"] == "not needed"
+
+
+@pytest.mark.parametrize("given", ["odrer", "lettre"])
+def test_a_mistyped_agent_suggests_the_near_one(url: str, given: str) -> None:
+    """Or all that there are."""
+    meant = {"odrer": "order", "lettre": "letter"}[given]
+    assert f"Did you mean {meant}? [not_found]" in limpet("start", given).stderr
+    assert "Did you mean letter, order? [not_found]" in limpet("start", "zzz").stderr

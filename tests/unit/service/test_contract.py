@@ -1,0 +1,97 @@
+"""The JSON that all doors give is frozen: what changes is named."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import limpet
+from limpet import testing
+from limpet.service import contract
+from limpet.service.report import report
+
+FROZEN = Path(__file__).parents[2] / "golden" / f"json-{contract.VERSION}.txt"
+
+
+def test_no_field_changes_unnoticed() -> None:
+    """A new field, one that is gone, one that holds something else: each is said by name."""
+    known, now = FROZEN.read_text(encoding="utf-8").splitlines(), contract.frozen()
+    gone, new = sorted(set(known) - set(now)), sorted(set(now) - set(known))
+    assert not gone, f"the contract had: {gone}; say a new VERSION, and keep the old forms"
+    assert not new, f"the contract has by now: {new}; if that is meant, add it to {FROZEN.name}"
+    assert known == now
+
+
+def test_a_change_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test above can fail: a form with another field is another form."""
+
+    class Other(msgspec.Struct):
+        """Something else."""
+
+        id: int
+
+    before = set(contract.frozen())
+    monkeypatch.setitem(contract.VIEWS, "a worker", Other)
+    assert set(contract.frozen()) ^ before >= {"Other.id: integer", "WorkerInfo.id: text"}
+
+
+async def test_what_is_given_is_as_promised() -> None:
+    """Real answers have exactly the fields of their forms, each with what it should hold."""
+
+    @limpet.tool(effect="none", name="contract_look")
+    async def look() -> int:
+        return 7
+
+    @limpet.agent(name="contract_agent", approvals=limpet.Approvals("x"))
+    async def agent(run: limpet.Run, text: str) -> str:
+        await run.patch(goal="g", plan=["a"], facts={"n": 1}, questions=["q"], flags=["f"])
+        await run.decide("which?", choose="a", over=["a"], because="it is one")
+        await run.step(look)
+        await run.say("hello")
+        return await run.ask("really?", answer=str)
+
+    async with testing.app(agent) as app:
+        await app.start(agent, "hi", id="r", conversation="c", session="s", user="u")
+        await app.settle()
+        given = {
+            "a run, in lists": (await app.runs())[0],
+            "a run, on its page": await report(app, "r"),
+            "an event": (await app.log("r"))[0],
+            "a request to a person": (await app.inbox())[0],
+            "what a run knew": await app.state("r"),
+            "what changed": await app.diff("r", step=1),
+            "a comparison": await app.compare("r", "r"),
+            "a replay": await app.replay("r"),
+            "a line of a timeline": (await app.timeline("r"))[0],
+            "a decision": (await app.decisions())[0],
+            "a call of a tool": (await app.tool_calls())[0],
+            "a slice of context": await app.context("r"),
+            "a message": (await app.messages("c"))[0],
+            "a conversation": (await app.conversations())[0],
+            "a session": (await app.sessions())[0],
+            "an agent": (await app.agents())[0],
+            "a worker": (await app.workers())[0],
+            "how many there are": await app.stats(),
+            "what was verified": await app.verify("r"),
+            "what was pruned": await app.prune(older_than="1d"),
+        }
+        for what, view in given.items():
+            plain, form = contract.as_json(view), contract.VIEWS[what]
+            assert set(plain) <= set(contract.fields_of(form)), what
+            required = set(contract.fields_of(form)) if not issubclass(form, msgspec.Struct) else set()
+            assert required <= set(plain), what
+            for name, holds in contract.fields_of(form).items():
+                if name in plain:
+                    assert _fits(plain[name], holds), (what, name, plain[name], holds)
+
+
+def _fits(value: object, holds: str) -> bool:
+    """Whether a value is what the words say, as far as they go."""
+    kinds = {"text": str, "integer": int, "number": (int, float), "true or false": bool, "null": type(None)}
+    if holds == "anything" or " or " in holds.replace("true or false", ""):
+        return True
+    if holds.startswith(("list of", "[")):
+        return isinstance(value, list)
+    if holds.startswith("object of") or holds[0].isupper():
+        return isinstance(value, dict)
+    return isinstance(value, kinds[holds])  # type: ignore[arg-type]
