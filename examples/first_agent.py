@@ -11,8 +11,6 @@ import limpet
 
 @dataclass
 class Order:
-    """What the shop knows."""
-
     id: str
     cents: int
     email: str
@@ -20,26 +18,22 @@ class Order:
 
 @limpet.tool(effect="none")  # a read: repeat it as you like
 async def fetch_order(order: str) -> Order:
-    """Look it up."""
     return Order(id=order, cents=4900, email="ann@example.org")
 
 
 @limpet.tool(effect="idempotent", retry=limpet.Retry(5), timeout="10s")  # safe to repeat with the same key
 async def refund(order: str, cents: int) -> str:
-    """Pay it back; the key is the same on every attempt and after every crash."""
-    print(f"refund {order}: {cents} cents, key {limpet.idempotency_key()}")
+    print(f"refund {order}: {cents} cents, key {limpet.idempotency_key()}")  # the same on every attempt
     return "R-7"
 
 
 @limpet.tool(effect="once")  # never repeated blindly
 async def send_mail(to: str, body: str) -> None:
-    """Tell the customer."""
     print(f"mail to {to}: {body}")
 
 
 @limpet.agent(steps=3)
 async def support(run: limpet.Run, order_id: str) -> str:
-    """Settle a complaint."""
     order = await run.step(fetch_order, order_id)
     how = await run.decide("refund?", choose="full", over=["none", "full"], because="arrived broken")
     if how == "none":

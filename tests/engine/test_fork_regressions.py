@@ -470,3 +470,39 @@ async def test_what_only_moved_is_not_a_difference() -> None:
         await app.settle()
         compared = await app.compare("r", fork.id)
         assert not any("fact b" in line or "flag" in line or "question" in line for line in compared.lines)
+
+
+async def test_a_fork_of_a_first_step_knows_what_was_said_before_it() -> None:
+    """And not the reply that came of it, though no time has passed between the two."""
+    agent = limpet.llm_agent("regress_talk", model=testing.ScriptedModel(lambda _: "hi"), instructions="Talk.")
+    async with testing.app(agent) as app:
+        await app.run(agent, "hello", id="r", conversation="c")
+        await app.fork("r", at=1, id="f", effects="stub")
+        await app.settle()
+        assert [each.text for each in await app.messages("f.chat")][:1] == ["hello"]
+        [first] = [each for each in await app.log("f") if each.kind == "step.started"][:1]
+        assert first.body["args"]["json"]["reference"]["ranges"] == [[2, 2]]
+
+
+async def test_the_steps_of_a_fork_in_turns_go_on_counting() -> None:
+    """Though the code does not come to those of earlier turns again."""
+
+    @limpet.tool(effect="none", name="regress_count")
+    async def count(n: int) -> int:
+        return n
+
+    @limpet.agent(name="regress_turns")
+    async def counts(run: limpet.Run) -> int:
+        async for turn in run.turns(max=4):
+            await run.step(count, turn.number)
+        return 4
+
+    async with testing.app(counts) as app:
+        await app.run(counts, id="r")
+        fork = await app.fork("r", at=3)
+        await app.settle()
+        assert await fork.result() == 4
+        log = await app.log(fork.id)
+        assert [each.body["number"] for each in log if each.kind == "step.started"] == [1, 2, 3, 4]
+        assert [each.body["step"] for each in log if each.kind == "run.forked"] == [2]
+        assert (await app.state(fork.id, before=2)).step == 1

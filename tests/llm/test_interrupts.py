@@ -177,3 +177,116 @@ async def test_killed_around_an_interrupt(kind: str) -> None:
                 assert await app.inbox() == []
                 assert len(model.requests) <= 3 + app.crashes
                 assert (await app.replay("r")).value == "ok"
+
+
+async def until_begun(app: TestApp, done: list[str], what: str) -> None:
+    """Until a tool is running."""
+    while what not in done:
+        await app.is_settled()
+        await asyncio.sleep(0)  # noqa: TID251 - a turn
+
+
+def settled(log: list[Any], tool: str) -> list[str]:
+    """How the steps of a tool ended."""
+    numbers = {each.body["number"] for each in log if each.kind == "step.started" and each.body["tool"] == tool}
+    return [each.kind for each in log if each.body.get("number") in numbers and each.kind != "step.started"]
+
+
+async def test_said_while_a_tool_is_running() -> None:
+    """The step finishes and is recorded, the turn ends after it, and the next one begins with what the user says."""
+    done: list[str] = []
+    gate = asyncio.Event()
+    model = ScriptedModel((calls("interrupts_quick"), calls("interrupts_slow")), "stopped")
+    agent = worker("interrupts_lone", model, done, gate)
+    async with testing.app(agent) as app:
+        handle = await app.start(agent, "go", id="r", conversation="c")
+        await until_begun(app, done, "slow")
+        await app.say("c", "stop", interrupt=True)
+        assert settled(await app.log("r"), "interrupts_slow") == []
+        gate.set()
+        assert await handle.result() == "stopped"
+        assert settled(await app.log("r"), "interrupts_slow") == ["step.completed"]
+        wanted = [("user", "go"), ("assistant", ""), ("tool", "quick is done"), ("tool", "slow is done")]
+        assert [(each.role, each.text) for each in model.requests[-1].messages[1:]] == [*wanted, ("user", "stop")]
+        assert sorted(done) == ["quick", "slow"]
+        assert len(model.requests) == 2
+        assert (await app.replay("r")).value == "stopped"
+
+
+@pytest.mark.parametrize("again", ["said before", "said after"])
+async def test_killed_while_a_tool_is_running_and_a_user_interrupts(again: str) -> None:
+    """What is safe to repeat is finished by the next process; the user is heard after it, whenever that was said."""
+    done: list[str] = []
+    gate = asyncio.Event()
+    model = ScriptedModel((calls("interrupts_quick"), calls("interrupts_slow")), "stopped")
+    agent = worker("interrupts_dying", model, done, gate)
+    async with testing.app(agent) as app:
+        handle = await app.start(agent, "go", id="r", conversation="c")
+        await until_begun(app, done, "slow")
+        if again == "said before":
+            await app.say("c", "stop", interrupt=True)
+        await app.crash()
+        done.remove("slow")
+        await until_begun(app, done, "slow")
+        if again == "said after":
+            await app.say("c", "stop", interrupt=True)
+        gate.set()
+        assert await handle.result() == "stopped"
+        texts = [text for role, text in await said(app) if role in ("tool", "user")]
+        assert texts == ["go", "quick is done", "slow is done", "stop"]
+        assert settled(await app.log("r"), "interrupts_slow") == ["step.unknown", "step.completed"]
+        assert done.count("quick") == 1
+        assert len(model.requests) == 2
+        assert (await app.replay("r")).value == "stopped"
+
+
+async def test_killed_in_what_must_not_be_repeated_while_a_user_interrupts() -> None:
+    """Nobody knows what came of it: a person says, and then the user is heard."""
+    running: list[str] = []
+    gate = asyncio.Event()
+
+    @limpet.tool(effect="once", name="interrupts_send")
+    async def send() -> str:
+        """Send."""
+        running.append("send")
+        await gate.wait()
+        return "sent"
+
+    model = ScriptedModel(calls("interrupts_send"), "stopped")
+    agent = limpet.llm_agent("interrupts_sender", model=model, instructions="Work.", tools=[send])
+    async with testing.app(agent) as app:
+        handle = await app.start(agent, "go", id="r", conversation="c")
+        await until_begun(app, running, "send")
+        await app.say("c", "stop", interrupt=True)
+        await app.crash()
+        await app.settle()
+        [request] = await app.inbox()
+        assert (request.kind, request.tool) == ("unknown", "interrupts_send")
+        await app.answer(request, {"applied": "it was sent"}, by="ann")
+        assert await handle.result() == "stopped"
+        texts = [text for role, text in await said(app) if role in ("tool", "user")]
+        assert (texts, running) == (["go", "it was sent", "stop"], ["send"])
+        assert (await app.replay("r")).value == "stopped"
+
+
+@pytest.mark.parametrize("kind", ["signal.received", "step.started", "step.completed", "message.said", "wait.ended"])
+async def test_killed_at_a_commit_while_a_tool_is_running_and_a_user_interrupts(kind: str) -> None:
+    """Before and after it: the same is said, and nothing that is recorded is done again."""
+    for when in ("before", "after"):
+        for nth in (1, 2):
+            done: list[str] = []
+            gate = asyncio.Event()
+            model = ScriptedModel(calls("interrupts_slow"), calls("interrupts_quick"), "ok")
+            agent = worker("interrupts_often", model, done, gate)
+            async with testing.app(agent) as app:
+                handle = await app.start(agent, "go", id="r", conversation="c")
+                await until_begun(app, done, "slow")
+                await app.say("c", "stop", interrupt=True)
+                app.crash_at(when, kind, nth=nth)
+                gate.set()
+                assert await handle.result() == "ok"
+                texts = [text for role, text in await said(app) if role in ("tool", "user")]
+                assert texts == ["go", "slow is done", "stop", "quick is done"]
+                assert len(done) <= 2 + app.crashes  # with the same key
+                assert len(model.requests) <= 3 + app.crashes
+                assert (await app.replay("r")).value == "ok"

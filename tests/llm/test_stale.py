@@ -1,10 +1,15 @@
 """Tools that must not go by old news, called by a model: the loop reads again by itself, once."""
 
+import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import limpet
 from limpet import testing
+from limpet.clock import microseconds
 from limpet.testing import ScriptedModel, calls
+
+MONEY = limpet.Approvals("money")
 
 
 class Market:
@@ -14,6 +19,10 @@ class Market:
         market = self
         self.read: list[str] = []
         self.sold: list[int] = []
+        self.now: Callable[[], int] = int
+        self.last = 0
+        self.ages: list[int] = []
+        """How old the news were that it went by, each time."""
         self.is_open = True
 
         @limpet.external(ttl="5m", name="stale_price")
@@ -22,12 +31,14 @@ class Market:
             market.read.append(symbol)
             if not market.is_open:
                 raise limpet.Permanent("closed")
+            market.last = market.now()
             return 100 + len(market.read)
 
         @limpet.tool(effect="once", risk="money", name="stale_sell", fresh=[price], invalidates=[price])
         async def sell(at: int) -> str:
             """Sell."""
             market.sold.append(at)
+            market.ages.append(market.now() - market.last)
             return f"sold at {at}"
 
         self.price, self.sell = price, sell
@@ -111,6 +122,7 @@ async def test_killed_while_it_is_read_again() -> None:
                     "done",
                 )
                 async with testing.app(agent) as app:
+                    market.now = app._world.frozen.now
                     handle = await app.start(agent, "go", id="r")
                     await app.settle()
                     await app.advance("6m")
@@ -123,3 +135,63 @@ async def test_killed_while_it_is_read_again() -> None:
                     assert await handle.result() == "done"
                     assert market.sold == [1]
                     assert set(market.read) == {"x"}
+                    assert max(market.ages) <= microseconds("5m")
+
+
+async def test_dead_for_longer_than_the_news_hold() -> None:
+    """Killed before it began, before or after the commit that says so, and gone on with much later: read again."""
+    began: Any = {"tool": "stale_sell"}
+    for when in ("before", "after"):
+        for kind, facts in (("step.started", began), ("wait.ended", {})):
+            market = Market()
+            agent = market.agent(
+                "stale_dead", calls("stale_price", symbol="x"), calls("stale_sell", at=1), "done", approvals=MONEY
+            )
+            async with testing.app(agent) as app:
+                market.now = app._world.frozen.now
+                handle = await app.start(agent, "go", id="r")
+                await app.settle()
+                app.crash_at(when, kind, **facts)
+                await app.approve((await app.inbox())[0], by="ann")
+                while not app._world.faulty.is_down and not await app.is_settled():
+                    await asyncio.sleep(0)  # noqa: TID251 - a turn
+                app._world.frozen.set(app._world.frozen.now() + microseconds("1h"))
+                await app.settle()
+                while inbox := await app.inbox():  # nobody knows what came of it, or it is to be allowed again
+                    if inbox[0].kind == "approval":
+                        await app.approve(inbox[0], by="ann")
+                    else:
+                        await app.answer(inbox[0], {"applied": "sold"} if market.sold else "not_applied", by="ann")
+                    await app.settle()
+                await handle.result()
+                assert app.crashes == 1
+                assert market.sold == [1]
+                assert all(age <= microseconds("5m") for age in market.ages)
+
+
+async def test_what_is_known_not_to_have_happened_is_read_again_and_done() -> None:
+    """It died, a person says that nothing was applied, and by then the news are old: it is told so, and goes on."""
+    sold: list[str] = []
+
+    @limpet.external(ttl="5m", name="stale_quoted")
+    async def price() -> int:
+        return 100
+
+    @limpet.tool(effect="once", fresh=[price], name="stale_sold")
+    async def sell(symbol: str) -> str:
+        sold.append(symbol)
+        return f"sold {symbol}"
+
+    model = ScriptedModel(calls("stale_quoted"), calls("stale_sold", symbol="ACME"), "done")
+    agent = limpet.llm_agent("stale_unknown", model=model, instructions="Sell.", tools=[price, sell])
+    async with testing.app(agent) as app:
+        app.crash_at("after", "step.started", tool="stale_sold")
+        handle = await app.start(agent, "sell", id="r")
+        await app.settle()
+        [request] = await app.inbox()
+        await app.advance("1h")
+        await app.answer(request, "not_applied", by="ann")
+        assert await handle.result() == "done"
+        said = [each.text for each in model.requests[-1].messages if each.role == "tool"]
+        assert said[-1] == "sold ACME"
+    assert sold == ["ACME"]

@@ -174,7 +174,7 @@ class Steps:
             case b.StepFailed():
                 assert latest.retry_at is not None
                 await self._waits.pause(step.name, latest.retry_at)
-                return await self._attempt(step, latest.attempt + 1)
+                return await self._attempt(step, latest.attempt + 1, nothing_left=True)
             case b.StepUnknown():
                 return await self._unknowns.resolve(step, latest)
             case b.StepResolved():
@@ -198,9 +198,9 @@ class Steps:
         """Nothing was applied: after a death it is done now; after an error, as often as `retry` says."""
         retry, failure = step.tool.traits.retry, resolved.failure
         if failure is None:
-            return await self._attempt(step, resolved.attempt)
+            return await self._attempt(step, resolved.attempt, nothing_left=True)
         if retry and resolved.attempt < retry.attempts and any(failure_was(failure, kind) for kind in retry.on):
-            return await self._attempt(step, resolved.attempt + 1)
+            return await self._attempt(step, resolved.attempt + 1, nothing_left=True)
         return self._note(b.StepFailed(name=step.name, number=step.number, attempt=resolved.attempt, failure=failure))
 
     async def _escalate(self, step: Step, failed: b.StepFailed) -> Latest:
@@ -224,14 +224,15 @@ class Steps:
 
     # One attempt
 
-    async def _attempt(self, step: Step, attempt: int) -> Latest:
+    async def _attempt(self, step: Step, attempt: int, *, nothing_left: bool = False) -> Latest:
+        """Try it; `nothing_left` says that those before have left nothing behind."""
         x = self._x
         self._check_time(step)
         if step.tool.traits.most is not None and not step.is_afforded:
             await self.permits.afford(step.name, step.number, step.tool.traits.most)
         step.is_afforded = False
         await x.admit()
-        if step.tool.traits.fresh and (stale := await self._stale(step, attempt)) is not None:
+        if step.tool.traits.fresh and (stale := await self._stale(step, attempt, nothing_left)) is not None:
             return stale
         with x.work():
             if step.tool.traits.effect != "none" and x.effects == "stub":
@@ -256,7 +257,7 @@ class Steps:
             await self._x.enter(refused.end)
             raise self._x.blame(Stale(**refused.opened.value.value()), refused.name)
 
-    async def _stale(self, step: Step, attempt: int) -> Latest:
+    async def _stale(self, step: Step, attempt: int, nothing_left: bool) -> Latest:
         """Refuse to start on old news; one that was begun before ends with that."""
         x, traits = self._x, step.tool.traits
         source = x.memory.stale(traits.fresh, x.kit.now())
@@ -268,7 +269,7 @@ class Steps:
             await x.finish(x.settle(value))
             raise x.blame(stale, value.name)
         place, failure = step.place(attempt), failure_of(stale)
-        if isinstance(record.latest, b.StepFailed) or traits.effect == "none":
+        if traits.effect == "none" or nothing_left or isinstance(record.latest, b.StepFailed):
             return self._note(b.StepFailed(**place, failure=failure))
         if not isinstance(record.latest, b.StepUnknown):
             x.journal.add(b.StepUnknown(**place, reason="died"))

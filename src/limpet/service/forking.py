@@ -23,7 +23,7 @@ from limpet.events import bodies as b
 from limpet.ids import LONGEST_ID, check_id
 from limpet.journal import load_whole
 from limpet.redaction import Redaction
-from limpet.service.travel import Point, point
+from limpet.service.saying import said_until
 from limpet.state import RunState
 from limpet.state.patch import Working
 from limpet.stores import Create, RunFilter, RunRow, Store, Taken
@@ -86,7 +86,7 @@ async def forked(
     body = b.RunForked(
         run=row.id,
         at=at,
-        step=max([0, *(_number_of(record) for record in memory.history.records.values())]),
+        step=max(_settled(state), *(_number_of(record) for record in memory.history.records.values()), 0),
         effects=wanted.effects,
         agent=state.agent,
         agent_version=version,
@@ -105,6 +105,12 @@ async def forked(
         **more,
     )
     return body, blobs
+
+
+def _settled(state: RunState) -> int:
+    """The highest number of a step that has ended; in a loop of turns, the code does not come to most of them again."""
+    under_way = {step.number for step in state.steps}
+    return next((number for number in range(state.position.step, 0, -1) if number not in under_way), 0)
 
 
 async def _cut(store: Store, row: RunRow, wanted: Wanted) -> int:
@@ -162,8 +168,8 @@ async def make_fork(
 async def _legs(store: Store, name: str, run: str, body: b.RunForked, actor: str) -> list[Create]:
     """A fork, and with it one of the conversation that it is in: what it says is said there."""
     talk, own = body.conversation or talk_of(run), talk_of(name)
-    at = await _said_until(store, run, body.at, talk)
-    if at is None:
+    at = await said_until(store, run, body.at, talk)
+    if not at:
         return [Create(run=name, bodies=(body,), actor=actor)]
     told = b.ConversationForked(conversation=talk, at=at, session=body.session, user=body.user)
     mine = replace(body, conversation=own if body.conversation is not None else None)
@@ -174,22 +180,6 @@ def _fork_id(run: str, number: int) -> str:
     """What a fork is called; after a digest of the run, where its id would be too long."""
     name = f"{run}.{number}"
     return name if len(name) <= LONGEST_ID else f"{digest(run)[:32]}.{number}"
-
-
-async def _said_until(store: Store, run: str, at: int, conversation: str) -> int | None:
-    """How much of a run's conversation there was at an event of the run; nothing if there was none."""
-    before: int | None = at + 1
-    while page := await store.read(run, before=before, backwards=True):
-        for event in page:
-            body = store.decode(event) if event.kind == "message.said" else None
-            if isinstance(body, b.MessageSaid) and body.conversation == conversation:
-                return body.message + body.count - 1
-        before = page[-1].seq
-    [last] = await store.read(run, after=at - 1, limit=1)
-    try:
-        return await point(store, conversation, Point(at=last.time))
-    except NotFound:
-        return None
 
 
 def _patch(agent: Agent[Any, Any] | None, given: Mapping[str, Any], redaction: Redaction) -> StatePatch | None:

@@ -12,6 +12,7 @@ from limpet.events import bodies as b
 from limpet.journal import latest, load
 from limpet.llm.model import ModelRequest
 from limpet.llm.request import Asked, Context, Frame, See, asked, digest_of, read_context, see, summary_of
+from limpet.service.saying import said_until
 from limpet.service.travel import Point, point
 from limpet.stores import Store
 
@@ -52,25 +53,11 @@ async def context_of(
     seq = await point(store, run, where)
     state = await load(store, run, at_most=seq)
     conversation = (await store.get(run)).conversation or talk_of(run)
-    upto = await _said_until(store, run, seq, conversation)
+    upto = await said_until(store, run, seq, conversation)
     found = await latest(store, conversation, last=RECENT, upto=upto) if upto else []
     messages = [Spoken(role=each.role, text=each.text, seq=each.seq) for each in await shown(store, found)]
     step = state.position.step or None
     return slice_of(state.working, step=step, messages=messages, max_tokens=max_tokens, max_bytes=max_bytes)
-
-
-async def _said_until(store: Store, run: str, seq: int, conversation: str) -> int:
-    """How much of its conversation there was at an event of a run: by the time, and never what it said later itself."""
-    [event] = await store.read(run, after=seq - 1, limit=1)
-    try:
-        upto = await point(store, conversation, Point(at=event.time))
-    except NotFound:
-        return 0
-    async for later in store.log(run, after=seq):
-        body = store.decode(later) if later.kind == "message.said" else None
-        if isinstance(body, b.MessageSaid) and body.conversation == conversation:
-            return min(upto, body.message - 1)
-    return upto
 
 
 async def model_input(store: Store, run: str, step: int, chosen_by: See = see) -> ModelInput:

@@ -1,0 +1,70 @@
+"""Replace a part of the loop of a model: what is done next, what is made of a result, what the model sees.
+
+python examples/own_parts.py
+"""
+
+import asyncio
+from typing import Any
+
+import limpet
+from limpet.llm.loop import Ask
+from limpet.llm.model import Call, ModelRequest, Reply
+from limpet.llm.request import Sight, View, see
+from limpet.testing import ScriptedModel, calls
+
+
+@limpet.tool(effect="none")
+def read_meter() -> dict[str, Any]:
+    """Read the meter."""
+    return {"kwh": 1234, "raw": "0" * 2_000}
+
+
+async def rules_first(run: limpet.Run, request: ModelRequest, ask: Ask) -> Reply:
+    """The meter is read before the model is asked for anything."""
+    if "kwh" not in run.state.facts:
+        return Reply(text="The meter first.", calls=(Call(id="rule-1", name="read_meter", args="{}"),))
+    return await ask(request)
+
+
+async def only_the_number(run: limpet.Run, call: Call, result: Any) -> Any:
+    """What the agent knows from now on, and what the model sees instead of all of it."""
+    if call.name != "read_meter":
+        return result
+    await run.patch(facts={"kwh": result["kwh"]}, source=call.name)
+    return f"{result['kwh']} kWh"
+
+
+def a_half(view: View) -> Sight:
+    """As always, but in half the room."""
+    return see(view._replace(room=view.room // 2))
+
+
+billing = limpet.llm_agent(
+    "billing", model=ScriptedModel(lambda _: "The bill is sent."), instructions="You send bills."
+)
+reader = limpet.llm_agent(
+    "reader",
+    model=ScriptedModel("", calls("hand_over_to_billing", input="Bill 1234 kWh.")),
+    instructions="You read meters.",
+    tools=[read_meter],
+    handoffs=[billing],
+    choose=rules_first,
+    normalise=only_the_number,
+    see=a_half,
+)
+
+
+async def main() -> None:
+    """The model is asked once; what it did not choose is in the log like what it did."""
+    async with limpet.open("sqlite:///parts.db", agents=[reader, billing]) as app:
+        print(await app.run(reader, "Please read it.", id="meter-1"))
+        for made in (await app.state("meter-1")).decisions:
+            print(made.chosen, "because", made.because)
+        seen = await app.model_input("meter-1", step=2)
+        print(seen.is_exact, repr(seen.request.messages[-1].text))
+        [bill] = await app.runs(agent="billing")
+        print(bill.parent, (await app.state(bill.id)).facts)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
