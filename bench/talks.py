@@ -32,7 +32,7 @@ from limpet.stores.blobs import SAID as IN_ITS_EVENT
 from limpet.testing import ScriptedModel
 
 SAID = 1024
-TURNS, MANY = 200, 1_000
+TURNS, MANY = 200, 5_000
 LONG, PAGE = 5_000, 40
 
 

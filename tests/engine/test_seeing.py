@@ -273,3 +273,13 @@ def test_the_newest_messages_stay() -> None:
     found = slice_of(AgentState(), messages=said, max_tokens=100)
     assert [each.text for each in found.messages] == ["c"]
     assert found.left_out == {"messages": 2}
+
+
+def test_what_is_no_tool_is_refused_at_once() -> None:
+    """A plain function has no declared effect."""
+
+    def look() -> str:
+        return "x"
+
+    with pytest.raises(DefinitionError, match="put @limpet.tool"):
+        talker(ScriptedModel("x"), tools=[look])

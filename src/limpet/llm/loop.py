@@ -16,7 +16,6 @@ from limpet.context.window import select, tokens, units
 from limpet.engine.agents import Agent, Budget, agent
 from limpet.engine.call import current
 from limpet.engine.execution import here
-from limpet.engine.externals import External
 from limpet.engine.run import Run
 from limpet.engine.shapes import Shape, shape
 from limpet.engine.tools import Tool
@@ -53,6 +52,7 @@ from limpet.llm.tools import (
     handing,
     offered,
     together,
+    toolboxes,
 )
 from limpet.llm.transcript import NO_RESULT, Said, content_of, recorded, replied
 from limpet.policy.retry import Retry
@@ -153,7 +153,7 @@ def llm_agent(  # noqa: PLR0913 - all by name, and few at a time
             instructions=instructions, tools=tuple(each.spec for each in may.values()), output=wanted, window=window
         ),
         tools=may,
-        toolboxes=[each for each in tools if not isinstance(each, Tool | Agent | External)],
+        toolboxes=toolboxes(tools),
         output=answer,
         max_turns=max_turns,
         compact=compact or Compaction(),

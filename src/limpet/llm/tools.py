@@ -29,7 +29,18 @@ from limpet.errors import (
 from limpet.events import canonical
 from limpet.llm.model import Call, ToolSpec
 
-__all__ = ["Handing", "Normalise", "Offered", "Toolbox", "Usable", "as_it_is", "handing", "offered", "together"]
+__all__ = [
+    "Handing",
+    "Normalise",
+    "Offered",
+    "Toolbox",
+    "Usable",
+    "as_it_is",
+    "handing",
+    "offered",
+    "together",
+    "toolboxes",
+]
 
 # How much of a result a model sees, in bytes; more is put away, and can be opened.
 MOST_SHOWN = 16_000
@@ -117,6 +128,16 @@ def offered(tools: Sequence[Usable], handoffs: Sequence[Agent[Any, Any]] = ()) -
     """Everything that a model may call, by name, but for what others offer."""
     own = [_of(each) for each in tools if isinstance(each, Tool | Agent | External)]
     return together((*BUILT_IN, *own, *map(_of_handoff, handoffs)))
+
+
+def toolboxes(tools: Sequence[Usable]) -> list[Toolbox]:
+    """What others offer; refuses what is nothing of all that."""
+    found = [each for each in tools if not isinstance(each, Tool | Agent | External)]
+    for each in found:
+        if not callable(getattr(each, "listed", None)):
+            reason = "it is no tool: put @limpet.tool(effect=...) on the function"
+            raise DefinitionError(what=f"{each!r}, as a tool of a model,", reason=reason)
+    return found
 
 
 def together(tools: Iterable[Offered]) -> Mapping[str, Offered]:
