@@ -26,7 +26,10 @@ from tests.cli.shop import both, letter, order
 ROOT = Path(__file__).parents[2]
 LIMPET = str(Path(sys.executable).with_name("limpet"))
 # Makes the terminal that a process has its own, so that Ctrl-C comes to it, and becomes the command.
-TAKE_IT = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
+TAKE_IT = (
+    "import fcntl, os, signal, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
+    "signal.signal(signal.SIGINT, signal.default_int_handler); os.execv(sys.argv[1], sys.argv[1:])"
+)
 # Seconds after which a terminal that says nothing more is broken.
 PATIENCE = 30
 

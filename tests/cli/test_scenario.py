@@ -218,9 +218,11 @@ def plain(answer: Answer) -> Answer:
 
 
 def _without(value: Answer) -> Answer:
-    """How long it took so far is another each time, too."""
+    """How long it took so far is another each time, too; and when the last worker counts as dead."""
     if isinstance(value, dict):
         return {name: _without(each) for name, each in value.items() if name not in ("spent", "elapsed_ms")}
+    if isinstance(value, str) and value.startswith("worker:"):
+        return None
     return [_without(each) for each in value] if isinstance(value, list) else value
 
 

@@ -17,7 +17,8 @@ __all__ = ["DEMO", "Terminal", "env_of", "left_behind", "on_terminal", "plain"]
 DEMO = (sys.executable, "-m", "limpet.demo")
 # What makes the terminal at stdin the one whose Ctrl-C is meant for a process.
 CONTROLLING = (
-    "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
+    "import fcntl, os, signal, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
+    "signal.signal(signal.SIGINT, signal.default_int_handler); os.execv(sys.argv[1], sys.argv[1:])"
 )
 MARKER = "LIMPET_TEST_MARKER"
 
@@ -25,7 +26,8 @@ MARKER = "LIMPET_TEST_MARKER"
 def env_of(folder: Path, **more: str) -> dict[str, str]:
     """An environment that marks every process of a test, with `limpet` on the path."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    return {**os.environ, MARKER: str(folder), "PATH": path, "TERM": "xterm-256color", **more}
+    around = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
+    return {**around, MARKER: str(folder), "PATH": path, "TERM": "xterm-256color", **more}
 
 
 def left_behind(folder: Path) -> list[str]:

@@ -282,8 +282,9 @@ def test_tools_of_a_server_are_an_example_that_runs(tmp_path: Path) -> None:
     assert run(example, cwd=tmp_path).splitlines() == first[1:]
 
 
-async def test_the_test_of_a_model_is_a_test_that_runs() -> None:
+async def test_the_test_of_a_model_is_a_test_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """As the page shows it, for its first agent."""
+    monkeypatch.setattr("limpet.engine.tools._tools", {})  # others have tools of these names
     shown = next(each for each in blocks(ROOT / "docs" / "models.md", "python") if "async def test_" in each)
 
     @limpet.tool(effect="once", risk="write_local", name="clean_logs")

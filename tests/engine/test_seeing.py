@@ -281,5 +281,5 @@ def test_what_is_no_tool_is_refused_at_once() -> None:
     def look() -> str:
         return "x"
 
-    with pytest.raises(DefinitionError, match="put @limpet.tool"):
+    with pytest.raises(DefinitionError, match=r"put @limpet\.tool"):
         talker(ScriptedModel("x"), tools=[look])

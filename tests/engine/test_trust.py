@@ -52,6 +52,7 @@ def changed(path: Path, *statements: str) -> Path:
     for each in path.parent.glob("changed.db*"):
         each.unlink(missing_ok=True)
     whole = apsw.Connection(str(path))
+    whole.set_busy_timeout(10_000)
     whole.execute("VACUUM INTO ?", (str(copy),))
     whole.close()
     db = apsw.Connection(str(copy))

@@ -1,5 +1,6 @@
 """A patch is applied as a whole or not at all, can be found between two states, and said in words."""
 
+import re
 from typing import Any
 
 import pytest
@@ -10,6 +11,11 @@ from limpet.events import Artifact, Constraints, Fact, HumanInTheLoop, Limits, P
 from limpet.events.bodies import ArtifactStored
 from limpet.state import AgentState, apply, diff, words
 from limpet.state.patch import Working
+
+
+def name_of(value: object) -> str:
+    """What a case is called, the same in every process."""
+    return re.sub(r" object at 0x\w+", "", str(value))
 
 
 def fact(key: str, value: bytes = b"1", **more: Any) -> Fact:
@@ -81,7 +87,7 @@ def test_an_empty_patch_changes_nothing() -> None:
         ({"flags": ("slow",)}, "risk_flags", ("costly", "slow")),
         ({"lower": ("slow", "costly")}, "risk_flags", ()),
     ],
-    ids=str,
+    ids=name_of,
 )
 def test_a_part_of_a_patch_changes_its_field(parts: dict[str, Any], field: str, expected: object) -> None:
     """Set, add, supersede, take away."""
@@ -126,7 +132,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("parts", "part", "reason"), REFUSED, ids=str)
+@pytest.mark.parametrize(("parts", "part", "reason"), REFUSED, ids=name_of)
 def test_a_patch_with_an_invalid_part_is_refused(parts: dict[str, Any], part: str, reason: str) -> None:
     """The error names the part and what is wrong with it."""
     with pytest.raises(InvalidPatch) as caught:
@@ -134,7 +140,7 @@ def test_a_patch_with_an_invalid_part_is_refused(parts: dict[str, Any], part: st
     assert (caught.value.part, caught.value.reason) == (part, reason)
 
 
-@pytest.mark.parametrize(("parts", "part", "reason"), REFUSED, ids=str)
+@pytest.mark.parametrize(("parts", "part", "reason"), REFUSED, ids=name_of)
 def test_a_refused_patch_changes_nothing(parts: dict[str, Any], part: str, reason: str) -> None:
     """Refused as a whole: the valid parts beside the invalid one are not applied either."""
     working = Working(FULL)
@@ -213,7 +219,7 @@ def test_a_revised_plan_is_said_whole() -> None:
         ({"flags": ("late",)}, ["flag raised: late"]),
         ({"data": Raw(b'{"n":2}')}, ['data = {"n":2}']),
     ],
-    ids=str,
+    ids=name_of,
 )
 def test_a_patch_is_said_in_words(parts: dict[str, Any], said: list[str]) -> None:
     """A line for each change, for people."""
