@@ -24,18 +24,20 @@ from limpet.clock import SystemClock
 from limpet.events import Head, inline, seal
 from limpet.events import bodies as b
 from limpet.stores import Appended, Claimed, Extend, Store, WorkerRow
+from limpet.stores.bare import Bare
+from limpet.stores.postgres.bare import bare as bare_postgres
+from limpet.stores.postgres.bare import in_schema
+from limpet.stores.sqlite.bare import bare as bare_sqlite
 from tests.real.postgres import PostgresServer, drop_schema
 
 ROUNDS = 5
 BODY = "x" * 950
-DATA, DIGEST = BODY.encode(), bytes(32)
 
 
 class Ground(NamedTuple):
     """A database to measure on: bare loops, and the address of a store."""
 
-    bare_commit: Callable[[int], float]
-    bare_batch: Callable[[int], float]
+    bare: Bare
     url: str
 
 
@@ -144,9 +146,9 @@ async def _append(store: Store, claimed: Claimed, events: int) -> None:
 
 
 MEASURES: dict[str, Callable[[Ground], float]] = {
-    "bare commit": lambda ground: ground.bare_commit(2000),
+    "bare commit": lambda ground: ground.bare.per_commit(0, 2000),
     "store, 1 caller": one_caller,
-    "bare batch": lambda ground: ground.bare_batch(100),
+    "bare batch": lambda ground: ground.bare.rows_per_second(0, 100),
     "store, 200 callers": many_callers,
 }
 
@@ -154,71 +156,14 @@ MEASURES: dict[str, Callable[[Ground], float]] = {
 # Bare loops
 
 
-def _per_commit(commit: Callable[[int], object], count: int) -> float:
-    """Microseconds for one durable commit of one row."""
-    begun = time.perf_counter()
-    for seq in range(count):
-        commit(seq)
-    return (time.perf_counter() - begun) / count * 1e6
-
-
-def _rows_per_second(commit: Callable[[int], object], batches: int) -> float:
-    """Rows a second in durable commits of 200 rows, one for each of 200 runs."""
-    begun = time.perf_counter()
-    for seq in range(batches):
-        commit(seq)
-    return batches * 200 / (time.perf_counter() - begun)
-
-
-SQLITE_LAYOUT = """
-PRAGMA journal_mode = WAL;
-PRAGMA synchronous = FULL;
-CREATE TABLE events (
-    position INTEGER PRIMARY KEY AUTOINCREMENT,
-    run INTEGER NOT NULL, seq INTEGER NOT NULL, time INTEGER NOT NULL, kind TEXT NOT NULL,
-    body BLOB NOT NULL, hash BLOB NOT NULL, UNIQUE (run, seq)
-);
-"""
-SQLITE_INSERT = "INSERT INTO events (run, seq, time, kind, body, hash) VALUES (?, ?, ?, ?, ?, ?)"
-
-
 @contextmanager
 def sqlite() -> Iterator[Ground]:
     """A fresh file on the disk that this is run from."""
-    with tempfile.TemporaryDirectory(prefix=".bench-", dir=Path.cwd()) as folder:
-        db = apsw.Connection(f"{folder}/bare.db")
-        db.execute(SQLITE_LAYOUT).fetchall()
-        cursor = db.cursor()
-
-        def single(seq: int) -> None:
-            cursor.execute("BEGIN IMMEDIATE")
-            cursor.execute(SQLITE_INSERT, (1, seq, seq, "step.completed", DATA, DIGEST))
-            cursor.execute("COMMIT")
-
-        def batch(seq: int) -> None:
-            cursor.execute("BEGIN IMMEDIATE")
-            cursor.executemany(SQLITE_INSERT, [(run, seq, seq, "step.completed", DATA, DIGEST) for run in range(200)])
-            cursor.execute("COMMIT")
-
-        yield Ground(
-            lambda count: _per_commit(single, count),
-            lambda batches: _rows_per_second(batch, batches),
-            f"sqlite:///{folder}/store.db",
-        )
-        db.close()
-
-
-POSTGRES_LAYOUT = """
-DROP TABLE IF EXISTS bare_events;
-CREATE TABLE bare_events (
-    position BIGSERIAL PRIMARY KEY,
-    run BIGINT NOT NULL, seq BIGINT NOT NULL, time BIGINT NOT NULL, kind TEXT NOT NULL,
-    body BYTEA NOT NULL, hash BYTEA NOT NULL, UNIQUE (run, seq)
-);
-"""
-POSTGRES_INSERT = "INSERT INTO bare_events (run, seq, time, kind, body, hash) VALUES (%b, %b, %b, %b, %b, %b)"
-POSTGRES_COPY = "COPY bare_events (run, seq, time, kind, body, hash) FROM STDIN (FORMAT BINARY)"
-POSTGRES_TYPES = ["int8", "int8", "int8", "text", "bytea", "bytea"]
+    with (
+        tempfile.TemporaryDirectory(prefix=".bench-", dir=Path.cwd()) as folder,
+        bare_sqlite(Path(folder) / "bare.db") as bare,
+    ):
+        yield Ground(bare, f"sqlite:///{folder}/store.db")
 
 
 class Server(NamedTuple):
@@ -229,25 +174,11 @@ class Server(NamedTuple):
 
     @contextmanager
     def ground(self) -> Iterator[Ground]:
-        """A fresh table and a fresh schema."""
-        with psycopg.connect(self.url, autocommit=True) as db:
-            db.execute(POSTGRES_LAYOUT)
-
-            def single(seq: int) -> None:
-                db.execute(POSTGRES_INSERT, (1, seq, seq, "step.completed", DATA, DIGEST))
-
-            def batch(seq: int) -> None:
-                with db.cursor().copy(POSTGRES_COPY) as copy:
-                    copy.set_types(POSTGRES_TYPES)
-                    for run in range(200):
-                        copy.write_row((run, seq, seq, "step.completed", DATA, DIGEST))
-
-            yield Ground(
-                lambda count: _per_commit(single, count),
-                lambda batches: _rows_per_second(batch, batches),
-                f"{self.url}?schema=limpet_bench",
-            )
+        """A fresh schema."""
         drop_schema(self.url, "limpet_bench")
+        url = in_schema(self.url, "limpet_bench")
+        with bare_postgres(url) as bare:
+            yield Ground(bare, url)
 
 
 @contextmanager

@@ -1,42 +1,19 @@
 """How fast runs are: one alone, 200 at once, replayed, resumed in turns. On the same stores as the bare loops."""
 
-import asyncio
 import logging
 import time
 from typing import Any
 
 import limpet
+from limpet.service.measuring import Load, agents, measure_runs
 
-BODY = "x" * 900
 STEPS, RUNS, EACH = 300, 200, 10
 REPLAYED, TURNS, LOGGED = 10_000, 100_000, 49_700
 
 
 @limpet.tool(effect="none")
-async def bench_read(n: int) -> str:  # noqa: ARG001
-    return BODY
-
-
-@limpet.tool(effect="idempotent")
-async def bench_act(n: int) -> str:  # noqa: ARG001
-    return BODY
-
-
-@limpet.tool(effect="none")
 async def bench_small(n: int) -> int:
     return n
-
-
-@limpet.agent(name="bench_reads")
-async def reads(run: limpet.Run, steps: int) -> None:
-    for n in range(steps):
-        await run.step(bench_read, n)
-
-
-@limpet.agent(name="bench_acts")
-async def acts(run: limpet.Run, steps: int) -> None:
-    for n in range(steps):
-        await run.step(bench_act, n)
 
 
 @limpet.agent(name="bench_long", checkpoint="every_iteration")
@@ -67,19 +44,13 @@ async def logged(run: limpet.Run, steps: int) -> int:
     return steps
 
 
-AGENTS = [reads, acts, long, turns, logged]
+AGENTS = [*agents(), long, turns, logged]
 
 
 async def measure(url: str) -> dict[str, float]:
     """Microseconds a step of one run alone; steps a second of 200 at once."""
-    found: dict[str, float] = {}
     async with limpet.open(url, agents=AGENTS, worker=limpet.Worker(concurrency=RUNS)) as app:
-        for agent, name in ((reads, "read"), (acts, "effect")):
-            await app.run(agent, 20)
-            found[f"one {name}"] = await _timed(app.run(agent, STEPS)) / STEPS * 1e6
-            together = asyncio.gather(*(app.run(agent, EACH) for _ in range(RUNS)))
-            found[f"many {name}s"] = RUNS * EACH / await _timed(together)
-    return found
+        return await measure_runs(app, Load(steps=STEPS, runs=RUNS, each=EACH))
 
 
 async def measure_resumes(url: str) -> dict[str, float]:

@@ -61,6 +61,7 @@ from limpet.errors import (
     KeyMissing,
     LeaseLost,
     LimpetError,
+    ModelRefused,
     NoCall,
     NoProgress,
     NoStore,
@@ -168,6 +169,7 @@ __all__ = [
     "Message",
     "Model",
     "ModelInput",
+    "ModelRefused",
     "Moment",
     "NoCall",
     "NoProgress",
@@ -238,6 +240,7 @@ In = TypeVar("In", default=str)
 Out = TypeVar("Out", default=str)
 DEFAULT_URL = "sqlite:///limpet.db"
 LONGEST_CHANNEL = 50
+# Of the address of a SQLite file: its own tables stay, and ours come beside them.
 
 
 def open(
@@ -284,6 +287,7 @@ def llm_agent(  # noqa: PLR0913 - all by name, and few at a time
     approvals: Approvals | None = None,
     compact: Compaction | None = None,
     window: int = 100_000,
+    max_reply: int = 4_000,
     max_turns: int = 100,
     prices: Mapping[str, tuple[float, float]] | None = None,
     deadline: Duration | None = None,
@@ -302,6 +306,7 @@ def llm_agent(  # noqa: PLR0913 - all by name, and few at a time
     more: dict[str, Any] = {
         "compact": compact,
         "window": window,
+        "max_reply": max_reply,
         "max_turns": max_turns,
         "prices": prices,
         "deadline": deadline,
@@ -329,8 +334,9 @@ def open_store(
 ) -> Store:
     """A store by its address: `sqlite:///file.db` (four slashes for an absolute path), `postgresql://…` or `memory:`.
 
-    Without one, LIMPET_URL says which, else it is `sqlite:///limpet.db`. With `keys` it is encrypted; LIMPET_KEYS (the
-    keys themselves) or LIMPET_KEYS_FILE (a file with them) may say so too. Nothing is touched until it is entered.
+    Without one, LIMPET_URL says which, else it is `sqlite:///limpet.db`. With `keys` it is encrypted;
+    LIMPET_KEYS (the keys themselves) or LIMPET_KEYS_FILE (a file with them) may say so too. Nothing is touched until it
+    is entered.
     """
     backend = _backend(url or os.environ.get("LIMPET_URL") or DEFAULT_URL, clock)
     return Store(backend, keys=keys or _keys(), compress=compress)
@@ -365,7 +371,8 @@ def _backend(url: str, clock: Clock | None) -> Backend:
     if parts.scheme == "memory" and not parts.netloc and not parts.path:
         return MemoryBackend(clock)
     if parts.scheme == "sqlite" and not parts.netloc and len(parts.path) > 1 and not parts.query:
-        return SqliteBackend(unquote(parts.path[1:]), clock, patience=os.environ.get("LIMPET_PATIENCE") or PATIENCE)
+        patience = os.environ.get("LIMPET_PATIENCE") or PATIENCE
+        return SqliteBackend(unquote(parts.path[1:]), clock, patience=patience)
     if parts.scheme in ("postgresql", "postgres"):
         return _postgres(url, clock)
     raise InvalidUrl(url=f"{parts.scheme}:…" if parts.password else url)

@@ -29,6 +29,7 @@
     │   ├── Rejected          a person did not approve it
     │   ├── OutcomeUnknown    nobody knows whether it was applied
     │   └── OutputUnavailable  it was applied, and its output cannot be read
+    ├── ModelRefused          a model that does not want to answer
     ├── NoProgress            a model goes round in circles
     ├── ContextTooSmall       what a model must be told does not fit into its window
     ├── Stale                 a tool must not go by old news
@@ -103,6 +104,7 @@ __all__ = [
     "KeyMissing",
     "LeaseLost",
     "LimpetError",
+    "ModelRefused",
     "NoCall",
     "NoProgress",
     "NoStore",
@@ -500,6 +502,17 @@ class OutputUnavailable(StepFailed):
     code = "output_unavailable"
     _says = "Step {number} ({tool}) was applied, but its output is not available: {message}."
     _cure = "Return plain JSON or the annotated type from the tool; the effect itself is done."
+
+
+@dataclass(eq=False, repr=False)
+class ModelRefused(LimpetError):
+    """A model does not want to answer."""
+
+    agent: str
+    text: str
+    code = "model_refused"
+    _says = "The model of {agent} refused to answer: {text}"
+    _cure = "Look at what it was asked, with app.model_input; say it otherwise, and resume or fork the run."
 
 
 @dataclass(eq=False, repr=False)

@@ -6,25 +6,26 @@ same name, waited for. An interrupt (Ctrl-C) ends the waiting, not the run.
 
 import asyncio
 import re
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import datetime
+from functools import partial, wraps
 from threading import Thread, current_thread
-from typing import Any, Generic, Self, TypedDict, TypeVar, Unpack, overload
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypedDict, TypeVar, Unpack, overload
 
 from limpet.clock import Duration
 from limpet.engine.agents import Agent
 from limpet.engine.blocking import BlockingRun as Run
 from limpet.engine.duty import Worker
 from limpet.engine.handle import Handle as AsyncHandle
-from limpet.engine.views import Event, Request, RunInfo
+from limpet.engine.views import RunInfo
 from limpet.errors import StoreUnavailable
 from limpet.service.app import App as AsyncApp
 from limpet.service.settings import Channel
-from limpet.state.run import Grant
 
 __all__ = ["App", "Handle", "Run", "open"]
 
+P = ParamSpec("P")
 T = TypeVar("T")
 In = TypeVar("In")
 Out = TypeVar("Out")
@@ -102,6 +103,49 @@ class Handle(Generic[Out]):
         self._app.wait(lambda _: self._handle.cancel(reason))
 
 
+Method = Callable[Concatenate[AsyncApp, P], Coroutine[Any, Any, T]]
+
+
+def _waited(method: Method[P, T]) -> Callable[Concatenate["App", P], T]:
+    """A method of the app, waited for."""
+
+    @wraps(method)
+    def call(app: "App", /, *args: P.args, **named: P.kwargs) -> T:
+        return app.wait(lambda behind: method(behind, *args, **named))
+
+    return call
+
+
+def _handle(method: Method[P, AsyncHandle[Out]]) -> Callable[Concatenate["App", P], Handle[Out]]:
+    """The same for one that gives a handle."""
+
+    @wraps(method)
+    def call(app: "App", /, *args: P.args, **named: P.kwargs) -> Handle[Out]:
+        return Handle(app.wait(lambda behind: method(behind, *args, **named)), app)
+
+    return call
+
+
+def _each(method: Callable[Concatenate[AsyncApp, P], AsyncIterator[T]]) -> Callable[Concatenate["App", P], Iterator[T]]:
+    """The same for one that gives many, one after the other."""
+
+    @wraps(method)
+    def call(app: "App", /, *args: P.args, **named: P.kwargs) -> Iterator[T]:
+        found = method(app._app, *args, **named)
+        while more := app.wait(lambda _: _next(found)):
+            yield from more
+
+    return call
+
+
+async def _next(found: AsyncIterator[T]) -> list[T]:
+    """The next one, if there is any."""
+    try:
+        return [await anext(found)]
+    except StopAsyncIteration:
+        return []
+
+
 class App:
     """Start runs, answer, look, steer, from blocking code. Use as `with`, or open it and close it."""
 
@@ -148,14 +192,14 @@ class App:
     # Starting
 
     @overload
-    def run(self, agent: Agent[None, Out], /, **about: Unpack[About]) -> Out: ...
+    def run(self, agent: Agent[None, Out], /, **how: Unpack[About]) -> Out: ...
 
     @overload
-    def run(self, agent: Agent[In, Out], input: In, /, **about: Unpack[About]) -> Out: ...
+    def run(self, agent: Agent[In, Out], input: In, /, **how: Unpack[About]) -> Out: ...
 
-    def run(self, agent: Agent[Any, Any], input: Any = None, /, **about: Unpack[About]) -> Any:
+    def run(self, agent: Agent[Any, Any], input: Any = None, /, **how: Unpack[About]) -> Any:
         """Start a run, or find the one of this id, and wait for its result."""
-        return self.wait(lambda app: app.run(agent, input, **about))
+        return self.wait(lambda app: app.run(agent, input, **how))
 
     @overload
     def start(self, agent: Agent[None, Out], /, **how: Unpack[Begin]) -> Handle[Out]: ...
@@ -180,70 +224,72 @@ class App:
         """A handle on a run that exists."""
         return Handle(self.wait(lambda app: app.get(run) if agent is None else app.get(run, agent)), self)
 
+    def once(self, key: str, fn: Callable[[], T], /) -> T:
+        """Do something once for a key, and give the same result ever after: for whoever writes a tool's server."""
+        return self.wait(lambda app: app.once(key, partial(asyncio.to_thread, fn)))
+
     # Steering
 
-    def resume(self, run: str, /) -> Handle[Any]:
-        """Let a failed run go on from the step that failed, or a paused one; one that completed stays as it is."""
-        return Handle(self.wait(lambda app: app.resume(run)), self)
+    resume = _handle(AsyncApp.resume)
+    pause = _waited(AsyncApp.pause)
+    cancel = _waited(AsyncApp.cancel)
+    signal = _waited(AsyncApp.signal)
 
-    def pause(self, run: str, /) -> None:
-        """Let a run wait until it is resumed; effects under way finish first."""
-        self.wait(lambda app: app.pause(run))
+    # Talking
 
-    def cancel(self, run: str, /, *, reason: str) -> None:
-        """Stop a run, and the runs it called: effects under way finish, and what can be undone is."""
-        self.wait(lambda app: app.cancel(run, reason=reason))
-
-    def signal(self, run: str, name: str, value: object, /) -> None:
-        """Send a run something that it receives: in order, each once."""
-        self.wait(lambda app: app.signal(run, name, value))
+    say = _waited(AsyncApp.say)
+    messages = _waited(AsyncApp.messages)
+    conversations = _waited(AsyncApp.conversations)
+    sessions = _waited(AsyncApp.sessions)
 
     # People
 
-    def inbox(
-        self,
-        *,
-        to: str | None = None,
-        run: str | None = None,
-        risk: str | None = None,
-        older_than: Duration | None = None,
-    ) -> list[Request]:
-        """What waits for a person, the oldest first; `to` is a person, with the groups they are in, or a group."""
-        return self.wait(lambda app: app.inbox(to=to, run=run, risk=risk, older_than=older_than))
-
-    def answer(self, request: str | Request, answer: object, /, *, by: str) -> None:
-        """Answer a request; the answer must fit what it asks for, and the first one stands."""
-        self.wait(lambda app: app.answer(request, answer, by=by))
-
-    def approve(
-        self, request: str | Request, /, *, by: str, args: Mapping[str, Any] | None = None, standing: bool = False
-    ) -> None:
-        """Say yes; with other arguments, if they were edited; or `standing`, for this tool in the rest of this run."""
-        self.wait(lambda app: app.approve(request, by=by, args=args, standing=standing))
-
-    def reject(self, request: str | Request, /, *, by: str, because: str) -> None:
-        """Say no, and why."""
-        self.wait(lambda app: app.reject(request, by=by, because=because))
-
-    def grants(self, run: str, /) -> list[Grant]:
-        """The standing permissions of a run."""
-        return self.wait(lambda app: app.grants(run))
-
-    def revoke(self, run: str, grant: str, /, *, by: str, because: str = "") -> None:
-        """End a standing permission: the next call of its tool asks again."""
-        self.wait(lambda app: app.revoke(run, grant, by=by, because=because))
+    inbox = _waited(AsyncApp.inbox)
+    answer = _waited(AsyncApp.answer)
+    approve = _waited(AsyncApp.approve)
+    reject = _waited(AsyncApp.reject)
+    grants = _waited(AsyncApp.grants)
+    revoke = _waited(AsyncApp.revoke)
 
     # Looking
 
-    def runs(
-        self, *, status: str | None = None, agent: str | None = None, session: str | None = None, last: int = 50
-    ) -> list[RunInfo]:
-        """The newest runs that match."""
-        return self.wait(lambda app: app.runs(status=status, agent=agent, session=session, last=last))
+    runs = _waited(AsyncApp.runs)
+    info = _waited(AsyncApp.info)
+    result = _waited(AsyncApp.result)
+    log = _waited(AsyncApp.log)
+    events = _each(AsyncApp.events)
+    value = _waited(AsyncApp.value)
+    artifact = _waited(AsyncApp.artifact)
+    timeline = _waited(AsyncApp.timeline)
+    state = _waited(AsyncApp.state)
+    context = _waited(AsyncApp.context)
+    model_input = _waited(AsyncApp.model_input)
+    diff = _waited(AsyncApp.diff)
+    compare = _waited(AsyncApp.compare)
 
-    def log(self, run: str, /) -> list[Event]:
-        """Everything that happened to a run."""
-        return self.wait(lambda app: app.log(run))
+    # Going back
+
+    fork = _handle(AsyncApp.fork)
+    replay = _waited(AsyncApp.replay)
+    replay_all = _each(AsyncApp.replay_all)
+
+    # Keeping
+
+    verify = _waited(AsyncApp.verify)
+    save_heads = _waited(AsyncApp.save_heads)
+    export = _waited(AsyncApp.export)
+    load = _handle(AsyncApp.load)
+    prune = _waited(AsyncApp.prune)
+
+    # Across runs
+
+    search = _waited(AsyncApp.search)
+    decisions = _waited(AsyncApp.decisions)
+    errors = _waited(AsyncApp.errors)
+    tool_calls = _waited(AsyncApp.tool_calls)
+    agents = _waited(AsyncApp.agents)
+    workers = _waited(AsyncApp.workers)
+    stats = _waited(AsyncApp.stats)
 
 
 def open(

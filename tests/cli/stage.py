@@ -88,14 +88,17 @@ class Terminal:
         """Press keys."""
         os.write(self._file, text.encode())
 
-    def end(self) -> tuple[str, int]:
-        """What it shows until it ends, and how it ends."""
-        while self._read():
+    def end(self, *, impatient: str = "") -> tuple[str, int]:
+        """What it shows until it ends, and how it ends; somebody impatient presses a key again."""
+        while self._read(impatient):
             pass
         return self.seen, self._process.wait()
 
-    def _read(self) -> bool:
-        ready, _, _ = select.select([self._file], [], [], PATIENCE)
+    def _read(self, impatient: str = "") -> bool:
+        ready, _, _ = select.select([self._file], [], [], 1 if impatient else PATIENCE)
+        if impatient and not ready:
+            self.type(impatient)
+            return self._read()
         assert ready, f"nothing comes any more: {self.seen}"
         try:
             data = os.read(self._file, 65536)

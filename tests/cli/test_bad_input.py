@@ -85,6 +85,7 @@ WRONG: list[tuple[str, int, str, str]] = [
 def content(url: str) -> dict[str, list[Any]]:
     """Everything that is in a store."""
     db = apsw.Connection(url.removeprefix("sqlite:///"))
+    db.set_busy_timeout(10_000)
     try:
         names = [name for (name,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name")]
         return {name: sorted(map(repr, db.execute(f'SELECT * FROM "{name}"'))) for name in names}
@@ -195,6 +196,18 @@ def test_a_store_that_somebody_keeps_locked(url: str, words: list[str]) -> None:
             holder.communicate()
         check(words, 1, "store_busy", "held by somebody else for too long", done)
     assert process(words).returncode == 0
+
+
+@pytest.mark.parametrize("words", [["runs"], ["show", "order-1"], ["inbox"]], ids=" ".join)
+def test_looking_does_not_wait_for_whoever_writes(url: str, words: list[str]) -> None:
+    """However long somebody keeps the store locked."""
+    holding = [sys.executable, "-c", HOLD, url.removeprefix("sqlite:///")]
+    with subprocess.Popen(holding, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        done = process(words, LIMPET_PATIENCE="50ms")
+        holder.communicate()
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_disk_without_space(url: str, tmp_path: Path) -> None:

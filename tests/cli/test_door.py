@@ -15,8 +15,8 @@ from tests.cli.stage import LIMPET, ROOT, limpet, terminal, told
 
 GROUP: Any = typer.main.get_command(command)
 NAMES = sorted(GROUP.commands)
-# They are about a folder, or about code alone.
-WITHOUT_STORE = {"demo", "doctor", "init"}
+# They are about a folder.
+WITHOUT_STORE = {"demo", "init"}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -134,7 +134,7 @@ def complete(url: str, *words: str) -> list[str]:
 def test_the_tab_key(url: str, tmp_path: Path) -> None:
     """Commands, runs, agents, requests; nothing without a store, and none is made."""
     [request] = told("inbox")
-    assert complete(url, "sta") == ["start", "state"]
+    assert sorted(complete(url, "sta")) == ["start", "state", "stats"]
     assert complete(url, "show", "ord") == ["order-2", "order-1"]
     assert complete(url, "start", "l") == ["letter"]
     assert complete(url, "answer", request["id"][:3]) == [request["id"]]

@@ -32,7 +32,7 @@ def commands(*, sets_up: bool) -> str:
 
 def test_the_readme_word_for_word(tmp_path: Path) -> None:
     """Its example is saved and run, and every command beside it works; then those that `init` says to type."""
-    (tmp_path / "support.py").write_text(*blocks(ROOT / "README.md", "python"), encoding="utf-8")
+    (tmp_path / "support.py").write_text(blocks(ROOT / "README.md", "python")[0], encoding="utf-8")
     said = typed(commands(sets_up=False), tmp_path)
     assert "refund o-1: 4900 cents, key ticket-42:step_2:refund:" in said
     assert "R-7" in said
@@ -103,7 +103,7 @@ def test_from_a_clone(tmp_path: Path, full: bool) -> None:
     if not full:  # it takes a minute: only whether make knows what to do
         assert "limpet demo" in typed("make -n demo && make -n test", clone)
         return
-    (clone / "support.py").write_text(*blocks(ROOT / "README.md", "python"), encoding="utf-8")
+    (clone / "support.py").write_text(blocks(ROOT / "README.md", "python")[0], encoding="utf-8")
     script = "\n".join(line for line in commands(sets_up=True).splitlines() if not line.startswith("make test"))
     python = str(Path(shutil.which("python3") or sys.executable).parent)
     said = typed(script, clone, PATH=os.pathsep.join([python, "/usr/bin", "/bin"]))

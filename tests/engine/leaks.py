@@ -384,7 +384,7 @@ SINKS = (
     "errors", "recorded failures", "python log", "webhook", "channel", "app.log", "app.state", "app.diff",
     "app.compare", "app.runs", "contracts", "feed", "limpet runs", "limpet show", "limpet show --json", "limpet state",
     "limpet state --json", "limpet diff", "limpet compare", "limpet inbox", "limpet inbox --json", "limpet doctor",
-    "limpet errors",
+    "limpet errors", "limpet search", "limpet calls", "limpet decisions", "limpet errors of runs",
 )  # fmt: skip
 
 
@@ -533,6 +533,10 @@ def _ask_for_the_inbox(world: World, folder: Path) -> None:
 def _ask_the_command_line(world: World, folder: Path, shapes: Sequence[Shape]) -> None:
     for json in ([], ["--json"]):
         _limpet(world, "limpet runs", folder, "runs", "--last", "1000", *json)
+        _limpet(world, "limpet search", folder, "search", "run-", "--last", "1000", *json)
+        _limpet(world, "limpet calls", folder, "calls", "--last", "1000", *json)
+        _limpet(world, "limpet decisions", folder, "decisions", "--last", "1000", *json)
+        _limpet(world, "limpet errors of runs", folder, "errors", "--last", "1000", *json)
     for shape in shapes:
         run = f"run-{shape.name}"
         _limpet(world, "limpet show", folder, "show", run)

@@ -7,6 +7,11 @@ import pytest
 
 import limpet
 from limpet import testing
+from limpet.clock import microseconds
+from limpet.testing.app import TestApp, TestSettings
+
+# Where the log of a run stands that waits in memory, in its first life and in its second.
+LINGERS = ("request.opened", "run.claimed")
 
 
 async def kinds(app: limpet.App, run: str) -> list[str]:
@@ -181,6 +186,27 @@ async def test_a_run_that_kills_its_workers_is_quarantined() -> None:
         assert len(app.calls(poison)) == 5
         await app.resume(handle.id)
         await entered.wait()
+
+
+async def test_a_run_that_only_waits_is_not_quarantined() -> None:
+    """However many workers die while it is in their memory: from the second death on it does not stay there."""
+
+    @limpet.agent()
+    async def agent(run: limpet.Run) -> bool:
+        return await run.ask("sure?")
+
+    settings = TestSettings()
+    settings.linger = microseconds("1d")  # the clock stands still
+    async with TestApp(settings, [agent]) as app:
+        handle = await app.start(agent)
+        for deaths in range(6):
+            async with asyncio.timeout(20):
+                while (await kinds(app, handle.id))[-1] != ("run.waiting" if deaths >= 2 else LINGERS[deaths]):
+                    await asyncio.sleep(0)  # noqa: TID251 - a turn
+            await app.crash()
+        [request] = await app.inbox()
+        await app.approve(request, by="ann")
+        assert await handle.result() is True
 
 
 async def test_children() -> None:

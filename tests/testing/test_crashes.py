@@ -183,6 +183,10 @@ async def test_a_crash_at_a_named_point(when: When, kind: str, calls: int) -> No
         assert (len(app.calls(trial_pay)), app.crashes) == (calls, 1)
         with pytest.raises(limpet.DefinitionError, match=r"no event is called 'step\.ended'"):
             app.crash_at("after", "step.ended")
+        with pytest.raises(limpet.DefinitionError, match=r"nothing has tool: step\.completed says name, number"):
+            app.crash_at("before", "step.completed", tool="trial_pay")
+        with pytest.raises(limpet.DefinitionError, match="no event says all of that"):
+            app.crash_at("before", colour="red")
 
 
 @limpet.agent()

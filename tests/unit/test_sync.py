@@ -1,5 +1,6 @@
 """The app for blocking code: the same verbs, waited for."""
 
+import inspect
 import signal
 import threading
 from collections.abc import Iterator
@@ -53,6 +54,56 @@ def test_a_run_is_run_and_found_again(app: sync.App) -> None:
     assert app.get("d-1").info().status == "completed"
     assert [each.kind for each in app.log("d-1")].count("step.completed") == 1
     assert [each.id for each in app.runs(agent="doubles")] == ["d-1"]
+
+
+def verbs(app: type) -> dict[str, inspect.Signature]:
+    """The public methods of an app, each with what it takes."""
+    found = inspect.getmembers(app, inspect.isfunction)
+    return {name: inspect.signature(method) for name, method in found if not name.startswith("_")}
+
+
+def test_nothing_that_the_app_can_do_is_missing() -> None:
+    """Every public method that is awaited or followed is here, under the same name, and takes the same."""
+    there = verbs(sync.App)
+    for name, wanted in verbs(limpet.App).items():
+        method = getattr(limpet.App, name)
+        if not inspect.iscoroutinefunction(method) and not inspect.isasyncgenfunction(method):
+            continue
+        assert name in there, f"limpet.sync.App has no {name}"
+        assert [(each.name, each.kind, each.default) for each in there[name].parameters.values()][1:] == [
+            (each.name, each.kind, each.default) for each in wanted.parameters.values()
+        ][1:], name
+        assert getattr(sync.App, name).__doc__, name
+
+
+def test_looking_back_and_across(app: sync.App, tmp_path: Path) -> None:
+    """What is shown, followed, forked, exported and loaded is what the app gives."""
+    app.run(doubles, 21, id="d-1")
+    assert [each.kind for each in app.events("d-1")] == [each.kind for each in app.log("d-1")]
+    assert next(app.events("d-1")).kind == "run.created"
+    assert app.state("d-1", before=1).step == 0
+    assert [each.step for each in app.tool_calls("sync_double")] == [1]
+    assert app.stats().runs == {"completed": 1}
+    assert [each.problem for each in app.replay_all(agent="doubles")] == [None]
+    app.say("c-1", "hello")
+    assert [each.text for each in app.messages("c-1")] == ["hello"]
+    forked = app.fork("d-1", at=1, effects="live")
+    assert (forked.id, forked.result(timeout="20s")) == ("d-1.1", 42)
+    app.export("d-1", tmp_path / "run.zip")
+    with sync.open(f"sqlite:///{tmp_path}/other.db") as other:
+        assert other.load(tmp_path / "run.zip").info().status == "completed"
+
+
+def test_something_is_done_once(app: sync.App) -> None:
+    """By a plain function."""
+    done: list[int] = []
+
+    def act() -> str:
+        done.append(1)
+        return "receipt"
+
+    assert [app.once("key-1", act) for _ in range(2)] == ["receipt", "receipt"]
+    assert done == [1]
 
 
 def test_people_answer(app: sync.App) -> None:

@@ -12,7 +12,9 @@ import asyncio
 import importlib
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from limpet.clock import Duration, microseconds
 from limpet.engine.call import current
@@ -48,6 +50,7 @@ class MCPTools:
         only: Sequence[str] | None = None,
         effects: Mapping[str, Effect] | None = None,
         risks: Mapping[str, str] | None = None,
+        prefix: str = "",
         trust_hints: bool = False,
         retry: Retry | None = None,
         timeout: Duration = "60s",
@@ -56,7 +59,8 @@ class MCPTools:
         if find_spec("mcp") is None:
             raise ExtraMissing(extra="mcp")
         self._server = server if isinstance(server, str) else tuple(server)
-        self.name = name or (server if isinstance(server, str) else " ".join(server))
+        self.name = name or _name_of(server)
+        self._prefix = prefix
         self._only, self._effects, self._risks = only, dict(effects or {}), dict(risks or {})
         for tool, effect in self._effects.items():
             if effect not in ("none", "idempotent", "once"):
@@ -95,7 +99,7 @@ class MCPTools:
             return await self._call(name, arguments, None if effect == "none" else {KEY: current().key})
 
         traits = Traits(effect=effect, risk=self._risks.get(name), retry=self._retry, timeout=self._timeout)
-        tool: Tool[..., Any, Any] = Tool(call, fitting_name(name), traits)
+        tool: Tool[..., Any, Any] = Tool(call, fitting_name(f"{self._prefix}{name}"), traits)
 
         async def does(run: Run[Any], args: dict[str, Any]) -> Any:
             return await run.step(tool, args)
@@ -137,6 +141,8 @@ class _Connection:
 
     def __init__(self, target: Any) -> None:
         self._target = target
+        self._asking = 0
+        self._is_retired = False
         self._over = asyncio.Event()
         self._client: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
         self._keeper = asyncio.ensure_future(self._keep())
@@ -144,25 +150,33 @@ class _Connection:
     @property
     def is_over(self) -> bool:
         """Whether nothing can be asked here any more."""
-        return self._keeper.done() or self._over.is_set()
+        return self._keeper.done() or self._is_retired or self._over.is_set()
 
     async def ask(self, question: Any) -> Any:
-        """What the server answers; nothing was asked if it cannot be reached. One that breaks off is opened anew."""
+        """What the server answers; nothing was asked if it cannot be reached.
+
+        What breaks off, or does not answer, is asked nothing more: it is closed when the others have their answers.
+        """
         try:
             client = await asyncio.shield(self._client)
         except Exception as error:
             raise NotApplied(f"the MCP server cannot be reached: {error}") from error
         types = importlib.import_module("mcp_types")
+        self._asking += 1
         try:
             return await question(client)
         except importlib.import_module("mcp").MCPError as error:
             if error.code in (types.INVALID_PARAMS, types.METHOD_NOT_FOUND):
                 raise Permanent(f"the MCP server refused it: {error}") from error
-            self._over.set()
+            self._is_retired = self._is_retired or error.code == types.CONNECTION_CLOSED
             raise
         except BaseException:
-            self._over.set()
+            self._is_retired = True
             raise
+        finally:
+            self._asking -= 1
+            if self._is_retired and not self._asking:
+                self._over.set()
 
     async def _keep(self) -> None:
         client: type[Client] = await asyncio.to_thread(lambda: importlib.import_module("mcp").Client)
@@ -175,6 +189,14 @@ class _Connection:
             if not self._client.done():
                 self._client.set_exception(error)
                 self._client.exception()  # it was looked at, should nobody ask
+
+
+def _name_of(server: "str | Sequence[str]") -> str:
+    """Where a server is, or what is run, without anything that may be secret."""
+    if not isinstance(server, str):
+        return Path(server[0]).name
+    parts = urlsplit(server)
+    return f"{parts.hostname or ''}{f':{parts.port}' if parts.port else ''}{parts.path}"
 
 
 def _value(answer: "CallToolResult") -> Any:

@@ -10,7 +10,7 @@ from limpet.cli.completing import complete_agent, complete_run
 from limpet.cli.debugging import prompt_at
 from limpet.cli.door import command, example
 from limpet.cli.inputs import input_of, json_or_text, number_of, pair_of
-from limpet.cli.options import STORE, Json, RunId
+from limpet.cli.options import STORE, Code, Json, OwnUrl, RunId
 from limpet.cli.output import print_json, print_text
 from limpet.cli.working import idle_app
 from limpet.service import App
@@ -21,13 +21,6 @@ from limpet.stores import RunRow
 __all__: list[str] = []
 
 LIVE = ("pending", "running", "waiting")
-Code = Annotated[
-    str | None,
-    typer.Option("--app", envvar="LIMPET_APP", help="MODULE:ATTRIBUTE, else [tool.limpet] app in pyproject.toml."),
-]
-OwnUrl = Annotated[
-    str | None, typer.Option(envvar="LIMPET_URL", help="The store, if not the app's own.", show_default=False)
-]
 
 
 @command.command(epilog=example("limpet replay ticket-42 --to 6 --pdb --app support:app"))

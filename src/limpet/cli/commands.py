@@ -1,18 +1,23 @@
-"""The commands that need an app's code to work: a worker, and a look for what may hurt later."""
+"""The commands for whoever runs Limpet: a worker, and a look for what hurts or may."""
 
 import asyncio
 from typing import Annotated
 
 import typer
 
+import limpet
 from limpet.cli.door import command, example
-from limpet.cli.health import without_risk
-from limpet.cli.options import Json
-from limpet.cli.output import print_json, print_text
+from limpet.cli.options import Json, OwnUrl
+from limpet.cli.output import print_json
+from limpet.cli.tables import Shape, print_table
 from limpet.cli.working import serve, worker_of
+from limpet.clock import SystemClock, microseconds
 from limpet.engine.duty import Worker
+from limpet.service.health import Examination, Finding, examine, without_risk
 
 __all__: list[str] = []
+
+FINDINGS = Shape(narrow={"says": 30}, left_out=(), wraps=("says",))
 
 
 @command.command(epilog=example("limpet worker support:app --concurrency 50"))
@@ -35,20 +40,39 @@ def worker(
     asyncio.run(serve(app, json=json))
 
 
-@command.command(epilog=example("limpet doctor support:app"))
+@command.command(epilog=example("limpet doctor", "limpet doctor support:app --url sqlite:///limpet.db --fix"))
 def doctor(
     target: Annotated[
-        str,
-        typer.Argument(metavar="MODULE:ATTRIBUTE", help="An app, an agent or a list of agents.", show_default=False),
-    ],
+        str | None,
+        typer.Argument(
+            metavar="[MODULE:ATTRIBUTE]", help="Look at the code, too: an app, an agent or a list of agents."
+        ),
+    ] = None,
+    *,
+    fix: Annotated[bool, typer.Option("--fix", help="Make rows and counters anew that do not fit the logs.")] = False,
+    last: Annotated[
+        int, typer.Option(min=1, max=1000, help="How many of the newest runs are held against their logs.")
+    ] = 100,
+    stuck: Annotated[str, typer.Option(help="How long a run may be ready before it is stuck.")] = "10m",
+    url: OwnUrl = None,
     json: Json = False,
 ) -> None:
-    """Look for what may hurt later: effects that no person is ever asked about. Ends with 1 if there is any."""
-    worker_of(target, None, Worker())
-    found = list(without_risk())
+    """Look for what hurts, or may: the store, its clock, runs that are stuck, who serves what; and say the cure.
+
+    Ends with 1 if anything is bad.
+    """
+    needed = target is None or url is not None
+    wanted = Examination(last=last, stuck=microseconds(stuck), fix=fix, needed=needed)
+    store = limpet.open_store(url) if target is None else worker_of(target, url, Worker()).store
+    found = asyncio.run(examine(store, SystemClock(), wanted))
+    if target is not None:
+        found += [*without_risk()] or [Finding(what="tools", level="ok", says="all effects say their risk")]
     if json:
         print_json(found)
     else:
-        cure = "cure: say risk= on the tool, and approvals= on the agent"
-        print_text("\n".join([*found, cure]) if found else "all is well")
-    raise typer.Exit(bool(found))
+        print_table([_line(each) for each in found], FINDINGS, none="")
+    raise typer.Exit(any(each.level == "bad" for each in found))
+
+
+def _line(found: Finding) -> dict[str, str]:
+    return {"level": found.level, "what": found.what, "says": str(found)}

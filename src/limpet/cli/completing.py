@@ -12,7 +12,7 @@ from limpet.cli.asking import check_there
 from limpet.errors import LimpetError
 from limpet.service import App
 
-__all__ = ["complete_agent", "complete_request", "complete_run"]
+__all__ = ["complete_agent", "complete_conversation", "complete_request", "complete_run"]
 
 # Seconds; whoever waits longer has typed it meanwhile.
 PATIENCE = 1.0
@@ -33,6 +33,15 @@ def complete_request(ctx: typer.Context, incomplete: str) -> list[str]:
 
     async def look(app: App) -> list[str]:
         return [row.id for row in await app.store.requests(limit=MOST)]
+
+    return _offered(ctx, incomplete, look)
+
+
+def complete_conversation(ctx: typer.Context, incomplete: str) -> list[str]:
+    """The newest conversations whose ids begin so."""
+
+    async def look(app: App) -> list[str]:
+        return [each.id for each in await app.conversations()]
 
     return _offered(ctx, incomplete, look)
 

@@ -5,9 +5,23 @@ from typing import Annotated, Literal
 
 import typer
 
-from limpet.cli.completing import complete_request, complete_run
+from limpet.cli.completing import complete_agent, complete_conversation, complete_request, complete_run
 
-__all__ = ["STORE", "By", "Json", "RequestId", "RunId", "Status", "Url"]
+__all__ = [
+    "STORE",
+    "AgentName",
+    "By",
+    "Code",
+    "ConversationId",
+    "Json",
+    "Last",
+    "OwnUrl",
+    "RequestId",
+    "RunId",
+    "Since",
+    "Status",
+    "Url",
+]
 
 STORE = "sqlite:///limpet.db"
 Url = Annotated[str, typer.Option(envvar="LIMPET_URL", help="The store: sqlite:///file.db or postgresql://…")]
@@ -26,6 +40,27 @@ RequestId = Annotated[
         show_default=False,
         autocompletion=complete_request,
     ),
+]
+ConversationId = Annotated[
+    str,
+    typer.Argument(
+        metavar="CONVERSATION",
+        help="Its id, or the beginning of it.",
+        show_default=False,
+        autocompletion=complete_conversation,
+    ),
+]
+AgentName = Annotated[
+    str | None, typer.Option("--agent", help="Only of this agent.", show_default=False, autocompletion=complete_agent)
+]
+Since = Annotated[str | None, typer.Option(help="Only of so long, such as 7d.", show_default=False)]
+Last = Annotated[int, typer.Option(min=1, max=1000, help="How many.")]
+Code = Annotated[
+    str | None,
+    typer.Option("--app", envvar="LIMPET_APP", help="MODULE:ATTRIBUTE, else [tool.limpet] app in pyproject.toml."),
+]
+OwnUrl = Annotated[
+    str | None, typer.Option(envvar="LIMPET_URL", help="The store, if not the app's own.", show_default=False)
 ]
 By = Annotated[str, typer.Option(help="Who decides.", default_factory=getpass.getuser, show_default="you")]
 Status = Literal["pending", "running", "waiting", "completed", "failed", "cancelled"]

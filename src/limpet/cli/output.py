@@ -24,6 +24,9 @@ STYLES = {
     "waiting": "yellow",
     "retrying": "yellow",
     "running": "cyan",
+    "ok": "green",
+    "warn": "yellow",
+    "bad": "red",
 }
 # Where nobody looks, no line is broken.
 WIDE = 10_000

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from limpet.cli.output import cell, clean, console, table
+from limpet.cli.tables import Shape, fitted
 from limpet.cli.times import about, until
 from limpet.engine.views import Request, RunInfo
 from limpet.redaction import say_value
@@ -15,10 +16,10 @@ __all__ = ["decide", "print_inbox", "print_runs", "question_of", "runs_table"]
 
 # Of what led to a request.
 SHOWN = 8
-# Of the list of runs; how narrow each may be, and which go first where there is no room.
-COLUMNS = ("run", "agent", "status", "position", "age", "waits for", "goal")
-LEAST = {"agent": 8, "position": 11, "age": 3, "waits for": 10, "goal": 8}
-LEFT_OUT = ("goal", "agent", "age", "waits for", "position")
+RUNS = Shape(
+    narrow={"goal": 8, "agent": 8, "age": 3, "waits for": 10, "position": 11},
+    left_out=("goal", "agent", "age", "waits for", "position"),
+)
 
 
 def print_runs(runs: Sequence[RunInfo], now: int) -> None:
@@ -29,30 +30,7 @@ def print_runs(runs: Sequence[RunInfo], now: int) -> None:
 
 def runs_table(runs: Sequence[RunInfo], now: int, width: int) -> "Table":
     """A line for each run; where it is narrow, some columns are left out, and ids are never cut."""
-    rows = [{name: cell(value) for name, value in _told(run, now).items()} for run in runs]
-    natural = {name: max(len(name), *(row[name].cell_len for row in rows)) for name in COLUMNS}
-    widths = _fitting(natural, width)
-    found = table(*widths)
-    for column, each in zip(found.columns, widths.values(), strict=True):
-        column.no_wrap, column.overflow, column.width = True, "ellipsis", each
-    found.columns[0].no_wrap, found.columns[0].overflow = False, "fold"
-    for row in rows:
-        found.add_row(*(row[name] for name in widths))
-    return found
-
-
-def _fitting(natural: dict[str, int], width: int) -> dict[str, int]:
-    """How wide each column is; those that find no room are left out."""
-    names = list(natural)
-    for gone in (None, *LEFT_OUT):
-        names = [name for name in names if name != gone]
-        widths = {name: natural[name] for name in names}
-        for name in (name for name in LEFT_OUT if name in widths):
-            excess = sum(widths.values()) + 2 * len(widths) - width
-            widths[name] = max(widths[name] - max(excess, 0), min(widths[name], LEAST[name]))
-        if sum(widths.values()) + 2 * len(widths) <= width:
-            return widths
-    return {**widths, "run": max(width - widths["status"] - 4, 1)}
+    return fitted([_told(run, now) for run in runs], width, RUNS)
 
 
 def _told(run: RunInfo, now: int) -> dict[str, str]:

@@ -11,7 +11,7 @@ from limpet.engine.views import Event, RunInfo
 from limpet.service import App
 from limpet.service.watching import watch_runs
 
-__all__ = ["follow_log", "print_log", "watch"]
+__all__ = ["follow_log", "print_log", "watch", "words"]
 
 # Of an event's text; all of it is in the JSON.
 LONGEST = 400
@@ -37,11 +37,11 @@ async def _print(events: AsyncIterator[Event], *, json: bool) -> None:
         if json:
             print_line(event)
         else:
-            line = clean(f"{event.seq:>4}  {moment(event.time)}  {event.kind:<18}  {_words(event.body)}".rstrip())
+            line = clean(f"{event.seq:>4}  {moment(event.time)}  {event.kind:<18}  {words(event.body)}".rstrip())
             out.print(line, overflow="ellipsis", no_wrap=True)
 
 
-def _words(body: Mapping[str, Any]) -> str:
+def words(body: Mapping[str, Any]) -> str:
     """What an event says, in brief."""
     words = " ".join(_members(body))
     return words if len(words) <= LONGEST else f"{words[:LONGEST]}…"

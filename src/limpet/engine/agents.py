@@ -84,6 +84,8 @@ class Agent(Generic[In_contra, Out_co]):
         self.fn, self.name, self.rules = fn, name, rules
         self.llm: Any = None
         """What it is made of, if a model drives it."""
+        self.calls: tuple[Agent[Any, Any], ...] = ()
+        """The agents that its model may call, or hand over to."""
         parameters = list(inspect.signature(fn).parameters)
         if not 1 <= len(parameters) <= 2:
             raise DefinitionError(what=name, reason="an agent takes its run and at most one input")

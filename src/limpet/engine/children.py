@@ -18,6 +18,7 @@ from limpet.engine.execution import Execution
 from limpet.engine.history import Record
 from limpet.engine.shapes import shape
 from limpet.engine.spending import used
+from limpet.engine.talks import talk_of
 from limpet.engine.versions import NOTHING
 from limpet.engine.waits import Waits
 from limpet.errors import (
@@ -307,11 +308,11 @@ class Children:
             x.children += 1
             called = replace(called, run=_child_id(x.run, agent.name, x.children))
 
-    def _conversation(self) -> str | None:
-        """Where people talked with this run: they go on with the one that goes on in its place."""
+    def _conversation(self) -> str:
+        """Where people talk with this run: they go on with the one that goes on in its place."""
         created = self._x.memory.created
         assert created is not None
-        return created.conversation
+        return created.conversation or talk_of(self._x.run)
 
     def _slots(self) -> tuple[str, ...]:
         """The exclusive slots that are held by this run, or by those that wait for it."""

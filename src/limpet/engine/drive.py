@@ -44,6 +44,7 @@ from limpet.state import ENDED
 from limpet.state.fold import PAUSED
 from limpet.stores import Claimed, Leg, Tell
 from limpet.stores.blobs import INLINE, SAID
+from limpet.stores.claiming import SUSPECT
 from limpet.stores.store import Place
 
 __all__ = ["Drive"]
@@ -288,7 +289,12 @@ class Drive:
         assert self._waits is not None
         if not self._waits.open or self._waits.left or not x.is_idle or x.turnstile.is_busy:
             return False
-        return self._kit.clock.ticks() >= x.touched + self._kit.linger
+        return self._kit.clock.ticks() >= x.touched + self._linger
+
+    @property
+    def _linger(self) -> int:
+        """How long it waits in memory; a suspect not at all: it would die with the next worker, for nothing."""
+        return 0 if self._claimed.row.deaths >= SUSPECT else self._kit.linger
 
     async def _park(self, x: Execution, waits: tuple[Wait, ...], wake: int | None, heard: int) -> bool:
         """Leave the run to whoever comes when what it waits for is there; not if something came meanwhile."""
@@ -305,7 +311,7 @@ class Drive:
         assert self._waits is not None
         due = [] if held else [wake - self._kit.now() for slot in self._waits.open if (wake := slot.wake) is not None]
         if not held and self._waits.open and not self._waits.left and x.is_idle and not x.turnstile.is_busy:
-            due.append(x.touched + self._kit.linger - self._kit.clock.ticks())
+            due.append(x.touched + self._linger - self._kit.clock.ticks())
         if self._look.is_set():
             return
         take_back = self._kit.clock.later(max(min(due), 0), self._look.set) if due else None
@@ -444,7 +450,8 @@ class Drive:
                 if journal.fold.cancel is not None and not is_cancelled:
                     await self._cancel()
                     return
-                told = (*self._told_parent(ended, failure, outcome), *await self._kept())
+                kept = () if isinstance(ended, b.RunFailed) else await self._kept()  # that one may be resumed
+                told = (*self._told_parent(ended, failure, outcome), *kept)
                 if await self._repeat(journal.append_if_current, ended, heard=heard, blobs=blobs, legs=told):
                     return
         except LimpetError as error:
@@ -464,12 +471,14 @@ class Drive:
     async def _kept(self) -> tuple[Leg, ...]:
         """What people said in its conversation, and it did not take, stays there."""
         history = self._memory.history
-        assert self._memory.created is not None
         left = [history.commands[seq] for seq in history.signals.get(USER, ())]
-        if not left or self._memory.created.conversation is None:
+        if not left:
             return ()
         assert self._x is not None
-        return (await Talks(self._x).keep([each for each in left if isinstance(each, b.SignalReceived)]),)
+        talks = Talks(self._x)
+        if not await talks.is_there():
+            return ()  # nobody talked: it is a signal like any other
+        return (await talks.keep([each for each in left if isinstance(each, b.SignalReceived)]),)
 
     @property
     def _is_called(self) -> bool:

@@ -14,13 +14,15 @@ from limpet.journal import Entry, Saying, Summary, Talk, latest
 from limpet.stores import Leg, Store
 from limpet.stores.blobs import SAID, Blob
 
-__all__ = ["INTERRUPT", "USER", "Message", "Role", "Talks", "shown", "talk_of", "text_of"]
+__all__ = ["CHAT", "INTERRUPT", "USER", "Message", "Role", "Talks", "shown", "talk_of", "text_of"]
 
 Role = Literal["user", "assistant", "system"]
 # The signal that a run hears of what people say.
 USER = "user"
 # The signal that tells a run to stop what it is at.
 INTERRUPT = "limpet.interrupt"
+# How the conversation of a run that was started in none is called.
+CHAT = ".chat"
 ROLES = ("user", "assistant", "system", "tool")
 
 
@@ -38,8 +40,8 @@ class Message:
 
 def talk_of(run: str) -> str:
     """The conversation of a run that was started in none."""
-    name = f"{run}.chat"
-    return name if len(name) <= LONGEST_ID else f"{run[: LONGEST_ID - 22]}.{digest(run)[:16]}.chat"
+    name = f"{run}{CHAT}"
+    return name if len(name) <= LONGEST_ID else f"{run[: LONGEST_ID - 22]}.{digest(run)[:16]}{CHAT}"
 
 
 def text_of(content: Any) -> str:
@@ -111,6 +113,12 @@ class Talks:
         await self._x.patiently(self._talk.look)
         new = self._x.kit.ids.new
         return self._talk.leg([b.MessageAdded(message=new(), role="user", content=each.value) for each in signals])
+
+    async def is_there(self) -> bool:
+        """Whether anything was ever said there, or the run was started in it."""
+        created = self._x.memory.created
+        assert created is not None
+        return created.conversation is not None or bool(await self._x.patiently(self._end))
 
     async def head(self, name: str, record: Record | None) -> int:
         """Where the conversation ends, the same in every execution."""

@@ -13,8 +13,9 @@ from limpet.engine.execution import here
 from limpet.engine.run import Run
 from limpet.engine.talks import INTERRUPT, USER
 from limpet.errors import Expired
-from limpet.events import Wait
+from limpet.events import Wait, canonical
 from limpet.events import bodies as b
+from limpet.state import ENDED
 
 __all__ = ["Hearing"]
 
@@ -33,14 +34,19 @@ class Hearing:
     async def hear(self) -> None:
         """What people said since the last turn; only when the turn begins, or what follows would not be the same."""
         context = self._x.peek("context")
-        while self._is_there(USER, "", context):
-            try:
-                text = await self._run.receive(USER, str, timeout=0)
-            except Expired:
-                break
-            await self._run.say(text, role="user")
+        await self.put_down(context)
         while self._is_there(INTERRUPT, "", context):
             await self._take()  # there is nothing to interrupt yet
+
+    async def put_down(self, *begun: str) -> None:
+        """Put what people said into the conversation; only where nothing is recorded that begins so, behind it."""
+        anything: Any = Any
+        while self._is_there(USER, "", *begun):
+            try:
+                said = await self._run.receive(USER, anything, timeout=0)
+            except Expired:
+                break
+            await self._run.say(said if isinstance(said, str) else canonical(said).decode(), role="user")
 
     async def is_interrupted(self, where: str, *begun: str) -> bool:
         """Whether a user wants this turn to end, the same in every execution."""
@@ -57,6 +63,8 @@ class Hearing:
         taken = f"{place}receive:{signal}#1" if scope else x.peek(f"receive:{signal}")
         if taken in x.history.records:
             return True
+        if x.journal.fold.status in ENDED:  # it is gone through again: what was not taken then is not taken now
+            return False
         return bool(x.history.signals.get(signal)) and not any(name.startswith(begun) for name in x.history.records)
 
     async def _take(self) -> None:
@@ -66,13 +74,16 @@ class Hearing:
 
     async def attend(
         self, doing: "asyncio.Future[Any]", tasks: "Sequence[asyncio.Future[str]]", left: set[int]
-    ) -> None:
-        """Until all is done: when a user interrupts, whatever waits for a person before it begins is taken back."""
+    ) -> bool:
+        """Until all is done: when a user interrupts, whatever waits for a person before it begins is taken back.
+
+        Whether one did.
+        """
         with self._listening() as heard:
-            is_interrupted = False
+            is_interrupted, results = False, self._x.peek("results")
             while not doing.done():
                 heard.clear()
-                is_interrupted = is_interrupted or await self.is_interrupted(MEANWHILE)
+                is_interrupted = is_interrupted or await self.is_interrupted(MEANWHILE, results)
                 if is_interrupted:
                     self._leave(tasks, left)
                 waiting: asyncio.Future[Any] = asyncio.ensure_future(heard.wait())
@@ -80,6 +91,7 @@ class Hearing:
                     await asyncio.wait([doing, waiting], return_when=asyncio.FIRST_COMPLETED)
                 finally:
                     waiting.cancel()
+            return is_interrupted
 
     @contextmanager
     def _listening(self) -> Iterator[asyncio.Event]:

@@ -20,7 +20,7 @@ from limpet.engine.run import Run
 from limpet.engine.shapes import Shape, shape
 from limpet.engine.tools import Tool
 from limpet.engine.traits import Traits
-from limpet.errors import DefinitionError, InvalidValue, NoProgress, StepFailed
+from limpet.errors import DefinitionError, InvalidValue, ModelRefused, NoProgress, NotFound, StepFailed
 from limpet.events import Spent, canonical
 from limpet.events import bodies as b
 from limpet.llm.hearing import Hearing
@@ -44,6 +44,7 @@ from limpet.llm.request import (
 )
 from limpet.llm.tools import (
     MOST_SHOWN,
+    Handing,
     Normalise,
     Offered,
     Toolbox,
@@ -67,6 +68,7 @@ REPAIRS, REPEATS = 3, 4
 INTERRUPTED = "interrupted by the user"
 MOST_FAULTS = 20
 MISFIT = "Your answer does not fit what is asked for"
+CUT_OFF = "Your answer was cut off. Go on exactly where it ended, without repeating anything."
 
 Ask = Callable[[ModelRequest], Awaitable[Reply]]
 """Ask the model, as a step."""
@@ -132,6 +134,7 @@ def llm_agent(  # noqa: PLR0913 - all by name, and few at a time
     approvals: Approvals | None = None,
     compact: Compaction | None = None,
     window: int = 100_000,
+    max_reply: int = REPLY,
     max_turns: int = 100,
     prices: Mapping[str, tuple[float, float]] | None = None,
     choose: Choose = by_the_model,
@@ -150,7 +153,11 @@ def llm_agent(  # noqa: PLR0913 - all by name, and few at a time
         name=name,
         model=model,
         frame=Frame(
-            instructions=instructions, tools=tuple(each.spec for each in may.values()), output=wanted, window=window
+            instructions=instructions,
+            tools=tuple(each.spec for each in may.values()),
+            output=wanted,
+            window=window,
+            reply=max_reply,
         ),
         tools=may,
         toolboxes=toolboxes(tools),
@@ -176,7 +183,7 @@ def llm_agent(  # noqa: PLR0913 - all by name, and few at a time
     drive.__annotations__ = {"run": Run[Any], "given": input, "return": output}
     drive.__doc__ = instructions
     made: Agent[Any, Any] = agent(name=name, version=version, budget=budget, approvals=approvals, **more)(drive)
-    made.llm = llm
+    made.llm, made.calls = llm, (*(each for each in tools if isinstance(each, Agent)), *handoffs)
     return made
 
 
@@ -246,10 +253,7 @@ class _Loop:
             if reply.calls:
                 await self._put_results(reply.calls, [INTERRUPTED] * len(reply.calls))
             return None
-        if not reply.calls:
-            return await self._answer(reply, context.said)
-        await self._put_results(reply.calls, await self._do(reply.calls))
-        return await self._hand_over(reply.calls)
+        return await self._act(reply.calls) if reply.calls else await self._answer(reply, context.said)
 
     async def _read(self) -> Context:
         """What was said, as far back as it may be shown; whatever is put down here is read again."""
@@ -257,19 +261,38 @@ class _Loop:
         name = x.take("context")
         self._head = head = await self._talks.head(name, x.find(name, b.ValueRecorded))
         return await x.patiently(
-            lambda: read_context(x.kit.store, self._talks.id, upto=head, window=self._frame.window)
+            lambda: read_context(x.kit.store, self._talks.id, upto=head, window=self._frame.window, run=x.run)
         )
 
     async def _repair(self, context: Context) -> bool:
-        """Put a marked result behind calls that never got one, and say so; whether any was missing."""
-        missing = [each.message for each in context.said if each.seq == 0]
+        """Put a marked result behind calls that never got one, and say so; whether any was missing.
+
+        What another run has called may be under way: it is left alone, unless that run is over for good.
+        """
+        x = self._x
         if context.faults:
-            self._x.raise_flag("the conversation was repaired", "; ".join(context.faults[:MOST_FAULTS]))
-        if missing:
-            name = self._x.take("repair")
-            added = [self._talks.message("tool", NO_RESULT, call=each.call, repaired=True) for each in missing]
-            await self._talks.put_all(name, self._x.find(name, b.MessageSaid), added)
-        return bool(missing)
+            x.raise_flag("the conversation was repaired", "; ".join(context.faults[:MOST_FAULTS]))
+        if x.peek("repair") not in x.history.records and any(
+            name in x.history.records for name in (x.peek("summary"), x.peek("model"), x.peek("said"))
+        ):
+            return False  # there was nothing to be repaired then
+        missing = [each for each in context.said if each.seq == 0]
+        broken = [each.message for each in missing if await self._is_over(each.run)]
+        if broken or x.peek("repair") in x.history.records:
+            name = x.take("repair")
+            added = [self._talks.message("tool", NO_RESULT, call=each.call, repaired=True) for each in broken]
+            await self._talks.put_all(name, x.find(name, b.MessageSaid), added)
+            return True
+        return False
+
+    async def _is_over(self, run: str) -> bool:
+        """Whether nothing will come any more of what a run has called: it is this one, or has ended for good."""
+        if run in ("", self._x.run):
+            return True
+        try:
+            return (await self._x.patiently(lambda: self._x.kit.store.get(run))).status in ("completed", "cancelled")
+        except NotFound:
+            return True
 
     # Choosing
 
@@ -321,7 +344,7 @@ class _Loop:
             call.spent(tokens=usage.input_tokens + usage.output_tokens, cost=cost)
             return recorded(reply, llm.model().name)
 
-        most = Spent(tokens=size + REPLY)
+        most = Spent(tokens=size + self._frame.reply)
         tool: Tool[..., Any, Any] = Tool(ask, name, Traits(effect="none", retry=PATIENCE, timeout=WITHIN, most=most))
         tool.kind = "model"
         return replied(await self._run.step(tool, args))
@@ -351,19 +374,30 @@ class _Loop:
 
     # Doing
 
-    async def _do(self, calls: Sequence[Call]) -> list[str]:
-        """Call what the model wants, at once; what has not begun when a user interrupts is left."""
+    async def _act(self, calls: Sequence[Call]) -> Answer | None:
+        """Do what the model wants, and put down what came of it; the end, if the task is handed over."""
+        handing = self._handing(calls)
+        texts, is_interrupted = await self._do(calls)
+        if handing is not None and is_interrupted:
+            texts[handing[0]] = INTERRUPTED
+        await self._put_results(calls, texts)
+        if handing is None or is_interrupted or await self._hearing.is_interrupted("over", f"{here().path}handoff:"):
+            return None
+        return await self._hand_over(handing[1])
+
+    async def _do(self, calls: Sequence[Call]) -> tuple[list[str], bool]:
+        """Call what the model wants, at once; what has not begun when a user interrupts is left. Whether one did."""
         left: set[int] = set()
         tasks = [asyncio.ensure_future(self._one(place, call, left)) for place, call in enumerate(calls, 1)]
         doing = asyncio.gather(*tasks)
         doing.add_done_callback(lambda done: done.cancelled() or done.exception())  # somebody has looked
         try:
-            await self._hearing.attend(doing, tasks, left)
+            is_interrupted = await self._hearing.attend(doing, tasks, left)
         except asyncio.CancelledError:
             doing.cancel()
             await asyncio.wait({doing})
             raise
-        return await doing
+        return list(await doing), is_interrupted
 
     async def _one(self, place: int, call: Call, left: set[int]) -> str:
         try:
@@ -390,22 +424,32 @@ class _Loop:
 
     # Ending
 
-    async def _hand_over(self, calls: Sequence[Call]) -> Answer | None:
-        """Let another agent go on for good, if the model wants that: with all that is known."""
-        for call in calls:
-            found = handing(self._tools, call)
-            if found is not None:
-                state = self._run.state
-                ids = [each.artifact_id for each in state.artifacts if each.artifact_id in self._x.memory.artifacts]
-                return Answer(await self._run.handoff(found.agent, found.input, facts=list(state.facts), artifacts=ids))
-        return None
+    def _handing(self, calls: Sequence[Call]) -> tuple[int, Handing] | None:
+        """The first call that hands the task over, if the model wants that."""
+        found = ((place, handing(self._tools, call)) for place, call in enumerate(calls))
+        return next(((place, each) for place, each in found if each is not None), None)
+
+    async def _hand_over(self, to: Handing) -> Answer:
+        """Let another agent go on for good: with all that is known, and what people have said meanwhile."""
+        await self._hearing.put_down(f"{here().path}handoff:")
+        state = self._run.state
+        ids = [each.artifact_id for each in state.artifacts if each.artifact_id in self._x.memory.artifacts]
+        return Answer(await self._run.handoff(to.agent, to.input, facts=list(state.facts), artifacts=ids))
 
     async def _answer(self, reply: Reply, said: Sequence[Said]) -> Answer | None:
-        """The answer as it is declared; one that does not fit goes back, a few times."""
+        """The answer as it is declared; one that is cut off goes on, one that does not fit goes back, a few times."""
+        if reply.finish == "refused":
+            raise ModelRefused(agent=self._llm.name, text=reply.text[:500])
+        text, pieces = _whole(said, reply.text)
+        if reply.finish == "length":
+            if pieces > REPAIRS:
+                raise NoProgress(agent=self._llm.name, reason=f"its answer is cut off after {pieces} replies")
+            await self._run.say(CUT_OFF, role="user")
+            return None
         if self._llm.wants_text:
-            return Answer(reply.text)
+            return Answer(text)
         try:
-            return Answer(self._llm.output.load(msgspec.json.decode(_json_of(reply.text))))
+            return Answer(self._llm.output.load(msgspec.json.decode(_json_of(text))))
         except (InvalidValue, msgspec.DecodeError) as error:
             reason = error.reason if isinstance(error, InvalidValue) else "it is not JSON"
             if _repairs(said) >= REPAIRS:
@@ -474,6 +518,15 @@ def _oldest(said: Sequence[Said], keep: int, room: int) -> list[Said]:
 def _ranges(said: Sequence[Said]) -> list[list[int]]:
     """Where messages stand, as ranges."""
     return [list(each) for each in select([item_of(each) for each in said], 1 << 62).ranges]
+
+
+def _whole(said: Sequence[Said], last: str) -> tuple[str, int]:
+    """An answer with the pieces that were cut off before it, and how many those are with it."""
+    pieces, place = [last], len(said) - 1
+    while place > 0 and said[place].message.text == CUT_OFF and said[place - 1].message.role == "assistant":
+        pieces.append(said[place - 1].message.text)
+        place -= 2
+    return "".join(reversed(pieces)), len(pieces)
 
 
 def _json_of(text: str) -> str:

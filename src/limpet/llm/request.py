@@ -62,6 +62,8 @@ class Frame(Struct, frozen=True, kw_only=True, dict=True):
     tools: tuple[ToolSpec, ...] = ()
     output: dict[str, Any] | None = None
     window: int = 100_000
+    reply: int = REPLY
+    """How many tokens a reply may have."""
 
     @cached_property
     def room(self) -> int:
@@ -69,9 +71,9 @@ class Frame(Struct, frozen=True, kw_only=True, dict=True):
         fixed = tokens(self.instructions) + sum(map(spec_size, self.tools))
         if self.output is not None:
             fixed += tokens(canonical(self.output).decode())
-        left = self.window - fixed - REPLY - self.window // 8
+        left = self.window - fixed - self.reply - self.window // 8
         if left < self.window // 8:
-            raise ContextTooSmall(needed=fixed + REPLY, window=self.window)
+            raise ContextTooSmall(needed=fixed + self.reply, window=self.window)
         return left
 
 
@@ -94,8 +96,8 @@ class Context(NamedTuple):
     """More was said before that, and nothing stands for it."""
 
 
-async def read_context(store: Store, conversation: str, *, upto: int, window: int) -> Context:
-    """What was said in a conversation up to a place in it: no more than a model could ever see."""
+async def read_context(store: Store, conversation: str, *, upto: int, window: int, run: str) -> Context:
+    """What was said in a conversation up to a place in it, for a run: no more than a model could ever see."""
     found: list[Entry | Summary] = []
     size, goes_back = 0, False
     async for each in entries(store, conversation, upto=upto):
@@ -108,7 +110,7 @@ async def read_context(store: Store, conversation: str, *, upto: int, window: in
         size += tokens_of(each.content.size) + EACH if isinstance(each, Entry) else 0
     found.reverse()
     read = list(zip(found, await store.unpack_all([each.content for each in found]), strict=True))
-    said, faults = mended([_said(each, content) for each, content in read if isinstance(each, Entry)])
+    said, faults = mended([_said(each, content) for each, content in read if isinstance(each, Entry)], run)
     summaries = tuple(each for each in found if isinstance(each, Summary))
     before = "\n".join(text_of(content) for each, content in read if isinstance(each, Summary))
     return Context(said, faults, summaries, before, goes_back)
@@ -116,7 +118,7 @@ async def read_context(store: Store, conversation: str, *, upto: int, window: in
 
 def _said(each: Entry, content: Any) -> Said:
     message = message_of(each.message.role, content, each.message.call or "")
-    return Said(each.seq, message, each.message.pinned)
+    return Said(each.seq, message, each.message.pinned, each.message.run or "", each.message.repaired)
 
 
 class View(NamedTuple):
@@ -190,7 +192,7 @@ def request_of(frame: Frame, known: str, summary: str, shown: Sequence[Message],
         messages=(Message(role="system", text=system), *(shown or [Message(role="user", text=NOTHING_SAID)])),
         tools=frame.tools,
         output=frame.output,
-        max_tokens=REPLY,
+        max_tokens=frame.reply,
     )
 
 
@@ -198,7 +200,7 @@ def summary_of(frame: Frame, before: str, old: Sequence[Said]) -> ModelRequest:
     """What a model is asked that summarises."""
     text = "\n".join(filter(None, (short(before, frame.room // 3), *map(told, old))))
     messages = (Message(role="system", text=SUMMARY), Message(role="user", text=short(text, frame.room)))
-    return ModelRequest(messages=messages, max_tokens=REPLY)
+    return ModelRequest(messages=messages, max_tokens=frame.reply)
 
 
 def told(said: Said) -> str:

@@ -207,7 +207,7 @@ def _of_agent(agent: Agent[Any, Any]) -> Offered:
 def _of_handoff(agent: Agent[Any, Any]) -> Offered:
     async def does(run: Run[Any], args: dict[str, Any]) -> Any:  # noqa: ARG001 - all take the run
         _input(agent, args)
-        return f"{agent.name} goes on with it."
+        return f"{agent.name} is to go on with it."
 
     description = f"Hand the task over to {agent.name}, for good. {inspect.getdoc(agent.fn) or ''}".rstrip()
     spec = ToolSpec(name=f"hand_over_to_{agent.name}", description=description, schema=_takes(agent))
@@ -288,7 +288,7 @@ async def _ask_person(run: Run[Any], args: dict[str, Any]) -> str:
 async def _open_artifact(run: Run[Any], args: dict[str, Any]) -> str:
     data = await run.content(args["artifact_id"])
     start = max(args["start"], 0)
-    piece = data[start : start + OPENED].decode(errors="replace")
+    piece = data[start : start + OPENED].decode(errors="ignore")  # a cut goes through a character
     left = max(len(data) - start - OPENED, 0)
     return f"{piece}\n[{left} bytes are left; go on at {start + OPENED}]" if left else piece
 

@@ -13,9 +13,10 @@ from msgspec import structs
 
 from limpet.llm.model import Call, Finish, Message, Reply
 
-__all__ = ["NO_RESULT", "Mended", "Said", "content_of", "mended", "message_of", "recorded", "replied"]
+__all__ = ["NO_RESULT", "UNDER_WAY", "Mended", "Said", "content_of", "mended", "message_of", "recorded", "replied"]
 
 NO_RESULT = "[no result: the call was interrupted, and it is not known what came of it]"
+UNDER_WAY = "[no result yet: another run of this conversation is at it]"
 # What providers do not take in ids and names, and how long those may be.
 UNFIT = re.compile("[^A-Za-z0-9_-]")
 LONGEST = 64
@@ -27,6 +28,10 @@ class Said(NamedTuple):
     seq: int
     message: Message
     pinned: bool = False
+    run: str = ""
+    """Who said it, if a run did."""
+    repaired: bool = False
+    """It was put in for a call that had no result."""
 
 
 class Mended(NamedTuple):
@@ -116,8 +121,11 @@ def _args(given: Any) -> str:
     return text if is_object else msgspec.json.encode({"not_an_object": text}).decode()
 
 
-def mended(said: Sequence[Said]) -> Mended:
-    """The same with every call answered once, right behind it: what is missing is put in, the rest is left out."""
+def mended(said: Sequence[Said], run: str = "") -> Mended:
+    """The same with every call answered once, right behind it: what is missing is put in, the rest is left out.
+
+    `run` is for whom: what others have called may be under way still.
+    """
     faults: list[str] = []
     distinct = _distinct(said, faults)
     results = _results(distinct, faults)
@@ -130,7 +138,7 @@ def mended(said: Sequence[Said]) -> Mended:
             faults.append(f"message {each.seq} is empty")
             continue
         found.append(each)
-        found += _answers(each, results, faults)
+        found += _answers(each, results, faults, run)
     return Mended(tuple(found), tuple(faults))
 
 
@@ -161,26 +169,30 @@ def _distinct(said: Sequence[Said], faults: list[str]) -> list[Said]:
 
 
 def _results(said: Iterable[Said], faults: list[str]) -> dict[str, Said]:
-    """The first result of every call that was made before it."""
+    """The first result of every call that was made before it; what was put in for one gives way to a real one."""
     found: dict[str, Said] = {}
     made: set[str] = set()
     for each in said:
         made |= {call.id for call in each.message.calls}
         if each.message.role != "tool":
             continue
+        before = found.get(each.message.call)
         if each.message.call not in made:
             faults.append(f"message {each.seq} is the result of a call that was not made")
-        elif each.message.call in found:
-            faults.append(f"message {each.seq} is a second result of {each.message.call}")
-        else:
+        elif before is None or (before.repaired and not each.repaired):
             found[each.message.call] = each
+        else:
+            faults.append(f"message {each.seq} is a second result of {each.message.call}")
     return found
 
 
-def _answers(each: Said, results: dict[str, Said], faults: list[str]) -> Iterator[Said]:
+def _answers(each: Said, results: dict[str, Said], faults: list[str], run: str) -> Iterator[Said]:
     for call in each.message.calls:
         result = results.pop(call.id, None)
         if result is None:
-            faults.append(f"message {each.seq} wants {call.name} called, and there is no result")
-            result = Said(0, Message(role="tool", text=NO_RESULT, call=call.id, tool=call.name))
+            is_others = each.run not in ("", run)
+            if not is_others:
+                faults.append(f"message {each.seq} wants {call.name} called, and there is no result")
+            text = UNDER_WAY if is_others else NO_RESULT
+            result = Said(0, Message(role="tool", text=text, call=call.id, tool=call.name), run=each.run)
         yield result

@@ -19,6 +19,7 @@ from limpet.engine.duty import Duty, Worker
 from limpet.engine.ear import GONE, Ear, Interest
 from limpet.engine.execution import SECOND
 from limpet.engine.handle import Handle, Result
+from limpet.engine.talks import CHAT
 from limpet.engine.views import Event, Request
 from limpet.errors import (
     ContractError,
@@ -238,7 +239,7 @@ class App(Looking):
             initial=_initial(known, how.get("constraints")),
             more={**more, "labels": redaction.value(dict(how.get("labels") or {})), "start_at": begins},
         )
-        run = check_id(how.get("id") or self._settings.ids.new())
+        run = await self._own_id(how.get("id"), more["conversation"])
 
         def alike(stored: Payload) -> bool:
             if not stored.is_inline:
@@ -249,6 +250,16 @@ class App(Looking):
         if self._duty is not None:
             self._duty.ring()
         return Handle(self, run, known)
+
+    async def _own_id(self, id: str | None, conversation: str | None) -> str:
+        """The id of a run that is started; runs and conversations share one room of names."""
+        run = self._settings.ids.new() if id is None else check_id(id)
+        if run == conversation or run.endswith(CHAT):
+            reason = f"{run!r} is the name of a conversation: a run has another, which does not end with {CHAT}"
+            raise InvalidArgument(path="id", reason=reason)
+        if conversation is not None:
+            await self._talks.check(conversation)
+        return run
 
     async def _create(self, run: str, body: b.RunCreated, plain: Any, alike: Any, blobs: Sequence[Blob]) -> None:
         """A run that is started in a conversation with a text has that text there as its first message."""

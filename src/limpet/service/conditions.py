@@ -28,7 +28,8 @@ def condition(text: str) -> Condition:
     if found is None:
         reason = f"{text!r} is no condition: say a name, one of = != < <= > >= ~, and a value, such as cents>100"
         raise InvalidArgument(path="where", reason=reason)
-    path, how, wanted = found[1].split("."), found[2], _value(found[3])
+    path, how = found[1].split("."), found[2]
+    wanted = found[3] if how == "~" else _value(found[3])
 
     def holds(value: Any) -> bool:
         at = _at(value, path)

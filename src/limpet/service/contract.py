@@ -18,6 +18,8 @@ from limpet.engine.talks import Message
 from limpet.engine.views import Event, Request, RunInfo
 from limpet.llm import model
 from limpet.service.fleet import AgentInfo, Stats, WorkerInfo
+from limpet.service.health import Finding
+from limpet.service.measuring import Measure
 from limpet.service.pruning import Pruned
 from limpet.service.queries import CallInfo, DecisionInfo, ErrorInfo
 from limpet.service.replaying import Replayed, ReplayJson
@@ -53,6 +55,8 @@ VIEWS: Mapping[str, type] = {
     "an agent": AgentInfo,
     "a worker": WorkerInfo,
     "how many there are": Stats,
+    "a finding of the doctor": Finding,
+    "a measure": Measure,
     "what was verified": Verified,
     "what was pruned": Pruned,
 }

@@ -8,7 +8,7 @@ from limpet.errors import AlreadyAnswered, NotFound
 from limpet.service.views import request_of
 from limpet.stores import RequestFilter, RunFilter, RunRow, Store
 
-__all__ = ["find_request", "find_run", "open_request", "suggest_agent"]
+__all__ = ["find_conversation", "find_request", "find_run", "open_request", "suggest_agent"]
 
 PAGE = 1000
 SHOWN = 5
@@ -27,6 +27,20 @@ async def find_run(store: Store, given: str) -> RunRow:
     if first is not None and all(row is first or row.id.startswith(f"{first.id}.") for row in found):
         return first  # the others are named after it: its forks, and the runs that it called
     raise _with(NotFound(what="run", id=given), [row.id for row in found] or await _near(store, given))
+
+
+async def find_conversation(store: Store, given: str) -> str:
+    """The id of this conversation, or of the only one whose id begins so; NotFound as for runs."""
+    try:
+        if (await store.get(given)).type == "conversation":
+            return given
+    except NotFound:
+        pass
+    known = [row.id for row in (await store.runs(RunFilter(type="conversation"), limit=PAGE)).rows]
+    found = [id for id in known if id.startswith(given)]
+    if len(found) == 1:
+        return found[0]
+    raise _with(NotFound(what="conversation", id=given), found or get_close_matches(given, known))
 
 
 async def find_request(store: Store, given: str) -> str:

@@ -4,7 +4,7 @@
 since="7d")`.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Literal, NamedTuple
@@ -13,7 +13,7 @@ import msgspec
 
 from limpet.clock import Duration, microseconds
 from limpet.engine.views import Event as Shown
-from limpet.errors import InvalidArgument
+from limpet.errors import InvalidArgument, NotFound
 from limpet.events import KINDS, AnyBody, Event, Failure, Payload
 from limpet.events import bodies as b
 from limpet.service.conditions import Condition, all_of
@@ -26,6 +26,7 @@ SECOND = 1_000_000
 # Clocks of those who write may differ by so much.
 SKEW = 300 * SECOND
 STEPS = ("step.started", "step.completed", "step.failed", "step.unknown", "step.resolved", "decision.made")
+BEGINNINGS = ("run.created", "run.forked")
 ERRORS = ("step.failed", "step.unknown", "run.failed", "compensation.failed")
 Handled = Literal["retried", "escalated", "failed the step", "nobody knows", "ended the run", "left undone"]
 
@@ -127,7 +128,9 @@ class Queries:
         wanted, found = text.casefold(), list[Shown]()
         async for page in self._pages(kinds, since):
             shown = await entries_of(self._store, page)
-            found += [each for each in shown if wanted in f"{each.run} {_words(each.body)}".casefold()]
+            found += [
+                each for each in shown if any(wanted in text.casefold() for text in _texts([each.run, each.body]))
+            ]
             if len(found) >= last:
                 break
         return found[:last]
@@ -162,16 +165,19 @@ class Queries:
         self, tool: str | None, *, where: Sequence[str], agent: str | None, since: int, last: int
     ) -> list[CallInfo]:
         """Calls of a tool whose arguments fulfil some conditions, each with the choice that came before it."""
-        calls = _Calls(tool, all_of(where))
-        async for event, body in self._bodies(STEPS, since):
-            if isinstance(body, b.DecisionMade):
+        calls = _Calls(all_of(where))
+        async for event, body in self._bodies((*STEPS, *BEGINNINGS), since):
+            if event.kind in BEGINNINGS:
+                calls.open.pop(event.run, None)  # there was no choice before
+            elif isinstance(body, b.DecisionMade):
                 if calls.wants(event.run):
                     calls.decided(await self._decision(event, body))
-                continue
-            if isinstance(body, b.StepStarted) and body.attempt == 1 and calls.takes(body):
-                known = await self._agent(event.run)
-                if agent in (None, known) and len(calls.found) < last:
-                    calls.add(event, body, known)
+            elif isinstance(body, b.StepStarted) and body.attempt == 1 and tool in (None, body.tool):
+                known, args = await self._agent(event.run), await self._args(body)
+                if agent in (None, known) and calls.holds(args) and len(calls.found) < last:
+                    calls.add(event, body, known, args)
+                else:
+                    calls.forget(event, body)
             else:
                 calls.learn(event, body)
             if len(calls.found) >= last and not calls.open:
@@ -192,9 +198,20 @@ class Queries:
         )
 
     async def _agent(self, run: str) -> str:
+        """Whose run it is; nobody's, if it was pruned meanwhile."""
         if run not in self._agents:
-            self._agents[run] = (await self._store.get(run)).agent
+            try:
+                self._agents[run] = (await self._store.get(run)).agent
+            except NotFound:
+                return ""
         return self._agents[run]
+
+    async def _args(self, body: b.StepStarted) -> Any:
+        """The arguments of a call, however big."""
+        try:
+            return await self._store.unpack(body.args)
+        except NotFound:
+            return _plain(body.args)
 
     async def _bodies(self, kinds: Sequence[str], since: int) -> AsyncIterator[tuple[Event, AnyBody]]:
         async for page in self._pages(kinds, since):
@@ -215,16 +232,12 @@ class Queries:
 class _Calls:
     """Calls as they are come to, the newest first: how each ended comes before how it began."""
 
-    def __init__(self, tool: str | None, holds: Condition) -> None:
-        self._tool, self._holds = tool, holds
+    def __init__(self, holds: Condition) -> None:
+        self.holds = holds
         self.found: list[CallInfo] = []
         self.open: dict[str, list[int]] = {}
         """Calls that wait for the choice before them, by run."""
         self._endings: dict[tuple[str, int], _Ending] = {}
-
-    def takes(self, body: b.StepStarted) -> bool:
-        """Whether a call is one of those that are asked for."""
-        return self._tool in (None, body.tool) and self._holds(_plain(body.args))
 
     def wants(self, run: str) -> bool:
         """Whether calls of a run wait for the choice before them."""
@@ -235,7 +248,11 @@ class _Calls:
         for place in self.open.pop(made.run):
             self.found[place] = replace(self.found[place], decision=made)
 
-    def add(self, event: Event, body: b.StepStarted, agent: str) -> None:
+    def forget(self, event: Event, body: b.StepStarted) -> None:
+        """A call that nobody asks for."""
+        self._endings.pop((event.run, body.number), None)
+
+    def add(self, event: Event, body: b.StepStarted, agent: str, args: Any) -> None:
         """A call that is asked for."""
         end = self._endings.pop((event.run, body.number), _Ending())
         self.open.setdefault(event.run, []).append(len(self.found))
@@ -247,7 +264,7 @@ class _Calls:
                 tool=body.tool,
                 kind=body.kind,
                 effect=body.effect,
-                args=_plain(body.args),
+                args=args,
                 started=event.time,
                 status=end.status,
                 attempts=end.attempts + 1,
@@ -262,7 +279,7 @@ class _Calls:
         assert isinstance(body, b.StepStarted | b.StepCompleted | b.StepFailed | b.StepUnknown | b.StepResolved)
         key = (event.run, body.number)
         if isinstance(body, b.StepStarted) and body.attempt == 1:
-            self._endings.pop(key, None)  # nobody asks for it
+            self.forget(event, body)
             return
         end = self._endings.setdefault(key, _Ending())
         if isinstance(body, b.StepStarted):
@@ -337,5 +354,18 @@ def _plain(payload: Payload | None) -> Any:
     return payload.value() if payload.is_inline else {"blob": payload.blob, "bytes": payload.bytes}
 
 
-def _words(body: Mapping[str, Any]) -> str:
-    return msgspec.json.encode(body).decode()
+def _holds(value: Any, wanted: str) -> bool:
+    return any(wanted in text.casefold() for text in _texts(value))
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Everything in some JSON that can be read, names too."""
+    if isinstance(value, dict):
+        for name, each in value.items():
+            yield name
+            yield from _texts(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _texts(each)
+    else:
+        yield value if isinstance(value, str) else msgspec.json.encode(value).decode()

@@ -74,7 +74,7 @@ async def model_input(store: Store, run: str, step: int, chosen_by: See = see) -
         own = ("the agent chose it by itself: it is recorded as it is",)
         return ModelInput(run=run, step=step, model=args["model"], request=request, is_exact=True, why=own)
     frame = await _frame(store, run, args)
-    context = await read_context(store, args["conversation"], upto=args["head"], window=frame.window)
+    context = await read_context(store, args["conversation"], upto=args["head"], window=frame.window, run=run)
     if started.tool == "summary":
         request, why = _summary(frame, context, args)
     else:

@@ -4,10 +4,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from limpet.engine.talks import INTERRUPT, USER, Message, shown
-from limpet.errors import NotFound, WrongState
+from limpet.engine.talks import INTERRUPT, USER, Message, shown, talk_of
+from limpet.errors import InvalidArgument, NotFound, WrongState
 from limpet.events import bodies as b
 from limpet.events import inline
+from limpet.ids import check_id
 from limpet.journal import Talk, latest
 from limpet.service.settings import Settings
 from limpet.stores import Leg, RunFilter, RunRow
@@ -52,8 +53,19 @@ class Conversations:
         first = b.ConversationCreated(session=session, user=user)
         return Talk(self._store, id, self._now, actor, first)
 
+    async def check(self, conversation: str) -> None:
+        """Refuse the name of a run, where that of a conversation is wanted."""
+        try:
+            row = await self._store.get(check_id(conversation))
+        except NotFound:
+            return
+        if row.type != "conversation":
+            reason = f"{conversation!r} is a run; its conversation is {row.conversation or talk_of(row.id)!r}"
+            raise InvalidArgument(path="conversation", reason=reason)
+
     async def say(self, conversation: str, text: str, *, actor: str, interrupt: bool) -> None:
         """Give a message to the run that goes on in a conversation; without one, keep it there for the next."""
+        await self.check(conversation)
         run = await self._listener(conversation)
         if run is not None:
             packed, blobs = self._store.pack(text, inline=SAID)

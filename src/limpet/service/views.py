@@ -80,6 +80,7 @@ async def readable(store: Store, bodies: Sequence[AnyBody]) -> list[AnyBody]:
 
 
 _SAID: Mapping[type, str] = {
+    b.AgentReturned: "output",
     b.MessageAdded: "content",
     b.RunCreated: "input",
     b.RunCompleted: "output",

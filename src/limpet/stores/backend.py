@@ -7,6 +7,7 @@ once, in `transact`, over `Tables`; a backend keeps rows and makes a transaction
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from threading import Event as Flag
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -29,7 +30,7 @@ from limpet.stores.rows import (
     WorkerRow,
 )
 
-__all__ = ["Backend", "Blocked", "Capabilities", "Extension", "Misfit", "Outcome", "Tables"]
+__all__ = ["About", "Backend", "Blocked", "Capabilities", "Extension", "Misfit", "Outcome", "Tables"]
 
 Outcome = Any | LimpetError
 """What an operation came to: its result, or why it was refused."""
@@ -52,6 +53,17 @@ class Capabilities:
     def have(self, need: str) -> bool:
         """Whether a capability is there."""
         return getattr(self, need) not in (False, "none")
+
+
+class About(NamedTuple):
+    """What a store is kept in."""
+
+    database: str
+    """With its version."""
+    schema: int = 0
+    """Its number; 0 where there is none."""
+    file: Path | None = None
+    """Where it is on this machine, if it is a file."""
 
 
 class Misfit(Exception):
@@ -237,6 +249,9 @@ class Backend(Protocol):
 
     capabilities: Capabilities
 
+    def is_there(self) -> bool:
+        """Whether there is a store, opened or not; none is made."""
+
     def open(self) -> None:
         """Connect, and make or migrate the schema."""
 
@@ -254,6 +269,9 @@ class Backend(Protocol):
 
     def now(self) -> int:
         """The store's clock."""
+
+    def about(self) -> About:
+        """What it is kept in."""
 
     def commit(self, ops: Sequence[Op[Any]], codec: Codec) -> list[Outcome]:
         """Do all of them in one durable transaction; a refused one fails alone.
@@ -335,6 +353,9 @@ class Backend(Protocol):
 
     def small_blobs(self, blobs: Sequence[str]) -> list[tuple[BlobRow, Packed]]:
         """Those of some blobs that are one chunk, with it."""
+
+    def setting(self, name: str) -> str | None:
+        """What a setting of the store is, if it was settled."""
 
     def keys(self) -> list[KeyRow]:
         """The wrapped keys, oldest first."""

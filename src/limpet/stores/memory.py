@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from limpet.clock import Clock, SystemClock
 from limpet.errors import NotFound, Unsupported
 from limpet.events import Codec, Event, Packed
-from limpet.stores.backend import Capabilities, Extension, Outcome, Tables
+from limpet.stores.backend import About, Capabilities, Extension, Outcome, Tables
 from limpet.stores.blobs import Blob, BlobRow
 from limpet.stores.lines import Origin, Span, origin_of, read_line
 from limpet.stores.ops import Op, Transact
@@ -55,6 +55,10 @@ class MemoryBackend:
     def make_tables(self, clock: Clock) -> "MemoryTables":
         """The rows that this backend keeps."""
         return MemoryTables(clock)
+
+    def is_there(self) -> bool:
+        """It is where this is."""
+        return True
 
     def open(self) -> None:
         """Nothing to connect to."""
@@ -236,6 +240,15 @@ class MemoryBackend:
         """Those of some blobs that are one chunk, with it."""
         found = ((self.blob(each), self.chunk(each, 0)) for each in blobs)
         return [(row, chunk) for row, chunk in found if row is not None and chunk is not None and row.chunks == 1]
+
+    def about(self) -> About:
+        """Nothing but this process."""
+        return About("memory")
+
+    def setting(self, name: str) -> str | None:
+        """What a setting of the store is, if it was settled."""
+        with self._lock:
+            return self._tables.settings.get(name)
 
     def keys(self) -> list[KeyRow]:
         """The wrapped keys."""

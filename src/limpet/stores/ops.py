@@ -29,6 +29,8 @@ from limpet.stores.blobs import Blob
 from limpet.stores.rows import ContractRow, KeyRow, RunRow, WorkerRow
 
 __all__ = [
+    "ENCRYPTED",
+    "YES",
     "Append",
     "Appended",
     "Claim",
@@ -67,6 +69,8 @@ __all__ = [
 ]
 
 R_co = TypeVar("R_co", covariant=True)
+# The setting that says whether a store is encrypted.
+ENCRYPTED, YES = "encrypted", "yes"
 # With these the owner gives the run up.
 LEAVING = (RunWaiting, RunCompleted, RunFailed, RunCancelled)
 

@@ -145,6 +145,11 @@ class SqlReads(ABC):
         found = self._all("small_blobs", self._bound("blobs", blobs))
         return [(BlobRow(id, size, 1, name), Packed(*chunk)) for id, size, name, *chunk in found]
 
+    def setting(self, name: str) -> str | None:
+        """What a setting of the store is, if it was settled."""
+        found = self._all("setting", name)
+        return str(found[0][0]) if found else None
+
     def keys(self) -> list[KeyRow]:
         """The wrapped keys, oldest first."""
         return [KeyRow(*found) for found in self._all("keys")]

@@ -28,7 +28,7 @@ from limpet.ids import Ids, RandomIds, check_id
 from limpet.redaction import NOTHING, Redaction
 from limpet.secret import hidden
 from limpet.stores import ops
-from limpet.stores.backend import Backend, Capabilities, Outcome
+from limpet.stores.backend import About, Backend, Capabilities, Outcome
 from limpet.stores.blobs import (
     CHUNK,
     INLINE,
@@ -110,6 +110,10 @@ class Store:
         """What this store has."""
         return self._backend.capabilities
 
+    async def is_there(self) -> bool:
+        """Whether there is a store at its address, opened or not; none is made."""
+        return await self._handover.call(self._backend.is_there)
+
     async def open(self) -> Self:
         """Connect, make or migrate the schema, and take out the keys."""
         try:
@@ -139,6 +143,10 @@ class Store:
     async def now(self) -> int:
         """The store's clock, in microseconds."""
         return await self._handover.call(self._backend.now)
+
+    async def about(self) -> About:
+        """What it is kept in."""
+        return await self._handover.call(self._backend.about)
 
     # Writing
 
@@ -615,7 +623,10 @@ class Store:
 
     async def _take_out_keys(self) -> None:
         """Unwrap the store's keys, or make the first ones; whether a store is encrypted is settled when it is made."""
-        encrypted = await self._writer.submit(ops.Settle(encrypted=self._keys is not None))
+        settled = await self._handover.call(lambda: self._backend.setting(ops.ENCRYPTED))
+        encrypted = settled == ops.YES
+        if settled is None:  # whoever only looks does not wait for those who write
+            encrypted = await self._writer.submit(ops.Settle(encrypted=self._keys is not None))
         if self._keys is None:
             if encrypted:
                 raise WrongKeys(reason="it is encrypted, and no keys were given")

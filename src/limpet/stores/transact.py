@@ -296,7 +296,7 @@ def _load(tx: Transaction, op: ops.Load) -> RunRow:
 def _settle(tx: Transaction, op: ops.Settle) -> bool:
     """A store that has streams and was never asked was made without encryption."""
     encrypted = op.encrypted and tx.tables.is_new()
-    return tx.tables.settle("encrypted", "yes" if encrypted else "no") == "yes"
+    return tx.tables.settle(ops.ENCRYPTED, ops.YES if encrypted else "no") == ops.YES
 
 
 def _save_keys(tx: Transaction, op: ops.SaveKeys) -> bool:

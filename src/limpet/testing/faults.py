@@ -36,12 +36,21 @@ def events(kind: str, facts: Mapping[str, Any]) -> Callable[[Bodies], bool]:
     """What matches commits with an event of a kind that says this; any commit, if nothing is said."""
     if kind and kind not in {each.name for each in KINDS}:
         raise DefinitionError(what="A crash", reason=f"no event is called {kind!r}")
+    _check_facts(kind, facts)
 
     def fits(body: AnyBody) -> bool:
         named = not kind or VOCABULARY.kind_of(body).name == kind
         return named and all(getattr(body, name, None) == value for name, value in facts.items())
 
     return lambda bodies: not (kind or facts) or any(map(fits, bodies))
+
+
+def _check_facts(kind: str, facts: Mapping[str, Any]) -> None:
+    """Refuse what no such event ever says: it would never fit."""
+    known = [each.body.__struct_fields__ for each in KINDS if kind in ("", each.name)]
+    if not any(facts.keys() <= set(names) for names in known):
+        says = f"{kind} says {', '.join(known[0]) or 'nothing'}" if kind else "no event says all of that"
+        raise DefinitionError(what="A crash", reason=f"nothing has {', '.join(facts)}: {says}")
 
 
 def words(bodies: Bodies) -> str:

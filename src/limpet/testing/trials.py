@@ -17,7 +17,7 @@ __all__ = ["family", "see_through"]
 
 def family(agent: Agent[Any, Any]) -> list[Agent[Any, Any]]:
     """An agent, and those that its code may call: whatever agents its module and the functions around it name."""
-    named = (*agent.fn.__globals__.values(), *getclosurevars(agent.fn).nonlocals.values(), agent)
+    named = (*agent.fn.__globals__.values(), *getclosurevars(agent.fn).nonlocals.values(), *agent.calls, agent)
     return list({(each.name, each.version): each for each in named if isinstance(each, Agent)}.values())
 
 

@@ -1,6 +1,6 @@
 """What users' code is, as type checkers see it; never run."""
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterator
 from datetime import datetime
 from typing import Any, Literal, assert_type
 
@@ -176,6 +176,11 @@ def script(ticket: Ticket) -> None:
         assert_type(app.start(support, ticket).result(timeout=3), Verdict)
         assert_type(app.get("t-1", support), sync.Handle[Verdict])
         assert_type(app.resume("t-1"), sync.Handle[Any])
+        assert_type(app.messages("c-1", last=3), list[limpet.Message])
+        assert_type(app.state("t-1", before=2), limpet.Moment)
+        assert_type(app.fork("t-1", at=2), sync.Handle[Any])
+        assert_type(app.events("t-1", follow=False), Iterator[limpet.Event])
+        assert_type(app.once("key", lambda: 7), int)
 
 
 async def tested(ticket: Ticket) -> None:

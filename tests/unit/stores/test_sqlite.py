@@ -4,6 +4,8 @@ import asyncio
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import apsw
 import pytest
 
 from limpet import open_store
-from limpet.errors import SchemaTooNew, StoreUnavailable, Tampered
+from limpet.errors import SchemaTooNew, StoreBusy, StoreUnavailable, Tampered
 from limpet.events import AnyBody
 from limpet.stores import Store, WorkerRow
 from limpet.stores.blobs import Blob
@@ -20,7 +22,7 @@ from limpet.stores.conformance.suite import completed, contract, created, starte
 from limpet.stores.ops import Work
 from limpet.stores.sql import load
 from limpet.stores.sqlite import SqliteBackend, backend
-from limpet.stores.sqlite.locks import WorkerLocks
+from limpet.stores.sqlite.locks import Gate, WorkerLocks
 
 
 def test_a_sqlite_that_can_lose_data_is_refused() -> None:
@@ -98,16 +100,84 @@ async def test_a_contract_that_is_there_costs_no_write(tmp_path: Path) -> None:
 
 
 async def test_a_users_own_tables_may_live_in_the_same_file(tmp_path: Path) -> None:
-    """Every table of ours is named limpet_*."""
+    """Whoever was there first; every table of ours is named limpet_*."""
     path = tmp_path / "limpet.db"
     db = apsw.Connection(str(path))
     db.execute("CREATE TABLE orders (id TEXT); PRAGMA user_version = 7")
     async with open_store(f"sqlite:///{path}") as store:
         await store.create("r1", created(), actor="test")
+    async with open_store(f"sqlite:///{path}") as store:
+        assert await store.count() == 1
     names = [name for (name,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
     assert all(str(name).startswith(("limpet_", "sqlite_")) for name in names if name != "orders")
     assert db.pragma("user_version") == 7
     db.close()
+
+
+HOLD = {
+    "the file": "import apsw; db = apsw.Connection(sys.argv[1]); db.execute('BEGIN IMMEDIATE')",
+    "the gate": "import fcntl; file = open(sys.argv[1] + '-gate'); fcntl.flock(file, fcntl.LOCK_EX)",
+}
+
+
+@contextmanager
+def held(path: Path, what: str) -> Iterator[None]:
+    """Another process holds a lock."""
+    code = f"import sys; {HOLD[what]}; print('held', flush=True); sys.stdin.read()"
+    words = [sys.executable, "-c", code, str(path)]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        yield
+        holder.communicate()
+
+
+@pytest.mark.parametrize("what", HOLD)
+async def test_whoever_only_reads_does_not_wait_for_those_who_write(tmp_path: Path, what: str) -> None:
+    """Opening writes nothing where nothing is missing; a write is refused when patience is over, and works later."""
+    path = tmp_path / "limpet.db"
+    async with open_store(f"sqlite:///{path}") as store:
+        await store.create("r1", created(), actor="test")
+    async with Store(SqliteBackend(path, patience="50ms")) as store:
+        pass
+    with held(path, what):
+        store = await Store(SqliteBackend(path, patience="50ms")).open()
+        assert (await store.get("r1")).status == "pending"
+        for _ in range(2):
+            with pytest.raises(StoreBusy):
+                await store.create("r2", created(), actor="test")
+    await store.create("r2", created(), actor="test")
+    assert await store.count() == 2
+    await store.close()
+
+
+async def test_a_store_that_was_copied_is_brought_back_to_a_log_of_its_own(tmp_path: Path) -> None:
+    """A copy that SQLite made has no write-ahead log: opening it gives it one."""
+    path, copy = tmp_path / "limpet.db", tmp_path / "copy.db"
+    async with open_store(f"sqlite:///{path}") as store:
+        await store.create("r1", created(), actor="test")
+    with closing(apsw.Connection(str(path))) as db:
+        db.execute("VACUUM INTO ?", (str(copy),))
+    back = SqliteBackend(copy)
+    async with Store(back) as store:
+        assert back._opened is not None
+        assert (back._opened.writing.pragma("journal_mode"), await store.count()) == ("wal", 1)
+
+
+def test_a_place_in_the_queue_that_was_given_up_keeps_nobody_out(tmp_path: Path) -> None:
+    """Its turn comes, and is over at once."""
+    one, two, three = (Gate(tmp_path / "gate", 20_000) for _ in range(3))
+    one.enter()
+    for _ in range(3):
+        with pytest.raises(StoreBusy):
+            two.enter()
+    one.leave()
+    patient = Gate(tmp_path / "gate", 60_000_000)
+    patient.enter()
+    with pytest.raises(StoreBusy):
+        three.enter()
+    for gate in (one, two, three, patient):
+        gate.close()
 
 
 def test_a_held_lock_is_not_free_and_a_dropped_one_leaves_nothing(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from limpet.errors import ConnectionLost, InvalidValue, StaleServer, StoreBusy, 
 from limpet.events import Codec, Event
 from limpet.ids import RandomIds
 from limpet.stores.appending import Theirs
-from limpet.stores.backend import Blocked, Capabilities, Outcome, Tables
+from limpet.stores.backend import About, Blocked, Capabilities, Outcome, Tables
 from limpet.stores.columns import as_text
 from limpet.stores.handover import CLOSED
 from limpet.stores.ops import Op, Transact, Transacted
@@ -34,7 +34,7 @@ from limpet.stores.postgres.connection import (
     query,
     translated,
 )
-from limpet.stores.postgres.migrate import migrate
+from limpet.stores.postgres.migrate import migrate, schema_version
 from limpet.stores.postgres.tables import Living, Means, PostgresTables
 from limpet.stores.postgres.text import plain, safe
 from limpet.stores.postgres.wire import Wire
@@ -87,12 +87,14 @@ class PostgresBackend(SqlReads):
         self._readers = Spares(self._server.connect)
         self._theirs = Spares(lambda: self._connect(ours=False))
 
+    def is_there(self) -> bool:
+        """Whether the schema is there, and ours."""
+        with closing(self._reach()) as db:
+            return schema_version(db, self._address.schema, self._sql) > 0
+
     def open(self) -> None:
         """Connect, and make or migrate the schema."""
-        try:
-            db = self._server.connect()
-        except (psycopg.Error, ConnectionLost) as error:
-            raise StoreUnavailable(reason=f"no connection: {_first_line(error)}") from error
+        db = self._reach()
         try:
             migrate(db, self._address.schema, self._sql)
             self._restored = int(query(db, self._sql["life"])[0][0])
@@ -109,6 +111,12 @@ class PostgresBackend(SqlReads):
         self._interrupted.clear()
         self._readers, self._theirs = Spares(self._server.connect), Spares(lambda: self._connect(ours=False))
         self._writing = db
+
+    def _reach(self) -> Connection:
+        try:
+            return self._server.connect()
+        except (psycopg.Error, ConnectionLost) as error:
+            raise StoreUnavailable(reason=f"no connection: {_first_line(error)}") from error
 
     def interrupt(self) -> None:
         """Wait for no server any more."""
@@ -137,6 +145,11 @@ class PostgresBackend(SqlReads):
             return self._clock.now()
         now: int = self._all("now")[0][0]
         return now
+
+    def about(self) -> About:
+        """The server, and the schema in it."""
+        [(version,)], [(schema,)] = self._all("server_version"), self._all("schema_version")
+        return About(f"PostgreSQL {version}", int(schema))
 
     # Writing
 

@@ -6,7 +6,7 @@ from limpet.errors import SchemaTooNew, StoreUnavailable
 from limpet.stores.postgres.connection import Connection, query
 from limpet.stores.sql import scripts
 
-__all__ = ["migrate"]
+__all__ = ["migrate", "schema_version"]
 
 
 def migrate(db: Connection, schema: str, sql: Mapping[str, str]) -> None:

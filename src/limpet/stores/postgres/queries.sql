@@ -70,6 +70,9 @@ SELECT to_regnamespace(%b::text) IS NOT NULL, to_regclass(%b::text) IS NOT NULL
 -- name: create_schema
 CREATE SCHEMA {schema}
 
+-- name: server_version
+SELECT current_setting('server_version')
+
 -- name: schema_version
 SELECT value FROM {schema}.meta WHERE name = 'schema'
 
@@ -496,6 +499,9 @@ AND NOT EXISTS (SELECT 1 FROM {schema}.chunks AS d WHERE d.blob = b.number AND d
 -- name: settle
 INSERT INTO {schema}.meta VALUES (%b::text, %b::text) ON CONFLICT (name) DO UPDATE SET value = meta.value
 RETURNING value
+
+-- name: setting
+SELECT value FROM {schema}.meta WHERE name = %b::text
 
 -- name: is_new
 SELECT NOT EXISTS (SELECT 1 FROM {schema}.streams)

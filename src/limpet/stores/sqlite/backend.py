@@ -12,7 +12,7 @@ import apsw
 from limpet.clock import Clock, Duration, SystemClock, microseconds
 from limpet.errors import InvalidValue, StoreBusy, StoreUnavailable
 from limpet.events import Codec, Event
-from limpet.stores.backend import Capabilities, Outcome, Tables
+from limpet.stores.backend import About, Capabilities, Outcome, Tables
 from limpet.stores.columns import as_text
 from limpet.stores.ops import Op, Transact
 from limpet.stores.reads import LAST, SqlReads
@@ -23,7 +23,7 @@ from limpet.stores.rows import (
 from limpet.stores.spares import Spares
 from limpet.stores.sql import load
 from limpet.stores.sqlite.locks import HAVE_FLOCK, Gate, WorkerLocks
-from limpet.stores.sqlite.migrate import migrate, schema_version
+from limpet.stores.sqlite.migrate import migrate, newest, schema_version
 from limpet.stores.sqlite.tables import SqliteTables
 from limpet.stores.transact import commit
 
@@ -49,6 +49,10 @@ class SqliteBackend(SqlReads):
         self._sql = load(__package__, "queries.sql")
         self._lock = RLock()
         self._opened: _Opened | None = None
+
+    def is_there(self) -> bool:
+        """Whether there is a store in the file, which stays as it is."""
+        return is_store(self._path, self._patience / 10**6)
 
     def open(self) -> None:
         """Connect, and make or migrate the schema."""
@@ -79,6 +83,11 @@ class SqliteBackend(SqlReads):
     def now(self) -> int:
         """The store's clock, which is this machine's."""
         return self._clock.now()
+
+    def about(self) -> About:
+        """The library, and the schema of the file."""
+        [(schema,)] = self._all("schema_version")
+        return About(f"SQLite {apsw.sqlite_lib_version()}", int(schema), self._path)
 
     def commit(self, ops: Sequence[Op[Any]], codec: Codec) -> list[Outcome]:
         """Do all of them in one durable transaction; the gate makes processes take turns."""
@@ -151,12 +160,29 @@ class SqliteBackend(SqlReads):
         return self._opened
 
 
-def is_store(path: Path) -> bool:
+def is_store(path: Path, patience: Duration = PATIENCE) -> bool:
     """Whether there is a store in a file, which stays as it is."""
     if not path.is_file():
         return False
-    with _translated(), closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)) as db:
+    with _translated(), _looking(path, microseconds(patience)) as db:
         return schema_version(db, load(__package__, "queries.sql")) > 0
+
+
+def _is_ready(path: Path, sql: Mapping[str, str], patience: int) -> bool:
+    """Whether nothing has to be written before a file can be used."""
+    if not path.is_file():
+        return False
+    with _looking(path, patience) as db:
+        is_wal = db.execute(sql["journal_mode"]).fetchall() == [("wal",)]
+        return is_wal and schema_version(db, sql) == newest()
+
+
+@contextmanager
+def _looking(path: Path, patience: int) -> Iterator[apsw.Connection]:
+    """A connection that leaves a file as it is."""
+    with closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)) as db:
+        db.set_busy_timeout(patience // 1000)
+        yield db
 
 
 class _Opened:
@@ -166,19 +192,25 @@ class _Opened:
         self._path, self._sql, self._patience = path, sql, patience
         if not path.parent.is_dir():
             raise StoreUnavailable(reason=f"there is no folder {path.parent}")
-        self.gate = Gate(path.with_name(f"{path.name}-gate"))
+        self.gate = Gate(path.with_name(f"{path.name}-gate"), patience)
         self.readers = Spares(lambda: self.connect(reading=True))
-        self.gate.enter()
         try:
-            self.writing = self.connect(reading=False)
-            migrate(self.writing, sql)
+            self.writing = self.connect(reading=False) if _is_ready(path, sql, patience) else self._made()
         except BaseException:
             self.gate.close()
             raise
-        finally:
-            self.gate.leave()
         tables = SqliteTables(self.writing, sql, clock, locks)
         self.transaction = _Transaction(self.writing, self.gate, tables, sql)
+
+    def _made(self) -> apsw.Connection:
+        """The connection that writes, to a file that was made or migrated, one process at a time."""
+        self.gate.enter()
+        try:
+            db = self.connect(reading=False)
+            migrate(db, self._sql)
+            return db
+        finally:
+            self.gate.leave()
 
     def connect(self, *, reading: bool) -> apsw.Connection:
         """A new connection."""

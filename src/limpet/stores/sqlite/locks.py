@@ -8,9 +8,10 @@ Where there is no flock, writers rely on SQLite's busy time-out and the lease al
 import os
 from contextlib import suppress
 from pathlib import Path
+from threading import Event, Thread
 from weakref import WeakSet
 
-from limpet.errors import StoreUnavailable, WorkerAlive
+from limpet.errors import StoreBusy, StoreUnavailable, WorkerAlive
 
 try:
     import fcntl
@@ -23,12 +24,16 @@ __all__ = ["HAVE_FLOCK", "Gate", "WorkerLocks"]
 
 
 _held_here: "WeakSet[Gate | WorkerLocks]" = WeakSet()
+_queueing: set[int] = set()
+"""Files that threads of this process wait with."""
 
 
 def _abandon() -> None:
     """In a forked child: what it inherited belongs to its parent, and must not outlive it here."""
     for each in list(_held_here):
         each.close()
+    while _queueing:
+        os.close(_queueing.pop())
 
 
 if hasattr(os, "register_at_fork"):
@@ -38,25 +43,54 @@ if hasattr(os, "register_at_fork"):
 class Gate:
     """A queue for the writers of one database file."""
 
-    def __init__(self, path: Path) -> None:
-        self._file: int | None = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    def __init__(self, path: Path, patience: int) -> None:
+        self._path, self._patience = path, patience / 10**6
+        self._file: int | None = self._open()
         _held_here.add(self)
 
     def enter(self) -> None:
-        """Wait for my turn."""
-        if HAVE_FLOCK and self._file is not None:
-            fcntl.flock(self._file, fcntl.LOCK_EX)
+        """Wait for my turn, as long as patience lasts."""
+        if not HAVE_FLOCK or self._file is None:
+            return
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if not _queue(self._file).wait(self._patience):
+                self.close()  # whoever waits with it lets go at once when its turn comes
+                self._file = self._open()
+                raise StoreBusy(reason=f"another process is at {self._path.name}") from None
 
     def leave(self) -> None:
         """Let the next one in."""
         if HAVE_FLOCK and self._file is not None:
             fcntl.flock(self._file, fcntl.LOCK_UN)
 
+    def _open(self) -> int:
+        return os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+
     def close(self) -> None:
         """Give the file back."""
         file, self._file = self._file, None
         if file is not None:
             os.close(file)
+
+
+def _queue(file: int) -> Event:
+    """Set when it is this file's turn. A wait for a lock cannot be given up: so a thread waits, and may be forgotten.
+
+    It waits with a second name for the same open file: the lock stays while the first is open, and goes with it.
+    """
+    come, second = Event(), os.dup(file)
+    _queueing.add(second)
+
+    def wait() -> None:
+        fcntl.flock(second, fcntl.LOCK_EX)
+        come.set()
+        _queueing.discard(second)
+        os.close(second)
+
+    Thread(target=wait, name="limpet-gate", daemon=True).start()
+    return come
 
 
 class WorkerLocks:

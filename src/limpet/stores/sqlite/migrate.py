@@ -7,7 +7,7 @@ import apsw
 from limpet.errors import SchemaTooNew
 from limpet.stores.sql import scripts
 
-__all__ = ["migrate", "schema_version"]
+__all__ = ["migrate", "newest", "schema_version"]
 
 
 def migrate(db: apsw.Connection, sql: Mapping[str, str]) -> None:
@@ -26,6 +26,11 @@ def migrate(db: apsw.Connection, sql: Mapping[str, str]) -> None:
             if db.in_transaction:
                 db.execute(sql["rollback"])
             raise
+
+
+def newest() -> int:
+    """The schema that this version makes."""
+    return len(scripts(__package__, "migrations"))
 
 
 def schema_version(db: apsw.Connection, sql: Mapping[str, str]) -> int:

@@ -46,6 +46,9 @@ ROLLBACK TO limpet
 -- name: forget
 RELEASE limpet
 
+-- name: journal_mode
+PRAGMA journal_mode
+
 -- name: has_schema
 SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'limpet_meta'
 
@@ -333,6 +336,9 @@ DELETE FROM limpet_blobs WHERE number IN (
 
 -- name: settle
 INSERT INTO limpet_meta VALUES (?1, ?2) ON CONFLICT DO UPDATE SET value = value RETURNING value
+
+-- name: setting
+SELECT value FROM limpet_meta WHERE name = ?1
 
 -- name: is_new
 SELECT NOT EXISTS (SELECT 1 FROM limpet_streams)
