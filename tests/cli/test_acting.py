@@ -45,7 +45,8 @@ def test_the_conversation_of_a_run(url: str) -> None:
     told("start", "letter", "--input", "hello", "--id", "l-1", "--conversation", "c-1")
     assert told("say", "c-1", "and more") == {"conversation": "c-1"}
     assert limpet("say", "c-1", "stop", "--interrupt").stdout == "said in c-1\n"
-    assert limpet("say", "c-2", "for later").exit_code == 0
+    assert limpet("say", "c-2", "for later").exit_code == 1
+    assert limpet("say", "c-2", "for later", "--new").exit_code == 0
     with sync.open(url) as app:
         said = [each.body["signal"] for each in app.log("l-1") if each.kind == "signal.received"]
         assert (said[:2], len(said)) == (["user", "user"], 3)

@@ -96,9 +96,7 @@ def test_whoever_does_not_answer_leaves_it_open(url: str, key: str, code: int) -
     with terminal(LIMPET, "answer", request["id"], LIMPET_URL=url) as screen:
         screen.until("which [1-2]: ")
         screen.type(key)
-        shown, found = screen.end(
-            impatient=key
-        )  # one that comes between the question and the wait for keys is heard late
+        shown, found = screen.end(impatient=key)  # a signal just before the wait is heard late
     assert (found, "Traceback" in shown) == (code, False)
     assert [each["id"] for each in told("inbox")] == [request["id"]]
 

@@ -34,7 +34,7 @@ def test_the_watcher_sees_a_blind_repeat(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(steps, "judge", lambda *how: Repeat(0) if how[1].how == "died" else judge(*how))
 
     def look() -> None:
-        for seed in range(20):
+        for seed in range(60):
             simulate(seed, check=check_end)
 
     with pytest.raises(AssertionError, match=r"^I4 "):

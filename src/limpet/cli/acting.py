@@ -15,7 +15,7 @@ from limpet.cli.report import next_commands
 from limpet.engine.views import RunInfo
 from limpet.errors import NotFound
 from limpet.service import App
-from limpet.service.finding import find_run, suggest_agent
+from limpet.service.finding import find_conversation, find_run, suggest_agent
 from limpet.service.report import Report, report
 
 __all__: list[str] = []
@@ -127,10 +127,18 @@ def signal(
 def say(
     conversation: Annotated[str, typer.Argument(metavar="CONVERSATION", help="Its id.", show_default=False)],
     text: Annotated[str, typer.Argument(metavar="TEXT", help="What is said.", show_default=False)],
+    *,
     interrupt: Annotated[bool, typer.Option("--interrupt", help="A model ends its turn after the step.")] = False,
+    new: Annotated[bool, typer.Option("--new", help="Begin a conversation of this id.")] = False,
     url: Url = STORE,
     json: Json = False,
 ) -> None:
     """Say something in a conversation: the run that goes on there receives it; else it is kept for the next."""
-    ask(url, lambda app: app.say(conversation, text, interrupt=interrupt))
-    print_json({"conversation": conversation}) if json else print_text(f"said in {conversation}")
+
+    async def do(app: App) -> str:
+        found = conversation if new else await find_conversation(app.store, conversation)
+        await app.say(found, text, interrupt=interrupt)
+        return found
+
+    found = ask(url, do)
+    print_json({"conversation": found}) if json else print_text(f"said in {found}")

@@ -124,10 +124,10 @@ def _choice(name: str, options: Sequence[Any], *, free: bool = False) -> Any:
         _say(f"  {number}  {each}")
     while True:
         given = _line(f"{name or 'which'} [1-{len(options)}]: ").strip()
+        if (same := _same(given, options)) is not None:  # first: an option may be a number
+            return options[same]
         if given.isdecimal() and 1 <= int(given) <= len(options):
             return options[int(given) - 1]
-        if (same := _same(given, options)) is not None:
-            return options[same]
         if free:
             return json_or_text(given)
         _say(f"Say a number from 1 to {len(options)}.")
