@@ -1,5 +1,6 @@
 """Every change of what is stored is found; what is whole raises no alarm."""
 
+from itertools import count
 from pathlib import Path
 
 import apsw
@@ -7,6 +8,8 @@ import pytest
 
 import limpet
 from limpet import Tampered
+
+COPIES = count()
 
 
 @limpet.tool(effect="idempotent", name="trust_act")
@@ -48,11 +51,10 @@ async def verified(path: Path, heads: bool = False) -> str:
 
 def changed(path: Path, *statements: str) -> Path:
     """A copy in which somebody did something."""
-    copy = path.with_name("changed.db")
-    for each in path.parent.glob("changed.db*"):
+    for each in path.parent.glob("changed-*"):
         each.unlink(missing_ok=True)
+    copy = path.with_name(f"changed-{next(COPIES)}.db")  # whoever had the one before may be closing it still
     whole = apsw.Connection(str(path))
-    whole.set_busy_timeout(10_000)
     whole.execute("VACUUM INTO ?", (str(copy),))
     whole.close()
     db = apsw.Connection(str(copy))

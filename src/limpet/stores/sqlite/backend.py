@@ -181,6 +181,7 @@ def _is_ready(path: Path, sql: Mapping[str, str], patience: int) -> bool:
 def _looking(path: Path, patience: int) -> Iterator[apsw.Connection]:
     """A connection that leaves a file as it is."""
     with closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)) as db:
+        db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)  # which would want to write
         db.set_busy_timeout(patience // 1000)
         yield db
 
