@@ -2,6 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+# Tests write and sync a lot, and kill processes, not machines: in memory, where there is plenty.
+SCRATCH := $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 4000000 {print "TMPDIR=/dev/shm"}')
 
 .DEFAULT_GOAL := help
 .PHONY: help demo picture test tools check fix bench crash golden pin clean
@@ -23,7 +25,7 @@ picture: $(READY)  ## play the demo, and draw it for the README
 	@$(BIN)/python -m limpet.demo.picture docs/demo.svg
 
 test: check tools  ## everything that must hold, in a few minutes
-	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
+	@$(SCRATCH) $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
 
 tools:  ## install what tests use and pip cannot: PgBouncer, where root and apt are there
 	@PATH="$$PATH:/usr/sbin"; command -v pgbouncer >/dev/null || test "$$(id -u)" != 0 || ! command -v apt-get >/dev/null || { \
@@ -46,7 +48,7 @@ bench: $(READY)  ## how fast, beside bare loops on the same store
 	@$(BIN)/python -m bench
 
 crash: $(READY) tools  ## the long proofs: many processes, kills, faults
-	@$(BIN)/python -m pytest tests/crash tests/handoffs tests/trust tests/llm tests/docs/test_newcomer.py --full -s
+	@$(SCRATCH) $(BIN)/python -m pytest tests/crash tests/handoffs tests/trust tests/llm tests/docs/test_newcomer.py --full -s
 
 golden: $(READY)  ## write the stored formats of this version to tests/golden
 	@$(BIN)/python -m tests.golden.make

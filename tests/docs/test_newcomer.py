@@ -1,6 +1,5 @@
-"""A newcomer types the README from top to bottom, word for word, in an empty environment; then job after job."""
+"""A newcomer types the README from top to bottom, word for word, in an empty environment."""
 
-import json
 import os
 import shutil
 import subprocess
@@ -43,57 +42,6 @@ def test_the_readme_word_for_word(tmp_path: Path) -> None:
     assert "49.00 back" in typed("python app.py && python app.py", project)
     assert "2 passed" in typed("python -m pytest -q", project)
     assert "completed" in typed("limpet runs && limpet show ticket-1 && limpet log ticket-1", project)
-
-
-def test_the_demo_and_what_it_says_to_type(tmp_path: Path) -> None:
-    """As `make demo` plays it; the commands at its end work where it says."""
-    said = typed("limpet demo --yes", tmp_path)
-    last = [line.strip() for line in said.split("Look around:")[1].splitlines()]
-    typed("\n".join(line for line in last if line.startswith(("cd ", "limpet "))), tmp_path)
-
-
-def test_a_failed_run_is_mended_from_the_command_line(tmp_path: Path) -> None:
-    """A run failed at step 6: what is typed at 3 a.m., in this order."""
-    (tmp_path / "broken.py").write_text(BROKEN, encoding="utf-8")
-    typed("python broken.py || true", tmp_path)
-    assert json.loads(typed("limpet runs --failed --json", tmp_path))[0]["id"] == "ticket-42"
-    assert "step 6" in typed("limpet show tick", tmp_path)
-    assert "fact total = 5" in typed("limpet state ticket-42 --before 6", tmp_path)
-    typed("limpet diff ticket-42 6", tmp_path)
-    typed("limpet replay ticket-42 --to 6 --app broken:app", tmp_path)
-    fork = 'limpet fork ticket-42 --at 6 --set facts.total=1200 --result 5=\'{"id":"o1"}\''
-    assert "ticket-42.1" in typed(fork, tmp_path)
-    typed("limpet compare ticket-42 ticket-42.1", tmp_path)
-    typed("limpet resume ticket-42", tmp_path)
-    assert typed("MENDED=1 python broken.py", tmp_path).strip() == "6"
-
-
-BROKEN = """
-import asyncio, os
-import limpet
-
-@limpet.tool(effect="none")
-async def look(n: int) -> int:
-    if n == 6 and "MENDED" not in os.environ:
-        raise limpet.Permanent("the service is gone")
-    return n
-
-@limpet.agent(steps=9)
-async def support(run: limpet.Run) -> int:
-    for n in range(1, 7):
-        found = await run.step(look, n)
-        await run.patch(facts={"total": found})
-    return found
-
-app = limpet.open(agents=[support])
-
-async def main() -> None:
-    async with app:
-        print(await app.run(support, id="ticket-42"))
-
-if __name__ == "__main__":
-    asyncio.run(main())
-"""
 
 
 def test_from_a_clone(tmp_path: Path, full: bool) -> None:
