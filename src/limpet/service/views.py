@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from limpet.context.brief import brief
 from limpet.engine.views import Event as Shown
 from limpet.engine.views import Request, RunInfo, Status
+from limpet.errors import BlobDamaged, NotFound
 from limpet.events import AnyBody, Event, Payload, inline
 from limpet.events import bodies as b
 from limpet.events.values import encode
@@ -71,7 +72,10 @@ async def readable(store: Store, bodies: Sequence[AnyBody]) -> list[AnyBody]:
     small = {place: each for place, each in payloads.items() if each and not each.is_inline and each.bytes <= INLINE}
     if not small:
         return list(bodies)
-    values = dict(zip(small, await store.unpack_all(list(small.values())), strict=True))
+    try:
+        values = dict(zip(small, await store.unpack_all(list(small.values())), strict=True))
+    except (BlobDamaged, NotFound):  # whoever looks at what is broken sees the rest; `verify` says what is
+        return list(bodies)
     names = dict(found)
     return [
         replace(body, **{names[place]: inline(values[place]).under(small[place].versions)}) if place in small else body
