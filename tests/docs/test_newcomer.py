@@ -9,6 +9,8 @@ from pathlib import Path
 from tests.docs.test_repository import ROOT, blocks
 
 BIN = Path(sys.executable).parent
+REACH = ("PIP_", "UV_", "SSL_", "REQUESTS_", "CURL_", "http", "HTTP", "ALL_PROXY", "no_proxy", "NO_PROXY")
+"""How this machine reaches what is installed."""
 SETS_UP = ("make ", ". .venv/")
 """Lines that set up what a test has already: they are typed in a clone, with --full."""
 
@@ -54,5 +56,6 @@ def test_from_a_clone(tmp_path: Path, full: bool) -> None:
     (clone / "support.py").write_text(blocks(ROOT / "README.md", "python")[0], encoding="utf-8")
     script = "\n".join(line for line in commands(sets_up=True).splitlines() if not line.startswith("make test"))
     python = str(Path(shutil.which("python3") or sys.executable).parent)
-    said = typed(script, clone, PATH=os.pathsep.join([python, "/usr/bin", "/bin"]))
+    reached = {name: value for name, value in os.environ.items() if name.startswith(REACH) or name == "HOME"}
+    said = typed(script, clone, **{**reached, "PATH": os.pathsep.join([python, "/usr/bin", "/bin"])})
     assert "completed" in said
