@@ -540,8 +540,7 @@ class Store:
             return ["run: it has no event of its own"]
         requests = [reveal_request(self.codec, each) for each in requests]
         since, derived = derive_row(row.number, log, earliest), derive(row.number, log, PLAIN, latest)
-        if not set(blobs) <= set(derived.blobs):
-            derived = derived._replace(blobs=(*derived.blobs, *await self._late_blobs(run)))
+        derived = derived._replace(blobs=(*derived.blobs, *await self._late_blobs(run)))
         found = differences(Derived(row, tuple(requests), tuple(blobs), tuple(commands)), derived, since)
         if sorted(labels) != sorted(hide_row(self.codec, derived.row).labels.items()):
             found.append(f"labels: it is found by {len(labels)}, and the log says {len(derived.row.labels)}")

@@ -179,9 +179,12 @@ def _is_ready(path: Path, sql: Mapping[str, str], patience: int) -> bool:
 
 @contextmanager
 def _looking(path: Path, patience: int) -> Iterator[apsw.Connection]:
-    """A connection that leaves a file as it is."""
-    with closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)) as db:
-        db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)  # which would want to write
+    """A connection that leaves a file as it is, but for what somebody who died in it left half done.
+
+    That is undone, which a connection that only reads cannot.
+    """
+    with closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)) as db:
+        db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         db.set_busy_timeout(patience // 1000)
         yield db
 
