@@ -1,8 +1,6 @@
 """A worker that is killed while an MCP server does something for it: the server did it, and nobody heard."""
 
 import asyncio
-import subprocess
-import sys
 from collections.abc import Iterator
 from multiprocessing import get_context
 from pathlib import Path
@@ -14,10 +12,9 @@ import limpet
 from tests.crash.letters import post
 from tests.crash.processes import Child
 from tests.crash.test_runs import KILLED
+from tests.real.mcp import serving
 
 get_context("forkserver").set_forkserver_preload(["tests.crash.jobs", "tests.crash.agents", "tests.crash.letters"])
-
-SERVER = (sys.executable, "-m", "tests.real.mcp_server")
 
 
 @pytest.fixture
@@ -31,13 +28,8 @@ def letters(tmp_path: Path) -> Path:
 @pytest.fixture(params=["pipes", "http"])
 def server(request: pytest.FixtureRequest, letters: Path) -> Iterator[Any]:
     """A server that goes with its worker, and one that outlives it."""
-    if request.param == "pipes":
-        yield [*SERVER, str(letters)]
-        return
-    with subprocess.Popen([*SERVER, str(letters), "http"], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        yield f"http://127.0.0.1:{process.stdout.readline().strip()}/mcp"
-        process.terminate()
+    with serving(request.param, letters) as named:
+        yield named
 
 
 @pytest.fixture

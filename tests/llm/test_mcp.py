@@ -1,7 +1,5 @@
 """Tools of real MCP servers, over pipes and over HTTP: listed once, called as steps, never repeated blindly."""
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,8 +11,7 @@ from limpet import testing
 from limpet.adapters.mcp import MCPTools
 from limpet.errors import DefinitionError
 from limpet.testing import ScriptedModel, calls
-
-SERVER = (sys.executable, "-m", "tests.real.mcp_server")
+from tests.real.mcp import SERVER, serving
 
 
 @pytest.fixture
@@ -28,13 +25,8 @@ def letters(tmp_path: Path) -> Path:
 @pytest.fixture(params=["pipes", "http"])
 def server(request: pytest.FixtureRequest, letters: Path) -> Iterator[Any]:
     """A server, as it is named to the agent."""
-    if request.param == "pipes":
-        yield [*SERVER, str(letters)]
-        return
-    with subprocess.Popen([*SERVER, str(letters), "http"], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        yield f"http://127.0.0.1:{process.stdout.readline().strip()}/mcp"
-        process.terminate()
+    with serving(request.param, letters) as named:
+        yield named
 
 
 def helper(model: ScriptedModel, tools: MCPTools, **more: Any) -> limpet.Agent[str, str]:
