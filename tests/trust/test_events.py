@@ -120,7 +120,7 @@ EDITS: list[Edit] = [
     says("version", lambda version: version + 1),
     says("fence", lambda fence: fence + 1),
     says("actor", lambda actor: f"{actor}x"),
-    says("codec", lambda codec: f"{codec}+zlib"),
+    says("codec", lambda codec: f"{codec}+z"),
     says("key_id", lambda key: f"{key}x"),
     says("body", _other_byte),
     says("body", lambda body: body + b" "),

@@ -45,7 +45,7 @@ class Event(Struct, frozen=True, gc=False):
     fence: int
     actor: str
     codec: str
-    """How `body` was made from JSON: `json` means not at all, `json+zlib` that it was compressed."""
+    """How `body` was made from JSON: `json` means not at all, `json+z` that it was compressed."""
     key_id: str
     """The key it was encrypted with, or nothing."""
     body: bytes

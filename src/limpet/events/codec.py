@@ -1,7 +1,8 @@
 """How bytes are stored: as they are, compressed, or encrypted. What does it is handed in; here is the plainest one.
 
-A codec's name says what was done, in order (`zlib+aes`); nothing done is the empty name. `about` says what the bytes
-are and where they belong (`event:run-7:12`): an encrypted body that was moved elsewhere does not open.
+A codec's name says what was done, in order (`z+aes`); nothing done is the empty name. `z` is deflated, without a frame
+around it: what is stored has a hash of its own. It was `zlib`, with the frame. `about` says what the bytes are and
+where they belong (`event:run-7:12`): an encrypted body that was moved elsewhere does not open.
 """
 
 import zlib
@@ -11,8 +12,11 @@ from typing import NamedTuple, Protocol
 
 from limpet.errors import KeyMissing
 
-__all__ = ["PLAIN", "Codec", "Hasher", "Packed", "Plain", "deflated", "inflated"]
+__all__ = ["DEFLATED", "PLAIN", "Codec", "Hasher", "Packed", "Plain", "deflated", "inflated"]
 
+# What a codec is called that deflates, and how its bytes are framed: not at all, and as it was before.
+DEFLATED = "z"
+FRAMES = {DEFLATED: -zlib.MAX_WBITS, "zlib": zlib.MAX_WBITS}
 # Below this, compressing costs more than it saves.
 SMALLEST_DEFLATED = 512
 
@@ -79,7 +83,7 @@ class Plain:
     def pack(self, data: bytes, about: str, *, deflate: bool = False) -> Packed:  # noqa: ARG002 - nothing is bound
         """The bytes, compressed if that is asked for and pays."""
         if (deflate or self._compress) and (small := deflated(data)) is not None:
-            return Packed("zlib", "", small)
+            return Packed(DEFLATED, "", small)
         return Packed("", "", data)
 
     def unpack(self, packed: Packed, about: str) -> bytes:  # noqa: ARG002
@@ -101,20 +105,20 @@ PLAIN = Plain()
 
 
 def deflated(data: bytes) -> bytes | None:
-    """The bytes compressed, if that saves at least an eighth."""
+    """The bytes compressed, if that saves at least a sixteenth."""
     if len(data) < SMALLEST_DEFLATED:
         return None
-    small = zlib.compress(data, 1)
-    return small if len(small) <= len(data) - len(data) // 8 else None
+    small = zlib.compress(data, 1, FRAMES[DEFLATED])
+    return small if len(small) <= len(data) - len(data) // 16 else None
 
 
 def inflated(codec: str, data: bytes) -> bytes:
     """The bytes as they were before they were compressed, if they were."""
     if codec == "":
         return data
-    if codec != "zlib":
+    if codec not in FRAMES:
         raise ValueError(f"no codec {codec!r} is known")
     try:
-        return zlib.decompress(data)
+        return zlib.decompress(data, FRAMES[codec])
     except zlib.error as error:
         raise ValueError(f"it cannot be inflated ({error})") from error

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from limpet.errors import ExtraMissing, KeyMissing, LimpetError, WrongKeys
-from limpet.events.codec import Hasher, Packed, deflated, inflated
+from limpet.events.codec import DEFLATED, Hasher, Packed, deflated, inflated
 from limpet.stores.rows import KeyRow
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class Cipher:
     def pack(self, data: bytes, about: str, *, deflate: bool = False) -> Packed:
         """The bytes, compressed if that is asked for and pays, encrypted, and bound to their place."""
         small = deflated(data) if deflate or self._compress else None
-        codec = CIPHER if small is None else f"zlib+{CIPHER}"
+        codec = CIPHER if small is None else f"{DEFLATED}+{CIPHER}"
         nonce = self._random(NONCE_BYTES)
         sealed = self._keys[self._newest].encrypt(nonce, data if small is None else small, _bound(codec, about))
         return Packed(codec, self._newest, nonce + sealed)
