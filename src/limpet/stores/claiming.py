@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from limpet.errors import NotFound
 from limpet.events import bodies as b
 from limpet.stores import ops
+from limpet.stores.columns import enough
 from limpet.stores.privacy import is_readable
 from limpet.stores.project import claimed_row
 from limpet.stores.rows import RunRow, WorkerRow
@@ -79,13 +80,11 @@ def _deaths(row: RunRow) -> int:
 
 def _ready(tx: Transaction, agent: str, versions: Sequence[str], limit: int) -> list[RunRow]:
     """Runs that may be claimed; those that cannot be decrypted here stand in nobody's way."""
-    wanted = limit
-    while True:
-        found = tx.tables.ready(agent, versions, wanted)
-        readable = [row for row in found if is_readable(tx.codec, row)]
-        if len(readable) >= limit or len(found) < wanted:
-            return readable[:limit]
-        wanted *= 4
+    return enough(
+        lambda count: tx.tables.ready(agent, versions, count),
+        lambda found: [row for row in found if is_readable(tx.codec, row)],
+        limit,
+    )
 
 
 def _renewal(tx: Transaction, worker: str, now: int) -> ops.Renewal:

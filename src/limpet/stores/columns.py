@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec.structs import astuple
@@ -13,10 +13,11 @@ from limpet.events.values import encode
 from limpet.stores.rows import ContractRow, Late, RequestRow, RunRow, WorkerRow
 
 __all__ = [
+    "OF_A_STREAM",
     "as_text",
     "columns",
     "contract_of",
-    "first_readable",
+    "enough",
     "late_of",
     "readable",
     "request_of",
@@ -25,10 +26,14 @@ __all__ = [
     "worker_of",
 ]
 
+F = TypeVar("F")
+
 _tuple = msgspec.json.Decoder(tuple[str, ...])
 _labels = msgspec.json.Decoder(dict[str, str])
 _agents = msgspec.json.Decoder(dict[str, tuple[str, ...]])
 _NOTHING = "[]"
+OF_A_STREAM = ("slots", "snapshots", "late", "labels", "requests", "blob_refs", "events", "streams")
+"""The tables of what belongs to a stream, and itself, in an order that references allow."""
 
 
 def columns(row: RunRow) -> tuple[Any, ...]:
@@ -84,12 +89,14 @@ def readable(found: Iterable[Sequence[Any]]) -> list[RunRow]:
     return rows
 
 
-def first_readable(fetch: Callable[[int], Sequence[Sequence[Any]]], limit: int) -> list[RunRow]:
-    """So many rows that can be read, or all there are: those that cannot do not stand in the way."""
+def enough(
+    fetch: Callable[[int], Sequence[F]], good: Callable[[Sequence[F]], list[RunRow]], limit: int
+) -> list[RunRow]:
+    """So many good rows, or all there are: those that are not do not stand in the way."""
     wanted = limit
     while True:
         found = fetch(wanted)
-        rows = readable(found)
+        rows = good(found)
         if len(rows) >= limit or len(found) < wanted:
             return rows[:limit]
         wanted *= 4

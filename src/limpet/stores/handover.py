@@ -6,7 +6,7 @@ Everything above talks to threads only through `Handover`, so that a seeded simu
 import asyncio
 import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from queue import SimpleQueue
 from threading import Lock, Thread
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from limpet.errors import StoreUnavailable
 
-__all__ = ["CLOSED", "Handover", "Inline", "Lane", "Threads"]
+__all__ = ["CLOSED", "Handover", "Inline", "Lane", "Reply", "Threads", "deliver"]
 
 CLOSED = "it is closed"
 # How many calls are answered together at most: the first one waits for the last.
@@ -140,28 +140,40 @@ class _Crew:
 
 
 def _answer(batch: list[_Called]) -> None:
-    """Do them, and hand over what came of them, with one call for each event loop."""
-    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], Any, BaseException | None]]] = {}
+    """Do them, and hand over what came of them."""
+    replies: list[Reply] = []
     for work, reply, loop in batch:
         found, error = None, None
         try:
             found = work()
         except BaseException as raised:  # noqa: BLE001 - whoever waits must hear
             error = RuntimeError("StopIteration left a call") if isinstance(raised, StopIteration) else raised
-        by_loop.setdefault(loop, []).append((reply, found, error))
-    for loop, replies in by_loop.items():
+        replies.append((loop, reply, found, error))
+    deliver(replies)
+
+
+Reply = tuple[asyncio.AbstractEventLoop, "asyncio.Future[Any]", Any, BaseException | None]
+"""Where somebody waits, with what, and what came of it: a result, or an error."""
+
+
+def deliver(replies: Iterable[Reply]) -> None:
+    """Hand over what came of some work, from another thread, with one call for each event loop."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[Reply]] = {}
+    for reply in replies:
+        by_loop.setdefault(reply[0], []).append(reply)
+    for loop, mine in by_loop.items():
         with suppress(RuntimeError):  # the loop was closed: nobody waits there any more
-            loop.call_soon_threadsafe(_settle, replies)
+            loop.call_soon_threadsafe(_settle, mine)
 
 
-def _settle(replies: list[tuple[asyncio.Future[Any], Any, BaseException | None]]) -> None:
-    for reply, found, error in replies:
-        if reply.done():
+def _settle(replies: Sequence[Reply]) -> None:
+    for _, waiting, found, error in replies:
+        if waiting.done():
             continue
         if error is None:
-            reply.set_result(found)
+            waiting.set_result(found)
         else:
-            reply.set_exception(error)
+            waiting.set_exception(error)
 
 
 class _ThreadLane:
@@ -215,7 +227,7 @@ class Inline:
         """The same."""
         return await self.call(work)
 
-    def close(self, *, wait: bool = True) -> None:
+    def close(self) -> None:
         """Nothing to end."""
 
 

@@ -67,8 +67,8 @@ def derive(
         _collect_request(requests, delta.request)
         blobs |= dict.fromkeys(blobs_of(body))
         if row.status in ENDED:
-            for request in requests.values():
-                _close(requests, Closed(request.id, "withdrawn"))
+            for request in requests:
+                _collect_request(requests, Closed(request, "withdrawn"))
     hidden = tuple(hide_request(codec, request) for request in requests.values())
     return Derived(hide_row(codec, row), hidden, tuple(blobs), tuple(commands))
 
@@ -144,9 +144,3 @@ def _collect_request(requests: dict[str, RequestRow], change: RequestChange | No
         requests[change.row.id] = change.row
     elif change is not None and (after := apply_request(requests.get(change.request), change)) is not None:
         requests[change.request] = after
-
-
-def _close(requests: dict[str, RequestRow], change: Closed) -> None:
-    after = apply_request(requests.get(change.request), change)
-    assert after is not None
-    requests[change.request] = after

@@ -323,11 +323,7 @@ class Store:
         """The value of a payload, wherever it is."""
         if isinstance(payload.blob, UnsetType):
             return payload.value()
-        data = b"".join([part async for part in self.read_blob(payload.blob)])
-        try:
-            return Payload(json=Raw(data)).value()
-        except DecodeError as error:
-            raise InvalidValue(path="$", reason=f"blob {payload.blob} is not JSON") from error
+        return _value(payload.blob, b"".join([part async for part in self.read_blob(payload.blob)]))
 
     async def unpack_all(self, payloads: Sequence[Payload]) -> list[Any]:
         """The values of some payloads: those in small blobs are read together."""
@@ -335,8 +331,7 @@ class Store:
         small = await self._handover.call(lambda: self._backend.small_blobs(wanted)) if len(wanted) > 1 else []
         there = {row.id: whole_blob(self.codec, row, chunk) for row, chunk in small}
         return [
-            Payload(json=Raw(there[each.blob])).value() if each.blob in there else await self.unpack(each)
-            for each in payloads
+            _value(each.blob, there[each.blob]) if each.blob in there else await self.unpack(each) for each in payloads
         ]
 
     async def put_blob(self, data: bytes | AsyncIterable[bytes]) -> Payload:
@@ -645,6 +640,14 @@ class Store:
         self._watching.close()
         self._writer.close()
         self._backend.close()
+
+
+def _value(blob: object, data: bytes) -> Any:
+    """What a blob holds, if it is JSON."""
+    try:
+        return Payload(json=Raw(data)).value()
+    except DecodeError as error:
+        raise InvalidValue(path="$", reason=f"blob {blob} is not JSON") from error
 
 
 def _same_start(stored: AnyBody, wanted: b.RunCreated | b.RunForked, alike: Callable[[Payload], bool] | None) -> bool:

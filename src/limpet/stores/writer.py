@@ -6,14 +6,13 @@ reopened: nobody knows what the disk still holds.
 
 import asyncio
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from copy import copy
 from threading import Lock
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from limpet.errors import ConnectionLost, LimpetError, StaleServer, StoreBusy, StoreRefused, StoreUnavailable
 from limpet.stores.backend import Outcome
-from limpet.stores.handover import CLOSED, Lane
+from limpet.stores.handover import CLOSED, Lane, Reply, deliver
 from limpet.stores.ops import Missed, Op, Renew, Taken
 
 __all__ = ["Writer"]
@@ -79,8 +78,7 @@ class Writer:
             self._broken = None
         except Exception as error:  # noqa: BLE001 - whoever waits must hear
             outcome = error if isinstance(error, LimpetError) else _unavailable(error)
-        with suppress(RuntimeError):  # the loop was closed: nobody waits there any more
-            loop.call_soon_threadsafe(_settle, [(reply, outcome)])
+        deliver([_outcome(loop, reply, outcome)])
 
     def close(self) -> None:
         """Finish what was asked for, and end."""
@@ -135,20 +133,8 @@ def _unavailable(error: Exception) -> StoreUnavailable:
 
 
 def _reply(batch: list[_Asked], outcomes: list[Outcome]) -> None:
-    """Hand over the outcomes, with one call for each event loop."""
-    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], Outcome]]] = {}
-    for asked, outcome in zip(batch, outcomes, strict=True):
-        by_loop.setdefault(asked.loop, []).append((asked.reply, outcome))
-    for loop, replies in by_loop.items():
-        with suppress(RuntimeError):  # the loop was closed: nobody waits there any more
-            loop.call_soon_threadsafe(_settle, replies)
+    deliver(_outcome(asked.loop, asked.reply, outcome) for asked, outcome in zip(batch, outcomes, strict=True))
 
 
-def _settle(replies: list[tuple[asyncio.Future[Any], Outcome]]) -> None:
-    for reply, outcome in replies:
-        if reply.done():
-            continue
-        if isinstance(outcome, LimpetError):
-            reply.set_exception(outcome)
-        else:
-            reply.set_result(outcome)
+def _outcome(loop: asyncio.AbstractEventLoop, reply: asyncio.Future[Any], outcome: Outcome) -> Reply:
+    return (loop, reply, None, outcome) if isinstance(outcome, LimpetError) else (loop, reply, outcome, None)

@@ -40,10 +40,7 @@ from limpet.stores.postgres.text import plain, safe
 from limpet.stores.postgres.wire import Wire
 from limpet.stores.processes import CAN_SEE
 from limpet.stores.reads import LAST, SqlReads
-from limpet.stores.rows import (
-    Feed,
-    Recent,
-)
+from limpet.stores.rows import Feed, Recent
 from limpet.stores.search import lowered
 from limpet.stores.spares import Spares
 from limpet.stores.sql import load

@@ -17,9 +17,10 @@ from limpet.events import Event, Packed
 from limpet.stores.backend import Extension, Misfit
 from limpet.stores.blobs import Blob
 from limpet.stores.columns import (
+    OF_A_STREAM,
     as_text,
     columns,
-    first_readable,
+    enough,
     readable,
     request_of,
     row_of,
@@ -243,7 +244,7 @@ class PostgresTables:
         """Delete streams with all that belongs to them; blobs that nobody refers to any more are loose from now on."""
         self._flush()
         blobs = [blob for (blob,) in self._query("referred", list(numbers))]
-        for name in _OF_A_STREAM:
+        for name in OF_A_STREAM:
             self._query(f"delete_{name}", list(numbers))
         self._query("let_go", self.now(), blobs)
         self._rows = {run: row for run, row in self._rows.items() if row is None or row.number not in numbers}
@@ -383,8 +384,10 @@ class PostgresTables:
     def ready(self, agent: str, versions: Sequence[str], limit: int) -> list[RunRow]:
         """Runs of an agent that may be claimed now and that nobody else is claiming, longest ready first."""
         [agent], now, wanted = safe([agent]), self.now(), list(safe(versions))
-        rows = first_readable(
-            lambda count: [plain(found) for found in self._look("ready", agent, now, wanted, count)], limit
+        rows = enough(
+            lambda count: self._look("ready", agent, now, wanted, count),
+            lambda found: readable(plain(each) for each in found),
+            limit,
         )
         self._rows |= {row.id: row for row in rows}
         return rows
@@ -459,8 +462,6 @@ class PostgresTables:
             raise Misfit(f"{name}: {str(error).splitlines()[0]}") from error
 
 
-# What belongs to a stream, and itself, in an order that references allow.
-_OF_A_STREAM = ("slots", "snapshots", "late", "labels", "requests", "blob_refs", "events", "streams")
 _MISFITS = (psycopg.IntegrityError, psycopg.DataError, psycopg.errors.ProgramLimitExceeded, OverflowError)
 _TO = RequestRow.__struct_fields__.index("to") - 2
 

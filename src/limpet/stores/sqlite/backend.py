@@ -16,10 +16,7 @@ from limpet.stores.backend import About, Capabilities, Outcome, Tables
 from limpet.stores.columns import as_text
 from limpet.stores.ops import Op, Transact
 from limpet.stores.reads import LAST, SqlReads
-from limpet.stores.rows import (
-    Feed,
-    Recent,
-)
+from limpet.stores.rows import Feed, Recent
 from limpet.stores.spares import Spares
 from limpet.stores.sql import load
 from limpet.stores.sqlite.locks import HAVE_FLOCK, Gate, WorkerLocks
@@ -224,9 +221,6 @@ class _Opened:
         if reading:
             db.execute(self._sql["read_only"])
         return db
-
-    def interrupt(self) -> None:
-        """Nothing is waited for that does not come by itself."""
 
     def close(self) -> None:
         """Give up everything."""

@@ -12,9 +12,10 @@ from limpet.events import Event, Packed
 from limpet.stores.backend import Extension, Misfit
 from limpet.stores.blobs import Blob
 from limpet.stores.columns import (
+    OF_A_STREAM,
     as_text,
     columns,
-    first_readable,
+    enough,
     readable,
     request_of,
     row_of,
@@ -177,7 +178,7 @@ class SqliteTables:
         """Delete streams with all that belongs to them; blobs that nobody refers to any more are loose from now on."""
         gone = as_text(list(numbers))
         blobs = as_text([blob for (blob,) in self._all("referred", gone)])
-        for name in _OF_A_STREAM:
+        for name in OF_A_STREAM:
             self._run(f"delete_{name}", gone)
         self._run("let_go", blobs, self.now())
 
@@ -327,7 +328,7 @@ class SqliteTables:
     def ready(self, agent: str, versions: Sequence[str], limit: int) -> list[RunRow]:
         """Runs of an agent that may be claimed now, longest ready first."""
         now, wanted = self.now(), as_text(list(versions))
-        return first_readable(lambda count: self._all("ready", agent, now, wanted, count), limit)
+        return enough(lambda count: self._all("ready", agent, now, wanted, count), readable, limit)
 
     def take_slot(self, name: str, size: int, number: int, *, driven: bool) -> bool:
         """Take one of `size` slots for a run, or keep the one it has."""
@@ -408,8 +409,6 @@ class SqliteTables:
         return self._run(name, *bindings).fetchall()
 
 
-# What belongs to a stream, and itself, in an order that references allow.
-_OF_A_STREAM = ("slots", "snapshots", "late", "labels", "requests", "blob_refs", "events", "streams")
 _ENDS = (apsw.SQLITE_TRANSACTION, apsw.SQLITE_SAVEPOINT, apsw.SQLITE_ATTACH, apsw.SQLITE_DETACH)
 _LOOKING = ("table_info", "table_xinfo", "table_list", "index_list", "index_info", "index_xinfo", "foreign_key_list")
 # What changes a table, by which of the authorizer's words names it.
