@@ -17,8 +17,9 @@ from typing_extensions import TypeVar
 from limpet import sync
 from limpet.clock import Clock, Duration, SystemClock
 from limpet.context.slice import ContextSlice
-from limpet.engine.agents import Agent, Budget, agent
+from limpet.engine.agents import Agent, Budget
 from limpet.engine.call import Call, current, idempotency_key
+from limpet.engine.defining import agent
 from limpet.engine.duty import Worker
 from limpet.engine.externals import External, external
 from limpet.engine.handle import Handle
@@ -240,7 +241,6 @@ In = TypeVar("In", default=str)
 Out = TypeVar("Out", default=str)
 DEFAULT_URL = "sqlite:///limpet.db"
 LONGEST_CHANNEL = 50
-# Of the address of a SQLite file: its own tables stay, and ours come beside them.
 
 
 def open(
@@ -261,6 +261,7 @@ def open(
     """
     clock = SystemClock()
     settings = Settings(open_store(url), clock, RandomIds(clock))
+    settings.url = _address(url)
     settings.people, settings.channels = people, dict(notify or {})
     settings.store.redaction = _redaction(redact)
     for name in settings.channels:
@@ -338,8 +339,7 @@ def open_store(
     LIMPET_KEYS (the keys themselves) or LIMPET_KEYS_FILE (a file with them) may say so too. Nothing is touched until it
     is entered.
     """
-    backend = _backend(url or os.environ.get("LIMPET_URL") or DEFAULT_URL, clock)
-    return Store(backend, keys=keys or _keys(), compress=compress)
+    return Store(_backend(_address(url), clock), keys=keys or _keys(), compress=compress)
 
 
 def __getattr__(name: str) -> str:
@@ -364,6 +364,10 @@ def _keys() -> MasterKeys | None:
     if "LIMPET_KEYS_FILE" in os.environ:
         return MasterKeys.from_file(os.environ["LIMPET_KEYS_FILE"])
     return None
+
+
+def _address(url: str | None) -> str:
+    return url or os.environ.get("LIMPET_URL") or DEFAULT_URL
 
 
 def _backend(url: str, clock: Clock | None) -> Backend:

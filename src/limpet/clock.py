@@ -13,7 +13,7 @@ from typing import Protocol
 
 from limpet.errors import InvalidDuration
 
-__all__ = ["Clock", "Duration", "FrozenClock", "SystemClock", "microseconds"]
+__all__ = ["Clock", "Duration", "FrozenClock", "SystemClock", "earliest", "microseconds"]
 
 Duration = str | float | timedelta
 
@@ -38,6 +38,11 @@ def microseconds(duration: Duration) -> int:
     if not 0 <= found <= _LONGEST:
         raise InvalidDuration(given=repr(duration))
     return found
+
+
+def earliest(*times: int | None) -> int | None:
+    """The earliest of some points in time, as far as there are any."""
+    return min((time for time in times if time is not None), default=None)
 
 
 class Clock(Protocol):

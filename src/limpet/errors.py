@@ -666,7 +666,7 @@ class NotDone(LimpetError):
     status: str
     code = "not_done"
     _says = "{run} has not ended: it is {status}."
-    _cure = "Wait longer, or look at what it waits for; it goes on by itself."
+    _cure = "Wait longer, or look at what it waits for; it goes on by itself, unless an operator must resume it."
 
 
 @dataclass(eq=False, repr=False)
@@ -699,7 +699,7 @@ class InvalidAnswer(LimpetError):
     reason: str
     code = "invalid_answer"
     _says = "The answer does not fit request {request}: {reason}."
-    _cure = "Look at the request's options or schema, and answer again; it is still open."
+    _cure = "Look at the request's options or schema, and answer again; a run that failed of it asks anew when resumed."
 
 
 @dataclass(eq=False, repr=False)

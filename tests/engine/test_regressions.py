@@ -2,19 +2,23 @@
 
 import asyncio
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import limpet
 from limpet import testing
+from limpet.clock import SystemClock
+from limpet.engine.ear import Ear, Interest
 from limpet.engine.memory import Memory
 from limpet.engine.permits import Permits
 from limpet.errors import ConnectionLost
 from limpet.events import Event
 from limpet.events import bodies as b
 from limpet.state import Fold
-from limpet.stores import Extend
+from limpet.stores import Claimed, Extend, Renewal
+from limpet.stores.store import Place
 
 
 async def kinds(app: limpet.App, run: str) -> list[str]:
@@ -745,3 +749,138 @@ async def test_a_fork_of_a_run_that_is_cancelled_asks_what_nobody_took_back() ->
         await app.settle()
         await app.approve((await app.inbox(run=fork.id))[0], by="ann")
         assert await fork.result() == 2
+
+
+async def test_a_lease_is_renewed_again_after_whatever_went_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine without a free file or thread for a moment: nobody else would renew it."""
+
+    @limpet.agent(name="leased")
+    async def agent(run: limpet.Run) -> None: ...
+
+    app = limpet.open("memory:", agents=[agent], worker=limpet.Worker(lease="20ms"))
+    renew, loop, renewed = app.store.renew, asyncio.get_running_loop(), asyncio.Event()
+    wrong: list[Exception] = [OSError("too many open files"), RuntimeError("can't start new thread")]
+
+    async def poor(worker: str, *, lease: int) -> Renewal:
+        if wrong:
+            raise wrong.pop()
+        loop.call_soon_threadsafe(renewed.set)
+        return await renew(worker, lease=lease)
+
+    monkeypatch.setattr(app.store, "renew", poor)
+    async with app, asyncio.timeout(20):
+        await renewed.wait()
+
+
+async def test_a_worker_claims_again_after_whatever_went_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that holds its lease and takes no work would keep it from nobody, and do nothing."""
+
+    @limpet.agent(name="claimed_late")
+    async def agent(run: limpet.Run) -> int:
+        return 1
+
+    async with limpet.open("memory:", agents=[agent]) as app:
+        claim, wrong = app.store.claim, [OSError("too many open files")]
+
+        async def poor(worker: str, *, limit: int) -> Sequence[Claimed]:
+            if wrong:
+                raise wrong.pop()
+            return await claim(worker, limit=limit)
+
+        monkeypatch.setattr(app.store, "claim", poor)
+        assert await (await app.start(agent)).result(timeout="20s") == 1
+        assert not wrong
+
+
+async def test_what_a_transaction_said_before_it_failed_is_redacted(tmp_path: Path) -> None:
+    """Like everything else that is recorded."""
+
+    @limpet.tool(effect="transaction", name="tx_partial")
+    def partial() -> None:
+        limpet.current().partial({"password": "hunter2hunter2"})
+        raise ValueError("no")
+
+    @limpet.agent(name="tx_partial_agent")
+    async def agent(run: limpet.Run) -> None:
+        with pytest.raises(limpet.StepFailed):
+            await run.step(partial)
+
+    async with limpet.open(f"sqlite:///{tmp_path}/t.db", agents=[agent], redact=True) as app:
+        await (await app.start(agent, id="r1")).result(timeout="30s")
+        assert "step.progressed" in await kinds(app, "r1")
+        assert "hunter2" not in str(await app.log("r1"))
+
+
+async def test_a_run_that_is_quarantined_can_be_cancelled() -> None:
+    """Its function is not entered for that; an operator has decided."""
+    entered = asyncio.Event()
+
+    @limpet.tool(effect="none", name="poison")
+    async def poison() -> None:
+        entered.set()
+        await asyncio.get_running_loop().create_future()
+
+    @limpet.agent(name="poisoned")
+    async def agent(run: limpet.Run) -> None:
+        await run.step(poison)
+
+    async with testing.app(agent) as app:
+        handle = await app.start(agent)
+        for _ in range(5):
+            await entered.wait()
+            entered.clear()
+            await app.crash()
+        await app.settle()
+        assert (await handle.info()).waits_for == "operator:quarantined"
+        await app.cancel(handle.id, reason="enough")
+        await app.settle()
+        assert (await handle.info()).status == "cancelled"
+        assert len(app.calls(poison)) == 5
+
+
+async def test_code_that_is_cut_chooses_no_side_of_a_change(tmp_path: Path) -> None:
+    """It is told so, and nothing of it is in the log: whoever goes on chooses when the code comes to it."""
+    waits, told = asyncio.Event(), list[BaseException]()
+
+    @limpet.agent(name="cut_while_it_waits")
+    async def agent(run: limpet.Run) -> None:
+        waits.set()
+        try:
+            await run.receive("go", int)
+        finally:
+            try:
+                run.version("late")
+            except limpet.LimpetError as error:
+                told.append(error)
+
+    url = f"sqlite:///{tmp_path}/t.db"
+    async with limpet.open(url, agents=[agent]) as app:
+        await app.start(agent, id="r1")
+        await waits.wait()
+    async with limpet.open(url) as app:
+        assert "version.chosen" not in await kinds(app, "r1")
+    assert [type(each) for each in told] == [limpet.Suspended]
+
+
+async def test_an_ear_goes_on_after_whatever_went_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody else tells those who wait."""
+
+    @limpet.agent(name="heard")
+    async def agent(run: limpet.Run) -> None: ...
+
+    async with limpet.open("memory:", worker=False) as app:
+        await app.start(agent, id="r1")
+        places, wrong, told = app.store.places, [OSError("too many open files")], asyncio.Event()
+
+        async def poor(runs: Sequence[str]) -> dict[str, Place]:
+            if wrong:
+                raise wrong.pop()
+            return await places(runs)
+
+        monkeypatch.setattr(app.store, "places", poor)
+        ear = Ear(app.store, SystemClock(), 0)
+        listening = asyncio.create_task(ear.run())
+        ear.listen(Interest("r1", lambda: 0, lambda _: told.set()))
+        async with asyncio.timeout(20):
+            await told.wait()
+        listening.cancel()

@@ -237,3 +237,75 @@ async def test_a_dry_run_over_live_runs_says_which_would_fail() -> None:
         found = {each.run: each.problem async for each in app.replay_all(status=("waiting",))}
         assert found["r5"] is None or "other arguments" in found["r5"]
         assert "ZeroDivisionError" in (found["r0"] or "")
+
+
+async def test_what_was_done_with_older_types_is_undone_with_newer_ones() -> None:
+    """A compensation gets its arguments as today's types have them, like its result."""
+    undone: list[Any] = []
+
+    async def code(run: limpet.Run) -> None:
+        await run.step(act, TicketOne.model_validate(OLD))
+        await run.ask("go on?")
+
+    async def today(run: limpet.Run) -> None:
+        await run.step(acts, NEW)
+        await run.ask("go on?")
+
+    @limpet.tool(effect="once", name="versions_undone")
+    async def act(ticket: TicketOne) -> TicketOne:
+        return ticket
+
+    @act.compensate
+    async def undo(result: TicketOne | None, ticket: TicketOne) -> None: ...
+
+    async with testing.app(limpet.agent(name="versions_undoing")(code)) as app:
+        await app.start("versions_undoing", None, id="r")
+        await app.settle()
+        tools._tools.clear()
+
+        @limpet.tool(effect="once", name="versions_undone")
+        async def acts(ticket: Ticket) -> Ticket:
+            raise AssertionError
+
+        @acts.compensate
+        async def undoes(result: Ticket | None, ticket: Ticket) -> None:
+            undone.append((result, ticket))
+
+        app.replace(limpet.agent(name="versions_undoing")(today))
+        await app.crash()
+        await app.cancel("r", reason="enough")
+        await app.settle()
+        assert undone == [(NEW, NEW)]
+
+
+async def test_what_was_read_with_older_types_is_read_again_with_newer_ones() -> None:
+    """A loop of a model asks a source what it was asked last, as today's types have it."""
+    asked: list[Any] = []
+
+    @limpet.external(ttl="5m", name="versions_source")
+    async def first(ticket: TicketOne) -> str:
+        return ticket.order
+
+    @limpet.external(ttl="5m", name="versions_source")
+    async def second(ticket: Ticket) -> str:
+        asked.append(ticket)
+        return "new"
+
+    async def code(run: limpet.Run) -> str:
+        await run.read(first, TicketOne.model_validate(OLD))
+        await run.ask("go on?")
+        return "old"
+
+    async def today(run: limpet.Run) -> str:
+        await run.read(second, NEW)
+        await run.ask("go on?")
+        return str(await run.read_again(second))
+
+    async with testing.app(limpet.agent(name="versions_reading")(code)) as app:
+        handle = await app.start("versions_reading", None)
+        await app.settle()
+        app.replace(limpet.agent(name="versions_reading")(today))
+        await app.crash()
+        await app.approve((await app.inbox())[0], by="ann")
+        assert await handle.result() == "new"
+    assert asked == [NEW]

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from limpet.clock import Duration, FrozenClock, SystemClock, microseconds
+from limpet.clock import Duration, FrozenClock, SystemClock, earliest, microseconds
 from limpet.errors import InvalidDuration
 
 THOUSAND_YEARS = 10**6 * 86400 * 366 * 1000
@@ -168,3 +168,11 @@ async def test_a_sleeper_that_was_cancelled_is_passed_over() -> None:
     clock.advance(1)
     await here
     assert gone.cancelled()
+
+
+@pytest.mark.parametrize(
+    ("times", "expected"), [((), None), ((None,), None), ((5,), 5), ((None, 7, 5, None), 5), ((0, 1), 0)]
+)
+def test_the_earliest_of_some_times(times: tuple[int | None, ...], expected: int | None) -> None:
+    """Timers, expiries and deadline of a run; none of them means that only somebody wakes it."""
+    assert earliest(*times) == expected

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import limpet
-from limpet import sync
+from limpet import sync, testing
 
 
 @limpet.tool(effect="none")
@@ -189,3 +189,16 @@ def test_blocking_its_own_event_loop_is_refused(app: sync.App) -> None:
 
     with pytest.raises(RuntimeError, match="own event loop"):
         app.wait(inside)
+
+
+def test_a_run_is_followed_by_its_handle(app: sync.App) -> None:
+    """Event by event, and word by word what a model says."""
+    handle = app.start(doubles, 21)
+    followed = [each.seq for each in handle.events()]
+    assert followed == [each.seq for each in handle.events(follow=False)]
+    assert [each.seq for each in handle.events(after=2)] == followed[2:]
+    assert list(handle.tokens()) == []
+    model = testing.ScriptedModel("It is open today.")
+    talker = limpet.llm_agent("sync_talker", model=model, instructions="Talk.")
+    with sync.open("memory:", agents=[talker]) as other:
+        assert "".join(other.start(talker, "Is it open?").tokens()) == "It is open today."

@@ -30,10 +30,7 @@ class Artifacts:
         x = self._x
         await x.admit()
         if record is not None:
-            assert isinstance(record.opened, ArtifactStored)
-            assert record.end is not None
-            stored = record.opened
-            await x.enter(record.end)
+            stored = await x.recall(record, ArtifactStored)
         else:
             with x.work():
                 stored = await self._store(name, data, what)

@@ -3,14 +3,13 @@
 from collections.abc import Coroutine, Mapping
 from typing import Any
 
-from limpet.clock import microseconds
+from limpet.clock import earliest, microseconds
 from limpet.engine.execution import Execution
 from limpet.engine.history import Record
 from limpet.engine.shapes import Shape, shape
 from limpet.engine.waits import Waits
 from limpet.errors import Expired, InvalidAnswer, InvalidValue
 from limpet.events import bodies as b
-from limpet.policy.deadline import wake as earliest
 
 __all__ = ["Asks"]
 
@@ -42,7 +41,6 @@ class Asks:
             expires = x.kit.now() + microseconds(how["expires"])
             if x.deadline is not None and expires > x.deadline:
                 raise InvalidValue(path="expires", reason="the run's deadline lies before it")
-        pack = x.kit.store.pack
         options = [*how["options"]] if "options" in how else None
         if options is not None and "default" in how and how["default"] not in options:
             raise InvalidValue(path="default", reason=f"{how['default']!r} is none of the options")
@@ -54,9 +52,9 @@ class Asks:
             kind="ask",
             question=x.kit.store.redaction.text(question),
             to=(to,) if isinstance(to, str) else tuple(to),
-            schema=None if options is not None else pack(wanted.schema(), inline=1 << 30)[0],
-            options=None if options is None else pack(options, inline=1 << 30)[0],
-            default=pack(wanted.dump(how["default"]), inline=1 << 30)[0] if "default" in how else None,
+            schema=None if options is not None else x.shown(wanted.schema()),
+            options=None if options is None else x.shown(options),
+            default=x.shown(wanted.dump(how["default"])) if "default" in how else None,
             expires=earliest(expires, x.deadline),
             escalate=tuple(how.get("escalate", ())),
         )

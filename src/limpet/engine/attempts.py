@@ -1,6 +1,7 @@
 """One attempt of a tool: within its time, and with what it says about how far it is."""
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
 from limpet.engine.call import Call
@@ -50,7 +51,8 @@ class Reports:
 
     def told(self) -> None:
         """Something was said; from any thread."""
-        self._loop.call_soon_threadsafe(self._look)
+        with suppress(RuntimeError):  # the loop was closed: nobody listens, and what runs on a thread goes on
+            self._loop.call_soon_threadsafe(self._look)
 
     def close(self) -> None:
         """The attempt is over."""

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from contextvars import Context, copy_context
+from contextvars import copy_context
 from datetime import datetime
 from pathlib import Path
 from threading import Thread, get_ident
@@ -47,31 +47,16 @@ class Bridge:
 
     def call(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """What a verb gives; the verb is called on the event loop, on behalf of this thread."""
-
-        def begin(context: Context) -> "asyncio.Task[T]":
-            return self._loop.create_task(context.run(make), context=context)
-
-        return self._wait(begin)
-
-    def get(self, ask: Callable[[], T]) -> T:
-        """What a plain function gives on the event loop."""
-
-        async def answer() -> T:
-            return ask()
-
-        return self._wait(lambda context: self._loop.create_task(answer(), context=context))
-
-    def _wait(self, begin: Callable[[Context], "asyncio.Task[T]"]) -> T:
         reply: Future[T] = Future()
         with on_strand(get_ident()):
             context = copy_context()
 
         def on_loop() -> None:
             if self._suspended:
-                reply.set_exception(self._error())
+                self._refuse(reply)
                 return
             try:
-                task = begin(context)
+                task = self._loop.create_task(context.run(make), context=context)
             except BaseException as error:  # noqa: BLE001 - whoever waits must hear
                 reply.set_exception(error)
             else:
@@ -82,16 +67,29 @@ class Bridge:
             self._loop.call_soon_threadsafe(on_loop)
             return reply.result()
         except RuntimeError as closed:
-            raise closed if reply.done() else self._error() from closed
+            if reply.done():
+                raise  # it is the verb's own
+            raise self._error() from closed
         finally:
             self._calls.discard(reply)
+
+    def get(self, ask: Callable[[], T]) -> T:
+        """What a plain function gives on the event loop."""
+
+        async def answer() -> T:
+            return ask()
+
+        return self.call(answer)
 
     def suspend(self) -> None:
         """The run is not driven here any more: blocked calls raise."""
         self._suspended = True
         for reply in list(self._calls):
-            with suppress(Exception):
-                reply.set_exception(self._error())
+            self._refuse(reply)
+
+    def _refuse(self, reply: "Future[Any]") -> None:
+        if not reply.done():
+            reply.set_exception(self._error())
 
     def _error(self) -> Suspended:
         return Suspended(run=self._run, reason="it is parked or stopped")

@@ -1,27 +1,34 @@
-"""What a tool's code can ask about the step that runs it: its key, its attempt, and the way to say how far it is."""
+"""Where code runs, and what a tool's code can ask about its step: its key, its attempt, how to say how far it is."""
 
 import asyncio
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
 
-from limpet.engine.place import entered
 from limpet.errors import NoCall
 from limpet.events import Payload, Spent, inline
 from limpet.redaction import NOTHING, Redaction, say
 from limpet.secret import hidden
 
-__all__ = ["Call", "current", "header_key", "idempotency_key", "in_tool"]
+__all__ = ["Call", "current", "enter_agent", "header_key", "idempotency_key", "in_tool", "is_in_agent"]
 
 _current: ContextVar["Call | None"] = ContextVar("limpet_call", default=None)
+_in_agent: ContextVar[bool] = ContextVar("limpet_in_agent", default=False)
 
 
 class Call:
     """One attempt of a step, as its tool sees it. May be used from any thread."""
 
-    def __init__(self, key: str, attempt: int, *, sends: str = "", told: Callable[[], object] = lambda: None) -> None:
-        self._key = key
-        self._told = told
+    def __init__(
+        self,
+        key: str,
+        attempt: int,
+        *,
+        sends: str = "",
+        told: Callable[[], object] = lambda: None,
+        redaction: Redaction = NOTHING,
+    ) -> None:
+        self._key, self._told, self._redaction = key, told, redaction
         self.sends = sends
         """What goes out as `Idempotency-Key` by itself; nothing in a read and in a `verify`."""
         self.attempt = attempt
@@ -33,8 +40,6 @@ class Call:
         self.partial_value: Payload | None = None
         self.late: asyncio.Future[Any] | None = None
         """What a function on a thread returned after it had been given up."""
-        self.redaction: Redaction = NOTHING
-        """What is done to what is recorded."""
         self._tokens, self._cost = 0, 0.0
 
     @property
@@ -51,7 +56,7 @@ class Call:
 
     def partial(self, value: Any) -> None:
         """Say what there is so far: it is recorded, and handed to the compensation if there will be no result."""
-        self.partial_value = inline(self.redaction.value(hidden(value)))
+        self.partial_value = inline(self._redaction.value(hidden(value)))
         self._told()
 
     def spent(self, *, tokens: int = 0, cost: float = 0) -> None:
@@ -84,19 +89,28 @@ def header_key() -> str:
     return call.sends if call is not None else ""
 
 
-class in_tool:  # noqa: N801 - used like a function
-    """What is called inside is a tool's code, and belongs to this attempt."""
+def is_in_agent() -> bool:
+    """Whether this is an agent's own code, where only what goes through its run is durable."""
+    return _in_agent.get()
 
-    __slots__ = ("_call", "_place", "_tokens")
+
+def enter_agent() -> None:
+    """What follows in this task or thread is an agent's own code."""
+    _in_agent.set(True)
+
+
+class in_tool:  # noqa: N801 - used like a function
+    """What is called inside is a tool's code, and belongs to this attempt; in tasks that it starts too."""
+
+    __slots__ = ("_call", "_tokens")
 
     def __init__(self, call: Call) -> None:
         self._call = call
-        self._place = entered("tool")
 
     def __enter__(self) -> None:
-        self._place.__enter__()
-        self._tokens = _current.set(self._call)
+        self._tokens = _in_agent.set(False), _current.set(self._call)
 
     def __exit__(self, *exc: object) -> None:
-        _current.reset(self._tokens)
-        self._place.__exit__(*exc)
+        outer, before = self._tokens
+        _current.reset(before)
+        _in_agent.reset(outer)

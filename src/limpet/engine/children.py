@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from limpet.clock import earliest
 from limpet.engine.agents import Agent, Budget, check_agent
 from limpet.engine.contracts import find_agent
 from limpet.engine.execution import Execution
@@ -24,18 +25,16 @@ from limpet.engine.waits import Waits
 from limpet.errors import (
     AgentFailed,
     ContractError,
-    DeadlineExceeded,
     InputConflict,
     LimpetError,
     NotFound,
     NotRecorded,
     WrongState,
 )
-from limpet.events import Failure, Limits, Lineage, Payload, StatePatch, digest, inline
+from limpet.events import Failure, Limits, Lineage, Payload, StatePatch, digest
 from limpet.events import bodies as b
 from limpet.ids import LONGEST_ID, check_id
 from limpet.policy import budget as budgets
-from limpet.policy import deadline as deadlines
 from limpet.stores import Create, Taken
 
 __all__ = ["Children", "How", "creation"]
@@ -170,17 +169,14 @@ class Children:
         assert isinstance(called, b.AgentCalled)
         known = x.find(refusal, b.ValueRecorded)
         if known is not None:
-            assert isinstance(known.opened, b.ValueRecorded)
-            assert known.end is not None
-            await x.enter(known.end)
-            faults = known.opened.value.value()
+            faults = (await x.recall(known, b.ValueRecorded)).value.value()
         elif returned.contract == called.contract or is_replayed:
             return
         else:
             faults = list((await self._known(agent)).output_shape.faults(output))
             if not faults:
                 return
-            await x.finish(x.settle(b.ValueRecorded(name=refusal, value=inline(faults))))
+            await x.record(refusal, faults)
         reason = "; ".join(faults[:5])[:500]
         raise x.blame(ContractError(agent=agent, what="result", reason=reason, faults=tuple(faults)), record.name)
 
@@ -227,13 +223,12 @@ class Children:
         if record is None:
             agent = await self._known(sent.agent)
             await self._create(agent, sent, How("start", id=None if id is None else check_id(id)))
-            record = x.history.records[sent.name]
             await x.finish(x.turnstile.issue())
+            called = x.history.records[sent.name].opened
+            assert isinstance(called, b.AgentCalled)
         else:
-            assert record.end is not None
-            await x.enter(record.end)
-        assert isinstance(record.opened, b.AgentCalled)
-        return record.opened.run
+            called = await x.recall(record, b.AgentCalled)
+        return called.run
 
     async def _known(self, agent: Agent[Any, Any] | str) -> Agent[Any, Any]:
         """An agent by name is what its stored contract says."""
@@ -264,14 +259,13 @@ class Children:
         plain = agent.dump_json(sent.plain) if isinstance(sent.agent, str) else sent.plain
         await x.check_new(name)
         now = x.kit.now()
-        if isinstance(deadlines.decide(now, x.deadline), deadlines.Passed):
-            assert x.deadline is not None
-            raise x.blame(DeadlineExceeded(deadline=x.deadline), name)
+        if x.is_late:
+            raise x.late(name)
         packed, blobs = x.kit.store.pack(plain)
         limits = self._slice(agent, how)
         initial = self._initial(agent, how, limits)
         own = [now + limit for limit in (how.within, agent.rules.deadline) if limit is not None]
-        deadline = deadlines.wake(None if mode == "start" else x.deadline, *own)
+        deadline = earliest(None if mode == "start" else x.deadline, *own)
         created = creation(
             agent,
             packed,
@@ -310,14 +304,11 @@ class Children:
 
     def _conversation(self) -> str:
         """Where people talk with this run: they go on with the one that goes on in its place."""
-        created = self._x.memory.created
-        assert created is not None
-        return created.conversation or talk_of(self._x.run)
+        return self._x.memory.created.conversation or talk_of(self._x.run)
 
     def _slots(self) -> tuple[str, ...]:
         """The exclusive slots that are held by this run, or by those that wait for it."""
         created = self._x.memory.created
-        assert created is not None
         above = created.parent.slots if created.parent is not None else ()
         return above if created.exclusive is None else (*above, created.exclusive)
 

@@ -8,15 +8,17 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Literal
 
 from limpet.engine.agents import Agent
 from limpet.engine.blocking import run_blocking
+from limpet.engine.call import enter_agent
 from limpet.engine.execution import SECOND, Execution, Kit, move_to
 from limpet.engine.failures import failure_of, was
+from limpet.engine.functions import wait_within
 from limpet.engine.history import History
 from limpet.engine.memory import Memory
-from limpet.engine.place import enter_agent
 from limpet.engine.run import Run
 from limpet.engine.scopes import Scope
 from limpet.engine.talks import USER, Talks
@@ -37,13 +39,13 @@ from limpet.errors import (
     StoreUnavailable,
     WrongState,
 )
-from limpet.events import AnyBody, Failure, Wait
+from limpet.events import Failure, Wait
 from limpet.events import bodies as b
 from limpet.journal import Journal
 from limpet.state import ENDED
 from limpet.state.fold import PAUSED
 from limpet.stores import Claimed, Leg, Tell
-from limpet.stores.blobs import INLINE, SAID
+from limpet.stores.blobs import INLINE, SAID, Blob
 from limpet.stores.claiming import SUSPECT
 from limpet.stores.store import Place
 
@@ -56,6 +58,7 @@ MAX_DEATHS = 5
 LAST_WORDS = 5 * SECOND
 Why = Literal["done", "parked", "cancel", "drain", "stopped"]
 Outcome = Literal["completed", "failed", "cancelled", "rejected", "expired"]
+Ended = b.RunCompleted | b.RunFailed | b.RunCancelled
 
 
 class Drive:
@@ -144,7 +147,7 @@ class Drive:
         self._x = x = self._execution()
         undoing = self._memory.history.undoing
         try:
-            refused = await self._unfit(journal.fold.cancel is not None or undoing is not None)
+            refused = await self._unfit(journal.fold.cancel is not None, undoing is not None)
         except ContractError as error:
             await self._reject(error)
             return
@@ -159,28 +162,20 @@ class Drive:
 
     def _execution(self) -> Execution:
         assert self._journal is not None
-        assert self._memory.created is not None
         x = Execution(self._kit, self._journal, self._memory, self._agent)
-        created = self._memory.created
-        x.deadline, x.user, x.session = created.deadline, created.user, created.session
-        initial = created.initial
-        if initial is not None:
-            x.learn(lambda working: working.apply(initial))
         x.changed = self._look.set
         self._x, self._waits = x, Waits(x)
         return x
 
-    async def _unfit(self, is_ending: bool) -> tuple[str, str] | None:
+    async def _unfit(self, is_cancelled: bool, is_undoing: bool) -> tuple[str, str] | None:
         """Why the run must not be resumed by itself: a key, and why in words.
 
         Raises ContractError for what another run sent, and does not fit: it is sent back, and nothing begins.
         """
         row, rules = self._claimed.row, self._agent.rules
-        assert self._journal is not None
-        assert self._memory.created is not None
-        if row.deaths >= MAX_DEATHS:
+        if row.deaths >= MAX_DEATHS and not (is_cancelled and await self._is_cancelled_since()):
             return "quarantined", f"{row.deaths} workers in a row died with it"
-        if is_ending:
+        if is_cancelled or is_undoing:
             return None  # its function is not entered again
         if rules.max_age is not None and self._kit.now() - self._memory.lay_since > rules.max_age:
             return "too old", "it lay still for longer than its agent allows"
@@ -192,9 +187,21 @@ class Drive:
             return "input", f"its input is not what {self._agent.name} declares now: {error.reason}"
         return None
 
+    async def _is_cancelled_since(self) -> bool:
+        """Whether it was cancelled after the last worker died with it: that is tried once."""
+        found = False
+        async for event in self._kit.store.log(self.run):
+            match self._kit.store.decode(event):
+                case b.CancelRequested():
+                    found = True
+                case b.RunClaimed(died=True) | b.RunReleased(died=True):
+                    found = False
+                case _:
+                    pass
+        return found
+
     async def _enter(self, x: Execution) -> None:
         """Enter the agent's function, and see it through."""
-        assert self._memory.created is not None
         assert self._waits is not None
         run: Run[Any] = Run(x, self._waits)
         args = (await self._input(),) if self._agent.takes_input else ()
@@ -216,7 +223,6 @@ class Drive:
                 await self._cut(task)
 
     async def _input(self) -> Any:
-        assert self._memory.created is not None
         given = self._memory.created.input
         return self._agent.load_input(await self._kit.store.unpack(given), given.versions)
 
@@ -263,9 +269,7 @@ class Drive:
         """Write down what is due; whether the run is parked."""
         assert self._waits is not None
         try:
-            now = self._kit.now()
-            if any(slot.request and slot.wake is not None and slot.wake <= now for slot in self._waits.open):
-                await self._waits.expire()
+            if await self._waits.expire():
                 self._look.set()
                 return False
             if x.journal.fold.pausing and not x.is_undoing:
@@ -300,7 +304,7 @@ class Drive:
         """Leave the run to whoever comes when what it waits for is there; not if something came meanwhile."""
         x.hold()
         waiting = b.RunWaiting(waits=waits, wake=wake)
-        if await self._repeat(x.journal.append_if_current, waiting, heard=heard):
+        if await x.patiently(lambda: x.journal.append_if_current(waiting, heard=heard)):
             self.wake = wake
             return True
         self._look.set()
@@ -324,9 +328,7 @@ class Drive:
     async def _cut(self, task: "asyncio.Task[Any]") -> None:
         """End code that must not go on; nothing that it still does takes effect."""
         task.cancel()
-        patience = asyncio.ensure_future(self._kit.clock.sleep(LAST_WORDS))
-        await asyncio.wait({task, patience}, return_when=asyncio.FIRST_COMPLETED)
-        patience.cancel()
+        await wait_within(self._kit.clock, {task}, LAST_WORDS)
         if not task.done():
             log.warning("the code of run %s does not end although it was cancelled", self.run)
         elif not task.cancelled():
@@ -346,7 +348,7 @@ class Drive:
             if error is None:
                 output = self._agent.dump_output(task.result())
                 packed, blobs = self._kit.store.pack(output, inline=INLINE if self._agent.llm is None else SAID)
-                await self._end(b.RunCompleted(output=packed.under(self._agent.output_shape.versions)), blobs)
+                await self._end(b.RunCompleted(output=packed.under(self._agent.output_shape.versions)), blobs=blobs)
                 return
         except Divergence as diverged:
             await self._park_for_operator("diverged", str(diverged))
@@ -363,17 +365,16 @@ class Drive:
         number = getattr(error, "number", None)
         verb = _verb_of(error, self._memory.history)
         ended = b.RunFailed(failure=failure, name=verb, number=number if isinstance(number, int) else None)
-        await self._end(ended, (), failure=failure)
+        await self._end(ended)
 
     async def _reject(self, error: ContractError) -> None:
         """What was sent is not what this agent takes: whoever sent it is told so."""
-        failure = failure_of(error)
-        await self._end(b.RunFailed(failure=failure), (), failure=failure, outcome="rejected")
+        await self._end(b.RunFailed(failure=failure_of(error)), outcome="rejected")
 
     async def _go_on_failing(self, failure: Failure) -> None:
         """It has failed before, and is being undone: its function is not entered again."""
         if await self._undo(failure):
-            await self._end(b.RunFailed(failure=failure), (), failure=failure)
+            await self._end(b.RunFailed(failure=failure))
 
     async def _cancel(self) -> None:
         """Nothing of it is under way: withdraw what it asks, cancel its children, undo what it did."""
@@ -388,7 +389,7 @@ class Drive:
         for child in state.children:
             await self._cancel_child(child.run, reason)
         if await self._undo(None):
-            await self._end(b.RunCancelled(reason=reason), ())
+            await self._end(b.RunCancelled(reason=reason))
 
     async def _cancel_child(self, run: str, reason: str) -> None:
         """Tell a run that this one called; one that has ended by now needs no telling."""
@@ -427,46 +428,36 @@ class Drive:
     async def _write_all(self) -> bool:
         assert self._x is not None
         try:
-            await self._x.journal.flush()
-        except (ConnectionLost, StoreBusy):
-            await self._kit.clock.sleep(SECOND)
-            return await self._write_all()
+            await self._x.patiently(self._x.journal.flush)
         except LimpetError as error:
             self._x.stop(error)
             await self._stopped(self._x, None)
             return False
         return True
 
-    async def _end(
-        self, ended: Any, blobs: Any, *, failure: Failure | None = None, outcome: Outcome | None = None
-    ) -> None:
+    async def _end(self, ended: Ended, *, blobs: Sequence[Blob] = (), outcome: Outcome | None = None) -> None:
         """Write the last event, and tell the run that called this one."""
-        assert self._x is not None
-        journal = self._x.journal
-        is_cancelled = isinstance(ended, b.RunCancelled)
+        x = self._x
+        assert x is not None
         try:
             while True:
-                heard = journal.heard
-                if journal.fold.cancel is not None and not is_cancelled:
+                heard = x.journal.heard
+                if x.journal.fold.cancel is not None and not isinstance(ended, b.RunCancelled):
                     await self._cancel()
                     return
                 kept = () if isinstance(ended, b.RunFailed) else await self._kept()  # that one may be resumed
-                told = (*self._told_parent(ended, failure, outcome), *kept)
-                if await self._repeat(journal.append_if_current, ended, heard=heard, blobs=blobs, legs=told):
+                write = partial(
+                    x.journal.append_if_current,
+                    ended,
+                    heard=heard,
+                    blobs=blobs,
+                    legs=(*self._told_parent(ended, outcome), *kept),
+                )
+                if await x.patiently(write):
                     return
         except LimpetError as error:
-            self._x.stop(error)
-            await self._stopped(self._x, None)
-
-    async def _repeat(self, append: Any, *bodies: AnyBody, **how: Any) -> bool:
-        """An append whose reply was lost is repeated as it was."""
-        while True:
-            try:
-                done: bool = await append(*bodies, **how)
-            except (ConnectionLost, StoreBusy):
-                await self._kit.clock.sleep(SECOND)
-            else:
-                return done
+            x.stop(error)
+            await self._stopped(x, None)
 
     async def _kept(self) -> tuple[Leg, ...]:
         """What people said in its conversation, and it did not take, stays there."""
@@ -483,11 +474,10 @@ class Drive:
     @property
     def _is_called(self) -> bool:
         """Whether another run waits for this one."""
-        parent = self._memory.created.parent if self._memory.created is not None else None
+        parent = self._memory.created.parent
         return parent is not None and parent.mode in ("call", "handoff")
 
-    def _told_parent(self, ended: AnyBody, failure: Failure | None, outcome: Outcome | None) -> tuple[Leg, ...]:
-        assert self._memory.created is not None
+    def _told_parent(self, ended: Ended, outcome: Outcome | None) -> tuple[Leg, ...]:
         assert self._journal is not None
         parent = self._memory.created.parent
         if parent is None or not self._is_called:
@@ -495,9 +485,9 @@ class Drive:
         returned = b.AgentReturned(
             command=f"{self.run}:end-{self.fence}",
             run=self.run,
-            outcome=outcome or _outcome_of(ended, failure),
+            outcome=outcome or _outcome_of(ended),
             output=ended.output if isinstance(ended, b.RunCompleted) else None,
-            failure=failure,
+            failure=ended.failure if isinstance(ended, b.RunFailed) else None,
             spent=self._journal.fold.owed,
             contract=self._agent.contract_hash,
             number=ended.number if isinstance(ended, b.RunFailed) else None,
@@ -527,13 +517,15 @@ class Drive:
 
     async def _park_for_operator(self, key: str, why: str) -> None:
         """Nothing was done; somebody must look."""
-        assert self._journal is not None
-        journal = self._journal
+        assert self._x is not None
+        journal = self._x.journal
         log.warning("run %s waits for an operator: %s", self.run, why)
         flagged = b.RiskFlagged(flag=key, detail=why[:2000])
         waiting = b.RunWaiting(waits=(Wait(what="operator", key=key),))
         try:
-            while not await self._repeat(journal.append_if_current, flagged, waiting, heard=journal.heard):
+            while not await self._x.patiently(
+                partial(journal.append_if_current, flagged, waiting, heard=journal.heard)
+            ):
                 if journal.fold.cancel is not None:
                     await self._cancel()
                     return
@@ -564,13 +556,15 @@ async def _is_quiet(x: Execution) -> bool:
     return x.activity == seen and x.is_idle
 
 
-def _outcome_of(ended: AnyBody, failure: Failure | None) -> Outcome:
+def _outcome_of(ended: Ended) -> Outcome:
     """How a run ended, as the run that called it is told."""
-    if isinstance(ended, b.RunCompleted):
-        return "completed"
-    if isinstance(ended, b.RunCancelled):
-        return "cancelled"
-    return "expired" if failure is not None and was(failure, DeadlineExceeded) else "failed"
+    match ended:
+        case b.RunCompleted():
+            return "completed"
+        case b.RunCancelled():
+            return "cancelled"
+        case b.RunFailed():
+            return "expired" if was(ended.failure, DeadlineExceeded) else "failed"
 
 
 def _verb_of(error: BaseException | None, history: History) -> str | None:

@@ -16,6 +16,7 @@ from limpet.engine.agents import Agent
 from limpet.engine.drive import Drive
 from limpet.engine.ear import Ear, Interest
 from limpet.engine.execution import SECOND, Kit
+from limpet.engine.functions import wait_within
 from limpet.errors import ConnectionLost, DefinitionError, LimpetError, NotFound, Tampered, UnknownEvent
 from limpet.events import Wait, seal_all
 from limpet.events import bodies as b
@@ -27,7 +28,6 @@ log = logging.getLogger("limpet")
 
 # How much longer a worker rests between empty claims while it drives something.
 BUSY_RESTS = 10
-FIRST = asyncio.FIRST_COMPLETED
 # Renewal stops when the event loop has not turned for so long: its runs are better off elsewhere.
 STUCK = 60 * SECOND
 
@@ -130,12 +130,7 @@ class Duty:
             task.cancel()
         for drive in list(self._drives.values()):
             drive.drain()
-        if self._tasks:
-            patience = asyncio.ensure_future(self._kit.clock.sleep(self._worker.grace))
-            everything = asyncio.ensure_future(asyncio.wait(set(self._tasks)))
-            await asyncio.wait({everything, patience}, return_when=asyncio.FIRST_COMPLETED)
-            patience.cancel()
-            everything.cancel()
+        await wait_within(self._kit.clock, set(self._tasks), self._worker.grace)
         await self._leave()
 
     async def _leave(self) -> None:
@@ -145,9 +140,7 @@ class Duty:
             code = [task for drive in self._drives.values() for task in drive.kill()]
             for task in (*left, *code):
                 task.cancel()
-            patience = asyncio.ensure_future(self._kit.clock.sleep(SECOND))
-            await asyncio.wait({asyncio.ensure_future(asyncio.wait([*left, *code])), patience}, return_when=FIRST)
-            patience.cancel()
+            await wait_within(self._kit.clock, {*left, *code}, SECOND)
         self._stop_renewing.set()
         with suppress(LimpetError):
             await self.store.retire(self.id)
@@ -185,9 +178,11 @@ class Duty:
                 continue
             try:
                 renewal = asyncio.run(self._renew())
+            except Exception as error:  # noqa: BLE001 - a machine may lack files or threads for a moment
+                self._not_renewed(error)
+                continue
+            try:
                 loop.call_soon_threadsafe(self._renewed, renewal)
-            except LimpetError as error:
-                log.warning("the lease of worker %s was not renewed: %s", self.id, error)
             except RuntimeError:
                 return  # the loop was closed
 
@@ -197,7 +192,10 @@ class Duty:
             try:
                 self._renewed(await self._renew())
             except LimpetError as error:
-                log.warning("the lease of worker %s was not renewed: %s", self.id, error)
+                self._not_renewed(error)
+
+    def _not_renewed(self, error: Exception) -> None:
+        log.warning("the lease of worker %s was not renewed: %s", self.id, error)
 
     async def _renew(self) -> Renewal:
         try:
@@ -261,8 +259,9 @@ class Duty:
                     break
         except (ConnectionLost, NotFound):  # the reply was lost, or the worker was given up
             await self._recover()
-        except LimpetError as error:
-            log.error("worker %s cannot claim: %s", self.id, error)  # noqa: TRY400 - the error says it all
+        except Exception as error:
+            is_ours = isinstance(error, LimpetError)
+            log.error("worker %s cannot claim: %s", self.id, error, exc_info=not is_ours)  # noqa: TRY400 - ours say it all
             await self._kit.clock.sleep(SECOND)
         if self._pace.rest:
             await self._rest()

@@ -1,6 +1,7 @@
 """Hearing of changes in some runs, for everybody in this process together: one watch, one look for all."""
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
@@ -11,6 +12,7 @@ from limpet.stores.store import Place
 
 __all__ = ["GONE", "Ear", "Interest"]
 
+log = logging.getLogger("limpet")
 
 # Microseconds until it is looked again for somebody who could not be told.
 AGAIN = 100_000
@@ -72,7 +74,9 @@ class Ear:
                     self._rung.clear()
                     try:
                         await self._look()
-                    except LimpetError:  # whoever works with the store hears of it there; here it is looked again
+                    except Exception as error:  # whoever works with the store hears of it there; it is looked again
+                        if not isinstance(error, LimpetError):
+                            log.exception("changes could not be looked for")
                         self._rung.set()
                         await self._clock.sleep(AGAIN)
                     if self._every:

@@ -17,15 +17,24 @@ from limpet.engine.agents import Agent
 from limpet.engine.call import Call
 from limpet.engine.functions import Bound
 from limpet.engine.handle import Port
-from limpet.engine.history import Record
+from limpet.engine.history import Opening, Record
 from limpet.engine.memory import Memory
 from limpet.engine.replay import Replay
 from limpet.engine.scopes import Scope
 from limpet.engine.tools import Tool
 from limpet.engine.turnstile import QUIET, Turnstile
 from limpet.engine.versions import NOTHING, Versions
-from limpet.errors import ConnectionLost, Divergence, HandedOff, LimpetError, StoreBusy, Suspended, UnscopedParallel
-from limpet.events import AnyBody, Effects, Payload, StatePatch, Wait
+from limpet.errors import (
+    ConnectionLost,
+    DeadlineExceeded,
+    Divergence,
+    HandedOff,
+    LimpetError,
+    StoreBusy,
+    Suspended,
+    UnscopedParallel,
+)
+from limpet.events import AnyBody, Effects, Payload, StatePatch, Wait, inline
 from limpet.events import bodies as b
 from limpet.ids import Ids
 from limpet.journal import Journal
@@ -41,6 +50,7 @@ log = logging.getLogger("limpet")
 
 T = TypeVar("T")
 E = TypeVar("E", bound=BaseException)
+Opened = TypeVar("Opened", bound=Opening)
 SECOND = 1_000_000
 
 _scope: ContextVar[Scope | None] = ContextVar("limpet_scope", default=None)
@@ -54,8 +64,8 @@ class Slot(NamedTuple):
     wait: Wait
     wake: int | None
     """When it must be looked at, by the store's clock."""
-    look: Callable[[], b.WaitEnded | None] | None
-    """How it ended, if it has; none for what nothing will end."""
+    look: Callable[[], b.WaitEnded | None]
+    """How it ended, if it has."""
     ended: "asyncio.Future[tuple[b.WaitEnded, int]]"
     request: b.RequestOpened | None = None
 
@@ -105,12 +115,13 @@ class Execution:
         self.run = journal.run
         self.replay = Replay(self.run, history)
         self.turnstile = Turnstile(record.end for record in history.records.values() if record.end is not None)
+        created = memory.created
         self._working = Working(AgentState())
+        if created.initial is not None:
+            self._working.apply(created.initial)
         self.patched = 0
         """Grows with every change of `working`."""
-        self.deadline: int | None = None
-        self.user: str | None = None
-        self.session: str | None = None
+        self.deadline, self.user, self.session = created.deadline, created.user, created.session
         self.children = history.last_child
         """The number of the last run that was named after this one."""
         self.flagged: set[str] = set()
@@ -154,9 +165,7 @@ class Execution:
 
     def take(self, name: str) -> str:
         """The identity of a call that the code makes now."""
-        if self._closed is not None:
-            raise self._closed
-        if self.handed_to is not None:
+        if self.handed_to is not None and self._closed is None:
             raise HandedOff(run=self.run, agent=self.handed_to)
         self.called()
         return here().take(name, strand())
@@ -166,7 +175,9 @@ class Execution:
         return here().peek(name)
 
     def called(self) -> None:
-        """The code has come to something that is durable."""
+        """The code has come to something that is durable; nothing is, once this is closed."""
+        if self._closed is not None:
+            raise self._closed
         self.turnstile.called()
         self.touch()
 
@@ -296,13 +307,10 @@ class Execution:
 
     async def insist(self, write: Callable[[], Awaitable[T]]) -> T:
         """What writing gives, repeated until the store is there: it lands once. If it is refused, the run stops."""
-        while True:
-            try:
-                return await write()
-            except (ConnectionLost, StoreBusy):
-                await self.kit.clock.sleep(SECOND)
-            except LimpetError as error:
-                await self.halt(error)
+        try:
+            return await self.patiently(write)
+        except LimpetError as error:
+            await self.halt(error)
 
     async def halt(self, error: LimpetError) -> NoReturn:
         """Stop the run, and never return to the code."""
@@ -353,6 +361,17 @@ class Execution:
         while self._flags and self._flags[0][0] < end:
             self.flag(self._flags.pop(0)[1])
 
+    async def recall(self, record: Record, kind: type[Opened]) -> Opened:
+        """What is recorded of a call that was over at once, when it is its turn to return."""
+        assert record.end is not None
+        await self.enter(record.end)
+        assert isinstance(record.opened, kind)
+        return record.opened
+
+    async def record(self, name: str, value: object) -> None:
+        """Put a value into the log that the code is given again, and return to the code."""
+        await self.finish(self.settle(b.ValueRecorded(name=name, value=inline(value))))
+
     def begin_turn(self, loop: str) -> None:
         """The code enters a loop at its current turn, and knows what it knew at its start."""
         self.know(Working(self.memory.states[loop]))
@@ -394,7 +413,7 @@ class Execution:
 
     def raise_flag(self, flag: str, detail: str) -> bool:
         """Say once in the log what people should see; whether it was new."""
-        if flag in self.flagged or flag in self.journal.fold.working.freeze().risk_flags:
+        if flag in self.flagged or self.journal.fold.working.has_flag(flag):
             return False
         self.flagged.add(flag)
         self.journal.add(b.RiskFlagged(flag=flag, detail=detail))
@@ -404,8 +423,11 @@ class Execution:
     @property
     def effects(self) -> Effects:
         """What becomes of effects here."""
-        assert self.memory.created is not None
         return self.memory.created.effects
+
+    def shown(self, value: object) -> Payload:
+        """Something that a request shows: it stands in the event, however long it is."""
+        return self.kit.store.pack(value, inline=1 << 30)[0]
 
     async def unpack(self, payload: Payload | None) -> Any:
         """The value of a payload, wherever it is."""
@@ -414,12 +436,22 @@ class Execution:
         return payload.value() if payload.is_inline else await self.patiently(lambda: self.kit.store.unpack(payload))
 
     async def patiently(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """What a question to the store gives, repeated until the store is there."""
+        """What the store gives, asked again until it is there; an append is repeated as it was, and lands once."""
         while True:
             try:
                 return await ask()
             except (ConnectionLost, StoreBusy):
                 await self.kit.clock.sleep(SECOND)
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the run's deadline has passed."""
+        return self.deadline is not None and self.kit.now() >= self.deadline
+
+    def late(self, verb: str) -> DeadlineExceeded:
+        """The error of a verb that the deadline ended, or that began after it."""
+        assert self.deadline is not None
+        return self.blame(DeadlineExceeded(deadline=self.deadline), verb)
 
     def blame(self, error: E, verb: str) -> E:
         """The error with the verb whose error it is: if it ends the run, a resume takes back just that."""

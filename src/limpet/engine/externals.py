@@ -92,7 +92,8 @@ class Reads:
         record = x.history.records.get(x.peek(source.tool.step_name))
         opened = record.opened if record is not None else None
         asked = opened.args if isinstance(opened, b.StepStarted) else x.memory.last_asked(source.name)
-        args, kwargs = source.tool.unbind(await x.unpack(asked) or {})
+        given = source.tool.renew(await x.unpack(asked), asked.versions) if asked is not None else {}
+        args, kwargs = source.tool.unbind(given)
         return await self.find(source, args, kwargs)
 
     async def _known(self, source: External[..., Any], name: str, output: Payload, record: Record | None) -> Any:
@@ -100,8 +101,7 @@ class Reads:
         x = self._x
         await x.admit()
         if record is not None:
-            assert record.end is not None
-            await x.enter(record.end)
+            await x.recall(record, b.ValueRecorded)
         else:
             await x.finish(x.settle(b.ValueRecorded(name=name, value=output)))
         return source.tool.load_result(await x.unpack(output), output.versions)
@@ -111,10 +111,7 @@ class Reads:
         found = await self._steps.run(step, record)
         noted = x.find(name, b.StatePatched)
         if noted is not None:
-            assert isinstance(noted.opened, b.StatePatched)
-            assert noted.end is not None
-            patch = noted.opened.patch
-            await x.enter(noted.end)
+            patch = (await x.recall(noted, b.StatePatched)).patch
         else:
             plain = x.kit.store.redaction.value(source.tool.plain_result(found))
             fact_key = _fact_key(source.name, step.args)

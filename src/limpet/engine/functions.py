@@ -1,17 +1,18 @@
-"""Calling users' functions: coroutines on the event loop, plain ones on threads of their own kind."""
+"""Calling users' functions: coroutines on the event loop, plain ones on threads of their own kind; waiting for them."""
 
 import asyncio
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextvars import copy_context
 from queue import SimpleQueue
 from threading import Lock, Thread
 from typing import Any
 
+from limpet.clock import Clock
 from limpet.engine.call import Call, in_tool
 from limpet.engine.tools import Tool
 
-__all__ = ["Bound", "Functions", "Pool"]
+__all__ = ["Bound", "Functions", "Pool", "wait_within"]
 
 Bound = tuple[tuple[Any, ...], dict[str, Any]]
 """Arguments as a function takes them."""
@@ -67,6 +68,18 @@ class Pool:
             queue.get()()
             with self._lock:
                 self._idle.append(queue)
+
+
+async def wait_within(clock: Clock, tasks: Collection["asyncio.Task[Any]"], limit: int) -> None:
+    """Until all of them have ended, or so many microseconds have passed."""
+    if tasks:
+        patience = asyncio.ensure_future(clock.sleep(limit))
+        everything = asyncio.ensure_future(asyncio.wait(tasks))
+        try:
+            await asyncio.wait({everything, patience}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            patience.cancel()
+            everything.cancel()
 
 
 class Functions:

@@ -1,15 +1,13 @@
 """A handle on a run, wherever it is driven: over a small port, which the service implements."""
 
 from collections.abc import AsyncIterator, Mapping
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from limpet.clock import Duration
 from limpet.engine.agents import Agent
 from limpet.engine.versions import Versions
+from limpet.engine.views import Event, RunInfo
 from limpet.errors import WrongState
-
-if TYPE_CHECKING:
-    from limpet.engine.views import Event, RunInfo
 
 __all__ = ["Handle", "Looking", "Port", "Result"]
 
@@ -26,13 +24,13 @@ class Result(NamedTuple):
 class Port(Protocol):
     """What a handle needs."""
 
-    async def result(self, run: str, timeout: Duration | None) -> "Result":
+    async def result(self, run: str, timeout: Duration | None) -> Result:
         """What a run returned; raises how it ended otherwise."""
 
-    async def info(self, run: str) -> "RunInfo":
+    async def info(self, run: str) -> RunInfo:
         """A run as lists show it."""
 
-    def events(self, run: str, after: int, *, follow: bool) -> AsyncIterator["Event"]:
+    def events(self, run: str, after: int, *, follow: bool) -> AsyncIterator[Event]:
         """A run's events."""
 
     async def value(self, payload: Mapping[str, Any]) -> Any:
@@ -52,11 +50,11 @@ class Looking:
         """What a run returned."""
         return await self._port.result(run, timeout)
 
-    async def info(self, run: str) -> "RunInfo":
+    async def info(self, run: str) -> RunInfo:
         """A run as lists show it."""
         return await self._port.info(run)
 
-    def events(self, run: str, after: int, *, follow: bool) -> AsyncIterator["Event"]:
+    def events(self, run: str, after: int, *, follow: bool) -> AsyncIterator[Event]:
         """A run's events."""
         return self._port.events(run, after, follow=follow)
 
@@ -87,11 +85,11 @@ class Handle(Generic[Out]):
         loaded: Out = found.value if self._agent is None else self._agent.output_shape.load(*found)
         return loaded
 
-    async def info(self) -> "RunInfo":
+    async def info(self) -> RunInfo:
         """Where it is now."""
         return await self._port.info(self.id)
 
-    def events(self, *, after: int = 0, follow: bool = True) -> AsyncIterator["Event"]:
+    def events(self, *, after: int = 0, follow: bool = True) -> AsyncIterator[Event]:
         """What happens, event by event, until it has ended; without `follow`, what has happened so far."""
         return self._port.events(self.id, after, follow=follow)
 

@@ -11,7 +11,7 @@ from limpet.engine.versions import Versions
 from limpet.events import AnyBody, Event
 from limpet.events import bodies as b
 
-__all__ = ["History", "Record", "Settling", "scope_of"]
+__all__ = ["History", "Opening", "Record", "Settling", "scope_of"]
 
 Opening = (
     b.StepStarted
@@ -128,6 +128,11 @@ class History:
         """Whether a compensation has begun."""
         return self.undoing is not None
 
+    def answer_to(self, request: str) -> tuple[int, b.RequestAnswered] | None:
+        """What was decided of a request, and its place in the log."""
+        answers = ((seq, body) for seq, body in self.commands.items() if isinstance(body, b.RequestAnswered))
+        return next((each for each in answers if each[1].request == request), None)
+
     def is_last(self, name: str) -> bool:
         """Whether nothing was begun after this call had ended."""
         end = self.records[name].end if name in self.records else None
@@ -148,10 +153,8 @@ class History:
                 self.commands[event.seq] = body
                 self.signals.setdefault(body.signal, []).append(event.seq)
             case b.RequestOpened():
-                self._open(event, body)
-                self.last_number = max(
-                    self.last_number, body.number or 0
-                )  # a step that waits for a word has its number
+                self._open(event, body)  # a step that waits for a word has its number
+                self.last_number = max(self.last_number, body.number or 0)
             case b.TimerSet() | b.WaitOpened():
                 self._open(event, body)
             case b.AgentCalled():
@@ -177,10 +180,6 @@ class History:
                 self._go_on(event, body)
 
     def _go_on(self, event: Event, body: AnyBody) -> None:  # noqa: C901, PLR0912 - one match
-        if isinstance(body, b.StepResolved):
-            self.records[body.name].resolutions += 1
-        if isinstance(body, b.StepFailed) and body.escalated:
-            self.records[body.name].escalations += 1
         match body:
             case b.WaitEnded():
                 self._take_signal(body)
@@ -189,11 +188,17 @@ class History:
                     self.records[body.name].left = event.time
             case b.StepFailed() if body.is_final:
                 self._settle(event, body)
-            case b.StepResolved() if body.outcome != "not_applied":
-                self._settle(event, body)
-            case b.StepFailed() | b.StepUnknown() | b.StepResolved():
+            case b.StepFailed():
                 self.records[body.name].latest = body
-                if isinstance(body, b.StepUnknown) and body.reason == "cancelled":
+                self.records[body.name].escalations += body.escalated
+            case b.StepResolved():
+                self.records[body.name].latest = body
+                self.records[body.name].resolutions += 1
+                if body.outcome != "not_applied":
+                    self._settle(event, body)
+            case b.StepUnknown():
+                self.records[body.name].latest = body
+                if body.reason == "cancelled":
                     self.records[body.name].left = event.time
             case b.RunFailed():
                 self._failed = body

@@ -12,6 +12,7 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from limpet.engine.history import History, Record
+from limpet.errors import UnknownEvent
 from limpet.events import VOCABULARY, AnyBody, Event, Payload, StatePatch
 from limpet.events import bodies as b
 from limpet.events.values import encode
@@ -80,7 +81,7 @@ class Memory:
         self.history = History()
         self.states: dict[str, AgentState] = {}
         """What the agent knew at the start of the current turn of each loop."""
-        self.created: b.RunCreated | None = None
+        self._created: b.RunCreated | None = None
         self.artifacts: dict[str, Payload] = {}
         """What the run's artifacts hold, by their ids."""
         self.last = self.lay_since = 0
@@ -92,6 +93,12 @@ class Memory:
         self.reads: dict[tuple[str, str], Read] = {}
         """What sources outside said last, by source and arguments."""
         self._reading: dict[int, tuple[Payload, Payload | None]] = {}
+
+    @property
+    def created(self) -> b.RunCreated:
+        """How the run began; a fork like the run that it branched off, but for what it says itself."""
+        assert self._created is not None, "nothing was learnt"
+        return self._created
 
     def learn(self, event: Event, body: AnyBody, fold: Fold) -> None:
         """Take in the next event."""
@@ -108,7 +115,7 @@ class Memory:
         elif isinstance(body, b.ArtifactStored):
             self.artifacts[body.artifact_id] = body.content
         elif isinstance(body, b.RunCreated):
-            self.created, self.artifacts = body, dict(body.artifacts)
+            self._created, self.artifacts = body, dict(body.artifacts)
         elif isinstance(body, b.RunForked):
             self._branch_off(event, body)
         else:
@@ -151,9 +158,8 @@ class Memory:
         return next((source for source in sources if source not in fresh), None)
 
     def _branch_off(self, event: Event, body: b.RunForked) -> None:
-        """A fork was created like the run that it branched off, but for what it says itself; nobody called it."""
-        assert self.created is not None
-        self.created = replace(
+        """Nobody called a fork."""
+        self._created = replace(
             self.created,
             agent_version=body.agent_version or self.created.agent_version,
             input=body.input or self.created.input,
@@ -172,7 +178,7 @@ class Memory:
     def dump(self) -> bytes | None:
         """As a snapshot keeps it; nothing where that would save nothing, because there are no turns."""
         history = self.history
-        if self.created is None or not history.turns:
+        if not history.turns:
             return None
         return encode(
             _Memory(
@@ -199,25 +205,28 @@ class Memory:
         )
 
     def restore(self, data: bytes) -> bool:
-        """Go on from what a snapshot kept; false if it cannot be read."""
+        """Go on from what a snapshot kept; false if it cannot be read, with nothing learnt."""
         try:
             kept = msgspec.json.decode(data, type=_Memory)
-        except msgspec.MsgspecError:
+            created, records = _load(kept.created), [_load_record(record) for record in kept.records]
+            commands = {seq: _load(body) for seq, body in kept.commands}
+            expired = {body.request: body for body in map(_load, kept.expired)}
+            escalations = {name: [_load(each) for each in all] for name, all in kept.escalations.items()}
+            undoing = None if kept.undoing is None else _load(kept.undoing)
+        except (msgspec.MsgspecError, UnicodeDecodeError, UnknownEvent):
             return False
-        self.created = _load(kept.created)
+        self._created = created
         self.last, self.lay_since, self.states = kept.last, kept.lay_since, kept.states
         self.artifacts = kept.artifacts
         self.overrides, self.turned = kept.overrides, kept.turned
         self.reads = {(source, key): read for source, key, read in kept.reads}
         history = self.history
-        for record in kept.records:
-            history.put(_load_record(record))
-        history.commands = {seq: _load(body) for seq, body in kept.commands}
-        history.expired = {body.request: body for body in map(_load, kept.expired)}
-        history.escalations = {name: [_load(each) for each in all] for name, all in kept.escalations.items()}
+        for record in records:
+            history.put(record)
+        history.commands, history.expired, history.escalations = commands, expired, escalations
         history.signals, history.flags, history.turns = kept.signals, kept.flags, kept.turns
         history.last_number, history.last_child, history.used = kept.last_number, kept.last_child, set(kept.used)
-        history.undoing = None if kept.undoing is None else _load(kept.undoing)
+        history.undoing = undoing
         return True
 
 

@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 from msgspec.structs import replace
 
+from limpet.clock import earliest
 from limpet.engine.execution import Execution
 from limpet.engine.history import Record
 from limpet.engine.spending import NOTHING, used
@@ -19,7 +20,6 @@ from limpet.errors import BudgetExceeded, Expired, InvalidAnswer, InvalidValue, 
 from limpet.events import Spent, digest, inline
 from limpet.events import bodies as b
 from limpet.policy import budget, risk
-from limpet.policy.deadline import wake as earliest
 
 __all__ = ["CHOICES", "OUTCOMES", "Permits"]
 
@@ -79,11 +79,10 @@ class Permits:
     def _is_refused(self, name: str) -> bool:
         """Whether somebody has said no to a step."""
         record = self._x.history.records.get(f"{name}/approval#1")
-        opened = record.opened if record is not None else None
-        answers = (each for each in self._x.history.commands.values() if isinstance(each, b.RequestAnswered))
-        return isinstance(opened, b.RequestOpened) and any(
-            each.request == opened.request and each.decision == "rejected" for each in answers
-        )
+        if record is None or not isinstance(record.opened, b.RequestOpened):
+            return False
+        found = self._x.history.answer_to(record.opened.request)
+        return found is not None and found[1].decision == "rejected"
 
     def number_of(self, name: str) -> int | None:
         """The number of a step that has not begun, if a person was shown it."""
@@ -155,10 +154,9 @@ class Permits:
         shown = record.opened
         if (shown.tool, shown.args) != (opened.tool, opened.args):
             return False
-        answers = (each for each in self._x.history.commands.values() if isinstance(each, b.RequestAnswered))
-        answer = next((each for each in answers if each.request == shown.request), None)
-        if answer is not None:
-            return free or answer.decision == "rejected"
+        found = self._x.history.answer_to(shown.request)
+        if found is not None:
+            return free or found[1].decision == "rejected"
         if record.settled is None:
             return free  # whoever was asked is waited for
         how = record.settled.how if isinstance(record.settled, b.WaitEnded) else ""
@@ -191,8 +189,8 @@ class Permits:
             escalate=ask.escalate,
             number=number,
             tool=tool.name,
-            args=self._x.kit.store.pack(args, inline=1 << 30)[0],
-            schema=self._x.kit.store.pack(tool.schema, inline=1 << 30)[0],
+            args=self._x.shown(args),
+            schema=self._x.shown(tool.schema),
             risk=tool.traits.risk,
         )
 
@@ -208,10 +206,8 @@ class Permits:
         """
         refused = self._x.find(f"{name}/refused#1", b.ValueRecorded)
         if refused is not None:
-            assert isinstance(refused.opened, b.ValueRecorded)
-            assert refused.end is not None
-            await self._x.enter(refused.end)
-            raise self._x.blame(BudgetExceeded(**refused.opened.value.value()), refused.name)
+            told = await self._x.recall(refused, b.ValueRecorded)
+            raise self._x.blame(BudgetExceeded(**told.value.value()), refused.name)
         for occurrence in count(1):
             request = f"{name}/budget#{occurrence}"
             if request in self._x.history.records:  # what was said then stands, whatever the budget is now
@@ -226,8 +222,7 @@ class Permits:
                 return
             if found.then == "fail":
                 exceeded, refusal = _exceeded(found), f"{name}/refused#1"
-                value = b.ValueRecorded(name=refusal, value=inline(exceeded.facts))
-                await self._x.finish(self._x.settle(value))
+                await self._x.record(refusal, exceeded.facts)
                 raise self._x.blame(exceeded, refusal)
             await self._ask_for_more(request, number, found)
 
@@ -260,7 +255,7 @@ class Permits:
         limits = self._x.journal.fold.working.budget
         near = [(limit, getattr(limits, limit)) for limit in pressure]
         told = {"limit": near[0][0], "allowed": near[0][1], "wanted": near[0][1]} if near else {}
-        options = self._x.kit.store.pack(["go on", "stop"])[0]
+        options = self._x.shown(["go on", "stop"])
         decided = await self._ask_person(
             request, "escalation", question, number=number, options=options, args=inline(told)
         )
@@ -284,7 +279,7 @@ class Permits:
             f"{name}/escalation#{self._x.history.records[name].escalations}",
             "escalation",
             question,
-            options=self._x.kit.store.pack(list(CHOICES))[0],
+            options=self._x.shown(list(CHOICES)),
             number=failed.number,
             **self._about(tool, args),
         )
@@ -306,11 +301,10 @@ class Permits:
 
     def _about(self, tool: Tool[..., Any, Any], args: Mapping[str, Any]) -> dict[str, Any]:
         """What a person must know of a step, and what its result looks like."""
-        pack = self._x.kit.store.pack
         return {
             "tool": tool.name,
-            "args": pack(dict(args), inline=1 << 30)[0],
-            "schema": pack(tool.result_schema, inline=1 << 30)[0],
+            "args": self._x.shown(dict(args)),
+            "schema": self._x.shown(tool.result_schema),
             "risk": tool.traits.risk,
         }
 
@@ -353,7 +347,7 @@ class Permits:
             self.unknown_name(name),
             "unknown",
             f"Nobody knows whether {tool.name} was applied ({unknown.reason}). What came of it?",
-            options=self._x.kit.store.pack(list(OUTCOMES))[0],
+            options=self._x.shown(list(OUTCOMES)),
             number=unknown.number,
             **self._about(tool, args),
         )

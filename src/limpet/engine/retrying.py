@@ -7,8 +7,8 @@ from threading import Thread
 from typing import Any, TypeVar, overload
 
 from limpet.clock import Clock, SystemClock
-from limpet.engine.verdict import Permanent, RetryAfter
-from limpet.policy.retry import Again, Attempt, Retry, decide
+from limpet.engine.verdict import attempt_of
+from limpet.policy.retry import Again, Retry, decide
 
 __all__ = ["retry"]
 
@@ -63,13 +63,7 @@ class _Tries:
     def pause_after(self, error: Exception) -> int:
         """How long to wait for the next attempt, in microseconds; raises the error if there is none."""
         self._errors.append(error)
-        attempt = Attempt(
-            number=len(self._errors),
-            error=error,
-            permanent=isinstance(error, Permanent),
-            retry_after=error.after if isinstance(error, RetryAfter) else None,
-        )
-        next = decide(self._retry, attempt, 1)
+        next = decide(self._retry, attempt_of(len(self._errors), error), 1)
         if isinstance(next, Again):
             return next.after
         for number, before in enumerate(self._errors[:-1], 1):

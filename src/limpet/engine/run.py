@@ -9,6 +9,7 @@ from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Generic, ParamSpec, overload
+from uuid import UUID  # noqa: TID251 - how one is written, not a new one
 
 from msgspec import UNSET, UnsetType
 from typing_extensions import TypeForm, TypeVar
@@ -319,10 +320,7 @@ class Run(Generic[S]):
         x = self._x
         await x.admit()
         if record is not None:
-            assert isinstance(record.opened, b.StatePatched)
-            assert record.end is not None
-            patch = record.opened.patch
-            await x.enter(record.end)
+            patch = (await x.recall(record, b.StatePatched)).patch
         else:
             assert patch is not None
             await x.finish(x.settle(b.StatePatched(name=name, patch=patch)), "patch_returns")
@@ -356,13 +354,9 @@ class Run(Generic[S]):
             if escalate is not None and escalate.asks_about(body.confidence):
                 body = await self._steps.permits.confirm(body)
             await x.finish(x.settle(body))
-            chosen = body.chosen
         else:
-            assert isinstance(record.opened, b.DecisionMade)
-            assert record.end is not None
-            await x.enter(record.end)
-            chosen = record.opened.chosen
-        plain = chosen.value()
+            body = await x.recall(record, b.DecisionMade)
+        plain = body.chosen.value()
         return next((option for each, option in options if each == plain), plain)
 
     def artifact(self, data: bytes | str | Path, /, *, type: str, summary: str) -> Coroutine[Any, Any, Artifact]:
@@ -440,14 +434,8 @@ class Run(Generic[S]):
 
     def uuid(self) -> str:
         """A random UUID, the same in every execution."""
-        value: str = self._value("uuid", self._new_uuid)
+        value: str = self._value("uuid", lambda: str(UUID(int=self._x.kit.ids.bits(128), version=4)))
         return value
-
-    def _new_uuid(self) -> str:
-        bits = self._x.kit.ids.bits(128)
-        bits = bits & ~(0xF << 76) & ~(0x3 << 62) | 0x4 << 76 | 0x2 << 62
-        digits = f"{bits:032x}"
-        return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
 
     def _value(self, what: str, make: Any) -> Any:
         name = self._x.take(what)

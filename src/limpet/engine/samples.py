@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from limpet.engine.execution import Execution
-from limpet.engine.schema import faults
+from limpet.engine.schema import faults, resolved
 from limpet.engine.step import Step
 from limpet.errors import InvalidValue, NotStubbed
 from limpet.events import Payload
@@ -15,7 +15,6 @@ __all__ = ["Samples", "sample"]
 Schema = Mapping[str, Any]
 # What refers to itself is made up so deep, and then as short as its schema allows.
 DEEPEST, ENDLESS = 8, 64
-_SIMPLE: Mapping[str, Any] = {"null": None, "boolean": False, "string": "", "array": [], "object": {}}
 _FORMATS: Mapping[str, str] = {
     "date-time": "1970-01-01T00:00:00Z",
     "date": "1970-01-01",
@@ -76,7 +75,7 @@ def _sample(schema: Schema, root: Schema, depth: int) -> Any:
 def _stands_for(schema: Schema, root: Schema, depth: int) -> Schema | None:
     """The schema that another one only names, or is one or all of."""
     if "$ref" in schema:
-        return _definition(schema["$ref"], root)
+        return resolved(schema, root) or {}
     for name in ("anyOf", "oneOf"):
         if schema.get(name):
             return _choose(schema[name], depth)
@@ -99,8 +98,10 @@ def _of_type(schema: Schema, root: Schema, depth: int) -> Any:
         case "string":
             text = _FORMATS.get(schema.get("format", ""), "")
             return text + "x" * (schema.get("minLength", 0) - len(text))
+        case "boolean":
+            return False
         case _:
-            return _SIMPLE.get(kind)
+            return None
 
 
 def _choose(alternatives: list[Schema], depth: int) -> Schema:
@@ -109,13 +110,6 @@ def _choose(alternatives: list[Schema], depth: int) -> Schema:
     if empty and depth > DEEPEST:
         return empty[0]
     return next((each for each in alternatives if each.get("type") != "null"), alternatives[0])
-
-
-def _definition(reference: str, root: Schema) -> Schema:
-    found: Any = root
-    for part in reference.removeprefix("#/").split("/"):
-        found = found.get(part, {})
-    return found if isinstance(found, Mapping) else {}
 
 
 def _items(schema: Schema, root: Schema, depth: int) -> list[Any]:

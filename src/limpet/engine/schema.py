@@ -9,7 +9,7 @@ from typing import Any
 
 from limpet.events import canonical
 
-__all__ = ["faults"]
+__all__ = ["faults", "resolved"]
 
 Schema = Mapping[str, Any]
 # Definitions that refer to nothing but each other never end.
@@ -47,7 +47,7 @@ def faults(value: Any, schema: Schema) -> list[str]:
 
 
 def _faults(value: Any, schema: Schema, root: Schema, path: str) -> Iterator[str]:
-    found = _resolved(schema, root)
+    found = resolved(schema, root)
     if found is None:
         yield f"{path} is described by {schema['$ref']}, which is not there"
         return
@@ -89,8 +89,17 @@ def _number(value: Any, schema: Schema) -> Iterator[str]:
         return
     if any(word in schema and is_out(value, schema[word]) for word, is_out in _BOUNDS.items()):
         yield "is out of bounds"
-    if "multipleOf" in schema and not isclose(quotient := value / schema["multipleOf"], round(quotient)):
+    if "multipleOf" in schema and not _is_multiple(value, schema["multipleOf"]):
         yield f"is no multiple of {schema['multipleOf']}"
+
+
+def _is_multiple(value: float, of: float) -> bool:
+    try:
+        if isinstance(value, int) and isinstance(of, int):
+            return value % of == 0
+        return isclose(quotient := value / of, round(quotient))
+    except ArithmeticError:  # by nothing, or more than a float can hold
+        return False
 
 
 def _size(value: Any, schema: Schema) -> Iterator[str]:
@@ -140,7 +149,7 @@ def _item_schema(schema: Schema, index: int) -> Schema:
     return found if isinstance(found, Mapping) else {}
 
 
-def _resolved(schema: Schema, root: Schema) -> Schema | None:
+def resolved(schema: Schema, root: Schema) -> Schema | None:
     """The schema with the definition that it refers to, if that is there."""
     for _ in range(MOST_REFERENCES):
         if "$ref" not in schema:

@@ -14,10 +14,9 @@ from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import msgspec
-from typing_extensions import is_typeddict
 
 from limpet.engine.schema import faults
-from limpet.engine.versions import Versions, check_known, upgraded, versions_of
+from limpet.engine.versions import Versions, check_known, has_fields, upgraded, versions_of
 from limpet.errors import DefinitionError, InvalidValue
 from limpet.events import canonical
 from limpet.secret import MARK, SCHEMA, Secret, hidden, is_secret
@@ -151,14 +150,9 @@ def _has_model(hint: Any, seen: frozenset[Any] = frozenset()) -> bool:
     """Whether something that only pydantic knows is somewhere in an annotation."""
     if _is_model(hint) or _is_pydantics(hint) or _is_choice(hint):
         return True
-    if isinstance(hint, type) and hint not in seen and _has_fields(hint):
+    if isinstance(hint, type) and hint not in seen and has_fields(hint):
         return any(_has_model(each, seen | {hint}) for each in get_type_hints(hint).values())
     return any(_has_model(each, seen) for each in get_args(hint))
-
-
-def _has_fields(hint: type) -> bool:
-    named_tuple = issubclass(hint, tuple) and hasattr(hint, "_fields")
-    return dataclasses.is_dataclass(hint) or is_typeddict(hint) or issubclass(hint, msgspec.Struct) or named_tuple
 
 
 def _is_model(hint: Any) -> bool:

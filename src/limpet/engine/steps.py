@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
+from limpet.clock import earliest
 from limpet.engine.attempts import Reports, TimedOut, within
 from limpet.engine.call import Call
 from limpet.engine.execution import SECOND, Execution
@@ -22,11 +23,10 @@ from limpet.engine.samples import Samples
 from limpet.engine.step import Latest, Step
 from limpet.engine.tools import Tool, check_tool, idempotency_key
 from limpet.engine.unknowns import Unknowns
-from limpet.engine.verdict import Ask, Happened, Over, Repeat, judge
+from limpet.engine.verdict import Ask, Over, Repeat, judge
 from limpet.engine.waits import Waits
 from limpet.errors import (
     ConnectionLost,
-    DeadlineExceeded,
     InvalidValue,
     LeaseLost,
     NotStubbed,
@@ -37,9 +37,8 @@ from limpet.errors import (
     StoreBusy,
     StoreUnavailable,
 )
-from limpet.events import AnyBody, Failure, canonical, inline
+from limpet.events import AnyBody, Failure, canonical
 from limpet.events import bodies as b
-from limpet.policy import deadline
 from limpet.policy.checkpoint import Moment
 from limpet.secret import MARK
 from limpet.stores.blobs import Blob
@@ -143,7 +142,8 @@ class Steps:
         """Have a new step allowed, with the arguments that it is allowed with."""
         if step.tool.traits.fresh:
             await self._was_stale(step)
-        self._check_time(step)
+        if self._x.is_late:
+            raise self._x.late(step.name)
         permit = await self.permits.permit(step.tool, step.name, step.number, step.args)
         if step.tool.traits.effect != "none":
             await self._x.check_new(step.name)
@@ -186,8 +186,8 @@ class Steps:
         """Its worker died: repeated if that was declared safe, else nobody knows."""
         if started.stubbed:  # nothing was begun
             return await self._attempt(step, started.attempt)
-        verdict = judge(step.tool.traits, Happened("died", started.attempt), self._x.chance())
-        unknown = b.StepUnknown(name=step.name, number=step.number, attempt=started.attempt, reason="died")
+        verdict = judge(step.tool.traits, started.attempt, None, self._x.chance())
+        unknown = b.StepUnknown(**step.place(started.attempt), reason="died")
         if isinstance(verdict, Ask):
             return self._note(unknown)
         if step.tool.traits.effect != "none" or step.tool.traits.most is not None:
@@ -201,7 +201,7 @@ class Steps:
             return await self._attempt(step, resolved.attempt, nothing_left=True)
         if retry and resolved.attempt < retry.attempts and any(failure_was(failure, kind) for kind in retry.on):
             return await self._attempt(step, resolved.attempt + 1, nothing_left=True)
-        return self._note(b.StepFailed(name=step.name, number=step.number, attempt=resolved.attempt, failure=failure))
+        return self._note(b.StepFailed(**step.place(resolved.attempt), failure=failure))
 
     async def _escalate(self, step: Step, failed: b.StepFailed) -> Latest:
         """A person says whether it is tried again, has failed, or what its result is."""
@@ -227,7 +227,8 @@ class Steps:
     async def _attempt(self, step: Step, attempt: int, *, nothing_left: bool = False) -> Latest:
         """Try it; `nothing_left` says that those before have left nothing behind."""
         x = self._x
-        self._check_time(step)
+        if x.is_late:
+            raise x.late(step.name)
         if step.tool.traits.most is not None and not step.is_afforded:
             await self.permits.afford(step.name, step.number, step.tool.traits.most)
         step.is_afforded = False
@@ -252,10 +253,8 @@ class Steps:
         """The code was told that it goes by old news: it is told the same again."""
         refused = self._x.find(f"{step.name}/stale#1", b.ValueRecorded)
         if refused is not None:
-            assert isinstance(refused.opened, b.ValueRecorded)
-            assert refused.end is not None
-            await self._x.enter(refused.end)
-            raise self._x.blame(Stale(**refused.opened.value.value()), refused.name)
+            told = await self._x.recall(refused, b.ValueRecorded)
+            raise self._x.blame(Stale(**told.value.value()), refused.name)
 
     async def _stale(self, step: Step, attempt: int, nothing_left: bool) -> Latest:
         """Refuse to start on old news; one that was begun before ends with that."""
@@ -265,9 +264,9 @@ class Steps:
             return None
         record, stale = x.history.records.get(step.name), Stale(tool=step.tool.name, source=source)
         if record is None:
-            value = b.ValueRecorded(name=f"{step.name}/stale#1", value=inline(stale.facts))
-            await x.finish(x.settle(value))
-            raise x.blame(stale, value.name)
+            refusal = f"{step.name}/stale#1"
+            await x.record(refusal, stale.facts)
+            raise x.blame(stale, refusal)
         place, failure = step.place(attempt), failure_of(stale)
         if traits.effect == "none" or nothing_left or isinstance(record.latest, b.StepFailed):
             return self._note(b.StepFailed(**place, failure=failure))
@@ -323,8 +322,9 @@ class Steps:
     async def _act(self, step: Step, attempt: int) -> b.StepCompleted | b.StepFailed | b.StepUnknown | b.StepResolved:
         """Call the function, and put what came of it into the log."""
         x, reports = self._x, Reports(self._x, step.number, attempt)
-        call = step.call = reports.call = Call(step.key, attempt, sends=step.key, told=reports.told)
-        call.redaction = x.kit.store.redaction
+        redaction = x.kit.store.redaction
+        call = Call(step.key, attempt, sends=step.key, told=reports.told, redaction=redaction)
+        step.call = reports.call = call
         if not step.tool.is_async:
             call.late = asyncio.get_running_loop().create_future()
         with x.acting():
@@ -369,19 +369,16 @@ class Steps:
         x = self._x
         work = x.kit.perform(step.tool, step.tool.fn, step.bound(), call)
         until = None if x.deadline is None else max(x.deadline - x.kit.now(), 1)
-        timeout = deadline.wake(step.tool.traits.timeout, until)
+        timeout = earliest(step.tool.traits.timeout, until)
         return await work if timeout is None else await within(x, work, timeout)
 
     def _completed(self, step: Step, attempt: int, output: Any, call: Call) -> b.StepCompleted:
-        number, spent = step.number, call.total
+        place, spent = step.place(attempt), call.total
         try:
             packed, blobs = step.pack(self._x.kit.store, step.tool.plain_result(output))
         except InvalidValue as error:
-            unavailable = failure_of(error)
-            return self._note(
-                b.StepCompleted(name=step.name, number=number, attempt=attempt, unavailable=unavailable, spent=spent)
-            )
-        body = b.StepCompleted(name=step.name, number=number, attempt=attempt, output=packed, spent=spent)
+            return self._note(b.StepCompleted(**place, unavailable=failure_of(error), spent=spent))
+        body = b.StepCompleted(**place, output=packed, spent=spent)
         self._x.journal.add(body, blobs=blobs)
         return body
 
@@ -390,11 +387,10 @@ class Steps:
     ) -> b.StepFailed | b.StepUnknown | b.StepResolved:
         x, place = self._x, step.place(attempt)
         timed_out = isinstance(error, TimedOut)
-        happened = Happened("timeout" if timed_out else "raised", attempt, error)
         failure = failure_of(error)
         self._keep_partial(step, attempt, call)
         unknown = b.StepUnknown(**place, reason="timeout" if timed_out else "error", failure=failure, spent=call.total)
-        match judge(step.tool.traits, happened, x.chance()):
+        match judge(step.tool.traits, attempt, error, x.chance()):
             case Repeat(after):
                 body = b.StepFailed(**place, failure=failure, retry_at=x.kit.now() + after, spent=call.total)
             case Over(unknown=False):
@@ -431,16 +427,14 @@ class Steps:
     async def _transact(self, step: Step, attempt: int) -> Latest:
         """The tool's writes and the step's events commit together, so there is nothing to be unknown."""
         x = self._x
-        call = Call(step.key, attempt, sends=step.key)
+        call = Call(step.key, attempt, sends=step.key, redaction=x.kit.store.redaction)
         done: list[b.StepCompleted] = []
 
         def work(connection: Any) -> tuple[Sequence[AnyBody], Sequence[Blob]]:
             call.transaction = connection
             output = x.kit.perform.directly(step.tool, step.bound(), call)
             packed, blobs = step.pack(x.kit.store, step.tool.plain_result(output))
-            completed = b.StepCompleted(
-                name=step.name, number=step.number, attempt=attempt, output=packed, spent=call.total
-            )
+            completed = b.StepCompleted(**step.place(attempt), output=packed, spent=call.total)
             done[:] = [completed]
             return (self._started(step, attempt), completed), (*step.blobs, *blobs)
 
@@ -497,11 +491,6 @@ class Steps:
             error_types=failure.mro if failure else (),
         )
         return self._x.blame(error, step.name)
-
-    def _check_time(self, step: Step) -> None:
-        x = self._x
-        if x.deadline is not None and isinstance(deadline.decide(x.kit.now(), x.deadline), deadline.Passed):
-            raise x.blame(DeadlineExceeded(deadline=x.deadline), step.name)
 
 
 def _moment(tool: Tool[..., Any, Any]) -> Moment:

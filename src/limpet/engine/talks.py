@@ -8,7 +8,7 @@ from limpet.engine.execution import Execution
 from limpet.engine.history import Record
 from limpet.errors import InvalidValue
 from limpet.events import bodies as b
-from limpet.events import digest, inline
+from limpet.events import digest
 from limpet.ids import LONGEST_ID
 from limpet.journal import Entry, Saying, Summary, Talk, latest
 from limpet.stores import Leg, Store
@@ -54,7 +54,6 @@ class Talks:
 
     def __init__(self, execution: Execution) -> None:
         self._x = x = execution
-        assert x.memory.created is not None
         created = x.memory.created
         self.id = created.conversation or talk_of(x.run)
         first = b.ConversationCreated(session=created.session, user=created.user)
@@ -86,10 +85,7 @@ class Talks:
         x = self._x
         await x.admit()
         if record is not None:
-            assert isinstance(record.opened, b.MessageSaid)
-            assert record.end is not None
-            await x.enter(record.end)
-            return record.opened.message
+            return (await x.recall(record, b.MessageSaid)).message
         await x.check_new(name)
 
         def said(seq: int) -> b.MessageSaid:
@@ -116,22 +112,17 @@ class Talks:
 
     async def is_there(self) -> bool:
         """Whether anything was ever said there, or the run was started in it."""
-        created = self._x.memory.created
-        assert created is not None
-        return created.conversation is not None or bool(await self._x.patiently(self._end))
+        return self._x.memory.created.conversation is not None or bool(await self._x.patiently(self._end))
 
     async def head(self, name: str, record: Record | None) -> int:
         """Where the conversation ends, the same in every execution."""
         x = self._x
         await x.admit()
         if record is not None:
-            assert isinstance(record.opened, b.ValueRecorded)
-            assert record.end is not None
-            await x.enter(record.end)
-            seq: int = record.opened.value.value()
+            seq: int = (await x.recall(record, b.ValueRecorded)).value.value()
             return seq
         seq = await x.patiently(self._end)
-        await x.finish(x.settle(b.ValueRecorded(name=name, value=inline(seq))))
+        await x.record(name, seq)
         return seq
 
     async def _end(self) -> int:

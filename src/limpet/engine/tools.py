@@ -24,7 +24,7 @@ from typing import (
 )
 
 from limpet.clock import Duration, microseconds
-from limpet.engine.place import is_in_agent
+from limpet.engine.call import is_in_agent
 from limpet.engine.shapes import Shape, shape
 from limpet.engine.traits import EFFECTS, Effect, Traits
 from limpet.engine.versions import Versions

@@ -30,11 +30,6 @@ class Turnstile:
         self._quiet = 0
         self._is_looking = False
 
-    @property
-    def is_replaying(self) -> bool:
-        """Whether recorded ends are left that may still be asked for."""
-        return bool(self._left)
-
     def has_before(self, seq: int) -> bool:
         """Whether a recorded end is left from before a place in the log."""
         return bool(self._left) and self._left[-1] < seq

@@ -12,7 +12,7 @@ from limpet.engine.call import Call
 from limpet.engine.execution import Execution
 from limpet.engine.failures import failure_of, was
 from limpet.engine.tools import Tool, find_tool
-from limpet.engine.verdict import LEAVES_NOTHING, NotApplied, Permanent, RetryAfter
+from limpet.engine.verdict import LEAVES_NOTHING, NOTHING_APPLIED
 from limpet.engine.waits import Waits
 from limpet.events import AnyBody, Failure, Payload
 from limpet.events import bodies as b
@@ -24,7 +24,7 @@ PATIENCE = Retry(3)
 
 
 @dataclass
-class Done:
+class Deed:
     """A step that may have to be undone."""
 
     started: b.StepStarted
@@ -45,22 +45,22 @@ class Done:
         return self.maybe or self.running or self.output is not None
 
 
-async def undoable(log: AsyncIterator[AnyBody]) -> list[Done]:
+async def undoable(log: AsyncIterator[AnyBody]) -> list[Deed]:
     """The effects of a log that can be undone or must be marked, the last one first; nothing if none can be undone."""
-    steps: dict[int, Done] = {}
+    steps: dict[int, Deed] = {}
     async for body in log:
         _learn(steps, body)
     found = [step for _, step in sorted(steps.items(), reverse=True) if step.is_applied and _tool(step) is not None]
     return found if any(_hook(step) is not None for step in found) else []
 
 
-def _learn(steps: dict[int, Done], body: AnyBody) -> None:  # noqa: C901 - one match
+def _learn(steps: dict[int, Deed], body: AnyBody) -> None:  # noqa: C901 - one match
     match body:
         case b.StepStarted():
             if body.effect != "none" and not body.stubbed:
                 before = steps.get(body.number)
                 output, maybe = (before.output, before.maybe) if before is not None else (None, False)
-                steps[body.number] = Done(body, output, maybe=maybe)
+                steps[body.number] = Deed(body, output, maybe=maybe)
         case b.StepProgressed() if body.number in steps and body.partial is not None:
             steps[body.number].output = body.partial
         case b.StepCompleted() | b.StepResolved() if body.number in steps:
@@ -81,20 +81,20 @@ def _learn(steps: dict[int, Done], body: AnyBody) -> None:  # noqa: C901 - one m
             pass
 
 
-def _tool(step: Done) -> Tool[..., Any, Any] | None:
+def _tool(step: Deed) -> Tool[..., Any, Any] | None:
     tool = find_tool(step.started.tool)
     return tool if tool is not None and (tool.hooks.compensate is not None or tool.traits.irreversible) else None
 
 
-def _hook(step: Done) -> Any:
+def _hook(step: Deed) -> Any:
     tool = _tool(step)
     return tool.hooks.compensate if tool is not None else None
 
 
-def _says_nothing(step: Done, failure: Failure) -> bool:
+def _says_nothing(step: Deed, failure: Failure) -> bool:
     """Whether an error says that nothing was applied."""
     tool = find_tool(step.started.tool)
-    kinds = (Permanent, NotApplied, RetryAfter, *(tool.traits.not_applied if tool is not None else ()))
+    kinds = (*NOTHING_APPLIED, *(tool.traits.not_applied if tool is not None else ()))
     return step.started.effect in LEAVES_NOTHING or any(was(failure, kind) for kind in kinds)
 
 
@@ -106,7 +106,7 @@ class Undo:
         self._waits = waits
         self._because: Failure | None = None
 
-    async def run(self, steps: list[Done], because: Failure | None) -> None:
+    async def run(self, steps: list[Deed], because: Failure | None) -> None:
         """Undo them one after the other; the first event says what the run failed with."""
         self._because = None if self._x.history.is_undoing else because
         for step in steps:
@@ -124,7 +124,7 @@ class Undo:
         because, self._because = self._because, None
         return because
 
-    async def _undo(self, step: Done, tool: Tool[..., Any, Any]) -> None:
+    async def _undo(self, step: Deed, tool: Tool[..., Any, Any]) -> None:
         x, number, attempt = self._x, step.started.number, max(step.attempts, 1)
         failure = step.failure  # of the last attempt: what follows was not known yet
         if x.effects == "ask" and not await self._may(tool, step):
@@ -148,7 +148,7 @@ class Undo:
                 return
             attempt, failure = attempt + 1, None
 
-    async def _attempt(self, step: Done, tool: Tool[..., Any, Any], attempt: int) -> Failure | None:
+    async def _attempt(self, step: Deed, tool: Tool[..., Any, Any], attempt: int) -> Failure | None:
         x, number = self._x, step.started.number
         key = f"{step.started.key}:undo"
         await x.append(b.CompensationStarted(number=number, attempt=attempt, key=key, because=self._first()))
@@ -156,7 +156,8 @@ class Undo:
         try:
             output = step.output
             result = None if output is None else tool.load_result(await x.unpack(output), output.versions)
-            args, named = tool.unbind(await x.unpack(step.started.args))
+            stored = step.started.args
+            args, named = tool.unbind(tool.renew(await x.unpack(stored), stored.versions))
             assert tool.hooks.compensate is not None
             work = x.kit.perform(tool, tool.hooks.compensate, ((result, *args), named), call)
             await (work if tool.traits.timeout is None else within(x, work, tool.traits.timeout))
@@ -167,7 +168,7 @@ class Undo:
         await x.append(b.CompensationCompleted(number=number, attempt=attempt))
         return None
 
-    async def _may(self, tool: Tool[..., Any, Any], step: Done) -> bool:
+    async def _may(self, tool: Tool[..., Any, Any], step: Deed) -> bool:
         """Whether it may be undone, in a fork that does nothing without a yes; once begun, it goes on."""
         number = step.started.number
         question = f"May {tool.name} (step {number}) be undone?"
@@ -191,7 +192,7 @@ class Undo:
             kind="compensation",
             question=question,
             to=approvals.to if approvals is not None else ("anyone",),
-            options=x.kit.store.pack(list(choices))[0],
+            options=x.shown(list(choices)),
             number=number,
             tool=tool.name,
         )

@@ -6,13 +6,12 @@ only if its author declared that safe: an idempotent one with its key. A `once` 
 """
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
 
 from limpet.clock import Duration, microseconds
 from limpet.engine.traits import Traits
 from limpet.policy.retry import Again, Attempt, Retry, decide
 
-__all__ = ["Ask", "Happened", "NotApplied", "Over", "Permanent", "Repeat", "RetryAfter", "Verdict", "judge"]
+__all__ = ["Ask", "NotApplied", "Over", "Permanent", "Repeat", "RetryAfter", "attempt_of", "judge"]
 
 NO_RETRY = Retry(1)
 # Reads, and what was undone with its transaction.
@@ -41,13 +40,8 @@ class RetryAfter(Exception):
         self.after = microseconds(how_long)
 
 
-class Happened(NamedTuple):
-    """How an attempt ended without a result."""
-
-    how: Literal["raised", "timeout", "died", "cancelled", "lost"]
-    attempt: int
-    """Counted from 1; deaths do not count."""
-    error: BaseException | None = None
+# Errors that say so, whatever the effect is.
+NOTHING_APPLIED = (Permanent, NotApplied, RetryAfter)
 
 
 @dataclass(frozen=True)
@@ -56,8 +50,6 @@ class Repeat:
 
     after: int
     """Microseconds."""
-    counts: bool = True
-    """Whether it counts as another attempt; a death says nothing about the step."""
 
 
 @dataclass(frozen=True)
@@ -69,35 +61,27 @@ class Ask:
 class Over:
     """The step has failed; perhaps it was applied all the same."""
 
-    reason: str
     unknown: bool
 
 
-Verdict = Repeat | Ask | Over
+def judge(traits: Traits, attempt: int, error: BaseException | None, chance: float) -> Repeat | Ask | Over:
+    """What follows an attempt, counted from 1, that raised this; without an error its worker died, which counts none.
 
-
-def judge(traits: Traits, happened: Happened, chance: float) -> Verdict:
-    """What follows; `chance` is a number from 0 to 1 that the caller drew."""
-    nothing_applied = traits.effect in LEAVES_NOTHING or says_nothing_applied(traits, happened.error)
-    if happened.how in ("died", "cancelled", "lost"):
-        return Ask() if traits.effect == "once" else Repeat(0, counts=False)
+    `chance` is a number from 0 to 1 that the caller drew.
+    """
+    if error is None:
+        return Ask() if traits.effect == "once" else Repeat(0)
+    nothing_applied = traits.effect in LEAVES_NOTHING or isinstance(error, (*NOTHING_APPLIED, *traits.not_applied))
     if traits.effect == "once" and not nothing_applied:
         return Ask()
-    again = decide(traits.retry or NO_RETRY, _attempt(happened), chance)
-    if isinstance(again, Again):
-        return Repeat(again.after)
-    return Over(again.reason, unknown=not nothing_applied)
+    again = decide(traits.retry or NO_RETRY, attempt_of(attempt, error), chance)
+    return Repeat(again.after) if isinstance(again, Again) else Over(unknown=not nothing_applied)
 
 
-def says_nothing_applied(traits: Traits, error: BaseException | None) -> bool:
-    """Whether an error says so, whatever the effect is."""
-    return isinstance(error, (Permanent, NotApplied, RetryAfter, *traits.not_applied))
-
-
-def _attempt(happened: Happened) -> Attempt:
-    error = happened.error or TimeoutError("it took too long")
+def attempt_of(number: int, error: BaseException) -> Attempt:
+    """An attempt that raised, as its retry is decided."""
     return Attempt(
-        number=happened.attempt,
+        number=number,
         error=error,
         permanent=isinstance(error, Permanent),
         retry_after=error.after if isinstance(error, RetryAfter) else None,

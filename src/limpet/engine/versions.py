@@ -16,7 +16,7 @@ from typing_extensions import is_typeddict
 
 from limpet.errors import DefinitionError, InvalidValue
 
-__all__ = ["NOTHING", "Versions", "check_known", "upgraded", "versioned", "versions_of"]
+__all__ = ["NOTHING", "Versions", "check_known", "has_fields", "upgraded", "versioned", "versions_of"]
 
 T = TypeVar("T")
 Versions = Mapping[str, int]
@@ -131,9 +131,8 @@ class _Upgrading:
             plain = self._step_by_step(declared, plain)
         if not isinstance(plain, dict):
             return plain
-        fields = {name: (kind, names) for name, kind, names in _fields(cls)}
         found = dict(plain)
-        for kind, names in fields.values():
+        for kind, names in _fields(cls):
             for name in names:
                 if name in found:
                     found[name] = self.value(kind, found[name])
@@ -161,26 +160,28 @@ def _classes(hint: Any, seen: set[Any]) -> Iterator[type]:
             return
         seen.add(hint)
         yield hint
-        for _, kind, _ in _fields(hint):
+        for kind, _ in _fields(hint):
             yield from _classes(kind, seen)
     for each in get_args(hint):
         yield from _classes(each, seen)
 
 
-def _fields(cls: type) -> Iterator[tuple[str, Any, tuple[str, ...]]]:
-    """The fields of a record: the name of each, what it is, and what it may be called in JSON."""
+def _fields(cls: type) -> Iterator[tuple[Any, tuple[str, ...]]]:
+    """The fields of a record: what each is, and what it may be called in JSON."""
     if hasattr(cls, "__pydantic_validator__") and hasattr(cls, "model_fields"):
         for name, field in cls.model_fields.items():
             alias = field.alias if isinstance(field.alias, str) else name
-            yield name, field.annotation, tuple({name, alias})
+            yield field.annotation, tuple({name, alias})
     elif issubclass(cls, msgspec.Struct):
         hints = get_type_hints(cls)
         for each in msgspec.structs.fields(cls):
-            yield each.name, hints[each.name], (each.encode_name,)
-    elif dataclasses.is_dataclass(cls) or is_typeddict(cls) or _is_named_tuple(cls):
+            yield hints[each.name], (each.encode_name,)
+    elif has_fields(cls):
         for name, kind in get_type_hints(cls).items():
-            yield name, kind, (name,)
+            yield kind, (name,)
 
 
-def _is_named_tuple(cls: type) -> bool:
-    return issubclass(cls, tuple) and hasattr(cls, "_fields")
+def has_fields(cls: type) -> bool:
+    """Whether a class is a record, of any kind but pydantic's."""
+    is_named_tuple = issubclass(cls, tuple) and hasattr(cls, "_fields")
+    return is_named_tuple or dataclasses.is_dataclass(cls) or is_typeddict(cls) or issubclass(cls, msgspec.Struct)

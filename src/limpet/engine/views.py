@@ -2,13 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from limpet.context.brief import Brief
+from limpet.state import Status
 
 __all__ = ["Event", "Request", "RunInfo", "Status"]
-
-Status = Literal["pending", "running", "waiting", "completed", "failed", "cancelled"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,15 +6,14 @@ itself cancels is withdrawn.
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, NoReturn
+from typing import Literal, NamedTuple, NoReturn
 
+from limpet.clock import earliest
 from limpet.engine.execution import Execution, Slot
 from limpet.engine.history import Record
 from limpet.engine.notices import notices
-from limpet.errors import DeadlineExceeded
 from limpet.events import AnyBody, Wait
 from limpet.events import bodies as b
-from limpet.policy.deadline import wake as earliest
 from limpet.stores import Create
 from limpet.stores.blobs import Blob
 
@@ -31,7 +30,6 @@ class Decided(NamedTuple):
 
     request: str
     answer: b.RequestAnswered | None
-    expired: b.RequestExpired | None
     expires: int | None
 
 
@@ -69,25 +67,25 @@ class Waits:
         """End what has ended, in the order in which that came."""
         for hear in (*self._x.ears.values(),):
             hear()
-        ended = [(slot, end) for slot in self.open if slot.look is not None and (end := slot.look()) is not None]
+        ended = [(slot, end) for slot in self.open if (end := slot.look()) is not None]
         for slot, _ in sorted(ended, key=lambda each: (each[1].event is None, each[1].event or each[0].wake or 0)):
-            end = slot.look() if slot.look is not None else None  # once more: another may have taken it
+            end = slot.look()  # once more: another may have taken it
             if end is not None and slot.name in self._slots:
                 self._end(slot, end)
 
     async def expire(self) -> bool:
-        """Write down that nobody decided in time; false if something came from elsewhere meanwhile."""
+        """Write down of which requests nobody decided in time, until something comes from elsewhere; whether any."""
         now, heard = self._x.kit.now(), self._x.journal.heard
-        for slot in self.open:
-            if slot.request is not None and slot.wake is not None and slot.wake <= now:
-                written = await self._expire(slot, slot.request, heard)
-                if not written:
-                    return False
-        return True
+        due = [slot for slot in self.open if slot.request and slot.wake is not None and slot.wake <= now]
+        for slot in due:
+            if not await self._expire(slot, heard):
+                break
+        return bool(due)
 
-    async def _expire(self, slot: Slot, request: b.RequestOpened, heard: int) -> bool:
+    async def _expire(self, slot: Slot, heard: int) -> bool:
         """Write that down; if the reply is lost, just this is written again, so that it is there once."""
-        x, name = self._x, slot.name
+        x, name, request = self._x, slot.name, slot.request
+        assert request is not None
         silence = self._silences[name] = self._silences.get(name) or self._silence(slot, request)
         written = await x.journal.append_if_current(*silence.bodies, heard=heard, legs=silence.runs)
         del self._silences[name]
@@ -133,7 +131,7 @@ class Waits:
         wait = Wait(what="time", key=name)
         ended = await self._wait(record, opened, wait, opened.wake, lambda: self._timed(name, opened.wake, "fired"))
         if ended.how == "timeout":
-            raise self._late(name)
+            raise self._x.late(name)
 
     async def signal(self, name: str, record: Record | None, signal: str, expires: int | None) -> b.WaitEnded:
         """Until a signal comes, or a time."""
@@ -161,7 +159,7 @@ class Waits:
 
         ended = await self._wait(record, opened, Wait(what="run", key=opened.run), None, look)
         if ended.how == "timeout":
-            raise self._late(opened.name)
+            raise self._x.late(opened.name)
         return ended
 
     def returned(self, record: Record) -> int | None:
@@ -181,38 +179,34 @@ class Waits:
             opened = record.opened
 
         def look() -> b.WaitEnded | None:
-            for seq, body in x.history.commands.items():
-                if isinstance(body, b.RequestAnswered) and body.request == opened.request:
-                    return b.WaitEnded(name=opened.name, how="answered", event=seq)
-            return None
+            found = x.history.answer_to(opened.request)
+            return None if found is None else b.WaitEnded(name=opened.name, how="answered", event=found[0])
 
         expires = earliest(opened.expires, x.deadline)
         ended = await self._wait(record, opened, Wait(what="person", key=opened.request), expires, look)
         answer = x.history.commands.get(ended.event) if ended.event is not None else None
         assert answer is None or isinstance(answer, b.RequestAnswered)
-        return Decided(opened.request, answer, x.history.expired.get(opened.request), self._expiry(opened))
+        return Decided(opened.request, answer, self._expiry(opened))
 
     async def pause(self, name: str, until: int) -> None:
         """Until the next attempt of a step is due; the log knows that already."""
         if not self._x.kit.backoffs:
             return
-        wait = Wait(what="time", key=f"retry:{name}")
+        place, wait = f"{name}/retry", Wait(what="time", key=f"retry:{name}")
         ended: asyncio.Future[tuple[b.WaitEnded, int]] = asyncio.get_running_loop().create_future()
-        slot = Slot(f"{name}/retry", wait, earliest(until, self._x.deadline), None, ended)
 
-        def look() -> b.WaitEnded | None:
-            if self._x.kit.now() >= until or self._is_late():
-                self._slots.pop(slot.name, None)
+        def look() -> None:
+            if self._x.kit.now() >= until or self._x.is_late:
+                self._slots.pop(place, None)
                 if not ended.done():
                     ended.set_result((b.WaitEnded(name=name, how="fired"), 0))
-            return None
 
-        self._slots[slot.name] = slot._replace(look=look)
+        self._slots[place] = Slot(place, wait, earliest(until, self._x.deadline), look, ended)
         self._x.changed()
         try:
             await ended
         finally:
-            self._slots.pop(slot.name, None)
+            self._slots.pop(place, None)
 
     async def _wait(
         self, record: Record | None, opened: Opening, wait: Wait, wake: int | None, look: Look
@@ -246,11 +240,8 @@ class Waits:
         """Whether the end of a failed run closed a request that nobody had decided: it is opened again."""
         if not isinstance(opened, b.RequestOpened) or self._x.journal.fold.is_asking(opened.request):
             return False
-        decided = opened.request in self._x.history.expired or any(
-            isinstance(body, b.RequestAnswered) and body.request == opened.request
-            for body in self._x.history.commands.values()
-        )
-        return not decided
+        history = self._x.history
+        return opened.request not in history.expired and history.answer_to(opened.request) is None
 
     async def until_cancelled(self, record: Record) -> NoReturn:
         """The code cancelled this then, and is going to cancel it again: it stays open until it does."""
@@ -312,16 +303,9 @@ class Waits:
             id = request.request if request is not None else None
             self._x.journal.add(b.WaitEnded(name=name, how="withdrawn", request=id))
 
-    def _timed(self, name: str, until: int | None, how: str) -> b.WaitEnded | None:
+    def _timed(self, name: str, until: int | None, how: Literal["fired", "timeout"]) -> b.WaitEnded | None:
         """Whether its time, or the run's, has come."""
         now = self._x.kit.now()
         if until is not None and now >= until and (self._x.deadline is None or until <= self._x.deadline):
-            return b.WaitEnded(name=name, how="fired" if how == "fired" else "timeout")
-        return b.WaitEnded(name=name, how="timeout") if self._is_late() else None
-
-    def _is_late(self) -> bool:
-        return self._x.deadline is not None and self._x.kit.now() >= self._x.deadline
-
-    def _late(self, name: str) -> DeadlineExceeded:
-        assert self._x.deadline is not None
-        return self._x.blame(DeadlineExceeded(deadline=self._x.deadline), name)
+            return b.WaitEnded(name=name, how=how)
+        return b.WaitEnded(name=name, how="timeout") if self._x.is_late else None

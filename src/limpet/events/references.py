@@ -1,6 +1,5 @@
 """Which blobs an event refers to: found by the types of its fields, so that a new kind cannot be forgotten."""
 
-from collections.abc import Iterable
 from functools import cache
 from typing import Any, get_args, get_type_hints
 
@@ -19,24 +18,16 @@ def blobs_of(body: AnyBody) -> list[str]:
     return list(dict.fromkeys(found)) if len(found) > 1 else found
 
 
-def _gather(struct: Struct, found: list[str]) -> None:
-    for name in _carriers(type(struct)):
-        value = getattr(struct, name)
-        if type(value) is Payload:
-            if value.blob is not UNSET:
-                found.append(value.blob)
-        elif isinstance(value, Struct):
-            _gather(value, found)
-        elif value:
-            _gather_all(value.values() if isinstance(value, dict) else value, found)
-
-
-def _gather_all(values: Iterable[Any], found: list[str]) -> None:
-    for value in values:
-        if type(value) is Payload and value.blob is not UNSET:
+def _gather(value: Any, found: list[str]) -> None:
+    if type(value) is Payload:
+        if value.blob is not UNSET:
             found.append(value.blob)
-        elif isinstance(value, Struct):
-            _gather(value, found)
+    elif isinstance(value, Struct):
+        for name in _carriers(type(value)):
+            _gather(getattr(value, name), found)
+    elif value:
+        for each in value.values() if isinstance(value, dict) else value:
+            _gather(each, found)
 
 
 @cache

@@ -2,12 +2,14 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 from limpet.events import Limits, Spent
 
 __all__ = ["Exhausted", "Fits", "decide", "remaining", "slice_of"]
 
 PRESSURE = 0.8
+Number = TypeVar("Number", int, float)
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ def slice_of(left: Limits, wanted: Limits | None) -> Limits:
         max_steps=_least(left.max_steps, wanted.max_steps),
         max_wall_time_ms=_least(left.max_wall_time_ms, wanted.max_wall_time_ms),
         max_llm_tokens=_least(left.max_llm_tokens, wanted.max_llm_tokens),
-        max_cost=_least_cost(left.max_cost, wanted.max_cost),
+        max_cost=_least(left.max_cost, wanted.max_cost),
         max_artifact_bytes_in_context=_least(left.max_artifact_bytes_in_context, wanted.max_artifact_bytes_in_context),
         exhausted=wanted.exhausted,
     )
@@ -85,9 +87,5 @@ def _whole(number: float | None) -> int | None:
     return None if number is None else int(number)
 
 
-def _least(a: int | None, b: int | None) -> int | None:
-    return min((each for each in (a, b) if each is not None), default=None)
-
-
-def _least_cost(a: float | None, b: float | None) -> float | None:
+def _least(a: Number | None, b: Number | None) -> Number | None:
     return min((each for each in (a, b) if each is not None), default=None)

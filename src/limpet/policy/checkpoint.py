@@ -5,11 +5,9 @@ from typing import Literal
 __all__ = ["Moment", "Strategy", "must_flush", "snapshot_due"]
 
 Strategy = Literal["every_step", "every_iteration", "on_state_change"]
-Moment = Literal[
-    "before_effect", "effect_returns", "step_returns", "model_returns", "turn_ends", "patch_returns", "status_changes"
-]
+Moment = Literal["effect_returns", "step_returns", "model_returns", "turn_ends", "patch_returns"]
 
-_ALWAYS: frozenset[Moment] = frozenset({"before_effect", "effect_returns", "model_returns", "status_changes"})
+_ALWAYS: frozenset[Moment] = frozenset({"effect_returns", "model_returns"})
 _ALSO: dict[Strategy, frozenset[Moment]] = {
     "every_step": frozenset({"step_returns", "turn_ends"}),
     "every_iteration": frozenset({"turn_ends"}),
@@ -21,9 +19,9 @@ LONGEST_TAIL = 2_000
 
 
 def must_flush(strategy: Strategy, moment: Moment) -> bool:
-    """Whether the code waits for the disk at this moment.
+    """Whether the code waits for the disk at this moment: always when an effect returns, or a model that was paid.
 
-    Under all strategies before an effect leaves the process and before it returns: a read may run again, no effect.
+    Before an effect leaves the process, and where a run parks or ends, nobody has to ask.
     """
     return moment in _ALWAYS or moment in _ALSO[strategy]
 

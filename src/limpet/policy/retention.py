@@ -9,8 +9,6 @@ from limpet.state.run import ENDED, Status
 
 __all__ = ["Drop", "Keep", "KeepRule", "decide_run", "snapshots_to_drop", "snapshots_to_thin"]
 
-_RESUMABLE_OR_LIVE: frozenset[Status] = frozenset({"pending", "running", "waiting"})
-
 
 @dataclass(frozen=True)
 class Keep:
@@ -53,7 +51,7 @@ class KeepRule:
 
 def decide_run(rule: KeepRule, *, now: int, agent: str, status: Status, ended: int | None) -> Keep | Drop:
     """Whether a run may be pruned, as far as it is for itself to say."""
-    if status in _RESUMABLE_OR_LIVE or ended is None:
+    if status not in ENDED or ended is None:
         return Keep(f"it is {status}")
     age = rule.age(agent, status)
     if age is None:

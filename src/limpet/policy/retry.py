@@ -4,6 +4,7 @@ from dataclasses import KW_ONLY, dataclass
 from math import inf
 
 from limpet.clock import Duration, microseconds
+from limpet.errors import DefinitionError
 
 __all__ = ["Again", "Attempt", "GiveUp", "Retry", "decide"]
 
@@ -23,7 +24,8 @@ class Retry:
 
     def __post_init__(self) -> None:
         if self.attempts < 1 or not 1 <= self.factor < inf:
-            raise ValueError("a retry needs at least 1 attempt and a finite factor of at least 1")
+            reason = "it needs at least 1 attempt and a finite factor of at least 1"
+            raise DefinitionError(what=repr(self), reason=reason)
         microseconds(self.first)
         microseconds(self.cap)
 

@@ -8,7 +8,8 @@ from functools import cache
 from typing import Any
 
 from limpet.clock import SystemClock
-from limpet.engine.agents import Agent, agent
+from limpet.engine.agents import Agent
+from limpet.engine.defining import agent
 from limpet.engine.run import Run
 from limpet.engine.tools import tool
 from limpet.service.app import App

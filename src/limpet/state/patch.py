@@ -63,6 +63,10 @@ class Working:
         """Add a flag that a policy raised."""
         _replace(self._flags, (), {flag: None})
 
+    def has_flag(self, flag: str) -> bool:
+        """Whether a flag is raised."""
+        return flag in self._flags
+
     def extend(self, limits: Limits) -> None:
         """Set the limits that somebody extended; the others stay, and so does what follows when they are used up."""
         new = {field: value for field, value in asdict(limits).items() if value is not None and field != "exhausted"}

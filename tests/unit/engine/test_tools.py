@@ -1,12 +1,13 @@
 """Tools: what they declare, how they are called, and how their arguments become JSON and come back."""
 
+from contextvars import copy_context
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from limpet.engine.place import entered
+from limpet.engine.call import Call, enter_agent, in_tool
 from limpet.engine.tools import Tool, find_tool, idempotency_key, tool
 from limpet.errors import DefinitionError, InvalidValue, NotDurable
 from limpet.events import digest
@@ -135,17 +136,21 @@ def test_what_cannot_be_undone_has_no_compensation() -> None:
 async def test_outside_of_an_agent_it_is_the_function() -> None:
     """In another tool too."""
     assert await find_order("o1", fresh=True) == Order("o1", 900)
-    with entered("tool"):
+    with in_tool(Call("", 1)):
         assert pay_back(Order("o1", 1)) == "o1:100:():{}"
 
 
 def test_in_an_agent_a_direct_call_is_refused() -> None:
     """Its result would not be recorded; a tool that the agent's step calls may call others."""
-    with entered("agent"):
+
+    def in_agent() -> None:
+        enter_agent()
         with pytest.raises(NotDurable, match=r"run\.step\(pay_back"):
             pay_back(Order("o1", 1))
-        with entered("tool"):
+        with in_tool(Call("", 1)):
             assert pay_back(Order("o1", 1)) == "o1:100:():{}"
+
+    copy_context().run(in_agent)
 
 
 # Arguments

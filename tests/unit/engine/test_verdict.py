@@ -3,7 +3,7 @@
 import pytest
 
 from limpet.engine.traits import Effect, Traits
-from limpet.engine.verdict import Ask, Happened, NotApplied, Over, Permanent, Repeat, RetryAfter, judge
+from limpet.engine.verdict import Ask, NotApplied, Over, Permanent, Repeat, RetryAfter, judge
 from limpet.errors import InvalidDuration
 from limpet.policy.retry import Retry
 
@@ -15,20 +15,18 @@ def traits(effect: Effect, *, retry: Retry | None = CALM) -> Traits:
     return Traits(effect=effect, retry=retry, not_applied=(ConnectionRefusedError,))
 
 
-@pytest.mark.parametrize("how", ["died", "cancelled", "lost"])
-def test_an_end_that_says_nothing_about_the_step_costs_no_attempt(how: str) -> None:
+def test_a_death_says_nothing_about_the_step_and_costs_no_attempt() -> None:
     """A read and an idempotent step are done again; `once` is asked about; a transaction left nothing behind."""
-    happened = Happened(how, 3)  # type: ignore[arg-type]
-    assert judge(traits("none"), happened, 0.5) == Repeat(0, counts=False)
-    assert judge(traits("idempotent"), happened, 0.5) == Repeat(0, counts=False)
-    assert judge(traits("transaction"), happened, 0.5) == Repeat(0, counts=False)
-    assert judge(traits("once"), happened, 0.5) == Ask()
+    assert judge(traits("none"), 3, None, 0.5) == Repeat(0)
+    assert judge(traits("idempotent"), 3, None, 0.5) == Repeat(0)
+    assert judge(traits("transaction"), 3, None, 0.5) == Repeat(0)
+    assert judge(traits("once"), 3, None, 0.5) == Ask()
 
 
 def test_an_error_is_retried_as_the_tool_says() -> None:
     """1 s, 2 s, and then it is over: nothing happened in a read or a transaction; of others nobody knows."""
     for effect, unknown in (("none", False), ("idempotent", True), ("transaction", False)):
-        verdicts = [judge(traits(effect), Happened("raised", n, ValueError()), 1.0) for n in (1, 2, 3)]  # type: ignore[arg-type]
+        verdicts = [judge(traits(effect), n, ValueError(), 1.0) for n in (1, 2, 3)]  # type: ignore[arg-type]
         assert verdicts[:2] == [Repeat(1_000_000), Repeat(2_000_000)]
         assert isinstance(verdicts[2], Over)
         assert verdicts[2].unknown is unknown
@@ -37,42 +35,42 @@ def test_an_error_is_retried_as_the_tool_says() -> None:
 def test_without_a_retry_there_is_none() -> None:
     """Nobody said that it should be tried again."""
     for effect in ("none", "idempotent"):
-        assert isinstance(judge(traits(effect, retry=None), Happened("raised", 1, ValueError()), 0.5), Over)
+        assert isinstance(judge(traits(effect, retry=None), 1, ValueError(), 0.5), Over)
 
 
 def test_once_is_never_repeated_blindly() -> None:
     """Whatever the retry says, unless the error says that nothing was applied."""
-    for how in ("raised", "timeout"):
-        assert judge(traits("once"), Happened(how, 1, ValueError()), 0.5) == Ask()
+    for raised in (ValueError(), TimeoutError()):
+        assert judge(traits("once"), 1, raised, 0.5) == Ask()
     for error in (NotApplied("x"), ConnectionRefusedError("x")):
-        assert judge(traits("once"), Happened("raised", 1, error), 1.0) == Repeat(1_000_000)
+        assert judge(traits("once"), 1, error, 1.0) == Repeat(1_000_000)
 
 
 def test_what_says_that_nothing_was_applied_is_believed() -> None:
     """Then a step that is given up has failed, and is not unknown."""
     for error in (NotApplied("x"), ConnectionRefusedError("x"), RetryAfter("5s"), Permanent("x")):
-        over = judge(traits("once"), Happened("raised", 3, error), 0.5)
+        over = judge(traits("once"), 3, error, 0.5)
         assert isinstance(over, Over)
         assert not over.unknown
 
 
 def test_permanent_is_not_retried() -> None:
     """Its author said that no retry helps."""
-    assert isinstance(judge(traits("idempotent"), Happened("raised", 1, Permanent("422")), 0.5), Over)
+    assert isinstance(judge(traits("idempotent"), 1, Permanent("422"), 0.5), Over)
 
 
 def test_a_server_that_says_when_is_obeyed() -> None:
     """To the microsecond, whatever the back-off would be."""
-    assert judge(traits("idempotent"), Happened("raised", 1, RetryAfter("1m")), 0.5) == Repeat(60_000_000)
+    assert judge(traits("idempotent"), 1, RetryAfter("1m"), 0.5) == Repeat(60_000_000)
     assert str(RetryAfter("1m")) == "try again after 1m"
     with pytest.raises(InvalidDuration):
         RetryAfter("soon")
 
 
-def test_a_timeout_is_an_error_without_a_name() -> None:
+def test_a_timeout_is_an_error_like_any_other() -> None:
     """It is retried if the tool retries TimeoutError."""
-    assert judge(traits("idempotent"), Happened("timeout", 1), 1.0) == Repeat(1_000_000)
+    assert judge(traits("idempotent"), 1, TimeoutError(), 1.0) == Repeat(1_000_000)
     picky = Traits(effect="idempotent", retry=Retry(3, on=(ValueError,)))
-    over = judge(picky, Happened("timeout", 1), 1.0)
+    over = judge(picky, 1, TimeoutError(), 1.0)
     assert isinstance(over, Over)
     assert over.unknown

@@ -7,9 +7,9 @@ import pytest
 from limpet.policy.checkpoint import LONGEST_TAIL, SMALLEST_TAIL, Moment, Strategy, must_flush, snapshot_due
 
 WAITS: dict[Strategy, set[Moment]] = {
-    "every_step": {"before_effect", "effect_returns", "model_returns", "status_changes", "step_returns", "turn_ends"},
-    "every_iteration": {"before_effect", "effect_returns", "model_returns", "status_changes", "turn_ends"},
-    "on_state_change": {"before_effect", "effect_returns", "model_returns", "status_changes", "patch_returns"},
+    "every_step": {"effect_returns", "model_returns", "step_returns", "turn_ends"},
+    "every_iteration": {"effect_returns", "model_returns", "turn_ends"},
+    "on_state_change": {"effect_returns", "model_returns", "patch_returns"},
 }
 
 
@@ -20,9 +20,9 @@ def test_each_strategy_waits_at_its_moments(strategy: Strategy) -> None:
 
 
 @pytest.mark.parametrize("strategy", get_args(Strategy))
-@pytest.mark.parametrize("moment", ["before_effect", "effect_returns", "model_returns", "status_changes"])
+@pytest.mark.parametrize("moment", ["effect_returns", "model_returns"])
 def test_some_moments_always_wait(strategy: Strategy, moment: Moment) -> None:
-    """An effect that leaves the process or returns, a model call that was paid for, and a change of status."""
+    """An effect that returns, and a model call that was paid for."""
     assert must_flush(strategy, moment)
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from limpet.errors import InvalidDuration
+from limpet.errors import DefinitionError, InvalidDuration
 from limpet.policy.retry import Again, Attempt, GiveUp, Retry, decide
 
 STEADY = Retry(9, first="1s", factor=2, cap="1m", jitter=False)
@@ -105,7 +105,7 @@ def test_no_factor_and_no_number_of_attempts_is_too_big(retry: Retry, number: in
 )
 def test_a_retry_that_makes_no_sense_is_refused_at_once(given: dict[str, Any]) -> None:
     """When it is written, and not when the first error comes."""
-    with pytest.raises(ValueError, match="at least 1 attempt"):
+    with pytest.raises(DefinitionError, match="at least 1 attempt"):
         Retry(**given)
 
 

@@ -1,0 +1,29 @@
+"""What a snapshot keeps is but a cache."""
+
+import msgspec
+import pytest
+
+from limpet.engine.memory import Memory
+from limpet.events import bodies as b
+from limpet.events import inline
+
+
+def kept() -> bytes:
+    """What is remembered of a run in its first turn."""
+    memory = Memory()
+    memory._created = b.RunCreated(agent="a", agent_version="1", input=inline(None))
+    memory.history.turns = {"turns#1": 1}
+    memory.history.flags = [(3, "old news")]
+    data = memory.dump()
+    assert data is not None
+    return data
+
+
+@pytest.mark.parametrize("created", [["run.created", 9, {}], ["run.dreamt", 1, {}], ["run.created", 1, {}], 5])
+def test_what_cannot_be_read_is_not_used(created: object) -> None:
+    """A newer version has lifted it, or it is damaged: the log is read instead, and nothing of this is there."""
+    plain = msgspec.json.decode(kept())
+    assert Memory().restore(msgspec.json.encode(plain))
+    memory = Memory()
+    assert not memory.restore(msgspec.json.encode({**plain, "created": created}))
+    assert (memory.history.turns, memory.history.flags) == ({}, [])
