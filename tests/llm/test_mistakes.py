@@ -8,8 +8,8 @@ from pydantic import BaseModel
 
 import limpet
 from limpet import testing
-from limpet.llm.loop import MISFIT
-from limpet.llm.model import Call, ModelRequest
+from limpet.llm.loop import CUT_OFF, MISFIT
+from limpet.llm.model import Call, ModelRequest, Reply
 from limpet.testing import ScriptedModel, calls
 
 
@@ -143,3 +143,184 @@ async def test_the_same_fact_twice_at_once() -> None:
         assert len(patched) == 2
         assert dict((await app.state("r")).facts) == {"a": "2"}
         assert (await app.replay("r")).value == "done"
+
+
+async def results(app: testing.TestApp) -> list[str]:
+    """What the model was told of its calls."""
+    return [each.text for each in await app.messages("r.chat") if each.role == "tool"]
+
+
+async def test_only_one_goes_on() -> None:
+    """A model that hands over twice at once is told who goes on, and who does not; what cannot be is not counted."""
+    first = limpet.llm_agent("mistakes_first", model=ScriptedModel(lambda _: "first"), instructions="Go on.")
+    second = limpet.llm_agent("mistakes_second", model=ScriptedModel(lambda _: "second"), instructions="Go on.")
+    wanted = (
+        calls("hand_over_to_mistakes_second"),
+        calls("hand_over_to_mistakes_first", input="x"),
+        calls("hand_over_to_mistakes_second", input="y"),
+    )
+    agent = limpet.llm_agent(
+        "mistakes_hands", model=ScriptedModel(wanted), instructions="Go.", handoffs=[first, second]
+    )
+    async with testing.app(agent, first, second) as app:
+        assert await app.run(agent, "go", id="r") == "first"
+        unfit, goes_on, does_not = await results(app)
+        assert "do not fit" in unfit
+        assert goes_on == "mistakes_first is to go on with it."
+        assert does_not == "mistakes_second does not go on with it: mistakes_first does."
+        assert (await app.replay("r")).value == "first"
+
+
+async def test_what_is_cut_off_before_it_begins_ends_too() -> None:
+    """A model that thinks until it has no tokens left says nothing: it is asked a few times, and not for ever."""
+    model = ScriptedModel(lambda _: Reply(text="", finish="length"))
+    agent = limpet.llm_agent("mistakes_thinker", model=model, instructions="Think.")
+    async with testing.app(agent) as app:
+        with pytest.raises(limpet.RunFailed, match="cut off after 4 replies"):
+            await app.run(agent, "go", id="r")
+        assert len(model.requests) == 4
+
+
+async def test_pieces_around_one_that_is_empty_are_one_answer() -> None:
+    """What was said before it counts."""
+    replies = (Reply(text="Stop the ", finish="length"), Reply(text="", finish="length"), Reply(text="pump."))
+    agent = limpet.llm_agent("mistakes_pieces", model=ScriptedModel(*replies, in_order=True), instructions="Say.")
+    async with testing.app(agent) as app:
+        assert await app.run(agent, "go", id="r") == "Stop the pump."
+
+
+async def test_a_call_that_was_cut_off_is_not_made() -> None:
+    """Nothing of its arguments may have come yet; those before it are whole."""
+    wiped: list[str] = []
+
+    @limpet.tool(effect="idempotent", name="mistakes_wipe")
+    async def wipe(folder: str = "/") -> str:
+        """Wipe."""
+        wiped.append(folder)
+        return "wiped"
+
+    cut = (Call(id="a", name="mistakes_wipe", args='{"folder":"/tmp"}'), Call(id="b", name="mistakes_wipe", args=""))
+    model = ScriptedModel(Reply(calls=cut, finish="length"), "done")
+    agent = limpet.llm_agent("mistakes_wiper", model=model, instructions="Wipe.", tools=[wipe])
+    async with testing.app(agent) as app:
+        assert await app.run(agent, "go", id="r") == "done"
+        assert wiped == ["/tmp"]
+        whole, left = await results(app)
+        assert whole == "wiped"
+        assert "cut off" in left
+        assert (await app.replay("r")).value == "done"
+
+
+async def test_what_is_nested_without_end_is_told() -> None:
+    """As arguments and as an answer: the run goes on."""
+    deep = "[" * 5_000 + "]" * 5_000
+    model = ScriptedModel(Reply(calls=(Call(id="a", name="set_plan", args=f'{{"items":{deep}}}'),)), deep, "[1]")
+    agent = limpet.llm_agent("mistakes_deep", model=model, instructions="Dig.", output=list[int])
+    async with testing.app(agent) as app:
+        assert await app.run(agent, "go", id="r") == [1]
+        [told] = await results(app)
+        assert "are not JSON" in told
+
+
+async def test_what_nobody_knows_did_not_fail() -> None:
+    """A model that is told of a failure does it again: it is told what is known."""
+
+    @limpet.tool(effect="idempotent", name="mistakes_pay")
+    async def pay() -> str:
+        """Pay."""
+        raise TimeoutError("no answer")
+
+    @limpet.tool(effect="idempotent", name="mistakes_post")
+    async def post() -> Any:
+        """Post."""
+        return float("nan")
+
+    model = ScriptedModel((calls("mistakes_pay"), calls("mistakes_post")), "done")
+    agent = limpet.llm_agent("mistakes_payer", model=model, instructions="Pay.", tools=[pay, post])
+    async with testing.app(agent) as app:
+        assert await app.run(agent, "go", id="r") == "done"
+        unknown, applied = await results(app)
+        assert unknown.startswith("Nobody knows whether")
+        assert "no answer" in unknown
+        assert "was applied, but its output is not available" in applied
+
+
+async def test_calls_without_ids_get_their_results() -> None:
+    """Whatever a model, or whoever chooses for it, calls them; and every result says which tool it is of."""
+    seen: list[ModelRequest] = []
+
+    async def chosen(run: limpet.Run, request: ModelRequest, ask: Any) -> Reply:
+        seen.append(request)
+        turn = sum(each.role == "assistant" for each in request.messages)
+        wanted = [Call(id=id, name="note_fact", args=f'{{"key":"{turn}{id}","value":"x"}}') for id in ("", "", "a")]
+        return Reply(calls=tuple(wanted)) if turn < 2 else Reply(text="done")
+
+    agent = limpet.llm_agent("mistakes_nameless", model=ScriptedModel(), instructions="Note.", choose=chosen)
+    async with testing.app(agent) as app:
+        assert await app.run(agent, "go", id="r") == "done"
+        assert await results(app) == ["noted"] * 6
+        assert (await app.state("r")).risk_flags == []
+        assert {each.tool for each in seen[-1].messages if each.role == "tool"} == {"note_fact"}
+        assert (await app.replay("r")).value == "done"
+
+
+async def test_a_big_result_is_read_to_its_end_however_little_is_shown() -> None:
+    """In pieces of what the budget allows, and without the loss of a character."""
+    text = "ä€😀" * 500
+
+    @limpet.tool(effect="none", name="mistakes_much")
+    async def much() -> str:
+        """Much."""
+        return text
+
+    def reads(request: ModelRequest) -> Any:
+        last = request.messages[-1].text
+        if request.messages[-1].role == "user":
+            return calls("mistakes_much")
+        if "artifact " in last:
+            return calls("open_artifact", artifact_id=last.split("artifact ")[1].split(";")[0], start=0)
+        if "go on at " not in last:
+            return "done"
+        artifact = json.loads(request.messages[-2].calls[0].args)["artifact_id"]
+        return calls("open_artifact", artifact_id=artifact, start=int(last.split("go on at ")[1].rstrip("]")))
+
+    budget = limpet.Budget(max_artifact_bytes_in_context=500)
+    agent = limpet.llm_agent(
+        "mistakes_reader", model=ScriptedModel(reads), instructions="Read.", tools=[much], budget=budget
+    )
+    async with testing.app(agent) as app:
+        assert await app.run(agent, "go", id="r") == "done"
+        assert len((await app.state("r")).artifacts) == 1
+        first, *pieces = await results(app)
+        assert "put away" in first
+        assert "".join(piece.split("\n[")[0] for piece in pieces) == text
+        assert all(len(each.encode()) <= 500 for each in (first, *pieces))
+
+
+async def test_nothing_is_no_answer() -> None:
+    """A model that says nothing is told so, three times; then it is over."""
+    model = ScriptedModel(Reply(text=" "), "done", in_order=True)
+    silent = ScriptedModel(lambda _: "")
+    agent = limpet.llm_agent("mistakes_shy", model=model, instructions="Say.")
+    mute = limpet.llm_agent("mistakes_mute", model=silent, instructions="Say.")
+    async with testing.app(agent, mute) as app:
+        assert await app.run(agent, "go", id="r") == "done"
+        assert (await app.messages("r.chat"))[-2].text == f"{MISFIT}: it is empty. Answer again."
+        with pytest.raises(limpet.RunFailed, match="its answer does not fit: it is empty"):
+            await app.run(mute, "go", id="s")
+        assert len(silent.requests) == 4
+
+
+async def test_answers_that_are_cut_off_and_never_fit_end_the_run() -> None:
+    """What was asked for in between does not count anew."""
+
+    def says(request: ModelRequest) -> Reply:
+        goes_on = request.messages[-1].text == CUT_OFF
+        return Reply(text="and so on") if goes_on else Reply(text='{"guilty": ', finish="length")
+
+    model = ScriptedModel(says)
+    agent = limpet.llm_agent("mistakes_rambler", model=model, instructions="Judge.", output=Verdict)
+    async with testing.app(agent) as app:
+        with pytest.raises(limpet.RunFailed, match="its answer does not fit"):
+            await app.run(agent, "go", id="r")
+        assert len(model.requests) == 8

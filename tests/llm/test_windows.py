@@ -14,9 +14,9 @@ from limpet.context.window import EACH, Item, select, short, tokens, units
 from limpet.events import Fact, PlanItem, StatePatch, canonical
 from limpet.events import bodies as b
 from limpet.journal import Talk
-from limpet.llm.model import Call, Message, ModelRequest
+from limpet.llm.model import Call, Message, ModelRequest, Reply
 from limpet.llm.request import REPLY, SUMMARY, item_of, size_of, spec_size
-from limpet.llm.transcript import Said, mended
+from limpet.llm.transcript import UNDER_WAY, Said, mended
 from limpet.state import AgentState
 from limpet.state.patch import Working
 from limpet.testing import ScriptedModel, calls
@@ -288,6 +288,82 @@ async def test_a_summary_that_fails_changes_nothing(fails: Any) -> None:
         assert taken_by(last) <= WINDOW
         assert "earlier messages are not shown" in last.messages[0].text
         assert (await app.replay("r")).value == "done"
+
+
+@pytest.mark.parametrize(
+    "fails", [limpet.Permanent("no"), "", " \n", Reply(text="I cannot do that.", finish="refused")]
+)
+@pytest.mark.parametrize("dies", [None, "before", "after"])
+async def test_a_summary_that_fails_is_not_asked_for_again_and_again(fails: Any, dies: Any) -> None:
+    """It is noted once, and tried again when much more was said; the same in every execution."""
+    turns = 60
+    models: list[ScriptedModel] = []
+    agent = long_agent("windows_again", turns, models, compact=limpet.Compaction(above=900, keep=300))
+    says = models[0]._replies[0]
+    models[0]._replies = (lambda request: fails if request.messages[0].text == SUMMARY else says(request),)
+    async with testing.app(agent) as app:
+        handle = await app.start(agent, "begin", id="r", conversation="c")
+        for nth in (1, 20, 20) if dies else ():
+            app.crash_at(dies, "risk.flagged" if nth == 1 else "step.completed", nth=nth)
+            await app.settle()
+        assert await handle.result() == "done"
+        asked = [each for each in models[0].requests if each.messages[0].text == SUMMARY]
+        assert 2 <= len(asked) <= 12 + app.crashes
+        kinds = [each.body["flag"] for each in await app.log("r") if each.kind == "risk.flagged"]
+        assert kinds == ["the conversation was not summarised"]
+        assert not any(each.is_summary for each in await app.messages("c"))
+        assert (await app.replay("r")).value == "done"
+
+
+async def test_an_answer_that_goes_on_is_not_summarised() -> None:
+    """Its pieces are one answer, however little is kept."""
+    pieces = ["a" * 3_000, "b" * 3_000, "c"]
+    replies = [Reply(text=each, finish="stop" if each == "c" else "length") for each in pieces]
+    model = ScriptedModel(lambda request: "short" if request.messages[0].text == SUMMARY else replies.pop(0))
+    agent = limpet.llm_agent(
+        "windows_pieces", model=model, instructions="Say.", compact=limpet.Compaction(above=500, keep=100)
+    )
+    async with testing.app(agent) as app:
+        assert await app.run(agent, "go", id="r") == "".join(pieces)
+
+
+async def test_what_another_run_calls_is_not_summarised() -> None:
+    """It has no result yet: else it would be forgotten, and done again."""
+    paid: list[str] = []
+
+    @limpet.tool(effect="once", risk="money", name="windows_pay")
+    async def pay() -> str:
+        """Pay."""
+        paid.append("paid")
+        return "receipt"
+
+    def says(request: ModelRequest) -> Any:
+        said = [each.text for each in request.messages]
+        if said[0] == SUMMARY:
+            return "in short"
+        if "receipt" in said:
+            return "done"
+        return "hello " * 40 if UNDER_WAY in said else calls("windows_pay")
+
+    agent = limpet.llm_agent(
+        "windows_shared",
+        model=ScriptedModel(says),
+        instructions="Pay.",
+        tools=[pay],
+        approvals=limpet.Approvals("money"),
+        compact=limpet.Compaction(above=300, keep=100),
+    )
+    async with testing.app(agent) as app:
+        handle = await app.start(agent, "pay", id="one", conversation="c")
+        await app.settle()
+        for place in range(6):
+            await app.start(agent, f"hi {place}", conversation="c")
+            await app.settle()
+        assert any(each.is_summary for each in await app.messages("c"))
+        [request] = await app.inbox()
+        await app.approve(request, by="ann")
+        assert await handle.result() == "done"
+        assert paid == ["paid"]
 
 
 async def test_pinned_messages_outlive_summaries() -> None:

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from limpet.context.window import select, tokens, units
-from limpet.engine.agents import Agent, Budget, agent
+from limpet.engine.agents import Agent, Budget
 from limpet.engine.call import current
+from limpet.engine.defining import agent
 from limpet.engine.execution import here
 from limpet.engine.run import Run
 from limpet.engine.shapes import Shape, shape
@@ -25,6 +26,7 @@ from limpet.events import Spent, canonical
 from limpet.events import bodies as b
 from limpet.llm.hearing import Hearing
 from limpet.llm.model import Call, Message, Model, ModelRequest, Reply
+from limpet.llm.providers import distinct
 from limpet.llm.request import (
     REPLY,
     Context,
@@ -43,7 +45,6 @@ from limpet.llm.request import (
     told,
 )
 from limpet.llm.tools import (
-    MOST_SHOWN,
     Handing,
     Normalise,
     Offered,
@@ -55,7 +56,7 @@ from limpet.llm.tools import (
     together,
     toolboxes,
 )
-from limpet.llm.transcript import NO_RESULT, Said, content_of, recorded, replied
+from limpet.llm.transcript import NO_RESULT, Said, content_of, is_object, recorded, replied
 from limpet.policy.retry import Retry
 from limpet.policy.risk import Approvals
 
@@ -69,6 +70,8 @@ INTERRUPTED = "interrupted by the user"
 MOST_FAULTS = 20
 MISFIT = "Your answer does not fit what is asked for"
 CUT_OFF = "Your answer was cut off. Go on exactly where it ended, without repeating anything."
+CUT_CALL = "Your reply was cut off in this call, so it was not made. Say less at once."
+UNSUMMARISED = "the conversation was not summarised"
 
 Ask = Callable[[ModelRequest], Awaitable[Reply]]
 """Ask the model, as a step."""
@@ -107,11 +110,6 @@ class LLM:
     choose: Choose = by_the_model
     normalise: Normalise = as_it_is
     see: See = see
-
-    @property
-    def wants_text(self) -> bool:
-        """Whether its answer is text, and not JSON of some form."""
-        return self.frame.output is None
 
 
 class Answer(NamedTuple):
@@ -248,12 +246,15 @@ class _Loop:
         if await self._hearing.is_interrupted("early", x.peek("model"), x.peek("said")):
             return None
         reply = await self._choose(context)
-        await self._note(reply)
+        calls = distinct(reply.calls, [each.message for each in context.said])
+        await self._note(reply, calls)
         if await self._hearing.is_interrupted("late", f"{here().path}call-", x.peek("results"), x.peek("say")):
-            if reply.calls:
-                await self._put_results(reply.calls, [INTERRUPTED] * len(reply.calls))
+            if calls:
+                await self._put_results(calls, [INTERRUPTED] * len(calls))
             return None
-        return await self._act(reply.calls) if reply.calls else await self._answer(reply, context.said)
+        if not calls:
+            return await self._answer(reply, context.said)
+        return await self._act(calls, is_cut=reply.finish in ("length", "refused"))
 
     async def _read(self) -> Context:
         """What was said, as far back as it may be shown; whatever is put down here is read again."""
@@ -332,11 +333,11 @@ class _Loop:
         async def ask(reference: dict[str, Any]) -> Any:
             call, pieces = current(), list[str]()
 
-            def told(piece: str) -> None:
+            def heard(piece: str) -> None:
                 pieces.append(piece)
                 call.partial("".join(pieces))
 
-            reply = await llm.model().reply(request, told=told)
+            reply = await llm.model().reply(request, told=heard)
             call.partial_value = None  # from here on the result says it
             usage = reply.usage
             price = llm.prices.get(reference["model"], (0.0, 0.0))
@@ -349,15 +350,15 @@ class _Loop:
         tool.kind = "model"
         return replied(await self._run.step(tool, args))
 
-    async def _note(self, reply: Reply) -> None:
+    async def _note(self, reply: Reply, calls: tuple[Call, ...]) -> None:
         """Put down what the model said and chose."""
         name = self._x.take("said")
-        content = content_of(Message(role="assistant", text=reply.text, calls=reply.calls))
+        content = content_of(Message(role="assistant", text=reply.text, calls=calls))
         added = [self._talks.message("assistant", content)]
         await self._talks.put_all(name, self._x.find(name, b.MessageSaid), added)
-        chosen = ", ".join(call.name for call in reply.calls) or "answer"
+        chosen = ", ".join(call.name for call in calls) or "answer"
         over = list(dict.fromkeys(["answer", *self._tools, chosen]))
-        why = reply.text[:500] or "it did not say" if reply.calls else "it has an answer"  # which is in the message
+        why = reply.text[:500] or "it did not say" if calls else "it has an answer"  # which is in the message
         await self._run.decide("What next?", choose=chosen, over=over, because=why)
 
     def _check_progress(self, said: Sequence[Said]) -> None:
@@ -374,16 +375,19 @@ class _Loop:
 
     # Doing
 
-    async def _act(self, calls: Sequence[Call]) -> Answer | None:
+    async def _act(self, calls: Sequence[Call], *, is_cut: bool) -> Answer | None:
         """Do what the model wants, and put down what came of it; the end, if the task is handed over."""
-        handing = self._handing(calls)
-        texts, is_interrupted = await self._do(calls)
-        if handing is not None and is_interrupted:
-            texts[handing[0]] = INTERRUPTED
-        await self._put_results(calls, texts)
-        if handing is None or is_interrupted or await self._hearing.is_interrupted("over", f"{here().path}handoff:"):
+        left = [CUT_CALL] if is_cut and not is_object(calls[-1].args) else []
+        made = calls[: len(calls) - len(left)]
+        texts, is_interrupted = await self._do(made)
+        to = [(place, found) for place, call in enumerate(made) if (found := handing(self._tools, call))]
+        for place, each in to if is_interrupted else to[1:]:
+            other = f"{each.agent.name} does not go on with it: {to[0][1].agent.name} does."
+            texts[place] = INTERRUPTED if is_interrupted else other
+        await self._put_results(calls, [*texts, *left])
+        if not to or is_interrupted or await self._hearing.is_interrupted("over", f"{here().path}handoff:"):
             return None
-        return await self._hand_over(handing[1])
+        return await self._hand_over(to[0][1])
 
     async def _do(self, calls: Sequence[Call]) -> tuple[list[str], bool]:
         """Call what the model wants, at once; what has not begun when a user interrupts is left. Whether one did."""
@@ -412,9 +416,7 @@ class _Loop:
         tool = self._tools.get(call.name)
         if tool is None:
             return f"There is no tool {call.name!r}. There are: {', '.join(self._tools)}"
-        limits = self._x.journal.fold.working.budget
-        most = limits.max_artifact_bytes_in_context if limits is not None else None
-        return await tool.call(self._run, call, most=most or MOST_SHOWN, normalise=self._llm.normalise)
+        return await tool.call(self._run, call, self._llm.normalise)
 
     async def _put_results(self, calls: Sequence[Call], texts: Sequence[str]) -> None:
         """Every call has its result in the conversation."""
@@ -423,11 +425,6 @@ class _Loop:
         await self._talks.put_all(name, self._x.find(name, b.MessageSaid), added)
 
     # Ending
-
-    def _handing(self, calls: Sequence[Call]) -> tuple[int, Handing] | None:
-        """The first call that hands the task over, if the model wants that."""
-        found = ((place, handing(self._tools, call)) for place, call in enumerate(calls))
-        return next(((place, each) for place, each in found if each is not None), None)
 
     async def _hand_over(self, to: Handing) -> Answer:
         """Let another agent go on for good: with all that is known, and what people have said meanwhile."""
@@ -440,22 +437,28 @@ class _Loop:
         """The answer as it is declared; one that is cut off goes on, one that does not fit goes back, a few times."""
         if reply.finish == "refused":
             raise ModelRefused(agent=self._llm.name, text=reply.text[:500])
-        text, pieces = _whole(said, reply.text)
+        text, replies = _whole(said, reply.text)
         if reply.finish == "length":
-            if pieces > REPAIRS:
-                raise NoProgress(agent=self._llm.name, reason=f"its answer is cut off after {pieces} replies")
+            if replies > REPAIRS:
+                raise NoProgress(agent=self._llm.name, reason=f"its answer is cut off after {replies} replies")
             await self._run.say(CUT_OFF, role="user")
             return None
-        if self._llm.wants_text:
-            return Answer(text)
         try:
-            return Answer(self._llm.output.load(msgspec.json.decode(_json_of(text))))
-        except (InvalidValue, msgspec.DecodeError) as error:
+            return Answer(self._value(text))
+        except (InvalidValue, msgspec.DecodeError, RecursionError) as error:
             reason = error.reason if isinstance(error, InvalidValue) else "it is not JSON"
             if _repairs(said) >= REPAIRS:
                 raise NoProgress(agent=self._llm.name, reason=f"its answer does not fit: {reason}") from error
-            await self._run.say(f"{MISFIT}: {reason}. Answer again, with JSON only.", role="user")
+            how = "" if self._frame.output is None else ", with JSON only"
+            await self._run.say(f"{MISFIT}: {reason}. Answer again{how}.", role="user")
             return None
+
+    def _value(self, text: str) -> Any:
+        if self._frame.output is not None:
+            return self._llm.output.load(msgspec.json.decode(_json_of(text)))
+        if not text.strip():
+            raise InvalidValue(path="$", reason="it is empty")
+        return text
 
     # Compaction
 
@@ -463,21 +466,15 @@ class _Loop:
         """Let the model summarise the older part, when there is too much; if it cannot, everything stays as it is."""
         frame, rules = self._frame, self._llm.compact
         above = rules.above or frame.room * 3 // 4
-        if sum(size_of(each.message) for each in context.said) <= above:
+        if not self._is_time(context.said, above):
             return False
         old = _oldest(context.said, rules.keep or above // 3, frame.room - min(tokens(context.before), frame.room // 3))
-        if not old:
-            return False
-        request = summary_of(frame, context.before, old)
-        try:
-            found = await self._ask("summary", request, self._reference(request, _ranges(old), context))
-        except StepFailed:
-            return False
-        if not found.text:
+        summary = await self._summary(context, old) if old else ""
+        if not summary:
             return False
         gone, before = {each.seq for each in old}, [each.compacted for each in context.summaries]
         first, last = min([*gone, *(each.first for each in before)]), max([*gone, *(each.last for each in before)])
-        packed, blobs = self._x.kit.store.pack(found.text)
+        packed, blobs = self._x.kit.store.pack(summary)
         body = b.ConversationCompacted(
             first=first,
             last=last,
@@ -490,15 +487,45 @@ class _Loop:
         await self._talks.put(name, self._x.find(name, b.MessageSaid), [body], blobs)
         return True
 
+    def _is_time(self, said: Sequence[Said], above: int) -> bool:
+        """Whether there is too much, and no answer goes on; where it failed, only after each quarter on top of that."""
+        sizes = [size_of(each.message) for each in said]
+        if sum(sizes) <= above or said[-1].message.text == CUT_OFF:
+            return False
+        if UNSUMMARISED not in self._x.working.freeze().risk_flags:
+            return True
+        own = (place for place, each in enumerate(said) if each.message.role == "assistant" and each.run == self._x.run)
+        before = sum(sizes[: max(own, default=0)])  # what the last turn saw
+        quarter = max(above // 4, 1)
+        return (sum(sizes) - above) // quarter > (before - above) // quarter
+
+    async def _summary(self, context: Context, old: Sequence[Said]) -> str:
+        """What the model makes of the older part; nothing, which is noted, if it cannot or does not want to."""
+        request = summary_of(self._frame, context.before, old)
+        try:
+            found = await self._ask("summary", request, self._reference(request, _ranges(old), context))
+        except StepFailed as failed:
+            why = failed.says
+        else:
+            if found.text.strip() and found.finish != "refused":
+                return found.text
+            why = f"the model said: {found.text[:500]!r}"
+        self._x.raise_flag(UNSUMMARISED, why)
+        return ""
+
 
 def _repairs(said: Sequence[Said]) -> int:
     """How often the model was told that its answer does not fit, since somebody else said something."""
-    users = [each.message.text for each in reversed(said) if each.message.role == "user"]
+    texts = [each.message.text for each in reversed(said) if each.message.role == "user"]
+    users = [text for text in texts if text != CUT_OFF]
     return sum(1 for _ in takewhile(lambda text: text.startswith(MISFIT), users))
 
 
 def _oldest(said: Sequence[Said], keep: int, room: int) -> list[Said]:
-    """What a summary can stand for: whole units before the newest, as much as fits into a request; no pinned ones."""
+    """What a summary can stand for: whole units before the newest, as much as fits into a request.
+
+    None that is pinned, and none whose result is new, or still to come: without its call that would be lost.
+    """
     items = [item_of(each) for each in said]
     newest = select([item._replace(pinned=False) for item in items], keep)
     first = newest.places[0] if newest.places else len(items)
@@ -510,8 +537,8 @@ def _oldest(said: Sequence[Said], keep: int, room: int) -> list[Said]:
         used += sum(tokens(told(each)) + 1 for each in said[begin:place])
         if begin >= first or unit[0].seq > since or (found and used > room):
             break
-        if not any(item.pinned for item in unit):
-            found += [each for each in said[begin:place] if 0 < each.seq < since]
+        if all(0 < item.seq < since and not item.pinned for item in unit):
+            found += said[begin:place]
     return found
 
 
@@ -521,12 +548,13 @@ def _ranges(said: Sequence[Said]) -> list[list[int]]:
 
 
 def _whole(said: Sequence[Said], last: str) -> tuple[str, int]:
-    """An answer with the pieces that were cut off before it, and how many those are with it."""
-    pieces, place = [last], len(said) - 1
-    while place > 0 and said[place].message.text == CUT_OFF and said[place - 1].message.role == "assistant":
-        pieces.append(said[place - 1].message.text)
-        place -= 2
-    return "".join(reversed(pieces)), len(pieces)
+    """An answer with the pieces that were cut off before it, and how many replies that are; one may say nothing."""
+    pieces, replies, before = [last], 1, list(said)
+    while before and before.pop().message.text == CUT_OFF:
+        replies += 1
+        if before and before[-1].message.role == "assistant":
+            pieces.append(before.pop().message.text)
+    return "".join(reversed(pieces)), replies
 
 
 def _json_of(text: str) -> str:

@@ -37,7 +37,6 @@ __all__ = [
     "item_of",
     "plain",
     "read_context",
-    "request_of",
     "see",
     "size_of",
     "spec_size",
@@ -157,11 +156,9 @@ class Asked(NamedTuple):
 
     request: ModelRequest
     sight: Sight
-    summary: str
-    """What is said of what came before."""
 
 
-def asked(frame: Frame, context: Context, state: AgentState, step: int | None, seen: See = see) -> Asked:
+def asked(frame: Frame, context: Context, state: AgentState, step: int | None, seen: See) -> Asked:
     """What a model is asked next; raises ContextTooSmall where not even the last of it fits."""
     summary = short(context.before, frame.room // 3)
     view = View(state, step, context.said, frame.room - tokens(summary))
@@ -176,10 +173,10 @@ def asked(frame: Frame, context: Context, state: AgentState, step: int | None, s
     taken = tokens(sight.known) + sum(map(size_of, shown))
     if taken > view.room:
         raise ContextTooSmall(needed=frame.window - view.room + taken, window=frame.window)
-    return Asked(request_of(frame, sight.known, summary, shown, _left_out(chosen, context)), sight, summary)
+    return Asked(_request(frame, sight.known, summary, shown, _left_out(chosen, context)), sight)
 
 
-def request_of(frame: Frame, known: str, summary: str, shown: Sequence[Message], left_out: str) -> ModelRequest:
+def _request(frame: Frame, known: str, summary: str, shown: Sequence[Message], left_out: str) -> ModelRequest:
     """The parts put together."""
     parts = (
         frame.instructions,

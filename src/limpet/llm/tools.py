@@ -22,6 +22,8 @@ from limpet.errors import (
     InvalidPatch,
     InvalidValue,
     NotFound,
+    OutcomeUnknown,
+    OutputUnavailable,
     Rejected,
     Stale,
     StepFailed,
@@ -42,9 +44,9 @@ __all__ = [
     "toolboxes",
 ]
 
-# How much of a result a model sees, in bytes; more is put away, and can be opened.
+# How much of a result a model sees, in bytes; more is put away, and can be opened, a piece with a note at a time.
 MOST_SHOWN = 16_000
-OPENED = 6_000
+OPENED, NOTE = 6_000, 80
 STALE = "limpet.Stale"
 Does = Callable[[Run[Any], dict[str, Any]], Awaitable[Any]]
 Normalise = Callable[[Run[Any], Call, Any], Awaitable[Any]]
@@ -89,21 +91,23 @@ class Offered(NamedTuple):
         """The arguments of a call; or what is wrong with them."""
         try:
             args: dict[str, Any] = msgspec.json.decode(call.args or "{}")
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
             return f"The arguments are not JSON: {error}"
         wrong = faults(args, self.spec.schema)
         return f"The arguments do not fit: {'; '.join(wrong[:5])}" if wrong else args
 
-    async def call(self, run: Run[Any], call: Call, *, most: int, normalise: Normalise = as_it_is) -> str:
+    async def call(self, run: Run[Any], call: Call, normalise: Normalise) -> str:
         """What comes of a call, in text."""
         args = self.args(call)
         if isinstance(args, str):
             return args
         try:
             result = await self.does(run, args)
-            return await _shown(run, self.spec.name, await normalise(run, call, result), most)
+            return await _shown(run, self.spec.name, await normalise(run, call, result))
         except Rejected as no:
             return f"{no.by} did not allow it: {no.because}"
+        except (OutcomeUnknown, OutputUnavailable) as error:
+            return error.says
         except StepFailed as failed:
             return f"It failed: {failed.error_type}: {failed.message}"
         except (AgentFailed, ContractError, Expired, InvalidPatch, InvalidValue, NotFound, Stale) as error:
@@ -114,9 +118,14 @@ Usable = Tool[..., Any, Any] | Agent[Any, Any] | External[..., Any] | Toolbox
 """What an agent of a model is given to use."""
 
 
-async def _shown(run: Run[Any], name: str, value: Any, most: int) -> str:
+def _most_shown(run: Run[Any]) -> int:
+    limits = run.execution.journal.fold.working.budget
+    return (limits and limits.max_artifact_bytes_in_context) or MOST_SHOWN
+
+
+async def _shown(run: Run[Any], name: str, value: Any) -> str:
     """A result as a model sees it; a big one is put away."""
-    text = value if isinstance(value, str) else canonical(value).decode()
+    text, most = value if isinstance(value, str) else canonical(value).decode(), _most_shown(run)
     if len(text.encode()) <= most:
         return text or "done"
     summary = f"result of {name}, begins with: {text[:200]}"
@@ -124,7 +133,7 @@ async def _shown(run: Run[Any], name: str, value: Any, most: int) -> str:
     return f"[{stored.bytes} bytes, put away as artifact {stored.artifact_id}; it begins with] {text[: most // 4]}"
 
 
-def offered(tools: Sequence[Usable], handoffs: Sequence[Agent[Any, Any]] = ()) -> Mapping[str, Offered]:
+def offered(tools: Sequence[Usable], handoffs: Sequence[Agent[Any, Any]]) -> Mapping[str, Offered]:
     """Everything that a model may call, by name, but for what others offer."""
     own = [_of(each) for each in tools if isinstance(each, Tool | Agent | External)]
     return together((*BUILT_IN, *own, *map(_of_handoff, handoffs)))
@@ -251,17 +260,22 @@ TEXT, TEXTS, NUMBER = {"type": "string"}, {"type": "array", "items": {"type": "s
 
 async def _note_fact(run: Run[Any], args: dict[str, Any]) -> str:
     rests_on = [key for key in args.get("derived_from", ()) if key in run.state.facts]
-    doubtful = ", ".join(fact.key for fact in run.state.derived_from(args["key"]))
+    said = _with_doubts(run, "noted", args["key"])
     await run.patch(facts={args["key"]: args["value"]}, source="model", derived_from=rests_on)
-    return f"noted; look again at what was concluded from it: {doubtful}" if doubtful else "noted"
+    return said
 
 
 async def _retract_fact(run: Run[Any], args: dict[str, Any]) -> str:
     if args["key"] not in run.state.facts:
         return f"There is no such fact; there are: {', '.join(run.state.facts) or 'none'}"
-    doubtful = ", ".join(fact.key for fact in run.state.derived_from(args["key"]))
+    said = _with_doubts(run, "taken back", args["key"])
     await run.patch(retract=[args["key"]])
-    return f"taken back; look again at what was concluded from it: {doubtful}" if doubtful else "taken back"
+    return said
+
+
+def _with_doubts(run: Run[Any], done: str, key: str) -> str:
+    doubtful = ", ".join(fact.key for fact in run.state.derived_from(key))
+    return f"{done}; look again at what was concluded from it: {doubtful}" if doubtful else done
 
 
 async def _set_plan(run: Run[Any], args: dict[str, Any]) -> str:
@@ -286,11 +300,12 @@ async def _ask_person(run: Run[Any], args: dict[str, Any]) -> str:
 
 
 async def _open_artifact(run: Run[Any], args: dict[str, Any]) -> str:
-    data = await run.content(args["artifact_id"])
-    start = max(args["start"], 0)
-    piece = data[start : start + OPENED].decode(errors="ignore")  # a cut goes through a character
-    left = max(len(data) - start - OPENED, 0)
-    return f"{piece}\n[{left} bytes are left; go on at {start + OPENED}]" if left else piece
+    data, start = await run.content(args["artifact_id"]), max(args["start"], 0)
+    most = start + min(OPENED, max(_most_shown(run) - NOTE, NOTE))
+    ends = (place for place in range(most, most - 4, -1) if not b"\x80" <= data[place : place + 1] < b"\xc0")
+    end = next(ends, most)  # not in a character, where it is text
+    piece, left = data[start:end].decode(errors="ignore"), max(len(data) - end, 0)
+    return f"{piece}\n[{left} bytes are left; go on at {end}]" if left else piece
 
 
 def _built_in(does: Does, description: str, properties: Mapping[str, Any], *optional: str) -> Offered:

@@ -12,12 +12,24 @@ import msgspec
 from msgspec import structs
 
 from limpet.llm.model import Call, Finish, Message, Reply
+from limpet.llm.providers import fitting_name
 
-__all__ = ["NO_RESULT", "UNDER_WAY", "Mended", "Said", "content_of", "mended", "message_of", "recorded", "replied"]
+__all__ = [
+    "NO_RESULT",
+    "UNDER_WAY",
+    "Mended",
+    "Said",
+    "content_of",
+    "is_object",
+    "mended",
+    "message_of",
+    "recorded",
+    "replied",
+]
 
 NO_RESULT = "[no result: the call was interrupted, and it is not known what came of it]"
 UNDER_WAY = "[no result yet: another run of this conversation is at it]"
-# What providers do not take in ids and names, and how long those may be.
+# What providers do not take in ids, and how long those may be.
 UNFIT = re.compile("[^A-Za-z0-9_-]")
 LONGEST = 64
 
@@ -97,7 +109,7 @@ def _call(given: Any, place: int) -> Call:
     named = given if isinstance(given, dict) else {}
     return Call(
         id=_id(_text(named.get("id")) or f"call-{place}"),
-        name=UNFIT.sub("_", _text(named.get("name")) or "unknown")[:LONGEST],
+        name=fitting_name(_text(named.get("name")) or "unknown"),
         args=_args(named.get("args")),
     )
 
@@ -113,12 +125,16 @@ def _args(given: Any) -> str:
     """Arguments as an object in JSON: what is none is shown inside one, because not every provider takes it else."""
     if given is None or given == "":
         return "{}"
-    text = given if isinstance(given, str) else msgspec.json.encode(given).decode()
+    text = _text(given)
+    return text if is_object(text) else msgspec.json.encode({"not_an_object": text}).decode()
+
+
+def is_object(text: str) -> bool:
+    """Whether a text is an object in JSON, all of it."""
     try:
-        is_object = isinstance(msgspec.json.decode(text), dict)
+        return isinstance(msgspec.json.decode(text), dict)
     except (msgspec.DecodeError, RecursionError, UnicodeError):
-        is_object = False
-    return text if is_object else msgspec.json.encode({"not_an_object": text}).decode()
+        return False
 
 
 def mended(said: Sequence[Said], run: str = "") -> Mended:
@@ -187,6 +203,7 @@ def _results(said: Iterable[Said], faults: list[str]) -> dict[str, Said]:
 
 
 def _answers(each: Said, results: dict[str, Said], faults: list[str], run: str) -> Iterator[Said]:
+    """The result of each call, with the name of its tool: some providers want that."""
     for call in each.message.calls:
         result = results.pop(call.id, None)
         if result is None:
@@ -194,5 +211,5 @@ def _answers(each: Said, results: dict[str, Said], faults: list[str], run: str) 
             if not is_others:
                 faults.append(f"message {each.seq} wants {call.name} called, and there is no result")
             text = UNDER_WAY if is_others else NO_RESULT
-            result = Said(0, Message(role="tool", text=text, call=call.id, tool=call.name), run=each.run)
-        yield result
+            result = Said(0, Message(role="tool", text=text, call=call.id), run=each.run)
+        yield result._replace(message=structs.replace(result.message, tool=call.name))
