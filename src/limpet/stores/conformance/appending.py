@@ -1,14 +1,13 @@
 """Appending: all or nothing, in order, without a gap, and repeatable."""
 
 import asyncio
-from typing import Literal
 
 from limpet.errors import InvalidAppend, NotFound, Tampered, WrongState
 from limpet.events import GENESIS, AnyBody, Head, PlanItem, Revision, StatePatch, inline, verify
 from limpet.events import bodies as b
-from limpet.events.parts import Failure, Wait
+from limpet.events.parts import Wait
 from limpet.stores import Appended, Extend, Missed, Tell
-from limpet.stores.conformance.suite import World, asked, behaviour, completed, expect, signalled, started
+from limpet.stores.conformance.suite import FAILED, World, asked, behaviour, completed, expect, signalled, started
 
 
 @behaviour()
@@ -216,7 +215,7 @@ async def nothing_follows_an_end_in_the_same_append(world: World) -> None:
     owner = await world.own()
     ends: tuple[AnyBody, ...] = (
         b.RunCompleted(output=inline(1)),
-        b.RunFailed(failure=Failure(type="builtins.ValueError")),
+        FAILED,
         b.RunCancelled(reason="x"),
         b.RunWaiting(waits=()),
     )
@@ -231,7 +230,7 @@ async def each_end_sets_its_status(world: World) -> None:
     """Completed, failed and cancelled runs are listed as such."""
     ends: dict[str, AnyBody] = {
         "completed": b.RunCompleted(output=inline(None)),
-        "failed": b.RunFailed(failure=Failure(type="builtins.ValueError"), number=1),
+        "failed": FAILED,
         "cancelled": b.RunCancelled(reason="enough"),
     }
     for status, body in ends.items():
@@ -245,7 +244,7 @@ async def a_parked_run_says_what_it_waits_for(world: World) -> None:
     """`run.waiting` gives the run back, with what it waits for and when it must be looked at."""
     owner = await world.own()
     wake = world.clock.now() + 5_000_000
-    waits = (_wait("person", "q1"), _wait("time", "sleep#1"))
+    waits = (Wait(what="person", key="q1"), Wait(what="time", key="sleep#1"))
     await owner.append(b.RunWaiting(waits=waits, wake=wake))
     row = await owner.row()
     assert (row.status, row.worker, row.ready_at) == ("waiting", None, wake)
@@ -318,7 +317,3 @@ async def time_never_goes_back_along_a_log(world: World) -> None:
 
 def _tell(run: str, body: b.AgentReturned, *, optional: bool = False) -> Tell:
     return Tell(run=run, bodies=(body,), actor="w1", optional=optional)
-
-
-def _wait(what: Literal["person", "time"], key: str) -> Wait:
-    return Wait(what=what, key=key)

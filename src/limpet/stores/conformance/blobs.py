@@ -5,10 +5,10 @@ from collections.abc import AsyncIterator, Awaitable, Iterable
 from hashlib import shake_256
 
 from limpet.errors import InputConflict, InvalidAppend, LeaseLost, NotFound
-from limpet.events import Failure, Head, Lineage, Payload, inline, seal_all
+from limpet.events import Failure, Lineage, Payload, inline
 from limpet.events import bodies as b
 from limpet.events.codec import DEFLATED
-from limpet.stores import Appended, Create, Extend, Missed, Store, Tell
+from limpet.stores import Appended, Create, Missed, Store, Tell
 from limpet.stores.blobs import CHUNK, INLINE, Blob, pack_blob
 from limpet.stores.conformance.suite import (
     Owner,
@@ -18,6 +18,7 @@ from limpet.stores.conformance.suite import (
     completed,
     created,
     expect,
+    forked,
     gave,
     started,
 )
@@ -427,8 +428,8 @@ async def a_message_is_stored_by_its_content(world: World) -> None:
     assert error.what == "blob"
     await world.store.append(first, blobs=blobs)
     head = (await world.store.get("c1")).head
-    await expect(NotFound, world.store.append(_say(world, head, NOWHERE)))
-    assert isinstance(await world.store.append(_say(world, head, payload)), Appended)
+    await expect(NotFound, world.store.append(world.say(head, _message(NOWHERE))))
+    assert isinstance(await world.store.append(world.say(head, _message(payload))), Appended)
     assert await _collected(world) == 0
     assert await world.store.unpack(payload) == BIG
     assert await world.store.check_rows("c1") == []
@@ -470,13 +471,10 @@ async def a_refused_append_leaves_at_most_a_loose_blob(world: World) -> None:
     stale = old.extend(gave(payload))
     await old.append(started())
     assert isinstance(await world.store.append(stale, blobs=blobs), Missed)
-    world.advance("11s")
-    await world.worker("w2")
-    [claimed] = await world.claim("w2")
+    new = await world.take_over()
     await expect(LeaseLost, old.send(old.extend(gave(payload)), blobs))
     assert await _collected(world) <= 1
     await expect(NotFound, world.store.unpack(payload))
-    new = Owner(world, claimed.row)
     await expect(NotFound, new.send(new.extend(gave(payload))))
     await new.append(gave(payload), blobs=blobs)
 
@@ -487,9 +485,9 @@ async def a_malformed_append_stores_no_blob(world: World) -> None:
     owner = await world.own()
     _, small = world.store.pack(BIG)
     _, large = world.store.pack(_noise(CHUNK).hex())
-    forked = b.RunForked(run="r1", at=0, step=0, effects="ask")
+    nowhere = Create(run="r2", bodies=(forked(at=0),), actor="x")
     for blobs in (small, large):
-        await expect(InvalidAppend, world.store.append(Create(run="r2", bodies=(forked,), actor="x"), blobs=blobs))
+        await expect(InvalidAppend, world.store.append(nowhere, blobs=blobs))
         await expect(InvalidAppend, owner.send(owner.extend(b.ConversationCreated()), blobs))
     assert await _collected(world) == 0
 
@@ -729,9 +727,3 @@ def _several(world: World, count: int) -> tuple[list[Payload], list[Blob]]:
 
 def _message(content: Payload) -> b.MessageAdded:
     return b.MessageAdded(message="m", role="user", content=content)
-
-
-def _say(world: World, head: Head, content: Payload) -> Extend:
-    now, codec = world.clock.now(), world.store.codec
-    events = seal_all(head, "c1", (_message(content),), time=now, fence=0, actor="ann", codec=codec)
-    return Extend(run="c1", after=head, fence=None, events=events)

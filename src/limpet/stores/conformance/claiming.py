@@ -5,7 +5,7 @@ import asyncio
 from limpet.errors import NotFound
 from limpet.events import AnyBody, Wait, inline, verify
 from limpet.events import bodies as b
-from limpet.stores import Create, WorkerRow
+from limpet.stores import WorkerRow
 from limpet.stores.conformance.suite import LEASE, Owner, World, behaviour, expect, started
 
 
@@ -233,14 +233,13 @@ async def a_claimed_run_goes_on_from_its_log(world: World) -> None:
     owner = await world.own()
     await owner.append(started())
     await world.store.release("r1", fence=1, worker="w1", reason="drain")
-    [claimed] = await world.claim()
-    await Owner(world, claimed.row).append(started(2))
+    await (await world.take()).append(started(2))
     verify(await world.log())
 
 
 @behaviour()
 async def a_conversation_is_never_claimed(world: World) -> None:
     """Claiming sees runs only."""
-    await world.store.append(Create(run="c1", bodies=(b.ConversationCreated(),), actor="test"))
+    await world.talk()
     await world.worker(agents=("", "a"))
     assert await world.claim() == ()

@@ -5,8 +5,6 @@ from limpet.events import Wait, verify
 from limpet.events import bodies as b
 from limpet.stores import Extend
 from limpet.stores.conformance.suite import (
-    LEASE,
-    Owner,
     World,
     answered,
     asked,
@@ -68,8 +66,7 @@ async def a_jump_forward_expires_leases_and_nothing_else(world: World) -> None:
     await world.own()
     world.clock.set(world.clock.now() + YEAR)
     await world.worker("w2")
-    [claimed] = await world.claim("w2")
-    await Owner(world, claimed.row).append(started())
+    await (await world.take(worker="w2")).append(started())
     verify(await world.log())
 
 
@@ -93,11 +90,9 @@ async def a_jump_back_does_not_bring_an_old_owner_back(world: World) -> None:
     """A fence that is lost stays lost, whatever the clock says."""
     old = await world.own()
     start = world.clock.now()
-    world.clock.set(start + 2 * LEASE)
-    await world.worker("w2")
-    [claimed] = await world.claim("w2")
+    new = await world.take_over()
     world.clock.set(start)
-    old.head = claimed.row.head
+    old.head = new.head
     await expect(LeaseLost, old.send(old.extend(started())))
 
 

@@ -11,11 +11,10 @@ from limpet.errors import (
 )
 from limpet.events import AnyBody, Limits, Wait, inline, verify
 from limpet.events import bodies as b
-from limpet.events.parts import Failure
 from limpet.state import Fold
 from limpet.stores import Missed, Tell
 from limpet.stores.conformance.suite import (
-    Owner,
+    FAILED,
     World,
     answered,
     asked,
@@ -252,7 +251,7 @@ async def a_running_run_keeps_running_when_asked_to_pause(world: World) -> None:
 async def a_failed_run_can_be_resumed(world: World) -> None:
     """Resume makes it pending and runnable again; it is not ended any more."""
     owner = await world.own()
-    await owner.append(b.RunFailed(failure=Failure(type="builtins.ValueError"), number=1))
+    await owner.append(FAILED)
     await world.store.tell("r1", b.ResumeRequested(command="c1"), actor="ann")
     row = await owner.row()
     assert (row.status, row.ended) == ("pending", None)
@@ -263,8 +262,7 @@ async def a_failed_run_can_be_resumed(world: World) -> None:
 async def a_run_that_is_being_undone_cannot_be_resumed(world: World) -> None:
     """Once a compensation stands, resume is refused."""
     owner = await world.own()
-    failure = b.RunFailed(failure=Failure(type="builtins.ValueError"))
-    await owner.append(b.CompensationStarted(number=1, attempt=1, key="k"), failure)
+    await owner.append(b.CompensationStarted(number=1, attempt=1, key="k"), FAILED)
     await expect(WrongState, world.store.tell("r1", b.ResumeRequested(command="c1"), actor="ann"))
 
 
@@ -308,7 +306,7 @@ async def an_owner_goes_on_after_commands(world: World) -> None:
 async def a_childs_return_reaches_a_failed_parent(world: World) -> None:
     """Resumed later, it finds the return; otherwise it would wait for ever."""
     owner = await world.own()
-    await owner.append(b.RunFailed(failure=Failure(type="builtins.ValueError")))
+    await owner.append(FAILED)
     await world.store.tell("r1", b.AgentReturned(command="c1", run="x", outcome="completed"), actor="w")
     row = await owner.row()
     assert (row.status, (await world.kinds())[-1]) == ("failed", "agent.returned")
@@ -350,10 +348,7 @@ async def a_cancel_waits_for_no_slot(world: World) -> None:
 async def resuming_forgets_deaths(world: World) -> None:
     """An operator who resumes a quarantined run gives it a fresh start."""
     await world.own(worker="dead")
-    world.advance("11s")
-    await world.worker("w2")
-    [claimed] = await world.claim("w2")
-    owner = Owner(world, claimed.row)
+    owner = await world.take_over()
     await owner.append(b.RunWaiting(waits=(Wait(what="operator", key="quarantined"),)))
     assert (await owner.row()).deaths == 1
     await world.store.tell("r1", b.ResumeRequested(command="c1"), actor="ann")

@@ -3,16 +3,16 @@
 import asyncio
 
 from limpet.errors import InvalidAppend
-from limpet.events import Head, inline, seal_all, verify
 from limpet.events import bodies as b
+from limpet.events import seal_all, verify
 from limpet.stores import Appended, Create, Extend, Missed, RunFilter, Taken
-from limpet.stores.conformance.suite import World, behaviour, expect, signalled, started
+from limpet.stores.conformance.suite import World, behaviour, expect, message, signalled, started
 
 
 @behaviour()
 async def a_conversation_is_created_with_its_first_messages(world: World) -> None:
     """It is open, and its log is chained like a run's."""
-    head = await _created(world, _message("hello"))
+    head = await world.talk(message())
     row = await world.store.get("c1")
     assert (row.type, row.status, row.ready_at, row.head) == ("conversation", "open", None, head)
     assert await world.kinds("c1") == ["conversation.created", "message.added"]
@@ -22,8 +22,8 @@ async def a_conversation_is_created_with_its_first_messages(world: World) -> Non
 @behaviour()
 async def messages_are_appended_without_a_fence(world: World) -> None:
     """Whoever knows the head may speak."""
-    head = await _created(world)
-    done = await world.store.append(_say(world, head, "hi"))
+    head = await world.talk()
+    done = await world.store.append(world.say(head, message("hi")))
     assert isinstance(done, Appended)
     assert (await world.store.get("c1")).seq == 2
 
@@ -31,8 +31,8 @@ async def messages_are_appended_without_a_fence(world: World) -> None:
 @behaviour()
 async def two_speakers_cannot_interleave(world: World) -> None:
     """Of two messages after the same head one lands; the other is told what it missed."""
-    head = await _created(world)
-    done = await asyncio.gather(*(world.store.append(_say(world, head, text)) for text in ("one", "two")))
+    head = await world.talk()
+    done = await asyncio.gather(*(world.store.append(world.say(head, message(text))) for text in ("one", "two")))
     assert sorted(type(each).__name__ for each in done) == ["Appended", "Missed"]
     [missed] = [each for each in done if isinstance(each, Missed)]
     assert missed.events[0].event.seq == 2
@@ -41,8 +41,8 @@ async def two_speakers_cannot_interleave(world: World) -> None:
 @behaviour()
 async def a_message_said_twice_is_stored_once(world: World) -> None:
     """Repeating an append whose reply was lost is safe here too."""
-    head = await _created(world)
-    leg = _say(world, head, "hi")
+    head = await world.talk()
+    leg = world.say(head, message("hi"))
     await world.store.append(leg)
     assert isinstance(await world.store.append(leg), Appended)
     assert len(await world.log("c1")) == 2
@@ -51,7 +51,7 @@ async def a_message_said_twice_is_stored_once(world: World) -> None:
 @behaviour()
 async def a_conversation_takes_only_messages(world: World) -> None:
     """No steps, no commands, and nothing under a fence."""
-    head = await _created(world)
+    head = await world.talk()
     events = seal_all(head, "c1", (started(),), time=0, fence=0, actor="x", codec=world.store.codec)
     await expect(InvalidAppend, world.store.append(Extend(run="c1", after=head, fence=None, events=events)))
     await expect(InvalidAppend, world.store.tell("c1", signalled(), actor="ann"))
@@ -64,9 +64,9 @@ async def a_conversation_takes_only_messages(world: World) -> None:
 async def a_run_takes_no_messages(world: World) -> None:
     """A message belongs to a conversation."""
     owner = await world.own()
-    events = seal_all(owner.head, "r1", (_message("x"),), time=0, fence=0, actor="x", codec=world.store.codec)
+    events = seal_all(owner.head, "r1", (message("x"),), time=0, fence=0, actor="x", codec=world.store.codec)
     await expect(InvalidAppend, world.store.append(Extend(run="r1", after=owner.head, fence=None, events=events)))
-    await expect(InvalidAppend, owner.send(owner.extend(_message("x"))))
+    await expect(InvalidAppend, owner.send(owner.extend(message("x"))))
 
 
 @behaviour()
@@ -81,12 +81,12 @@ async def runs_and_conversations_share_their_ids(world: World) -> None:
 @behaviour()
 async def a_run_speaks_and_notes_it_in_one_append(world: World) -> None:
     """The message and the run's record of it are both there, or both not."""
-    head = await _created(world)
+    head = await world.talk()
     owner = await world.own()
     said = b.MessageSaid(name="say#1", conversation="c1", message=2)
-    assert isinstance(await world.store.append(owner.extend(said), _say(world, head, "hi")), Appended)
+    assert isinstance(await world.store.append(owner.extend(said), world.say(head, message("hi"))), Appended)
     owner.head = (await owner.row()).head
-    stale = await world.store.append(owner.extend(said), _say(world, head, "again"))
+    stale = await world.store.append(owner.extend(said), world.say(head, message("again")))
     assert isinstance(stale, Missed)
     assert (len(await world.log("c1")), (await owner.row()).head) == (2, owner.head)
 
@@ -94,23 +94,6 @@ async def a_run_speaks_and_notes_it_in_one_append(world: World) -> None:
 @behaviour()
 async def conversations_are_listed_by_session(world: World) -> None:
     """With their labels."""
-    body = b.ConversationCreated(session="s1", user="ann", labels={"topic": "x"})
-    await world.store.append(Create(run="c1", bodies=(body,), actor="test"))
+    await world.talk(session="s1", user="ann", labels={"topic": "x"})
     [row] = (await world.store.runs(RunFilter(type="conversation", labels={"topic": "x"}))).rows
     assert (row.id, row.session, row.user) == ("c1", "s1", "ann")
-
-
-def _message(text: str) -> b.MessageAdded:
-    return b.MessageAdded(message=f"m-{text}", role="user", content=inline(text))
-
-
-def _say(world: World, head: Head, text: str) -> Extend:
-    events = seal_all(
-        head, "c1", (_message(text),), time=world.clock.now(), fence=0, actor="ann", codec=world.store.codec
-    )
-    return Extend(run="c1", after=head, fence=None, events=events)
-
-
-async def _created(world: World, *messages: b.MessageAdded) -> Head:
-    await world.store.append(Create(run="c1", bodies=(b.ConversationCreated(), *messages), actor="test"))
-    return (await world.store.get("c1")).head

@@ -164,10 +164,7 @@ async def settling_anything_forgets_deaths(world: World) -> None:
     for place, body in enumerate(settling):
         run = f"r{place}"
         await world.own(run, worker=f"dead{place}")
-        world.advance("11s")
-        await world.worker("w2")
-        [claimed] = await world.claim("w2")
-        owner = Owner(world, claimed.row)
+        owner = await world.take_over(run)
         assert (await owner.row()).deaths == 1
         await owner.append(body)
         assert (await owner.row()).deaths == 0
@@ -203,8 +200,7 @@ async def a_command_to_a_dead_workers_run_waits_in_its_log(world: World) -> None
     await world.own()
     world.advance("11s")
     await world.store.tell("r1", signalled(), actor="ann")
-    await world.worker("w2")
-    await world.claim("w2")
+    await world.take_over()
     assert (await world.kinds())[2:] == ["signal.received", "run.claimed"]
 
 
@@ -262,7 +258,7 @@ async def a_killed_process_is_seen_before_its_lease_ends(world: World) -> None:
     [said] = await world.processes("claim_and_die", 1)
     assert said == "r1"
     assert (await world.store.get("r1")).status == "running"
-    await world.worker("w2", lease=LEASE)
+    await world.worker("w2")
     [claimed] = await world.claim("w2")
     assert (claimed.row.id, claimed.died, claimed.row.fence) == ("r1", True, 2)
 

@@ -17,6 +17,7 @@ from limpet.stores.conformance.suite import (
     completed,
     created,
     expect,
+    message,
     signalled,
     started,
 )
@@ -63,8 +64,7 @@ async def events_come_as_they_are_stored(world: World) -> None:
 @behaviour()
 async def conversations_are_in_the_feed(world: World) -> None:
     """Messages are events like any other."""
-    message = b.MessageAdded(message="m1", role="user", content=inline("hello"))
-    await world.store.append(Create(run="c1", bodies=(b.ConversationCreated(), message), actor="test"))
+    await world.talk(message())
     assert [event.kind for event in await _all(world.store)] == ["conversation.created", "message.added"]
 
 
@@ -161,9 +161,7 @@ async def what_is_refused_is_not_in_the_feed(world: World) -> None:
     stale = old.extend(started(2))
     await old.append(started())
     assert isinstance(await world.store.append(stale), Missed)
-    world.advance("11s")
-    await world.worker("w2")
-    await world.claim("w2")
+    await world.take_over()
     await expect(LeaseLost, old.send(old.extend(completed())))
     await world.store.keep_late(old.seal(completed()))
     await world.store.save_snapshot("r1", old.head, b"state")
@@ -347,11 +345,10 @@ async def looking_back_says_how_far(world: World) -> None:
 async def _several_histories(world: World) -> list[str]:
     """Runs and a conversation whose events lie between each other's."""
     one, two = await world.own("r1"), await world.own("r2")
-    message = b.MessageAdded(message="m1", role="user", content=inline("hello"))
     for number in range(1, 4):
         await one.append(started(number), completed(number))
         await two.append(started(number))
-    await world.store.append(Create(run="c1", bodies=(b.ConversationCreated(), message), actor="test"))
+    await world.talk(message())
     await world.store.tell("r1", signalled(), actor="ann")
     await two.append(b.RunCompleted(output=inline(1)))
     await world.create("r3")

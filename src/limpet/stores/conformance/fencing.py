@@ -6,7 +6,7 @@ from limpet.errors import InvalidAppend, LeaseLost
 from limpet.events import bodies as b
 from limpet.events import inline
 from limpet.stores import Extend
-from limpet.stores.conformance.suite import Owner, World, behaviour, completed, expect, signalled, started
+from limpet.stores.conformance.suite import World, behaviour, completed, expect, signalled, started
 
 
 @behaviour()
@@ -28,7 +28,7 @@ async def every_claim_gives_a_higher_fence(world: World) -> None:
 async def a_superseded_worker_writes_nothing(world: World) -> None:
     """After somebody else has claimed the run, its old owner's append is refused and changes nothing."""
     old = await world.own()
-    new = await _take_over(world)
+    new = await world.take_over()
     error = await expect(LeaseLost, old.send(old.extend(completed())))
     assert (error.fence, error.current) == (1, 2)
     assert (await new.row()).head == new.head
@@ -38,7 +38,7 @@ async def a_superseded_worker_writes_nothing(world: World) -> None:
 async def a_superseded_worker_with_the_newest_head_writes_nothing(world: World) -> None:
     """Knowing the head does not help: the fence is checked by itself."""
     old = await world.own()
-    new = await _take_over(world)
+    new = await world.take_over()
     old.head = new.head
     await expect(LeaseLost, old.send(old.extend(completed())))
     await new.append(started())
@@ -48,7 +48,7 @@ async def a_superseded_worker_with_the_newest_head_writes_nothing(world: World) 
 async def a_superseded_worker_cannot_end_a_run(world: World) -> None:
     """Nor park it, nor release it."""
     old = await world.own()
-    new = await _take_over(world)
+    new = await world.take_over()
     for body in (b.RunCompleted(output=inline(1)), b.RunWaiting(waits=())):
         old.head = new.head
         await expect(LeaseLost, old.send(old.extend(body)))
@@ -133,7 +133,7 @@ async def late_results_are_kept_beside_the_log(world: World) -> None:
     """What a superseded worker still had is kept and shown, and is not part of the log."""
     old = await world.own()
     late = old.seal(completed(output="paid"))
-    new = await _take_over(world)
+    new = await world.take_over()
     await world.store.keep_late(late)
     [kept] = await world.store.late("r1")
     assert (kept.event, kept.time) == (late[0].event, world.clock.now())
@@ -147,12 +147,3 @@ async def a_run_without_late_results_has_none(world: World) -> None:
     await world.create("r2")
     await world.store.keep_late(old.seal(completed()))
     assert await world.store.late("r2") == []
-
-
-async def _take_over(world: World) -> Owner:
-    """A second worker takes the run after the first one's lease."""
-    world.advance("11s")
-    await world.worker("w2")
-    [claimed] = await world.claim("w2")
-    assert claimed.died
-    return Owner(world, claimed.row)

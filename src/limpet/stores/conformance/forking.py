@@ -15,7 +15,9 @@ from limpet.stores.conformance.suite import (
     behaviour,
     completed,
     expect,
+    forked,
     gave,
+    message,
     signalled,
     started,
 )
@@ -29,7 +31,7 @@ async def a_fork_is_its_origins_beginning_and_its_own(world: World) -> None:
     owner = await _grown(world)
     before = await world.log()
     row = await _fork(world, at=5)
-    fork = await _own(world, "r1.1")
+    fork = await world.take("r1.1")
     await fork.append(started(3), completed(3, "other"))
     log = await world.log("r1.1")
     assert log[:5] == before[:5]
@@ -68,7 +70,7 @@ async def pages_of_a_fork_cross_the_cut(world: World) -> None:
     """Whatever the page, forwards and backwards, reading gives the same log."""
     await _grown(world)
     await _fork(world, at=5)
-    fork = await _own(world, "r1.1")
+    fork = await world.take("r1.1")
     await fork.append(started(3), completed(3))
     whole = await world.log("r1.1")
     for after in range(10):
@@ -86,7 +88,7 @@ async def a_fork_of_a_fork_shares_with_both(world: World) -> None:
     """It may branch off behind the first cut, at it, or before it."""
     await _grown(world)
     await _fork(world, at=5)
-    fork = await _own(world, "r1.1")
+    fork = await world.take("r1.1")
     await fork.append(started(3), completed(3))
     for place, at in enumerate((1, 3, 5, 6, 8), 1):
         await _fork(world, f"r1.1.{place}", of="r1.1", at=at)
@@ -102,7 +104,7 @@ async def what_a_fork_stores_is_its_own(world: World) -> None:
     await _grown(world)
     place = await world.store.feed_end()
     await _fork(world, at=5)
-    await _own(world, "r1.1")
+    await world.take("r1.1")
     feed = await world.store.feed(place)
     assert [(event.run, event.seq) for event in feed.events] == [("r1.1", 6), ("r1.1", 7)]
 
@@ -112,7 +114,7 @@ async def origin_and_fork_go_on_apart(world: World) -> None:
     """What one writes, the other never sees, whoever comes first."""
     owner = await _grown(world)
     await _fork(world, at=5)
-    fork = await _own(world, "r1.1")
+    fork = await world.take("r1.1")
     await asyncio.gather(owner.append(started(3)), fork.append(started(3), completed(3)))
     assert len(await world.log()) == 8
     assert len(await world.log("r1.1")) == 9
@@ -125,21 +127,21 @@ async def a_fork_made_twice_is_made_once(world: World) -> None:
     """The same id and the same beginning is the same fork; another beginning is refused."""
     await _grown(world)
     row = await _fork(world, at=5)
-    again, is_new = await world.store.create("r1.1", _forked(at=5), actor="test")
+    again, is_new = await world.store.create("r1.1", forked(at=5), actor="test")
     assert (again.number, is_new) == (row.number, False)
-    await expect(InputConflict, world.store.create("r1.1", _forked(at=4), actor="test"))
-    await expect(InputConflict, world.store.create("r1", _forked(at=4), actor="test"))
+    await expect(InputConflict, world.store.create("r1.1", forked(at=4), actor="test"))
+    await expect(InputConflict, world.store.create("r1", forked(at=4), actor="test"))
 
 
 @behaviour()
 async def a_fork_begins_at_an_event_that_there_is(world: World) -> None:
     """Of a run that there is; a conversation is no run."""
     await _grown(world)
-    await expect(InvalidAppend, world.store.create("f", _forked(at=8), actor="test"))
-    await expect(InvalidAppend, world.store.create("f", _forked(at=0), actor="test"))
-    await expect(NotFound, world.store.create("f", _forked(of="none", at=1), actor="test"))
-    await world.store.append(Create(run="c1", bodies=(b.ConversationCreated(),), actor="test"))
-    await expect(InvalidAppend, world.store.create("f", _forked(of="c1", at=1), actor="test"))
+    await expect(InvalidAppend, world.store.create("f", forked(at=8), actor="test"))
+    await expect(InvalidAppend, world.store.create("f", forked(at=0), actor="test"))
+    await expect(NotFound, world.store.create("f", forked(of="none", at=1), actor="test"))
+    await world.talk()
+    await expect(InvalidAppend, world.store.create("f", forked(of="c1", at=1), actor="test"))
     await expect(NotFound, world.store.get("f"))
 
 
@@ -148,7 +150,7 @@ async def a_fork_is_claimed_under_a_higher_fence(world: World) -> None:
     """Fences never fall along its line, so whoever had the origin has nothing here."""
     owner = await _grown(world)
     await _fork(world, at=5)
-    fork = await _own(world, "r1.1")
+    fork = await world.take("r1.1")
     assert fork.fence > (await world.log())[4].fence
     assert (await owner.row()).worker == "w1"
 
@@ -159,7 +161,7 @@ async def a_request_of_the_origin_is_answered_there(world: World) -> None:
     owner = await _grown(world)
     await owner.append(asked("q1"))
     await _fork(world, at=8)
-    fork = await _own(world, "r1.1")
+    fork = await world.take("r1.1")
     await fork.append(asked("q2"))
     assert [row.run for row in await world.store.requests(RequestFilter(run="r1.1"))] == ["r1.1"]
     await world.store.tell("r1.1", answered("q2", command="c2"), actor="ann")
@@ -187,14 +189,14 @@ async def what_a_fork_refers_to_stays(world: World) -> None:
     shared, blobs = world.store.pack("x" * 20_000)
     await owner.append(started(), gave(shared), blobs=blobs)
     mine, blobs = world.store.pack("y" * 20_000)
-    row, _ = await world.store.create("r1.1", _forked(at=4, results={"1": mine}), actor="test", blobs=blobs)
+    row, _ = await world.store.create("r1.1", forked(at=4, results={"1": mine}), actor="test", blobs=blobs)
     world.advance("2h")
     await world.store.collect_blobs()
     assert await world.store.unpack(shared) == "x" * 20_000
     assert await world.store.unpack(mine) == "y" * 20_000
     assert await world.store.check_rows(row.id) == []
     missing, _ = world.store.pack("z" * 20_000)
-    await expect(NotFound, world.store.create("r1.2", _forked(at=4, input=missing), actor="test"))
+    await expect(NotFound, world.store.create("r1.2", forked(at=4, input=missing), actor="test"))
 
 
 @behaviour()
@@ -202,7 +204,7 @@ async def a_fork_is_rebuilt_from_its_own_events(world: World) -> None:
     """Making its rows anew changes nothing."""
     await _grown(world)
     await _fork(world, at=5, labels={"a": "b"}, goal="again")
-    fork = await _own(world, "r1.1")
+    fork = await world.take("r1.1")
     await fork.append(started(3), completed(3), asked("q9"))
     before = await world.store.get("r1.1")
     await world.store.rebuild("r1.1")
@@ -216,7 +218,7 @@ async def a_fork_is_loaded_after_its_origin(world: World) -> None:
     """Its own events are taken in where its origin is; without it they are refused."""
     await _grown(world)
     await _fork(world, at=5)
-    fork = await _own(world, "r1.1")
+    fork = await world.take("r1.1")
     await fork.append(started(3), completed(3), b.RunCompleted(output=inline(None)))
     own = [event for event in await world.log("r1.1") if event.run == "r1.1"]
     await expect(InputConflict, world.store.load(own, actor="test"))
@@ -233,10 +235,9 @@ async def a_fork_is_loaded_after_its_origin(world: World) -> None:
 @behaviour()
 async def a_conversation_is_forked_like_a_run(world: World) -> None:
     """It shares the messages before the cut."""
-    said = [b.MessageAdded(message=f"m{n}", role="user", content=inline(n)) for n in range(3)]
-    await world.store.append(Create(run="c1", bodies=(b.ConversationCreated(session="s"), *said), actor="test"))
-    forked = b.ConversationForked(conversation="c1", at=3, session="s")
-    await world.store.append(Create(run="c1.1", bodies=(forked,), actor="test"))
+    await world.talk(message("one"), message("two"), message("three"), session="s")
+    branch = b.ConversationForked(conversation="c1", at=3, session="s")
+    await world.store.append(Create(run="c1.1", bodies=(branch,), actor="test"))
     log = await world.log("c1.1")
     assert [event.kind for event in log] == ["conversation.created", *["message.added"] * 2, "conversation.forked"]
     row = await world.store.get("c1.1")
@@ -246,11 +247,6 @@ async def a_conversation_is_forked_like_a_run(world: World) -> None:
     wrong = b.ConversationForked(conversation="r1", at=1)
     await world.create("r1")
     await expect(InvalidAppend, world.store.append(Create(run="c2", bodies=(wrong,), actor="test")))
-
-
-def _forked(at: int, of: str = "r1", **more: Any) -> b.RunForked:
-    given: dict[str, Any] = {"run": of, "at": at, "step": 2, "effects": "ask", "agent": "a", "agent_version": "1"}
-    return b.RunForked(**{**given, **more})
 
 
 async def _grown(world: World) -> Owner:
@@ -263,11 +259,6 @@ async def _grown(world: World) -> Owner:
 
 
 async def _fork(world: World, run: str = "r1.1", of: str = "r1", **more: Any) -> RunRow:
-    row, is_new = await world.store.create(run, _forked(of=of, **more), actor="test")
+    row, is_new = await world.store.create(run, forked(of=of, **more), actor="test")
     assert is_new
     return row
-
-
-async def _own(world: World, run: str) -> Owner:
-    [claimed] = [each for each in await world.claim() if each.row.id == run]
-    return Owner(world, claimed.row)

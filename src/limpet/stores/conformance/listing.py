@@ -3,10 +3,10 @@
 from collections import Counter
 
 from limpet.errors import InvalidValue
-from limpet.events import AnyBody, Failure, Lineage, StatePatch, Wait, inline
+from limpet.events import AnyBody, Lineage, StatePatch, Wait, inline
 from limpet.events import bodies as b
-from limpet.stores import Create, RequestFilter, RunFilter
-from limpet.stores.conformance.suite import World, asked, behaviour, expect
+from limpet.stores import RequestFilter, RunFilter
+from limpet.stores.conformance.suite import FAILED, World, asked, behaviour, expect, forked
 
 
 @behaviour()
@@ -144,7 +144,7 @@ async def counters_follow_every_change_of_status(world: World) -> None:
 async def runs_and_conversations_are_listed_apart(world: World) -> None:
     """A conversation is no run."""
     await world.create("r1")
-    await world.store.append(Create(run="c1", bodies=(b.ConversationCreated(session="s"),), actor="test"))
+    await world.talk(session="s")
     assert await _ids(world, RunFilter()) == ["r1"]
     assert await _ids(world, RunFilter(type="conversation", session="s")) == ["c1"]
     assert await world.store.counts() == {("a", "pending"): 1}
@@ -188,9 +188,8 @@ async def requests_are_found_by_person_run_risk_and_status(world: World) -> None
 async def every_stream_is_listed_once_in_order(world: World) -> None:
     """Runs, forks and conversations alike, oldest first, in pages that join, though new ones come in between."""
     await world.create("r2")
-    await world.store.append(Create(run="c1", bodies=(b.ConversationCreated(),), actor="test"))
-    forked = b.RunForked(run="r2", at=1, step=0, effects="ask", agent="a", agent_version="1")
-    await world.store.create("r1", forked, actor="test")
+    await world.talk()
+    await world.store.create("r1", forked(at=1, of="r2", step=0), actor="test")
     assert await world.store.streams(after=10**12) == []
     found: list[tuple[int, str]] = []
     while page := await world.store.streams(after=found[-1][0] if found else 0, limit=2):
@@ -225,7 +224,7 @@ async def _ids(world: World, where: RunFilter) -> list[str]:
 async def _of_each_status(world: World) -> None:
     ends: dict[str, AnyBody | None] = {
         "completed": b.RunCompleted(output=inline(1)),
-        "failed": b.RunFailed(failure=Failure(type="builtins.ValueError")),
+        "failed": FAILED,
         "cancelled": b.RunCancelled(reason="x"),
         "running": None,
         "waiting": b.RunWaiting(waits=(Wait(what="signal", key="go"),)),

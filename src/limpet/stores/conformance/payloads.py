@@ -1,12 +1,17 @@
 """Hostile payloads: each comes back identical, or is refused with a typed error before anything is written."""
 
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 from limpet.errors import InvalidValue
 from limpet.events import StatePatch, canonical
 from limpet.events import bodies as b
 from limpet.stores.conformance.suite import World, behaviour, completed, expect
+
+
+def _cycle() -> object:
+    value: list[object] = []
+    value.append(value)
+    return value
 
 
 def _nested(levels: int, make: Callable[[object], object]) -> object:
@@ -82,12 +87,9 @@ REFUSED: dict[str, object] = {
     "an-object": object(),
     "a-function": canonical,
     "65-levels": _nested(65, lambda value: [value]),
-    "a-cycle": [],
+    "a-cycle": _cycle(),
     "an-integer-of-100000-bits": 2**100_000,
 }
-_cycle: list[Any] = []
-_cycle.append(_cycle)
-REFUSED["a-cycle"] = _cycle
 
 
 def _comes_back(value: object) -> Callable[[World], Awaitable[None]]:

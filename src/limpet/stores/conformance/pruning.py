@@ -3,17 +3,20 @@
 import asyncio
 
 from limpet.errors import NotFound, Tampered
-from limpet.events import Failure, inline
 from limpet.events import bodies as b
+from limpet.events import inline
 from limpet.stores import RequestFilter, RunFilter
 from limpet.stores.conformance.suite import (
+    FAILED,
     Owner,
     World,
     answered,
     asked,
     behaviour,
     completed,
+    created,
     expect,
+    forked,
     gave,
     signalled,
     started,
@@ -51,7 +54,7 @@ async def only_what_has_ended_is_pruned(world: World) -> None:
     assert not await world.store.prune({"pending": (await world.store.get("pending")).head})
     owner = await world.own("r1")
     assert not await world.store.prune({"r1": owner.head})
-    await owner.append(b.RunFailed(failure=Failure(type="builtins.ValueError")))
+    await owner.append(FAILED)
     await world.store.tell("r1", b.ResumeRequested(command="c1"), actor="ann")
     assert not await world.store.prune({"r1": owner.head})
     assert not await world.store.prune({"r1": (await owner.row()).head})
@@ -75,11 +78,9 @@ async def runs_are_pruned_together_or_not_at_all(world: World) -> None:
 async def what_a_fork_shares_is_not_pruned(world: World) -> None:
     """Unless the fork goes with it."""
     owner = await _ended(world, "r1")
-    forked = b.RunForked(run="r1", at=2, step=0, effects="ask", agent="a", agent_version="1")
-    await world.store.create("r1.1", forked, actor="test")
+    await world.store.create("r1.1", forked(at=2, step=0), actor="test")
     assert not await world.store.prune({"r1": owner.head})
-    [claimed] = await world.claim()
-    fork = Owner(world, claimed.row)
+    fork = await world.take("r1.1")
     await fork.append(END)
     assert not await world.store.prune({"r1": owner.head})
     assert len(await world.log("r1.1")) == 5
@@ -91,10 +92,8 @@ async def what_a_fork_shares_is_not_pruned(world: World) -> None:
 async def a_fork_may_go_before_its_origin(world: World) -> None:
     """Nobody needs it."""
     owner = await _ended(world, "r1")
-    forked = b.RunForked(run="r1", at=2, step=0, effects="ask", agent="a", agent_version="1")
-    await world.store.create("r1.1", forked, actor="test")
-    [claimed] = await world.claim()
-    fork = Owner(world, claimed.row)
+    await world.store.create("r1.1", forked(at=2, step=0), actor="test")
+    fork = await world.take("r1.1")
     await fork.append(END)
     assert await world.store.prune({"r1.1": fork.head})
     assert len(await world.log("r1")) == owner.head.seq
@@ -141,12 +140,11 @@ async def a_pruned_id_can_be_used_again(world: World) -> None:
     """It is another run, and nothing of the old one is in it."""
     owner = await _ended(world, "r1")
     await world.store.prune({"r1": owner.head})
-    row, is_new = await world.store.create("r1", (await _created(world)), actor="test")
+    row, is_new = await world.store.create("r1", created(input=inline(await world.store.now())), actor="test")
     assert is_new
     assert row.seq == 1
     await world.store.tell("r1", signalled(command="c1"), actor="ann")
-    [claimed] = [each for each in await world.claim() if each.row.id == "r1"]
-    again = Owner(world, claimed.row)
+    again = await world.take()
     await again.append(started(), completed(), END)
     assert await world.kinds("r1") == [
         "run.created",
@@ -189,10 +187,6 @@ async def pruning_beside_workers_touches_nothing_else(world: World) -> None:
     assert {row.id for row in (await world.store.runs()).rows} == {owner.run for owner in live}
     for owner in live:
         assert await world.store.check_rows(owner.run) == []
-
-
-async def _created(world: World) -> b.RunCreated:
-    return b.RunCreated(agent="a", agent_version="1", input=inline(await world.store.now()))
 
 
 async def _ended(world: World, run: str) -> Owner:

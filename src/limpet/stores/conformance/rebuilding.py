@@ -9,8 +9,6 @@ from limpet.errors import LeaseLost, NotFound
 from limpet.events import (
     AnyBody,
     Fact,
-    Failure,
-    Head,
     Lineage,
     PlanItem,
     Revision,
@@ -18,12 +16,12 @@ from limpet.events import (
     Wait,
     canonical,
     inline,
-    seal_all,
     verify,
 )
 from limpet.events import bodies as b
-from limpet.stores import Appended, Create, Extend, Missed, RequestFilter, RequestRow, RunFilter, RunRow
+from limpet.stores import Appended, Missed, RequestFilter, RequestRow, RunFilter, RunRow
 from limpet.stores.conformance.suite import (
+    FAILED,
     Owner,
     World,
     answered,
@@ -33,12 +31,12 @@ from limpet.stores.conformance.suite import (
     created,
     expect,
     gave,
+    message,
     signalled,
     started,
 )
 
 HOUR = 3600 * 10**6
-FAILED = b.RunFailed(failure=Failure(type="builtins.ValueError", message="no"))
 
 
 @behaviour()
@@ -213,12 +211,9 @@ async def deaths_are_what_the_log_says(world: World) -> None:
     """Counted at each take-over, forgotten when something is settled; fences stay above."""
     await world.own()
     for place in range(2, 5):
-        world.advance("11s")
-        await world.worker(f"w{place}")
-        [claimed] = await world.claim(f"w{place}")
+        owner = await world.take_over(worker=f"w{place}")
         await _is_sound(world)
-        assert claimed.row.deaths == place - 1
-    owner = Owner(world, claimed.row)
+        assert (await owner.row()).deaths == place - 1
     await owner.append(started(), completed())
     await _is_sound(world)
     assert (await owner.row()).deaths == 0
@@ -228,22 +223,18 @@ async def deaths_are_what_the_log_says(world: World) -> None:
 async def a_rebuild_keeps_out_a_superseded_worker(world: World) -> None:
     """The fence is in the log."""
     old = await world.own()
-    world.advance("11s")
-    await world.worker("w2")
-    [claimed] = await world.claim("w2")
+    new = await world.take_over()
     await world.store.rebuild("r1")
     await expect(LeaseLost, old.send(old.extend(started())))
-    await Owner(world, claimed.row).append(started())
+    await new.append(started())
 
 
 @behaviour()
 async def a_conversation_is_what_its_log_says(world: World) -> None:
     """Its head, session, user and labels; and one can go on speaking."""
-    first = b.ConversationCreated(session="s1", user="ann", labels={"topic": "x"})
-    await world.store.append(Create(run="c1", bodies=(first, _message("hello")), actor="test"))
+    head = await world.talk(message(), session="s1", user="ann", labels={"topic": "x"})
     await _is_sound(world, "c1")
-    head = (await world.store.get("c1")).head
-    assert isinstance(await world.store.append(_say(world, head, "again")), Appended)
+    assert isinstance(await world.store.append(world.say(head, message("again"))), Appended)
     await _is_sound(world, "c1")
 
 
@@ -266,9 +257,7 @@ async def blobs_are_held_after_a_rebuild(world: World) -> None:
     values, three = world.store.pack("v" * 9_000)
     await world.store.create("r1", created(input=inputs), actor="test", blobs=one)
     await world.worker()
-    [claimed] = await world.claim()
-    owner = Owner(world, claimed.row)
-    await owner.append(gave(outputs), blobs=two)
+    await (await world.take()).append(gave(outputs), blobs=two)
     signal = b.SignalReceived(command="c1", signal="go", value=values)
     await world.store.tell("r1", signal, actor="ann", blobs=three)
     await world.store.put_blob(b"loose")
@@ -364,6 +353,22 @@ async def a_long_log_is_rebuilt_whole(world: World) -> None:
     assert (await owner.row()).step == 1_100
 
 
+@behaviour()
+async def counters_are_what_counting_would_find(world: World) -> None:
+    """After runs were created, claimed, parked, ended and resumed; and counting anew changes nothing."""
+    await world.create("r0", agent="other")
+    for run in ("r1", "r2", "r3"):
+        await world.own(run)
+    one, two = [Owner(world, await world.store.get(run)) for run in ("r1", "r2")]
+    await one.append(b.RunCompleted(output=inline(1)))
+    await two.append(FAILED)
+    await world.store.tell("r2", b.ResumeRequested(command="c1"), actor="ann")
+    before = dict(await world.store.counts())
+    assert await world.store.check_counts() == []
+    await world.store.recount()
+    assert dict(await world.store.counts()) == before
+
+
 async def _is_sound(world: World, run: str = "r1") -> None:
     """The rows are what the log says, and making them anew changes nothing."""
     assert await world.store.check_rows(run) == []
@@ -382,32 +387,3 @@ async def _rows(world: World, run: str) -> tuple[RunRow, list[RequestRow]]:
 
 def _patched(**changes: Any) -> b.StatePatched:
     return b.StatePatched(name="p#1", patch=StatePatch(**changes))
-
-
-def _message(text: str) -> b.MessageAdded:
-    return b.MessageAdded(message=f"m-{text}", role="user", content=inline(text))
-
-
-def _say(world: World, head: Head, text: str) -> Extend:
-    now, codec = world.clock.now(), world.store.codec
-    events = seal_all(head, "c1", (_message(text),), time=now, fence=0, actor="ann", codec=codec)
-    return Extend(run="c1", after=head, fence=None, events=events)
-
-
-# Counters
-
-
-@behaviour()
-async def counters_are_what_counting_would_find(world: World) -> None:
-    """After runs were created, claimed, parked, ended and resumed; and counting anew changes nothing."""
-    await world.create("r0", agent="other")
-    for run in ("r1", "r2", "r3"):
-        await world.own(run)
-    one, two = [Owner(world, await world.store.get(run)) for run in ("r1", "r2")]
-    await one.append(b.RunCompleted(output=inline(1)))
-    await two.append(b.RunFailed(failure=Failure(type="builtins.ValueError")))
-    await world.store.tell("r2", b.ResumeRequested(command="c1"), actor="ann")
-    before = dict(await world.store.counts())
-    assert await world.store.check_counts() == []
-    await world.store.recount()
-    assert dict(await world.store.counts()) == before

@@ -13,17 +13,8 @@ from limpet.errors import (
     WrongState,
 )
 from limpet.events import bodies as b
-from limpet.events.parts import Failure
 from limpet.stores import Appended, Missed, RequestFilter, RequestRow
-from limpet.stores.conformance.suite import (
-    Owner,
-    World,
-    answered,
-    asked,
-    behaviour,
-    expect,
-    started,
-)
+from limpet.stores.conformance.suite import FAILED, World, answered, asked, behaviour, expect, started
 
 
 @behaviour()
@@ -250,10 +241,9 @@ async def one_leg_decides_a_request_once(world: World) -> None:
 async def a_resumed_run_may_open_its_request_again(world: World) -> None:
     """A failure ends every wait; the same request of the same run comes back into the inbox."""
     owner = await world.own()
-    await owner.append(asked(), b.RunFailed(failure=Failure(type="builtins.ValueError")))
+    await owner.append(asked(), FAILED)
     await world.store.tell("r1", b.ResumeRequested(command="c1"), actor="ann")
-    [claimed] = await world.claim()
-    await Owner(world, claimed.row).append(asked())
+    await (await world.take()).append(asked())
     await world.store.tell("r1", answered(command="c2"), actor="ann")
     assert (await _request(world)).status == "answered"
 

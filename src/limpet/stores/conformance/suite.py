@@ -10,7 +10,7 @@ from typing import Any, Literal, Self, TypeVar
 
 from limpet.clock import FrozenClock, microseconds
 from limpet.errors import LimpetError, NotFound
-from limpet.events import AnyBody, Event, Head, Payload, Sealed, Wait, canonical, inline, seal_all
+from limpet.events import AnyBody, Event, Failure, Head, Payload, Sealed, Wait, canonical, inline, seal_all
 from limpet.events import bodies as b
 from limpet.events.values import digest
 from limpet.stores import (
@@ -19,6 +19,7 @@ from limpet.stores import (
     Capabilities,
     Claimed,
     ContractRow,
+    Create,
     Extend,
     Handover,
     Missed,
@@ -135,19 +136,13 @@ class World:
         row, _ = await self.store.create(run, created(agent, inline(input), **more), actor="test")
         return row
 
-    async def worker(
-        self,
-        id: str = "w1",
-        agents: Sequence[str] = ("a",),
-        store: Store | None = None,
-        lease: int = LEASE,
-    ) -> None:
+    async def worker(self, id: str = "w1", agents: Sequence[str] = ("a",), store: Store | None = None) -> None:
         """A registered worker."""
         row = WorkerRow(id=id, agents=dict.fromkeys(agents, ("1",)))
         try:
-            await (store or self.store).renew(id, lease=lease)
+            await (store or self.store).renew(id, lease=LEASE)
         except NotFound:
-            await (store or self.store).register(row, lease=lease)
+            await (store or self.store).register(row, lease=LEASE)
 
     async def claim(self, worker: str = "w1", limit: int = 10, store: Store | None = None) -> tuple[Claimed, ...]:
         """What a worker gets."""
@@ -157,10 +152,20 @@ class World:
         """A new run that a worker has."""
         await self.create(run, **more)
         await self.worker(worker)
+        return await self.take(run, worker)
+
+    async def take(self, run: str = "r1", worker: str = "w1") -> "Owner":
+        """A run that is there, and a worker gets."""
         for claimed in await self.claim(worker):
             if claimed.row.id == run:
                 return Owner(self, claimed.row)
         raise AssertionError(f"{worker} could not claim {run}")
+
+    async def take_over(self, run: str = "r1", worker: str = "w2") -> "Owner":
+        """A run that another worker gets, after the lease of the first."""
+        self.advance("11s")
+        await self.worker(worker)
+        return await self.take(run, worker)
 
     async def waiting(self, what: Literal["person", "signal", "run"], key: str) -> "Owner":
         """A new run that is parked, waiting for one thing."""
@@ -169,6 +174,17 @@ class World:
             await owner.append(asked(key))
         await owner.append(b.RunWaiting(waits=(Wait(what=what, key=key),)))
         return owner
+
+    async def talk(self, *messages: b.MessageAdded, **more: Any) -> Head:
+        """A new conversation, `c1`; where it ends."""
+        await self.store.append(Create(run="c1", bodies=(b.ConversationCreated(**more), *messages), actor="test"))
+        return (await self.store.get("c1")).head
+
+    def say(self, head: Head, message: b.MessageAdded) -> Extend:
+        """A leg with a message, after the head of that."""
+        now, codec = self.clock.now(), self.store.codec
+        events = seal_all(head, "c1", (message,), time=now, fence=0, actor="ann", codec=codec)
+        return Extend(run="c1", after=head, fence=None, events=events)
 
     async def log(self, run: str = "r1") -> list[Event]:
         """A whole log."""
@@ -249,11 +265,19 @@ class Owner:
 
 # What behaviours write
 
+FAILED = b.RunFailed(failure=Failure(type="builtins.ValueError", message="no"))
+
 
 def created(agent: str = "a", input: Payload | None = None, **more: Any) -> b.RunCreated:
     """A run of version 1 of an agent."""
     fields: dict[str, Any] = {"agent": agent, "agent_version": "1", "input": input or inline(None), **more}
     return b.RunCreated(**fields)
+
+
+def forked(at: int, of: str = "r1", **more: Any) -> b.RunForked:
+    """A run of version 1 of an agent that branches off another."""
+    fields: dict[str, Any] = {"run": of, "at": at, "step": 2, "effects": "ask", "agent": "a", "agent_version": "1"}
+    return b.RunForked(**{**fields, **more})
 
 
 def started(number: int = 1, attempt: int = 1) -> b.StepStarted:
@@ -287,6 +311,11 @@ def answered(request: str = "q1", by: str = "ann", command: str = "c1") -> b.Req
 def signalled(name: str = "go", value: object = None, command: str = "c1") -> b.SignalReceived:
     """Something was sent."""
     return b.SignalReceived(command=command, signal=name, value=inline(value))
+
+
+def message(text: str = "hello") -> b.MessageAdded:
+    """A user says something."""
+    return b.MessageAdded(message=f"m-{text}", role="user", content=inline(text))
 
 
 def contract(agent: str = "a", version: str = "1", takes: str = "string") -> ContractRow:

@@ -12,7 +12,18 @@ from limpet.events import AnyBody, Head, Payload, Wait, inline, verify
 from limpet.events import bodies as b
 from limpet.stores import Missed
 from limpet.stores.blobs import CHUNK, Blob
-from limpet.stores.conformance.suite import Owner, World, asked, behaviour, completed, expect, gave, signalled, started
+from limpet.stores.conformance.suite import (
+    Owner,
+    World,
+    asked,
+    behaviour,
+    completed,
+    expect,
+    gave,
+    message,
+    signalled,
+    started,
+)
 from limpet.stores.ops import Work
 
 MAKE = "CREATE TABLE IF NOT EXISTS mine (id INTEGER PRIMARY KEY, what TEXT)"
@@ -205,7 +216,7 @@ async def a_run_that_is_lost_meanwhile_undoes_the_work(world: World) -> None:
     def work(connection: Any) -> Done:
         connection.execute("INSERT INTO mine VALUES (1, 'x')")
         if world.capabilities.transactions == "beside":
-            _wait_for(_take_over(world), loop)
+            asyncio.run_coroutine_threadsafe(_take_over(world), loop).result()
         return (completed(),), ()
 
     if world.capabilities.transactions == "beside":
@@ -249,7 +260,7 @@ async def only_an_owners_events_are_written(world: World) -> None:
         signalled(),
         b.RunClaimed(worker="w9"),
         b.ConversationCreated(),
-        b.MessageAdded(message="m", role="user", content=inline("x")),
+        message(),
     ]
     for body in bodies:
         await expect(InvalidAppend, owner.transact(_insert(1, completed(), body)))
@@ -518,7 +529,3 @@ async def _take_over(world: World) -> None:
     world.advance("11s")
     await world.worker("w2")
     await world.claim("w2")
-
-
-def _wait_for(coroutine: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop) -> None:
-    asyncio.run_coroutine_threadsafe(coroutine, loop).result()

@@ -113,8 +113,7 @@ async def a_claim_whose_reply_was_lost_is_found_by_renewing(world: World) -> Non
     await world.claim()
     renewal = await world.store.renew("w1", lease=LEASE)
     assert renewal.held == {"r1": 1}
-    row = await world.store.get("r1")
-    await Owner(world, row).append(started())
+    await Owner(world, await world.store.get("r1")).append(started())
 
 
 @behaviour()
@@ -133,7 +132,7 @@ async def whoever_has_lost_the_run_is_not_told_that_an_append_landed(world: Worl
     old = await world.own()
     leg = old.extend(started())
     await world.store.append(leg)
-    new = await _take_over(world)
+    new = await world.take_over()
     for legs in ((leg,), (leg, Create(run="c1", bodies=(created(),), actor="w1"))):
         error = await expect(LeaseLost, world.store.append(*legs))
         assert (error.fence, error.current) == (1, 2)
@@ -147,18 +146,10 @@ async def what_landed_is_not_late(world: World) -> None:
     old = await world.own()
     leg = old.extend(started(), completed())
     await old.send(leg)
-    await _take_over(world)
+    await world.take_over()
     late = old.seal(started(2))
     await world.store.keep_late((*leg.events, *late))
     assert [kept.event for kept in await world.store.late("r1")] == [late[0].event]
-
-
-async def _take_over(world: World) -> Owner:
-    """Another worker has the run, after the lease of the first."""
-    world.advance("11s")
-    await world.worker("w2")
-    [claimed] = await world.claim("w2")
-    return Owner(world, claimed.row)
 
 
 @behaviour()

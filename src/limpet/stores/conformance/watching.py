@@ -1,6 +1,7 @@
 """Watching: whoever waits for a change hears of it, and none is missed."""
 
 import asyncio
+from contextlib import ExitStack
 
 from limpet.stores.conformance.suite import LEASE, World, behaviour, created, signalled, started
 
@@ -33,14 +34,11 @@ async def a_change_between_two_looks_is_not_missed(world: World) -> None:
 @behaviour()
 async def every_watch_hears(world: World) -> None:
     """Ten of them, each by itself."""
-    watches = [world.store.watch() for _ in range(10)]
-    for watch in watches:
-        watch.__enter__()
-    waiting = [asyncio.create_task(watch.changed()) for watch in watches]
-    await world.create()
-    await asyncio.gather(*waiting)
-    for watch in watches:
-        watch.__exit__(None, None, None)
+    with ExitStack() as watching:
+        watches = [watching.enter_context(world.store.watch()) for _ in range(10)]
+        waiting = [asyncio.create_task(watch.changed()) for watch in watches]
+        await world.create()
+        await asyncio.gather(*waiting)
 
 
 @behaviour()
