@@ -8,18 +8,18 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from datetime import datetime
 from functools import partial, wraps
 from threading import Thread, current_thread
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypedDict, TypeVar, Unpack, overload
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, overload
 
 from limpet.clock import Duration
 from limpet.engine.agents import Agent
 from limpet.engine.blocking import BlockingRun as Run
 from limpet.engine.duty import Worker
 from limpet.engine.handle import Handle as AsyncHandle
-from limpet.engine.views import RunInfo
+from limpet.engine.views import Event, RunInfo
 from limpet.errors import StoreUnavailable
+from limpet.service.app import About, Begin
 from limpet.service.app import App as AsyncApp
 from limpet.service.settings import Channel
 
@@ -29,23 +29,6 @@ P = ParamSpec("P")
 T = TypeVar("T")
 In = TypeVar("In")
 Out = TypeVar("Out")
-
-
-class About(TypedDict, total=False):
-    """What may be said about a new run."""
-
-    id: str | None
-    session: str | None
-    user: str | None
-    conversation: str | None
-    labels: Mapping[str, str] | None
-    constraints: Mapping[str, Any] | None
-
-
-class Begin(About, total=False):
-    """The same, and when it begins."""
-
-    at: datetime | Duration | None
 
 
 class Loop:
@@ -98,6 +81,14 @@ class Handle(Generic[Out]):
         """Where it is now."""
         return self._app.wait(lambda _: self._handle.info())
 
+    def events(self, *, after: int = 0, follow: bool = True) -> Iterator[Event]:
+        """What happens, event by event, until it has ended; without `follow`, what has happened so far."""
+        return self._app.each(lambda _: self._handle.events(after=after, follow=follow))
+
+    def tokens(self, *, after: int = 0) -> Iterator[str]:
+        """What its model says, piece by piece, until the run has ended; `after` an event, for whoever was cut off."""
+        return self._app.each(lambda _: self._handle.tokens(after=after))
+
     def cancel(self, reason: str) -> None:
         """Stop it: effects under way finish, what can be undone is."""
         self._app.wait(lambda _: self._handle.cancel(reason))
@@ -131,9 +122,7 @@ def _each(method: Callable[Concatenate[AsyncApp, P], AsyncIterator[T]]) -> Calla
 
     @wraps(method)
     def call(app: "App", /, *args: P.args, **named: P.kwargs) -> Iterator[T]:
-        found = method(app._app, *args, **named)
-        while more := app.wait(lambda _: _next(found)):
-            yield from more
+        return app.each(lambda behind: method(behind, *args, **named))
 
     return call
 
@@ -188,6 +177,12 @@ class App:
         if self._loop is None:
             raise StoreUnavailable(reason="the app is not open")
         return self._loop.wait(make(self._app))
+
+    def each(self, make: Callable[[AsyncApp], AsyncIterator[T]]) -> Iterator[T]:
+        """The same, one after the other."""
+        found = make(self._app)
+        while more := self.wait(lambda _: _next(found)):
+            yield from more
 
     # Starting
 

@@ -75,3 +75,27 @@ def test_a_mistyped_agent_suggests_the_near_one(url: str, given: str) -> None:
     meant = {"odrer": "order", "lettre": "letter"}[given]
     assert f"Did you mean {meant}? [not_found]" in limpet("start", given).stderr
     assert "Did you mean letter, order? [not_found]" in limpet("start", "zzz").stderr
+
+
+def test_a_decision_says_that_its_run_does_not_go_on_by_itself(url: str) -> None:
+    """It waits for an operator beside the person; the next command is said there and on its page."""
+    [request] = told("inbox")
+    assert limpet("pause", "letter-1").exit_code == 0
+    done = limpet("answer", request["id"], "red", "--by", "ann").stdout
+    assert done.splitlines() == [
+        f"{request['id']} is answered by ann",
+        "letter-1 does not go on by itself: it waits for operator:paused",
+        "next: limpet resume letter-1",
+    ]
+    assert "next: limpet resume letter-1" in limpet("show", "letter-1").stdout
+
+
+def test_resuming_what_is_completed_says_that_it_stays_so(url: str) -> None:
+    """Nothing goes on; braces in a signal's name are no places to fill in."""
+    told("signal", "letter-1", "{run}")
+    assert limpet("signal", "letter-1", "{x}").stdout == "letter-1 has the signal {x}\n"
+    [request] = told("inbox")
+    told("answer", request["id"], "blue")
+    with sync.open(url, agents=[letter]) as app:
+        assert app.get("letter-1").result(timeout="30s") == "ann"
+    assert limpet("resume", "letter-1").stdout == "letter-1 is completed, and stays so\n"

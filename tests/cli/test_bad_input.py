@@ -12,7 +12,8 @@ from typing import Any
 import apsw
 import pytest
 
-from limpet import sync
+from limpet import NoStore, sync
+from limpet.service.contract import error_json
 from limpet.service.reading import LARGEST
 from tests.cli.stage import LIMPET, limpet, told
 
@@ -240,3 +241,21 @@ def test_a_store_of_a_newer_version_is_left_alone(url: str) -> None:
     db.close()
     with unchanged(url):
         check(["runs"], 1, "schema_too_new", "The store has schema 999", process(["runs"]))
+
+
+@pytest.mark.parametrize("words", [["runs"], ["show", "order-1"], ["start", "order"], ["verify"]], ids=" ".join)
+def test_no_schema_is_made_on_a_server(postgres_schema: str, words: list[str]) -> None:
+    """As no file is: whoever looks at the wrong one is told so, without its password."""
+    done = limpet(*words, "--url", postgres_schema)
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert done.stderr.startswith("error: There is no store at postgresql://")
+    assert done.stderr.endswith("[no_store]\n")
+    [found] = json.loads(limpet("doctor", "--json", "--url", postgres_schema).stdout)
+    assert (found["what"], found["says"]) == ("store", "there is none")
+
+
+def test_the_password_of_a_server_is_not_said() -> None:
+    """Not where there is no store, either."""
+    address = "postgresql://ann:hunter2-secret@host/db"
+    error = error_json(NoStore(url=address))
+    assert ("hunter2" in str(error), "hunter2" in str(error["facts"])) == (False, False)

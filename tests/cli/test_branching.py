@@ -1,12 +1,14 @@
 """Going back on the command line: replay, fork, prune."""
 
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from limpet import RunFailed, sync
 from tests.cli.shop import both, order
-from tests.cli.stage import limpet, told
+from tests.cli.stage import LIMPET, ROOT, limpet, told
 
 APP = "tests.cli.shop:app"
 
@@ -97,3 +99,25 @@ def test_pruning_says_before_it_does(url: str, tmp_path: Path) -> None:
     assert limpet("verify", "--heads", heads).exit_code == 1
     assert limpet("verify", "--heads", heads, "--pruned", str(tmp_path / "old" / "pruned.jsonl")).exit_code == 0
     assert limpet("load", str(tmp_path / "old" / "order-1.zip")).stdout == "order-1 is here\n"
+
+
+@pytest.mark.parametrize("words", ["replay order-1", "replay --live", "fork order-1 --at 1", "asked order-1 1"])
+def test_looking_makes_no_store_of_the_apps_own(words: str, tmp_path: Path) -> None:
+    """With the code and without an address, it is the app's own that is not there; it is named."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("LIMPET_")}
+    line = [LIMPET, *words.split(), "--app", APP]
+    done = subprocess.run(
+        line, cwd=tmp_path, env={**env, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("error: There is no store at sqlite:///limpet.db, and none was made.")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_project_file_that_cannot_be_read_is_named(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may say where the code is."""
+    (tmp_path / "pyproject.toml").write_text("[tool", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("LIMPET_APP", raising=False)
+    done = limpet("replay", "order-1")
+    assert (done.exit_code, "pyproject.toml, which may name the app, cannot be read" in done.stderr) == (2, True)

@@ -66,7 +66,7 @@ def test_a_mistyped_option_suggests_the_near_one() -> None:
 def test_ids_of_requests_are_found_by_their_beginnings_too(url: str) -> None:
     """Near ones are suggested."""
     [request] = told("inbox")
-    near = request["id"][:-1] + "0"
+    near = request["id"][:-1] + "-"
     done = limpet("answer", near, "red")
     assert (done.exit_code, f"Did you mean {request['id']}? [not_found]" in done.stderr) == (1, True)
     assert limpet("reject", request["id"][:8], "--because", "x").stderr.startswith("error: The answer does not fit")

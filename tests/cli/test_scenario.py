@@ -182,6 +182,7 @@ def story(way: Way, folder: Path, url: str) -> Iterator[Answer]:
         yield requests
         yield way.pause("o-1")
         yield way.resume("o-1")
+        asyncio.run(until_waiting(url, "o-1", after="resume.requested"))
         way.answer(requests[0]["id"], {"applied": "R-9"})
         yield [each["kind"] for each in way.log("o-1", follow=True)][-1]
     yield way.state("o-1", before=2)
@@ -201,11 +202,13 @@ async def save_contracts(url: str) -> None:
         pass
 
 
-async def until_waiting(url: str, run: str) -> None:
-    """Until it is parked."""
+async def until_waiting(url: str, run: str, after: str = "run.created") -> None:
+    """Until it is parked, after something has happened to it."""
+    kinds = set()
     async with limpet.open(url, worker=False) as app:
         async for event in app.events(run):
-            if event.kind == "run.waiting":
+            kinds.add(event.kind)
+            if event.kind == "run.waiting" and after in kinds:
                 return
 
 

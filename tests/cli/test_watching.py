@@ -116,3 +116,17 @@ def test_many_watch_at_once(url: str, tmp_path: Path, monkeypatch: pytest.Monkey
     seen = [each.communicate()[0] for each in followers]
     assert len(set(seen)) == 1
     assert [each.returncode for each in followers] == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["log", "letter-1", "--follow"], ["log", "letter-1", "-f", "--json"], ["runs", "--watch", "--json"]],
+    ids=" ".join,
+)
+def test_a_view_ends_when_nobody_reads_it_any_more(url: str, words: list[str]) -> None:
+    """Though nothing happens that it could show; without a word."""
+    with process(*words) as view:
+        assert out(view).readline()
+        out(view).close()
+        assert view.stderr is not None
+        assert view.stderr.read() == ""

@@ -66,3 +66,18 @@ async def test_a_changed_file_is_refused(tmp_path: Path) -> None:
         with pytest.raises(limpet.InvalidBundle):
             await app.load(path)
         assert await app.runs() == []
+
+
+async def test_a_file_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
+    """Not even what was written of it."""
+
+    @limpet.agent()
+    async def agent(run: limpet.Run) -> None:
+        pass
+
+    (tmp_path / "run.zip").mkdir()
+    async with testing.app(agent) as app:
+        await app.run(agent, id="r1")
+        with pytest.raises(OSError, match=r"run\.zip"):
+            await app.export("r1", tmp_path / "run.zip")
+    assert [path.name for path in tmp_path.iterdir()] == ["run.zip"]

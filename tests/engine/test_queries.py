@@ -160,3 +160,61 @@ def test_what_is_no_condition(text: str) -> None:
         return
     with pytest.raises(limpet.InvalidArgument, match="such as cents>100"):
         condition(text)
+
+
+@pytest.mark.parametrize("last", [0, -1, True, "5"])
+async def test_how_many_are_shown_is_one_or_more(last: Any) -> None:
+    """Refused before anything is looked at, wherever it can be said."""
+    async with testing.app() as app:
+        await app.say("c", "hello")
+        questions: list[Any] = [app.runs, app.decisions, app.errors, app.tool_calls]
+        asked = [*(each(last=last) for each in questions), app.search("x", last=last), app.messages("c", last=last)]
+        for each in asked:
+            with pytest.raises(limpet.InvalidArgument, match=r"last is not right.*say 1, or more"):
+                await each
+        with pytest.raises(limpet.InvalidArgument, match="last is not right"):
+            await anext(app.replay_all(last=last))
+
+
+async def test_more_runs_than_a_page_holds_can_be_asked_for(refund_tool: Any) -> None:
+    """And a status that no run ever has is refused: nothing would be found."""
+    [_, other] = agents(refund_tool)
+    async with testing.app(other) as app:
+        await app.run(other, id="x")
+        assert [each.id for each in await app.runs(last=5000)] == ["x"]
+        with pytest.raises(limpet.InvalidArgument, match="'done' is none of pending, running"):
+            await app.runs(status="done")
+        with pytest.raises(limpet.InvalidArgument, match="'done' is none of"):
+            await anext(app.replay_all(status=["done"]))
+
+
+async def test_a_step_is_one_call_however_often_it_was_tried() -> None:
+    """After a crash in the middle of it, and after its run failed and was resumed."""
+    outcomes: list[str | Exception] = [limpet.NotApplied("no luck"), "fine"]
+
+    @limpet.tool(effect="idempotent", name="query_retried")
+    async def retried(number: int) -> str:
+        outcome = outcomes.pop(0)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    @limpet.agent(name="query_again")
+    async def again(run: limpet.Run, number: int) -> str:
+        await run.decide("go?", choose="yes", over=["yes"], because="why not")
+        return await run.step(retried, number)
+
+    async with testing.app(again) as app:
+        app.crash_at("after", "step.started")
+        await app.start(again, 1, id="r1")
+        await app.settle()
+        await app.advance("1d")
+        await app.resume("r1")
+        await app.settle()
+        [call] = await app.tool_calls("query_retried", last=1)
+        assert (call.status, call.attempts, call.result) == ("completed", 3, "fine")
+        assert call.error == "limpet.NotApplied: no luck"
+        assert call.ended is not None
+        assert call.ended - call.started >= 86_400_000_000
+        assert call.decision is not None
+        assert len(await app.tool_calls()) == 1

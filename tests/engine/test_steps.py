@@ -433,3 +433,18 @@ async def test_a_verify_that_does_not_answer_cannot_tell() -> None:
         assert request.kind == "unknown"
         await app.answer(request, {"applied": "sent"}, by="ann")
         assert await handle.result() == "sent"
+
+
+async def test_what_is_misspelt_about_a_run_is_refused() -> None:
+    """Nothing is started under an id that nobody knows."""
+
+    @limpet.agent()
+    async def agent(run: limpet.Run) -> None:
+        pass
+
+    async with testing.app(agent) as app:
+        for begin in (app.start, app.run):
+            wrong: Any = {"idd": "r1"}
+            with pytest.raises(limpet.InvalidArgument, match="idd is not right: of a run one says id, session"):
+                await begin(agent, **wrong)
+        assert await app.runs() == []

@@ -204,3 +204,24 @@ async def test_the_last_page_of_a_long_conversation_reads_little() -> None:
         app.store.read = counting  # type: ignore[method-assign]
         assert len(await app.messages("c", last=40)) == 40
         assert sum(counted) <= 100
+
+
+async def test_a_conversation_and_a_run_are_not_taken_for_each_other() -> None:
+    """What is not there is called what was asked for; what is something else is said to be that."""
+
+    @limpet.agent(name="talk_none")
+    async def none(run: limpet.Run) -> None:
+        pass
+
+    async with testing.app(none) as app:
+        await app.run(none, id="r")
+        await app.say("c", "hello")
+        with pytest.raises(limpet.NotFound, match="There is no conversation 'nowhere'"):
+            await app.messages("nowhere")
+        with pytest.raises(limpet.InvalidArgument, match=r"'r' is a run; its conversation is 'r\.chat'"):
+            await app.messages("r")
+        looks: list[Any] = [app.state, app.context, app.diff, app.timeline, app.info, app.grants, app.get, app.replay]
+        acts = [app.resume("c"), app.pause("c"), app.cancel("c", reason="x"), app.signal("c", "x", 1)]
+        for each in (*(look("c") for look in looks), *acts, app.fork("c", at=1), app.compare("r", "c")):
+            with pytest.raises(limpet.InvalidArgument, match="'c' is a conversation"):
+                await each

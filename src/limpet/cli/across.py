@@ -1,29 +1,28 @@
 """Commands that ask across runs: what was decided, called, said, and went wrong; who is there, and how many."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Annotated, Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, TypeVar, get_args
 
 import typer
 
-from limpet.cli.asking import ask
+from limpet.cli.asking import ask, ask_when
 from limpet.cli.door import command, example
 from limpet.cli.options import STORE, AgentName, Json, Last, Since, Url
 from limpet.cli.output import clean, print_json, print_text
 from limpet.cli.tables import Shape, print_table
 from limpet.cli.times import about, moment
-from limpet.cli.watching import words
-from limpet.engine.views import Event
+from limpet.engine.views import Event, Status
 from limpet.redaction import say_value
-from limpet.service import App
 from limpet.service.fleet import AgentInfo, Stats, WorkerInfo
 from limpet.service.queries import CallInfo, DecisionInfo, ErrorInfo
+from limpet.service.views import in_brief
 
 __all__ = ["print_found"]
 
 T = TypeVar("T")
 # Of what a call was given; all of it is in the JSON.
 LONGEST = 200
-STATUSES = ("pending", "running", "waiting", "completed", "failed", "cancelled")
+STATUSES = get_args(Status)
 FOUND = Shape(narrow={"says": 20}, left_out=("age", "event"), wraps=("says",))
 DECISIONS = Shape(
     narrow={"because": 20, "question": 10, "chosen": 8, "agent": 8},
@@ -54,16 +53,15 @@ def search(
     """Find events of all runs and conversations that hold some words, the newest first."""
 
     def row(each: Event, now: int) -> dict[str, str]:
-        says = words(each.body)
         return {
             "run": each.run,
             "event": str(each.seq),
             "age": about(now - each.time),
             "kind": each.kind,
-            "says": says,
+            "says": in_brief(each.body),
         }
 
-    found, now = _asked(url, lambda app: app.search(text, kind=kind, since=since, last=last))
+    found, now = ask_when(url, lambda app: app.search(text, kind=kind, since=since, last=last))
     print_found(found, FOUND, lambda each: row(each, now), none="nothing holds that", json=json)
 
 
@@ -89,7 +87,7 @@ def decisions(
             "because": each.because,
         }
 
-    found, now = _asked(url, lambda app: app.decisions(text, agent=agent, since=since, last=last))
+    found, now = ask_when(url, lambda app: app.decisions(text, agent=agent, since=since, last=last))
     print_found(found, DECISIONS, lambda each: row(each, now), none="nothing was decided", json=json)
 
 
@@ -109,7 +107,7 @@ def errors(
             "handled": each.handled,
         }
 
-    found, now = _asked(url, lambda app: app.errors(agent=agent, since=since, last=last))
+    found, now = ask_when(url, lambda app: app.errors(agent=agent, since=since, last=last))
     print_found(found, ERRORS, lambda each: row(each, now), none="nothing went wrong", json=json)
 
 
@@ -140,14 +138,14 @@ def calls(  # noqa: PLR0913 - all by name, and few at a time
             "because": "" if made is None else f"{made.question} {made.chosen}: {made.because}",
         }
 
-    found, now = _asked(url, lambda app: app.tool_calls(tool, where=where or (), agent=agent, since=since, last=last))
+    found, now = ask_when(url, lambda app: app.tool_calls(tool, where=where or (), agent=agent, since=since, last=last))
     print_found(found, CALLS, lambda each: row(each, now), none="there is no such call", json=json)
 
 
 @command.command(epilog=example("limpet stats"))
 def stats(url: Url = STORE, json: Json = False) -> None:
     """Say how many runs, requests and workers there are."""
-    found, _ = _asked(url, lambda app: app.stats())
+    found = ask(url, lambda app: app.stats())
     if json:
         print_json(found)
         return
@@ -170,7 +168,7 @@ def agents(url: Url = STORE, json: Json = False) -> None:
             "gives": _form(each.contract.get("output")),
         }
 
-    found, _ = _asked(url, lambda app: app.agents())
+    found = ask(url, lambda app: app.agents())
     print_found(found, AGENTS, row, none="no agents", json=json)
 
 
@@ -187,7 +185,7 @@ def workers(url: Url = STORE, json: Json = False) -> None:
             "serves": ", ".join(f"{name} {' '.join(versions)}" for name, versions in each.agents.items()),
         }
 
-    found, now = _asked(url, lambda app: app.workers())
+    found, now = ask_when(url, lambda app: app.workers())
     print_found(found, WORKERS, lambda each: row(each, now), none="no workers", json=json)
 
 
@@ -196,15 +194,6 @@ def print_found(
 ) -> None:
     """What was found, as JSON or as a table."""
     print_json(found) if json else print_table([row(each) for each in found], shape, none=none)
-
-
-def _asked(url: str, question: Callable[[App], Awaitable[T]]) -> tuple[T, int]:
-    """What the service answers, and what time it is there."""
-
-    async def look(app: App) -> tuple[T, int]:
-        return await question(app), await app.store.now()
-
-    return ask(url, look)
 
 
 def _call(call: CallInfo) -> str:

@@ -67,32 +67,31 @@ def start(  # noqa: PLR0913 - all by name, and few at a time
         print_text(f"next: {each}")
 
 
-def _steer(url: str, run: str, act: Callable[[App, str], Awaitable[object]], said: str, *, json: bool) -> None:
-    """Do something to a run, and say so."""
+def _steer(url: str, run: str, act: Callable[[App, str], Awaitable[object]]) -> RunInfo:
+    """Do something to a run; how it is then."""
 
     async def do(app: App) -> RunInfo:
         found = (await find_run(app.store, run)).id
         await act(app, found)
         return await app.info(found)
 
-    info = ask(url, do)
-    if json:
-        print_json(info)
-    else:
-        print_text(said.format(run=info.id, status=info.status))
+    return ask(url, do)
 
 
 @command.command(epilog=example("limpet resume ticket-42"))
 def resume(run: RunId, url: Url = STORE, json: Json = False) -> None:
     """Let a failed or paused run go on."""
-    _steer(url, run, lambda app, found: app.resume(found), "{run} goes on, when a worker serves it", json=json)
+    found = _steer(url, run, lambda app, which: app.resume(which))
+    how = "is completed, and stays so" if found.status == "completed" else "goes on, when a worker serves it"
+    print_json(found) if json else print_text(f"{found.id} {how}")
 
 
 @command.command(epilog=example("limpet pause ticket-42"))
 def pause(run: RunId, url: Url = STORE, json: Json = False) -> None:
     """Let a run wait until it is resumed; effects under way finish first."""
-    said = "{run} is to wait; effects under way finish first\nnext: limpet resume {run}"
-    _steer(url, run, lambda app, found: app.pause(found), said, json=json)
+    found = _steer(url, run, lambda app, which: app.pause(which))
+    said = f"{found.id} is to wait; effects under way finish first\nnext: limpet resume {found.id}"
+    print_json(found) if json else print_text(said)
 
 
 @command.command(epilog=example('limpet cancel ticket-42 --reason "the customer withdrew it"'))
@@ -103,8 +102,9 @@ def cancel(
     json: Json = False,
 ) -> None:
     """Stop a run for good, and the runs it called: effects under way finish, and what can be undone is."""
-    said = "{run} is to stop; effects under way finish, and what can be undone is\nnext: limpet log {run} --follow"
-    _steer(url, run, lambda app, found: app.cancel(found, reason=reason), said, json=json)
+    found = _steer(url, run, lambda app, which: app.cancel(which, reason=reason))
+    how = "is to stop; effects under way finish, and what can be undone is"
+    print_json(found) if json else print_text(f"{found.id} {how}\nnext: limpet log {found.id} --follow")
 
 
 @command.command(epilog=example("""limpet signal ticket-42 paid '{"cents": 900}'"""))
@@ -119,8 +119,8 @@ def signal(
 ) -> None:
     """Send a run something that it receives: in order, each once."""
     plain = input_of(value, "The value")
-    said = f"{{run}} has the signal {clean(name).replace('{', '{{').replace('}', '}}')}"
-    _steer(url, run, lambda app, found: app.signal(found, name, plain), said, json=json)
+    found = _steer(url, run, lambda app, which: app.signal(which, name, plain))
+    print_json(found) if json else print_text(f"{found.id} has the signal {clean(name)}")
 
 
 @command.command(epilog=example('limpet say chat-7 "and the other one?" --interrupt'))

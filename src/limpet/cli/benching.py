@@ -22,7 +22,6 @@ from limpet.clock import SystemClock
 from limpet.engine.duty import Worker
 from limpet.errors import ExtraMissing
 from limpet.ids import RandomIds
-from limpet.service import App
 from limpet.service.measuring import Load, Measure, agents, measure
 from limpet.stores.bare import Bare
 from limpet.stores.sqlite.bare import bare
@@ -58,16 +57,13 @@ def bench(
 def _measured(address: str, loop: Bare, load: Load) -> list[Measure]:
     app = limpet.open(address, agents=agents(), worker=Worker(concurrency=load.runs))
 
-    async def work(opened: App) -> list[Measure]:
-        return await measure(opened, loop, load)
-
-    return ask_app(app, work)
+    return ask_app(app, lambda opened: measure(opened, loop, load), makes=True)
 
 
 @contextmanager
 def _ground(url: str | None) -> Iterator[tuple[str, Bare]]:
     """The address of a store that is made for this, and a bare loop beside it."""
-    parts = urlsplit(url or "sqlite:///limpet.db")
+    parts = urlsplit(url or limpet.DEFAULT_URL)
     if parts.scheme in ("postgresql", "postgres"):
         with _postgres(url or "") as found:
             yield found

@@ -10,17 +10,16 @@ from limpet.cli.completing import complete_agent, complete_run
 from limpet.cli.debugging import prompt_at
 from limpet.cli.door import command, example
 from limpet.cli.inputs import input_of, json_or_text, number_of, pair_of
-from limpet.cli.options import STORE, Code, Json, OwnUrl, RunId
+from limpet.cli.options import Code, Json, OwnUrl, RunId
 from limpet.cli.output import print_json, print_text
-from limpet.cli.working import idle_app
+from limpet.cli.working import idle_app, named_app
 from limpet.service import App
 from limpet.service.finding import find_run
 from limpet.service.replaying import Replay, Replayed
+from limpet.service.views import LIVE
 from limpet.stores import RunRow
 
 __all__: list[str] = []
-
-LIVE = ("pending", "running", "waiting")
 
 
 @command.command(epilog=example("limpet replay ticket-42 --to 6 --pdb --app support:app"))
@@ -121,8 +120,8 @@ def fork(  # noqa: PLR0913 - all by name, and few at a time
         )
         return made.id, row
 
-    app = idle_app(code, url, needed=False)
-    made, row = ask_app(app, make) if app is not None else ask(url or STORE, make)
+    app = named_app(code, url)
+    made, row = ask_app(app, make) if app is not None else ask(url, make)
     if json:
         print_json({"id": made, "fork_of": row.id})
     else:

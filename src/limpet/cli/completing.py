@@ -8,7 +8,6 @@ from typing import Any
 import typer
 
 import limpet
-from limpet.cli.asking import check_there
 from limpet.errors import LimpetError
 from limpet.service import App
 
@@ -56,18 +55,17 @@ def complete_agent(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def _offered(ctx: Any, incomplete: str, look: Callable[[App], Awaitable[list[str]]]) -> list[str]:
-    url = ctx.params.get("url") or os.environ.get("LIMPET_URL") or "sqlite:///limpet.db"
+    url = ctx.params.get("url") or os.environ.get("LIMPET_URL")
     os.environ["LIMPET_PATIENCE"] = f"{PATIENCE}s"  # this process does nothing else
 
     async def ask() -> list[str]:
-        async with limpet.open(url, worker=False) as app:
+        async with limpet.open(url, worker=False).but(makes=False) as app:
             return await look(app)
 
     async def in_time() -> list[str]:
         return await asyncio.wait_for(ask(), PATIENCE)
 
     try:
-        check_there(url)
         return [each for each in asyncio.run(in_time()) if each.startswith(incomplete)]
     except (LimpetError, OSError, TimeoutError):
         return []  # there is nobody to tell: the shell has the line

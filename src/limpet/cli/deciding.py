@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from limpet.cli.asking import ask
+from limpet.cli.asking import ask, ask_when
 from limpet.cli.completing import complete_run
 from limpet.cli.door import command, example
 from limpet.cli.inputs import input_of, json_object
@@ -14,9 +14,10 @@ from limpet.cli.options import STORE, By, Json, RequestId, Url
 from limpet.cli.output import print_json, print_text
 from limpet.cli.pages import print_inbox
 from limpet.cli.prompting import prompt_for
-from limpet.engine.views import Request
+from limpet.engine.views import Request, RunInfo
 from limpet.service import App
 from limpet.service.finding import find_request, find_run, open_request
+from limpet.service.views import waits_for_operator
 
 __all__: list[str] = []
 
@@ -33,12 +34,11 @@ def inbox(
 ) -> None:
     """List what waits for a person, the oldest first, with what led to it and what each answer causes."""
 
-    async def look(app: App) -> tuple[list[Request], int]:
+    async def look(app: App) -> list[Request]:
         wanted = None if run is None else (await find_run(app.store, run)).id
-        found = await app.inbox(to=to, run=wanted, risk=risk, older_than=older_than)
-        return found, await app.store.now()
+        return await app.inbox(to=to, run=wanted, risk=risk, older_than=older_than)
 
-    found, now = ask(url, look)
+    found, now = ask_when(url, look)
     print_json(found) if json else print_inbox(found, now)
 
 
@@ -53,9 +53,9 @@ def approve(
 ) -> None:
     """Say yes to a request."""
     edited = None if args is None else json_object(args, "--args")
-    found = _decide(url, request, lambda app, which: app.approve(which, by=by, args=edited, standing=standing))
+    decided = _decide(url, request, lambda app, which: app.approve(which, by=by, args=edited, standing=standing))
     more = ", with every further call of its tool in this run" * standing
-    _decided(found, "approved", by, json=json, more=more)
+    _print(*decided, "approved", by, json=json, more=more)
 
 
 @command.command(epilog=example('limpet reject 01j9x --because "too much for one day"'))
@@ -67,8 +67,8 @@ def reject(
     json: Json = False,
 ) -> None:
     """Say no to a request, and why."""
-    found = _decide(url, request, lambda app, which: app.reject(which, by=by, because=because))
-    _decided(found, "rejected", by, json=json)
+    decided = _decide(url, request, lambda app, which: app.reject(which, by=by, because=because))
+    _print(*decided, "rejected", by, json=json)
 
 
 @command.command(epilog=example("limpet answer 01j9x", "limpet answer 01j9x red"))
@@ -86,28 +86,36 @@ def answer(
 ) -> None:
     """Answer a request; without an answer, you are asked for it, as the request wants it."""
     plain = _asked(url, request) if value is None else input_of(value, "The answer")
-    found = _decide(url, request, lambda app, which: app.answer(which, plain, by=by))
-    _decided(found, "answered", by, json=json)
+    decided = _decide(url, request, lambda app, which: app.answer(which, plain, by=by))
+    _print(*decided, "answered", by, json=json)
 
 
 def _asked(url: str, request: str) -> Any:
     """What the person at the terminal says."""
     if not sys.stdin.isatty():
         raise typer.BadParameter(f"there is no terminal to ask on: limpet answer {request} ANSWER")
-    return prompt_for(ask(url, lambda app: open_request(app.store, request)))
+
+    async def look(app: App) -> Request:
+        return await open_request(app.store, (await find_request(app.store, request)).id)
+
+    return prompt_for(ask(url, look))
 
 
-def _decide(url: str, request: str, act: Callable[[App, str], Awaitable[object]]) -> str:
-    async def do(app: App) -> str:
+def _decide(url: str, request: str, act: Callable[[App, str], Awaitable[object]]) -> tuple[str, RunInfo]:
+    """The request that was decided, and its run."""
+
+    async def do(app: App) -> tuple[str, RunInfo]:
         found = await find_request(app.store, request)
-        await act(app, found)
-        return found
+        await act(app, found.id)
+        return found.id, await app.info(found.run)
 
     return ask(url, do)
 
 
-def _decided(request: str, decision: str, by: str, *, json: bool, more: str = "") -> None:
+def _print(request: str, run: RunInfo, decision: str, by: str, *, json: bool, more: str = "") -> None:
     if json:
         print_json({"request": request, "decision": decision, "by": by})
-    else:
-        print_text(f"{request} is {decision} by {by}{more}")
+        return
+    print_text(f"{request} is {decision} by {by}{more}")
+    if waits_for_operator(run):
+        print_text(f"{run.id} does not go on by itself: it waits for {run.waits_for}\nnext: limpet resume {run.id}")

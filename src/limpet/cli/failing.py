@@ -15,8 +15,9 @@ import typer
 from limpet.cli.output import clean
 from limpet.errors import FileFailed, LimpetError, Unexpected, WrongUsage
 from limpet.redaction import say
+from limpet.service.contract import error_json
 
-__all__ = ["DEBUG", "error_json", "failed", "listening", "tell_error"]
+__all__ = ["DEBUG", "failed", "listening", "tell_error"]
 
 DEBUG = "LIMPET_DEBUG"
 # What the parser raises: it has no public name.
@@ -60,20 +61,11 @@ def failed(error: BaseException) -> int:
 
 def tell_error(error: LimpetError) -> None:
     """An error on stderr."""
+    told = error_json(error)
     if _manners.get().json:
-        typer.echo(msgspec.json.encode(error_json(error), enc_hook=str).decode(), err=True)
+        typer.echo(msgspec.json.encode(told, enc_hook=str).decode(), err=True)
     else:
-        typer.echo(clean(f"error: {error.says} {_cure(error)} [{error.code}]"), err=True)
-
-
-def error_json(error: LimpetError) -> dict[str, Any]:
-    """An error as every door tells it to programs."""
-    return {"code": error.code, "message": error.says, "facts": dict(error.facts), "cure": _cure(error)}
-
-
-def _cure(error: LimpetError) -> str:
-    """With what may have been meant."""
-    return " ".join([error.cure, *getattr(error, "__notes__", ())])
+        typer.echo(clean(f"error: {told['message']} {told['cure']} [{told['code']}]"), err=True)
 
 
 def _known(error: BaseException) -> LimpetError:

@@ -52,8 +52,8 @@ def verify(
     async def look(app: App) -> Verified:
         if run is not None:
             return await app.verify((await find_run(app.store, run)).id)
-        with bar("verify") as told:
-            found = await verify_all(app.store, heads, lambda done: told(done, None), bad.append, pruned)
+        with bar("verify"):
+            found = await verify_all(app.store, heads, pruned=pruned, bad=bad.append)
         if save_heads is not None and not bad:
             await app.save_heads(save_heads)
         return found

@@ -4,15 +4,14 @@ from typing import Annotated
 
 import typer
 
-from limpet.cli.asking import ask
-from limpet.cli.completing import complete_agent
+from limpet.cli.asking import ask, ask_when
 from limpet.cli.door import command, example
-from limpet.cli.options import STORE, Json, RunId, Status, Url
+from limpet.cli.options import STORE, AgentName, Json, Last, RunId, Url
 from limpet.cli.output import print_json, print_text
 from limpet.cli.pages import print_runs
 from limpet.cli.report import print_report
-from limpet.cli.watching import follow_log, print_log, watch
-from limpet.engine.views import RunInfo
+from limpet.cli.watching import print_log, watch, while_read
+from limpet.engine.views import Status
 from limpet.service import App
 from limpet.service.finding import find_run
 from limpet.service.report import Report
@@ -26,12 +25,10 @@ __all__: list[str] = []
 def runs(  # noqa: PLR0913 - all by name, and few at a time
     *,
     status: Annotated[Status | None, typer.Option(help="Only these.", show_default=False)] = None,
-    agent: Annotated[
-        str | None, typer.Option(help="Only of this agent.", show_default=False, autocompletion=complete_agent)
-    ] = None,
+    agent: AgentName = None,
     failed: Annotated[bool, typer.Option("--failed", help="The same as --status failed.")] = False,
     waiting: Annotated[bool, typer.Option("--waiting", help="The same as --status waiting.")] = False,
-    last: Annotated[int, typer.Option(min=1, max=1000, help="How many.")] = 20,
+    last: Last = 20,
     live: Annotated[bool, typer.Option("--watch", help="Stay, and show what changes, until Ctrl-C.")] = False,
     url: Url = STORE,
     json: Json = False,
@@ -42,13 +39,10 @@ def runs(  # noqa: PLR0913 - all by name, and few at a time
         raise typer.BadParameter(f"a run is not {' and '.join(sorted(wanted))} at once")
     only = next(iter(wanted), None)
     if live:
-        ask(url, lambda app: watch(app, status=only, agent=agent, last=last, json=json))
+        ask(url, lambda app: while_read(watch(app, status=only, agent=agent, last=last, json=json)))
         return
 
-    async def look(app: App) -> tuple[list[RunInfo], int]:
-        return await app.runs(status=only, agent=agent, last=last), await app.store.now()
-
-    found, now = ask(url, look)
+    found, now = ask_when(url, lambda app: app.runs(status=only, agent=agent, last=last))
     print_json(found) if json else print_runs(found, now)
 
 
@@ -56,10 +50,10 @@ def runs(  # noqa: PLR0913 - all by name, and few at a time
 def show(run: RunId, url: Url = STORE, json: Json = False) -> None:
     """Show a run on one page, and what to type next."""
 
-    async def look(app: App) -> tuple[Report, int]:
-        return await report_on(app, (await find_run(app.store, run)).id), await app.store.now()
+    async def look(app: App) -> Report:
+        return await report_on(app, (await find_run(app.store, run)).id)
 
-    found, now = ask(url, look)
+    found, now = ask_when(url, look)
     print_json(found) if json else print_report(found, now)
 
 
@@ -76,8 +70,7 @@ def log(
 
     async def look(app: App) -> None:
         found = (await find_run(app.store, run)).id
-        tell = follow_log if follow else print_log
-        await tell(app, found, after, json=json)
+        await while_read(print_log(app.events(found, after, follow=follow), json=json))
 
     ask(url, look)
 

@@ -1,10 +1,11 @@
 """What many commands take."""
 
 import getpass
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
+import limpet
 from limpet.cli.completing import complete_agent, complete_conversation, complete_request, complete_run
 
 __all__ = [
@@ -19,11 +20,10 @@ __all__ = [
     "RequestId",
     "RunId",
     "Since",
-    "Status",
     "Url",
 ]
 
-STORE = "sqlite:///limpet.db"
+STORE = limpet.DEFAULT_URL
 Url = Annotated[str, typer.Option(envvar="LIMPET_URL", help="The store: sqlite:///file.db or postgresql://…")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON; errors too.")]
 RunId = Annotated[
@@ -63,4 +63,3 @@ OwnUrl = Annotated[
     str | None, typer.Option(envvar="LIMPET_URL", help="The store, if not the app's own.", show_default=False)
 ]
 By = Annotated[str, typer.Option(help="Who decides.", default_factory=getpass.getuser, show_default="you")]
-Status = Literal["pending", "running", "waiting", "completed", "failed", "cancelled"]

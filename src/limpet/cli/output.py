@@ -1,5 +1,6 @@
 """What commands print: JSON, or text for people, in colour where a terminal wants it; nothing that looks secret."""
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-__all__ = ["STYLES", "cell", "clean", "console", "print_json", "print_line", "print_text", "table"]
+__all__ = ["STYLES", "cell", "clean", "console", "print_json", "print_line", "print_pairs", "print_text", "table"]
 
 STYLES = {
     "completed": "green",
@@ -69,6 +70,15 @@ def table(*columns: str) -> "Table":
     from rich.table import Table  # noqa: PLC0415
 
     return Table(*columns, box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+
+
+def print_pairs(out: "Console", rows: Iterable[tuple[str, str]]) -> None:
+    """Names, and what there is to say of each."""
+    found = table("", "")
+    found.show_header = False
+    for name, value in rows:
+        found.add_row(name, cell(value))
+    out.print(found)
 
 
 def cell(value: str) -> "Text":

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from limpet.cli.output import cell, clean, console, table
+from limpet.cli.output import clean, console, print_pairs
 from limpet.cli.tables import Shape, fitted
 from limpet.cli.times import about, until
 from limpet.engine.views import Request, RunInfo
@@ -49,12 +49,8 @@ def print_inbox(requests: Sequence[Request], now: int) -> None:
     """A page for each request: what is asked, what led to it, and what each answer causes."""
     out = console()
     for request in requests:
-        out.print(f"{question_of(request)}", style="bold")
-        facts = table("", "")
-        facts.show_header = False
-        for name, value in _asked(request, now):
-            facts.add_row(f"  {name}", cell(value))
-        out.print(facts)
+        out.print(question_of(request), style="bold")
+        print_pairs(out, ((f"  {name}", value) for name, value in _asked(request, now)))
         for command in decide(request):
             out.print(f"  next: {command}", soft_wrap=True)
         out.print()

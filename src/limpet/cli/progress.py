@@ -3,14 +3,14 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from limpet.service.progress import Told, hearing
+from limpet.service.progress import hearing
 
 __all__ = ["bar"]
 
 
 @contextmanager
-def bar(what: str) -> Iterator[Told]:
-    """Shows how far the work inside has come; what it gives may be told, too."""
+def bar(what: str) -> Iterator[None]:
+    """Shows how far the work inside has come."""
     from rich.console import Console  # noqa: PLC0415 - it takes long, and few need it
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn  # noqa: PLC0415
 
@@ -31,4 +31,4 @@ def bar(what: str) -> Iterator[Told]:
             shown.update(task, completed=done, total=total)
 
         with hearing(told):
-            yield told
+            yield

@@ -75,7 +75,7 @@ async def _shown(app: App, *, json: bool) -> AsyncIterator[App]:
             yield app
         finally:
             showing.cancel()
-            with suppress(asyncio.CancelledError):
+            with suppress(asyncio.CancelledError, BrokenPipeError):  # nobody may read it any more
                 await showing
 
 

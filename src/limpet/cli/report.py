@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator
 
-from limpet.cli.output import cell, clean, console, table
+from limpet.cli.output import clean, console, print_pairs
 from limpet.cli.pages import decide, question_of
 from limpet.cli.times import moment, until
 from limpet.cli.waterfall import waterfall
 from limpet.service.report import Report
+from limpet.service.views import waits_for_operator
 
 __all__ = ["next_commands", "print_report"]
 
@@ -17,11 +18,7 @@ DECISIONS = 5
 def print_report(report: Report, now: int) -> None:
     """Everything about a run that matters first, and what to type next."""
     out = console()
-    facts = table("", "")
-    facts.show_header = False
-    for name, value in _facts(report):
-        facts.add_row(name, cell(value))
-    out.print(facts)
+    print_pairs(out, _facts(report))
     drawn = [*waterfall(report.steps, report.timeline, now, out)]
     for line in ("", *drawn) if drawn else ():
         out.print(line, soft_wrap=True)
@@ -60,7 +57,7 @@ def next_commands(report: Report) -> Iterator[str]:
     info, waits = report.info, report.info.waits_for or ""
     for request in report.requests:
         yield from decide(request)
-    if info.status == "failed" or "operator:" in waits:
+    if info.status == "failed" or waits_for_operator(info):
         yield f"limpet resume {info.id}"
     elif waits.startswith("worker:"):
         yield f"limpet worker MODULE:ATTRIBUTE  (nobody serves {clean(waits.removeprefix('worker:'))})"

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from limpet.cli.across import print_found
-from limpet.cli.asking import ask, ask_app
+from limpet.cli.asking import ask, ask_app, ask_when
 from limpet.cli.door import command, example
 from limpet.cli.options import STORE, ConversationId, Json, OwnUrl, RunId, Url
 from limpet.cli.output import print_json, print_text
@@ -31,10 +31,7 @@ CONVERSATIONS = Shape(narrow={"fork of": 8, "session": 8, "user": 6}, left_out=(
 def sessions(url: Url = STORE, json: Json = False) -> None:
     """List the newest sessions."""
 
-    async def look(app: App) -> tuple[list[SessionInfo], int]:
-        return await app.sessions(), await app.store.now()
-
-    found, now = ask(url, look)
+    found, now = ask_when(url, lambda app: app.sessions())
 
     def row(each: SessionInfo) -> dict[str, str]:
         talks = str(each.conversations)
@@ -51,10 +48,7 @@ def conversations(
 ) -> None:
     """List the newest conversations."""
 
-    async def look(app: App) -> tuple[list[ConversationInfo], int]:
-        return await app.conversations(session=session), await app.store.now()
-
-    found, now = ask(url, look)
+    found, now = ask_when(url, lambda app: app.conversations(session=session))
 
     def row(each: ConversationInfo) -> dict[str, str]:
         return {
@@ -115,7 +109,7 @@ def asked(
     run: RunId,
     step: Annotated[int, typer.Argument(metavar="STEP", help="Its number.", show_default=False)],
     code: Annotated[
-        str | None, typer.Option("--app", metavar="MODULE:ATTRIBUTE", help="The code, if that is so.")
+        str | None, typer.Option("--app", metavar="MODULE:ATTRIBUTE", help="The code, if the agent chooses by itself.")
     ] = None,
     url: OwnUrl = None,
     json: Json = False,
@@ -128,13 +122,8 @@ def asked(
     async def look(app: App) -> ModelInput:
         return await app.model_input((await find_run(app.store, run)).id, step=step)
 
-    found = ask(url or STORE, look) if code is None else ask_app(idle_app(code, url), look)
-    if json:
-        print_json(found)
-        return
-    print_text(str(found))
-    if not found.is_exact:
-        print_text("\nthis is not, byte for byte, what was sent: the code has changed, or a secret was hidden")
+    found = ask(url, look) if code is None else ask_app(idle_app(code, url), look)
+    print_json(found) if json else print_text(str(found))
 
 
 def _lines(found: ContextSlice) -> Iterator[str]:

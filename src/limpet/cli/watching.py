@@ -1,7 +1,12 @@
 """Views that stay: the log of a run as it grows, and runs as they change. Ctrl-C ends them."""
 
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import aclosing
+import asyncio
+import errno
+import os
+import stat
+import sys
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import aclosing, suppress
 from typing import Any
 
 from limpet.cli.output import clean, console, print_line
@@ -9,62 +14,51 @@ from limpet.cli.pages import runs_table
 from limpet.cli.times import moment
 from limpet.engine.views import Event, RunInfo
 from limpet.service import App
+from limpet.service.views import in_brief
 from limpet.service.watching import watch_runs
 
-__all__ = ["follow_log", "print_log", "watch", "words"]
-
-# Of an event's text; all of it is in the JSON.
-LONGEST = 400
-# What tells nobody anything at a glance.
-QUIET = frozenset(
-    {"asked", "command", "contract", "digest", "key", "mro", "number", "attempt", "schema", "traceback", "versions"}
-)
+__all__ = ["print_log", "watch", "while_read"]
 
 
-async def print_log(app: App, run: str, after: int, *, json: bool) -> None:
-    """The events that there are."""
-    await _print(app.events(run, after, follow=False), json=json)
+async def while_read(view: Coroutine[Any, Any, None]) -> None:
+    """A view that ends when nobody reads it any more: the line that would tell it so may never come."""
+    pipe = _pipe()
+    if pipe is None:
+        await view
+        return
+    loop, closed = asyncio.get_running_loop(), asyncio.Event()
+    shown, unread = asyncio.ensure_future(view), asyncio.ensure_future(closed.wait())
+    loop.add_reader(pipe, closed.set)
+    try:
+        await asyncio.wait((shown, unread), return_when=asyncio.FIRST_COMPLETED)
+        if not shown.done():
+            raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+        shown.result()
+    finally:
+        loop.remove_reader(pipe)
+        shown.cancel()
+        unread.cancel()
+        await asyncio.gather(shown, unread, return_exceptions=True)
 
 
-async def follow_log(app: App, run: str, after: int, *, json: bool) -> None:
-    """The events that there are, and those that come, until the run has ended."""
-    await _print(app.events(run, after), json=json)
+def _pipe() -> int | None:
+    """Where output goes, if that is a pipe."""
+    with suppress(OSError):
+        out = sys.stdout.fileno()
+        if stat.S_ISFIFO(os.fstat(out).st_mode) and sys.platform != "win32":
+            return out
+    return None
 
 
-async def _print(events: AsyncIterator[Event], *, json: bool) -> None:
+async def print_log(events: AsyncIterator[Event], *, json: bool) -> None:
+    """Events, a line for each."""
     out = console()
     async for event in events:
         if json:
             print_line(event)
         else:
-            line = clean(f"{event.seq:>4}  {moment(event.time)}  {event.kind:<18}  {words(event.body)}".rstrip())
+            line = clean(f"{event.seq:>4}  {moment(event.time)}  {event.kind:<18}  {in_brief(event.body)}".rstrip())
             out.print(line, overflow="ellipsis", no_wrap=True)
-
-
-def words(body: Mapping[str, Any]) -> str:
-    """What an event says, in brief."""
-    words = " ".join(_members(body))
-    return words if len(words) <= LONGEST else f"{words[:LONGEST]}…"
-
-
-def _members(body: Mapping[str, Any]) -> Iterator[str]:
-    if "number" in body and body["number"] is not None:
-        tries = f"/{body['attempt']}" if body.get("attempt", 1) > 1 else ""
-        yield f"step {body['number']}{tries}"
-    for name, value in body.items():
-        if name not in QUIET and value not in (None, "", {}, [], False):
-            yield f"{name}={_brief(value)}"
-
-
-def _brief(value: Any) -> str:
-    if isinstance(value, dict) and "json" in value:
-        return _brief(value["json"])
-    if isinstance(value, dict) and "blob" in value:
-        return f"({value.get('bytes', 0)} bytes)"
-    if isinstance(value, dict):
-        shown = {name: each for name, each in value.items() if name not in QUIET and each not in (None, "", {}, [])}
-        return "{" + ", ".join(f"{name}: {_brief(each)}" for name, each in shown.items()) + "}"
-    return repr(value) if isinstance(value, str) and " " in value else str(value)
 
 
 async def watch(app: App, *, status: str | None, agent: str | None, last: int, json: bool) -> None:

@@ -8,19 +8,18 @@ import sys
 import tomllib
 from contextlib import AbstractAsyncContextManager, suppress
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 import msgspec
 import typer
 
 import limpet
-from limpet.cli.asking import check_there
 from limpet.engine.agents import Agent
 from limpet.engine.duty import Worker
 from limpet.redaction import say_value
 from limpet.service import App
 
-__all__ = ["as_worker", "idle_app", "serve", "worker_of"]
+__all__ = ["as_worker", "idle_app", "named_app", "serve", "worker_of"]
 
 log = logging.getLogger("limpet")
 
@@ -35,7 +34,7 @@ def as_worker(found: Any, target: str, url: str | None, worker: Worker) -> App:
     if isinstance(found, App):
         if not found.serves:
             raise typer.BadParameter(f"{target} was opened without agents: limpet.open(…, agents=[…])")
-        return found.but(worker=worker, store=None if url is None else limpet.open_store(url))
+        return found.but(worker=worker, store=None if url is None else limpet.open_store(url), url=url)
     agents = [found] if isinstance(found, Agent) else found
     if not isinstance(agents, list | tuple) or not agents or not all(isinstance(each, Agent) for each in agents):
         kind = type(found).__name__
@@ -43,24 +42,18 @@ def as_worker(found: Any, target: str, url: str | None, worker: Worker) -> App:
     return limpet.open(url, agents=agents).but(worker=worker)
 
 
-@overload
-def idle_app(target: str | None, url: str | None) -> App: ...
+def idle_app(target: str | None, url: str | None) -> App:
+    """The user's app, which drives nothing."""
+    found = named_app(target, url)
+    if found is None:
+        raise typer.BadParameter("the code is needed: say --app MODULE:ATTRIBUTE, or set LIMPET_APP")
+    return found
 
 
-@overload
-def idle_app(target: str | None, url: str | None, *, needed: bool) -> App | None: ...
-
-
-def idle_app(target: str | None, url: str | None, *, needed: bool = True) -> App | None:
-    """The user's app, which drives nothing; none, if it is not said and not needed."""
+def named_app(target: str | None, url: str | None) -> App | None:
+    """The same; none, if nothing names it."""
     target = target or _configured()
-    if target is None:
-        if needed:
-            raise typer.BadParameter("the code is needed: say --app MODULE:ATTRIBUTE, or set LIMPET_APP")
-        return None
-    if url is not None:
-        check_there(url)
-    return worker_of(target, url, Worker()).but(idle=True)
+    return None if target is None else worker_of(target, url, Worker()).but(idle=True)
 
 
 def _configured() -> str | None:
@@ -68,7 +61,10 @@ def _configured() -> str | None:
     path = Path("pyproject.toml")
     if not path.is_file():
         return None
-    found = tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {}).get("limpet", {}).get("app")
+    try:
+        found = tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {}).get("limpet", {}).get("app")
+    except ValueError as error:
+        raise typer.BadParameter(f"pyproject.toml, which may name the app, cannot be read: {error}") from error
     return found if isinstance(found, str) else None
 
 

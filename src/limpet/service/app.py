@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Gene
 from copy import copy
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Self, TypeVar, overload
+from typing import Any, Self, TypedDict, TypeVar, Unpack, overload
 
 import msgspec
 from msgspec import UNSET
@@ -25,8 +25,8 @@ from limpet.errors import (
     ContractError,
     InvalidArgument,
     InvalidDuration,
+    NoStore,
     NotDone,
-    NotFound,
     RunCancelled,
     RunFailed,
     StoreUnavailable,
@@ -36,27 +36,45 @@ from limpet.events import bodies as b
 from limpet.ids import check_id
 from limpet.policy.retention import KeepRule
 from limpet.service.bundles import export_run, load_run
+from limpet.service.finding import each_run, run_of
 from limpet.service.forking import Wanted, forked, make_fork
 from limpet.service.looking import Looking
 from limpet.service.notifying import notifier
 from limpet.service.once import agent_of, create_once
 from limpet.service.pruning import Pruned, prune, rotate
+from limpet.service.queries import check_last, check_status
 from limpet.service.replaying import Replay, Replayed, Ways, check, replay
 from limpet.service.settings import Settings
-from limpet.service.views import entries_of
+from limpet.service.views import Ended, end_of, entries_of
 from limpet.state import ENDED
 from limpet.stores import Appended, Create, RunFilter, RunRow, Store, Taken
 from limpet.stores.blobs import INLINE, SAID, Blob
 from limpet.stores.store import LARGEST_PAGE
 
-__all__ = ["App"]
+__all__ = ["About", "App", "Begin"]
 
 log = logging.getLogger("limpet")
 
 T = TypeVar("T")
 In = TypeVar("In")
 Out = TypeVar("Out")
-Ended = b.RunCompleted | b.RunFailed | b.RunCancelled
+
+
+class About(TypedDict, total=False):
+    """What may be said about a new run."""
+
+    id: str | None
+    session: str | None
+    user: str | None
+    conversation: str | None
+    labels: Mapping[str, str] | None
+    constraints: Mapping[str, Any] | None
+
+
+class Begin(About, total=False):
+    """The same, and when it begins."""
+
+    at: datetime | Duration | None
 
 
 class App(Looking):
@@ -74,15 +92,20 @@ class App(Looking):
         *,
         worker: Worker | None = None,
         store: Store | None = None,
+        url: str | None = None,
         door: str | None = None,
         idle: bool = False,
+        makes: bool = True,
     ) -> "App":
-        """The same app, not opened: a worker whatever it was before, or none, in another store, or for another door."""
+        """The same app, not opened: a worker whatever it was before, or none, in another store, or for another door.
+
+        One that is not to make a store where none is refuses to open there.
+        """
         settings = copy(self._settings)
         settings.worker = None if idle else worker or settings.worker
-        settings.store = store or settings.store
+        settings.store, settings.url = store or settings.store, url or settings.url
         settings.store.redaction = self.store.redaction
-        settings.door = door or settings.door
+        settings.door, settings.makes = door or settings.door, makes and settings.makes
         return App(settings, self._all)
 
     @property
@@ -94,6 +117,8 @@ class App(Looking):
 
     async def open(self) -> Self:
         """Open the store; with agents, begin to work, and go on with what an earlier process left behind."""
+        if not self._settings.makes:
+            await self._check_there()
         await self.store.open()
         try:
             self._time.told(await self.store.now())
@@ -107,6 +132,16 @@ class App(Looking):
             await self.close()
             raise
         return self
+
+    async def _check_there(self) -> None:
+        is_there = False
+        try:
+            is_there = await self.store.is_there()
+        finally:
+            if not is_there:
+                await self.store.close()
+        if not is_there:
+            raise NoStore(url=self._settings.url)
 
     async def _begin_duty(self, worker: Worker) -> None:
         assert self._ear is not None
@@ -138,88 +173,29 @@ class App(Looking):
     # Starting
 
     @overload
-    async def run(
-        self,
-        agent: Agent[None, Out],
-        /,
-        *,
-        id: str | None = None,
-        session: str | None = None,
-        user: str | None = None,
-        conversation: str | None = None,
-        labels: Mapping[str, str] | None = None,
-        constraints: Mapping[str, Any] | None = None,
-    ) -> Out: ...
+    async def run(self, agent: Agent[None, Out], /, **how: Unpack[About]) -> Out: ...
 
     @overload
-    async def run(
-        self,
-        agent: Agent[In, Out],
-        input: In,
-        /,
-        *,
-        id: str | None = None,
-        session: str | None = None,
-        user: str | None = None,
-        conversation: str | None = None,
-        labels: Mapping[str, str] | None = None,
-        constraints: Mapping[str, Any] | None = None,
-    ) -> Out: ...
+    async def run(self, agent: Agent[In, Out], input: In, /, **how: Unpack[About]) -> Out: ...
 
-    async def run(self, agent: Agent[Any, Any], input: Any = None, /, **how: Any) -> Any:
+    async def run(self, agent: Agent[Any, Any], input: Any = None, /, **how: Unpack[About]) -> Any:
         """Start a run, or find the one of this id, and wait for its result."""
         handle = await self.start(agent, input, **how)
         return await handle.result()
 
     @overload
-    async def start(
-        self,
-        agent: Agent[None, Out],
-        /,
-        *,
-        id: str | None = None,
-        session: str | None = None,
-        user: str | None = None,
-        conversation: str | None = None,
-        labels: Mapping[str, str] | None = None,
-        constraints: Mapping[str, Any] | None = None,
-        at: datetime | Duration | None = None,
-    ) -> Handle[Out]: ...
+    async def start(self, agent: Agent[None, Out], /, **how: Unpack[Begin]) -> Handle[Out]: ...
 
     @overload
-    async def start(
-        self,
-        agent: Agent[In, Out],
-        input: In,
-        /,
-        *,
-        id: str | None = None,
-        session: str | None = None,
-        user: str | None = None,
-        conversation: str | None = None,
-        labels: Mapping[str, str] | None = None,
-        constraints: Mapping[str, Any] | None = None,
-        at: datetime | Duration | None = None,
-    ) -> Handle[Out]: ...
+    async def start(self, agent: Agent[In, Out], input: In, /, **how: Unpack[Begin]) -> Handle[Out]: ...
 
     @overload
-    async def start(
-        self,
-        agent: str,
-        input: Any = None,
-        /,
-        *,
-        id: str | None = None,
-        session: str | None = None,
-        user: str | None = None,
-        conversation: str | None = None,
-        labels: Mapping[str, str] | None = None,
-        constraints: Mapping[str, Any] | None = None,
-        at: datetime | Duration | None = None,
-    ) -> Handle[Any]: ...
+    async def start(self, agent: str, input: Any = None, /, **how: Unpack[Begin]) -> Handle[Any]: ...
 
-    async def start(self, agent: Agent[Any, Any] | str, input: Any = None, /, **how: Any) -> Handle[Any]:
+    async def start(self, agent: Agent[Any, Any] | str, input: Any = None, /, **how: Unpack[Begin]) -> Handle[Any]:
         """Start a run, or find the one of this id with the same input; it goes on by itself."""
+        for name in how.keys() - Begin.__annotations__:
+            raise InvalidArgument(path=name, reason=f"of a run one says {', '.join(Begin.__annotations__)}")
         if isinstance(agent, str):
             known = self._agents.get(agent) or await find_agent(self.store, agent)
             plain = known.dump_json(input)
@@ -239,7 +215,7 @@ class App(Looking):
             initial=_initial(known, how.get("constraints")),
             more={**more, "labels": redaction.value(dict(how.get("labels") or {})), "start_at": begins},
         )
-        run = await self._own_id(how.get("id"), more["conversation"])
+        run = await self._own_id(how.get("id"), how.get("conversation"))
 
         def alike(stored: Payload) -> bool:
             if not stored.is_inline:
@@ -295,7 +271,7 @@ class App(Looking):
 
     async def get(self, run: str, agent: Agent[Any, Any] | None = None, /) -> Handle[Any]:
         """A handle on a run that exists."""
-        row = await self.store.get(run)
+        row = await run_of(self.store, run)
         return Handle(self, run, agent or self._serving(row.agent, row.agent_version))
 
     async def once(self, key: str, fn: Callable[[], Awaitable[T]], /) -> T:
@@ -317,22 +293,25 @@ class App(Looking):
 
     async def resume(self, run: str, /) -> Handle[Any]:
         """Let a failed run go on from the step that failed, or a paused one; one that completed stays as it is."""
-        row = await self.store.get(run)
+        row = await run_of(self.store, run)
         if row.status != "completed":
             await self._tell(run, b.ResumeRequested(command=self._settings.ids.new()))
         return Handle(self, run, self._serving(row.agent, row.agent_version))
 
     async def pause(self, run: str, /) -> None:
         """Let a run wait until it is resumed; effects under way finish first."""
+        await run_of(self.store, run)
         await self._tell(run, b.PauseRequested(command=self._settings.ids.new()))
 
     async def cancel(self, run: str, /, *, reason: str) -> None:
         """Stop a run, and the runs it called: effects under way finish, and what can be undone is."""
+        await run_of(self.store, run)
         reason = self.store.redaction.text(reason)
         await self._tell(run, b.CancelRequested(command=self._settings.ids.new(), reason=reason))
 
     async def signal(self, run: str, name: str, value: object, /) -> None:
         """Send a run something that it receives: in order, each once."""
+        await run_of(self.store, run)
         packed, blobs = self.store.pack(value)
         body = b.SignalReceived(command=self._settings.ids.new(), signal=name, value=packed)
         await self._tell(run, body, blobs=blobs)
@@ -395,7 +374,7 @@ class App(Looking):
         a person is asked before each effect, with `"stub"` none happens and results are made up, with `"live"` they
         happen.
         """
-        row = await self.store.get(run)
+        row = await run_of(self.store, run)
         agent = self._serving(row.agent, version or row.agent_version)
         more = {"patch": patch or {}, "results": results or {}, "input": input}
         wanted = Wanted(at=at, seq=seq, effects=effects, version=version, **more)
@@ -419,8 +398,7 @@ class App(Looking):
         It happens in a copy in memory: recorded calls answer as they did, others are not made, unless their tools are
         allowed by name. `coming_to` is told the number of each step as the code comes to it, for a debugger.
         """
-        row = await self.store.get(run)
-        agent = self._agent_of(row)
+        agent = self._agent_of(await run_of(self.store, run))
         return await replay(self.store, run, agent, self, to, Ways(allow, coming_to))
 
     async def replay_all(
@@ -428,19 +406,17 @@ class App(Looking):
     ) -> AsyncIterator[Replayed]:
         """Whether today's code goes through the newest runs of its agents as they are recorded; nothing is done.
 
-        A check before a deploy: of one agent or of all, of any status or, with `status=LIVE`, of those that would have
-        to go on.
+        A check before a deploy: of one agent or of all, so many of each; of any status, or of some: those that have not
+        ended would have to go on.
         """
-        names = [agent] if agent is not None else list(self._agents)
-        for name in names:
-            before, left = None, last
-            while left > 0:
-                where = RunFilter(agent=name, status=tuple(status))
-                page = await self.store.runs(where, before=before, limit=min(left, LARGEST_PAGE))
-                for row in page.rows:
-                    yield await check(self.store, row.id, self._agent_of(row), self)
-                before, left = page.next, left - len(page.rows)
-                if before is None:
+        check_last(last)
+        for each in status:
+            check_status(each)
+        for name in [agent] if agent is not None else list(self._agents):
+            left, where = last, RunFilter(agent=name, status=tuple(status))
+            async for row in each_run(self.store, where, page=min(last, LARGEST_PAGE)):
+                yield await check(self.store, row.id, self._agent_of(row), self)
+                if (left := left - 1) == 0:
                     break
 
     def _serving(self, name: str, version: str) -> Agent[Any, Any] | None:
@@ -495,40 +471,27 @@ class App(Looking):
 
     async def result(self, run: str, timeout: Duration | None) -> Result:
         """What a run returned, once it has ended; raises how it ended otherwise."""
-        ended = await self._end_of(run)
+        ended = await end_of(self.store, run)
         if ended is None:
             await self._until_ended(run, timeout)
         return await self._how_it_ended(run, ended)
 
     async def _how_it_ended(self, run: str, ended: Ended | None = None) -> Result:
-        ended = ended or await self._end_of(run)
-        match ended:
-            case b.RunCompleted():
-                return Result(await self.store.unpack(ended.output), ended.output.versions)
-            case b.RunFailed(failure=failure):
+        match ended or await end_of(self.store, run):
+            case b.RunCompleted(output=output):
+                return Result(await self.store.unpack(output), output.versions)
+            case b.RunFailed(failure=failure, number=step):
                 raise RunFailed(
                     run=run,
                     error_type=failure.type,
                     message=failure.message,
-                    step=ended.number,
+                    step=step,
                     error_types=failure.mro,
                 )
-            case b.RunCancelled():
-                raise RunCancelled(run=run, reason=ended.reason)
+            case b.RunCancelled(reason=reason):
+                raise RunCancelled(run=run, reason=reason)
             case None:
                 raise NotDone(run=run, status=(await self.store.get(run)).status)
-
-    async def _end_of(self, run: str) -> Ended | None:
-        """How a run has ended, if it has: the last event of its log, but for what may still be told to a failed one."""
-        before = None
-        while page := await self.store.read(run, before=before, limit=1, backwards=True):
-            body = self.store.decode(page[0])
-            if isinstance(body, Ended):
-                return body
-            if not isinstance(body, b.AgentReturned | b.BudgetExtended):
-                return None
-            before = page[0].seq
-        raise NotFound(what="run", id=run)
 
     async def _until_ended(self, run: str, timeout: Duration | None) -> None:
         if self._ear is None:

@@ -19,27 +19,14 @@ from limpet.errors import InputConflict, InvalidBundle, NotFound, Tampered
 from limpet.events import PLAIN, START, VOCABULARY, AnyBody, Codec, Event, blobs_of, seal, verify
 from limpet.events.values import encode
 from limpet.service.progress import progress
-from limpet.service.trust import Verified, verify_one
+from limpet.service.trust import End, Verified, verify_one
 from limpet.stores import Inline, RunRow, Store
 from limpet.stores.blobs import pack_blob
 from limpet.stores.memory import MemoryBackend
 
-__all__ = ["Bundle", "End", "export_run", "load_run", "read_bundle", "verify_bundle"]
+__all__ = ["Bundle", "export_run", "load_run", "read_bundle", "verify_bundle"]
 
 FORMAT = 1
-
-
-class End(Struct, frozen=True, kw_only=True):
-    """Where the log of a run ends."""
-
-    run: str
-    seq: int
-    hash: str
-
-    @classmethod
-    def of(cls, events: Sequence[Event]) -> "End":
-        """Where these end."""
-        return cls(run=events[-1].run, seq=events[-1].seq, hash=events[-1].hash.hex())
 
 
 class Manifest(Struct, frozen=True, kw_only=True):
@@ -211,16 +198,20 @@ def _write(path: Path, bundle: Bundle) -> None:
     ends, talks = (tuple(End.of(log) for log in logs) for logs in (bundle.origins, bundle.talks))
     manifest = Manifest(format=FORMAT, run=head.run, seq=head.seq, hash=head.hash, origins=ends, talks=talks)
     part = path.with_name(f"{path.name}.part")
-    with ZipFile(part, "w", ZIP_DEFLATED) as file:
-        file.writestr("manifest.json", msgspec.json.encode(manifest))
-        file.writestr("log.jsonl", _lines(bundle.events))
-        for end, origin in zip(ends, bundle.origins, strict=True):
-            file.writestr(f"origins/{end.run}.jsonl", _lines(origin))
-        for end, talk in zip(talks, bundle.talks, strict=True):
-            file.writestr(f"conversations/{end.run}.jsonl", _lines(talk))
-        for name, data in bundle.blobs.items():
-            file.writestr(f"blobs/{name}", data)
-    part.replace(path)
+    try:
+        with ZipFile(part, "w", ZIP_DEFLATED) as file:
+            file.writestr("manifest.json", msgspec.json.encode(manifest))
+            file.writestr("log.jsonl", _lines(bundle.events))
+            for end, origin in zip(ends, bundle.origins, strict=True):
+                file.writestr(f"origins/{end.run}.jsonl", _lines(origin))
+            for end, talk in zip(talks, bundle.talks, strict=True):
+                file.writestr(f"conversations/{end.run}.jsonl", _lines(talk))
+            for name, data in bundle.blobs.items():
+                file.writestr(f"blobs/{name}", data)
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
 
 
 def _lines(events: Sequence[Event]) -> bytes:

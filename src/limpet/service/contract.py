@@ -16,6 +16,7 @@ from typing_extensions import is_typeddict
 from limpet.context.slice import ContextSlice
 from limpet.engine.talks import Message
 from limpet.engine.views import Event, Request, RunInfo
+from limpet.errors import LimpetError
 from limpet.llm import model
 from limpet.service.fleet import AgentInfo, Stats, WorkerInfo
 from limpet.service.health import Finding
@@ -30,7 +31,7 @@ from limpet.service.timeline import Line
 from limpet.service.travel import Comparison, Diff, MomentJson
 from limpet.service.trust import Verified
 
-__all__ = ["VERSION", "VIEWS", "as_json", "fields_of", "forms", "frozen", "name_of"]
+__all__ = ["VERSION", "VIEWS", "as_json", "error_json", "fields_of", "forms", "frozen", "name_of"]
 
 VERSION = 1
 VIEWS: Mapping[str, type] = {
@@ -87,6 +88,12 @@ def as_json(view: Any) -> Any:
         return [as_json(each) for each in view]
     plain = view.as_json() if hasattr(view, "as_json") else view
     return msgspec.json.decode(msgspec.json.encode(plain))
+
+
+def error_json(error: LimpetError) -> dict[str, Any]:
+    """An error as every door tells it; the cure with what may have been meant."""
+    cure = " ".join([error.cure, *getattr(error, "__notes__", ())])
+    return {"code": error.code, "message": error.says, "facts": dict(error.facts), "cure": cure}
 
 
 def forms() -> dict[str, type]:

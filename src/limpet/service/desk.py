@@ -7,12 +7,13 @@ import msgspec
 
 from limpet.clock import Duration, microseconds
 from limpet.engine.views import Request
-from limpet.errors import AlreadyAnswered, NotAllowed, NotFound
+from limpet.errors import NotAllowed, NotFound
 from limpet.events import Limits
 from limpet.events import bodies as b
 from limpet.journal import load
 from limpet.secret import hidden
 from limpet.service.answers import answer_of, check_approvable, check_args, check_rejectable
+from limpet.service.finding import open_request, run_of
 from limpet.service.settings import Settings
 from limpet.service.views import request_of
 from limpet.state.run import Grant
@@ -43,16 +44,6 @@ class Desk:
         latest = None if older_than is None else await self._store.now() - microseconds(older_than)
         rows = sorted(found.values(), key=lambda row: (row.opened, row.id))
         return [await request_of(self._store, row) for row in rows if latest is None or row.opened <= latest]
-
-    async def find(self, request: str | Request) -> Request:
-        """A request that is open, or whose time is over; raises what stands for one that was decided."""
-        id = request if isinstance(request, str) else request.id
-        rows = await self._store.requests(RequestFilter(status=None, id=id))
-        if not rows:
-            raise NotFound(what="request", id=id)
-        if rows[0].status not in ("open", "expired"):
-            raise AlreadyAnswered(request=id, status=rows[0].status, by=rows[0].by or "the run itself")
-        return await request_of(self._store, rows[0])
 
     async def answer(self, request: str | Request, answer: object, by: str) -> None:
         """Answer a request."""
@@ -88,7 +79,7 @@ class Desk:
 
     async def grants(self, run: str) -> list[Grant]:
         """The standing permissions of a run."""
-        await self._store.get(run)
+        await run_of(self._store, run)
         return [grant for grant in (await load(self._store, run)).grants if grant.standing]
 
     async def revoke(self, run: str, grant: str, by: str, because: str) -> None:
@@ -100,11 +91,9 @@ class Desk:
 
     async def _for(self, request: str | Request, by: str) -> Request:
         """A request that this person may decide."""
-        found = await self.find(request)
-        people = self._settings.people
-        if not by:
-            raise NotAllowed(request=found.id, by=by, to=found.to)
-        if people is not None and not {EVERYBODY, by, *self._groups(by)} & set(found.to):
+        found = await open_request(self._store, request if isinstance(request, str) else request.id)
+        is_asked = self._settings.people is None or {EVERYBODY, by, *self._groups(by)} & set(found.to)
+        if not by or not is_asked:
             raise NotAllowed(request=found.id, by=by, to=found.to)
         return found
 

@@ -1,17 +1,36 @@
-"""Finding a run, a request or an agent by what somebody remembers of its name."""
+"""Finding runs: by id, all that match, or a run, a request, an agent by what somebody remembers of its name."""
 
 from collections.abc import AsyncIterator
 from difflib import get_close_matches
 
 from limpet.engine.views import Request
-from limpet.errors import AlreadyAnswered, NotFound
+from limpet.errors import AlreadyAnswered, InvalidArgument, NotFound
 from limpet.service.views import request_of
-from limpet.stores import RequestFilter, RunFilter, RunRow, Store
+from limpet.stores import RequestFilter, RequestRow, RunFilter, RunRow, Store
+from limpet.stores.store import LARGEST_PAGE
 
-__all__ = ["find_conversation", "find_request", "find_run", "open_request", "suggest_agent"]
+__all__ = ["each_run", "find_conversation", "find_request", "find_run", "open_request", "run_of", "suggest_agent"]
 
-PAGE = 1000
 SHOWN = 5
+
+
+async def run_of(store: Store, id: str) -> RunRow:
+    """The run of just this id."""
+    row = await store.get(id)
+    if row.type != "run":
+        raise InvalidArgument(path="run", reason=f"{id!r} is a conversation, for `messages` and `say`")
+    return row
+
+
+async def each_run(store: Store, where: RunFilter, *, page: int = LARGEST_PAGE) -> AsyncIterator[RunRow]:
+    """Every run that matches, the newest first."""
+    before = None
+    while True:
+        found = await store.runs(where, before=before, limit=page)
+        for row in found.rows:
+            yield row
+        if (before := found.next) is None:
+            return
 
 
 async def find_run(store: Store, given: str) -> RunRow:
@@ -22,7 +41,7 @@ async def find_run(store: Store, given: str) -> RunRow:
             return row
     except NotFound:
         pass
-    found = [row async for row in _containing(store, given) if row.id.startswith(given)]
+    found = [row async for row in each_run(store, RunFilter(text=given)) if row.id.startswith(given)]
     first = min(found, key=lambda row: len(row.id), default=None)
     if first is not None and all(row is first or row.id.startswith(f"{first.id}.") for row in found):
         return first  # the others are named after it: its forks, and the runs that it called
@@ -36,30 +55,32 @@ async def find_conversation(store: Store, given: str) -> str:
             return given
     except NotFound:
         pass
-    known = [row.id for row in (await store.runs(RunFilter(type="conversation"), limit=PAGE)).rows]
+    known = [row.id for row in (await store.runs(RunFilter(type="conversation"), limit=LARGEST_PAGE)).rows]
     found = [id for id in known if id.startswith(given)]
     if len(found) == 1:
         return found[0]
     raise _with(NotFound(what="conversation", id=given), found or get_close_matches(given, known))
 
 
-async def find_request(store: Store, given: str) -> str:
-    """The id of this request, or of the only open one whose id begins so; NotFound as for runs."""
-    if await store.requests(RequestFilter(status=None, id=given)):
-        return given
-    known = [row.id for row in await store.requests()]
+async def find_request(store: Store, given: str) -> RequestRow:
+    """The request of this id, or the only open one whose id begins so; NotFound as for runs."""
+    for row in await store.requests(RequestFilter(status=None, id=given)):
+        return row
+    known = {row.id: row for row in await store.requests()}
     found = [id for id in known if id.startswith(given)]
     if len(found) == 1:
-        return found[0]
+        return known[found[0]]
     raise _with(NotFound(what="request", id=given), found or get_close_matches(given, known))
 
 
-async def open_request(store: Store, given: str) -> Request:
+async def open_request(store: Store, id: str) -> Request:
     """A request that can still be decided, with all that it asks; raises what stands for one that was."""
-    [row] = await store.requests(RequestFilter(status=None, id=await find_request(store, given)))
-    if row.status not in ("open", "expired"):
-        raise AlreadyAnswered(request=row.id, status=row.status, by=row.by or "the run itself")
-    return await request_of(store, row)
+    rows = await store.requests(RequestFilter(status=None, id=id))
+    if not rows:
+        raise NotFound(what="request", id=id)
+    if rows[0].status not in ("open", "expired"):
+        raise AlreadyAnswered(request=id, status=rows[0].status, by=rows[0].by or "the run itself")
+    return await request_of(store, rows[0])
 
 
 async def suggest_agent(store: Store, error: NotFound) -> NotFound:
@@ -75,16 +96,6 @@ def _with(error: NotFound, near: list[str]) -> NotFound:
     return error
 
 
-async def _containing(store: Store, text: str) -> AsyncIterator[RunRow]:
-    before = None
-    while True:
-        page = await store.runs(RunFilter(text=text), before=before, limit=PAGE)
-        for row in page.rows:
-            yield row
-        if (before := page.next) is None:
-            return
-
-
 async def _near(store: Store, given: str) -> list[str]:
     """Ids among the newest runs that are spelled alike."""
-    return get_close_matches(given, [row.id for row in (await store.runs(limit=PAGE)).rows])
+    return get_close_matches(given, [row.id for row in (await store.runs(limit=LARGEST_PAGE)).rows])

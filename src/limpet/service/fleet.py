@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from limpet.events.values import parse
+from limpet.service.views import LIVE
 from limpet.stores import RequestFilter, Store
 
 __all__ = ["AgentInfo", "Stats", "WorkerInfo", "agents_of", "served_by", "stats_of", "workers_of"]
 
-LIVE = ("pending", "running", "waiting")
 # More open requests than that are not counted one by one.
 MANY = 1000
 

@@ -13,6 +13,7 @@ from limpet.engine.tools import registered_tools
 from limpet.errors import LimpetError
 from limpet.events import KINDS
 from limpet.service.fleet import served_by
+from limpet.service.views import LIVE
 from limpet.stores import RunFilter, RunRow, Store
 
 __all__ = ["Examination", "Finding", "Level", "examine", "without_risk"]
@@ -182,7 +183,7 @@ async def _workers(store: Store, clock: Clock, wanted: Examination) -> AsyncIter
 
 async def _agents(store: Store, clock: Clock, wanted: Examination) -> AsyncIterator[Finding]:  # noqa: ARG001
     served = await served_by(store, await store.now())
-    live = [row for status in ("pending", "running", "waiting") for row in await _some(store, status)]
+    live = [row for status in LIVE for row in await _some(store, status)]
     lonely = sorted(
         {f"{row.agent} {row.agent_version}" for row in live if row.agent_version not in served.get(row.agent, ())}
     )

@@ -17,11 +17,11 @@ from limpet.engine.views import Event, Request, RunInfo
 from limpet.errors import NotFound
 from limpet.events import Payload
 from limpet.events import bodies as b
-from limpet.llm.request import see
 from limpet.service import travel
 from limpet.service.desk import Desk
+from limpet.service.finding import each_run, run_of
 from limpet.service.fleet import AgentInfo, Stats, WorkerInfo, agents_of, served_by, stats_of, workers_of
-from limpet.service.queries import CallInfo, DecisionInfo, ErrorInfo, Queries, since_of
+from limpet.service.queries import CallInfo, DecisionInfo, ErrorInfo, Queries, check_last, check_status
 from limpet.service.seeing import ModelInput, context_of, model_input
 from limpet.service.settings import Settings
 from limpet.service.talking import ConversationInfo, Conversations, SessionInfo
@@ -31,6 +31,7 @@ from limpet.service.trust import Verified, save_heads, verify_all, verify_one
 from limpet.service.views import entries_of, info_of
 from limpet.state.run import Grant
 from limpet.stores import RunFilter, RunRow, Store
+from limpet.stores.store import LARGEST_PAGE
 
 __all__ = ["Looking"]
 
@@ -58,6 +59,8 @@ class Looking:
 
     async def messages(self, conversation: str, /, *, last: int | None = None, whole: bool = False) -> list[Message]:
         """The newest messages of a conversation, in order; `whole` shows what summaries stand for."""
+        if last is not None:
+            check_last(last)
         return await self._talks.messages(conversation, last=last, whole=whole)
 
     async def conversations(self, *, session: str | None = None) -> list[ConversationInfo]:
@@ -94,16 +97,17 @@ class Looking:
         last: int = 50,
     ) -> list[RunInfo]:
         """The newest runs that match; Limpet's own, such as those that tell people, only if their agent is named."""
+        check_last(last)
+        check_status(status)
         where = RunFilter(status=(status,) if status else (), agent=agent, session=session)
         rows: list[RunRow] = []
-        page = await self.store.runs(where, limit=last)
-        while True:
-            rows += [row for row in page.rows if agent is not None or not row.agent.startswith(OWN)]
-            if len(rows) >= last or page.next is None:
+        async for row in each_run(self.store, where, page=min(last, LARGEST_PAGE)):
+            if agent is not None or not row.agent.startswith(OWN):
+                rows.append(row)
+            if len(rows) == last:
                 break
-            page = await self.store.runs(where, before=page.next, limit=last)
         served = await self._served()
-        return [info_of(row, served) for row in rows[:last]]
+        return [info_of(row, served) for row in rows]
 
     async def log(self, run: str, /) -> list[Event]:
         """Everything that happened to a run."""
@@ -134,7 +138,8 @@ class Looking:
         at: datetime | int | None = None,
     ) -> Moment:
         """What a run knew before or after a step, after an event, or at a time; without any of them, now."""
-        return await state_at(self.store, run, Point(before=before, after=after, seq=seq, at=at))
+        where = Point(before=before, after=after, seq=seq, at=at)
+        return await state_at(self.store, (await run_of(self.store, run)).id, where)
 
     async def context(
         self,
@@ -148,23 +153,27 @@ class Looking:
     ) -> ContextSlice:
         """The slice that fits of what a run knows, or knew before or after a step, and of what was said until then."""
         where = Point(before=before, after=after)
-        return await context_of(self.store, run, where, max_tokens=max_tokens, max_bytes=max_bytes)
+        row = await run_of(self.store, run)
+        return await context_of(self.store, row, where, max_tokens=max_tokens, max_bytes=max_bytes)
 
     async def model_input(self, run: str, /, *, step: int) -> ModelInput:
         """Exactly what a model was asked at a step, made again from its reference; and why it saw that."""
-        agent = self._agents.get((await self.store.get(run)).agent)
-        return await model_input(self.store, run, step, see if agent is None or agent.llm is None else agent.llm.see)
+        agent = self._agents.get((await run_of(self.store, run)).agent)
+        return await model_input(self.store, run, step, None if agent is None or agent.llm is None else agent.llm.see)
 
     async def diff(
         self, run: str, /, *, step: int | None = None, since: Point | None = None, until: Point | None = None
     ) -> Diff:
         """What a run knew after a step that it did not before, until it came to the next; or between two points."""
+        await run_of(self.store, run)
         if step is not None:
             since, until = Point(before=step), Point(seq=await travel.until_next(self.store, run, step))
         return await travel.diff(self.store, run, since or Point(seq=1), until or Point())
 
     async def compare(self, one: str, other: str, /) -> Comparison:
         """Where two runs went apart, and how they differ in state, decisions, results, cost and time."""
+        for run in (one, other):
+            await run_of(self.store, run)
         return await travel.compare(self.store, one, other)
 
     # Across runs
@@ -173,8 +182,7 @@ class Looking:
         self, text: str, /, *, kind: str | None = None, since: Duration | datetime | None = None, last: int = 100
     ) -> list[Event]:
         """Events of all runs and conversations that hold some words, the newest first."""
-        began = await since_of(self.store, since)
-        return await Queries(self.store).search(text, kind=kind, since=began, last=last)
+        return await (await Queries.over(self.store, since, last)).search(text, kind=kind)
 
     async def decisions(
         self,
@@ -186,14 +194,13 @@ class Looking:
         last: int = 100,
     ) -> list[DecisionInfo]:
         """What agents chose, from what and why, the newest first; with some words in it."""
-        began = await since_of(self.store, since)
-        return await Queries(self.store).decisions(agent=agent, text=text, since=began, last=last)
+        return await (await Queries.over(self.store, since, last)).decisions(agent=agent, text=text)
 
     async def errors(
         self, *, agent: str | None = None, since: Duration | datetime | None = None, last: int = 100
     ) -> list[ErrorInfo]:
         """What went wrong, and how it was handled, the newest first."""
-        return await Queries(self.store).errors(agent=agent, since=await since_of(self.store, since), last=last)
+        return await (await Queries.over(self.store, since, last)).errors(agent=agent)
 
     async def tool_calls(
         self,
@@ -205,14 +212,15 @@ class Looking:
         since: Duration | datetime | None = None,
         last: int = 100,
     ) -> list[CallInfo]:
-        """Calls of a tool, the newest first, and the choice before each; `where=["cents>100"]` looks at arguments."""
-        began = await since_of(self.store, since)
-        return await Queries(self.store).calls(tool, where=where, agent=agent, since=began, last=last)
+        """Calls of a tool, the newest first, and the choice before each; `where=["cents>100"]` looks at arguments.
+
+        A step is one call, however often it was tried, after a crash or a `resume` too.
+        """
+        return await (await Queries.over(self.store, since, last)).calls(tool, where=where, agent=agent)
 
     async def timeline(self, run: str, /) -> list[Line]:
         """When a run worked and when it waited."""
-        await self.store.get(run)
-        return await timeline(self.store, run)
+        return await timeline(self.store, (await run_of(self.store, run)).id)
 
     async def agents(self) -> list[AgentInfo]:
         """The agents that this store knows, whoever has their code."""
@@ -253,4 +261,4 @@ class Looking:
 
     async def info(self, run: str) -> RunInfo:
         """A run as lists show it."""
-        return info_of(await self.store.get(run), await self._served())
+        return info_of(await run_of(self.store, run), await self._served())

@@ -19,11 +19,12 @@ from limpet.engine.talks import talk_of
 from limpet.errors import InvalidBundle, NotFound
 from limpet.events import bodies as b
 from limpet.policy.retention import Drop, KeepRule, decide_run, snapshots_to_drop
-from limpet.service.bundles import End, export_run, read_bundle
+from limpet.service.bundles import export_run, read_bundle
+from limpet.service.finding import each_run
 from limpet.service.progress import hearing, progress
+from limpet.service.trust import End, read_ends
 from limpet.state import ENDED
 from limpet.stores import RunFilter, RunRow, Store
-from limpet.stores.store import LARGEST_PAGE
 
 __all__ = ["Pruned", "prune", "rotate"]
 
@@ -57,8 +58,9 @@ async def prune(store: Store, rule: KeepRule, *, dry_run: bool, archive: Path | 
     now, done, seen = await store.now(), Pruned(dry_run=dry_run), set[str]()
     if archive is not None and not dry_run:
         await _catch_up(store, archive)
-    async for number, row in _numbered(_ended(store)):
-        progress(number)
+    looked_at = 0
+    async for row in _ended(store):
+        progress(looked_at := looked_at + 1)
         if row.id in seen:
             continue
         family, decision = [row], _decide(rule, row, now)
@@ -135,19 +137,14 @@ async def _list(ends: Sequence[End], path: Path) -> None:
 
 async def _catch_up(store: Store, archive: Path) -> None:
     """Note what was deleted by somebody who was killed right after it."""
-    begun, done = [await asyncio.to_thread(_ends, archive / name) for name in (BEGUN, LIST)]
+    begun, done = [await asyncio.to_thread(_listed, archive / name) for name in (BEGUN, LIST)]
     left = [end for end in begun if end not in done and await _known(store, end.run) is None]
     if left:
         await _list(left, archive / LIST)
 
 
-def _ends(path: Path) -> list[End]:
-    """The lines of a list that can be read: the last one may have been cut off by a kill."""
-    found = []
-    for line in path.read_bytes().splitlines() if path.exists() else ():
-        with suppress(msgspec.MsgspecError):
-            found.append(msgspec.json.decode(line, type=End))
-    return found
+def _listed(path: Path) -> list[End]:
+    return read_ends(path, torn=True) if path.exists() else []
 
 
 def _part(archive: Path) -> Path:
@@ -199,22 +196,10 @@ def _note(path: Path, lines: bytes) -> None:
 
 
 async def _ended(store: Store) -> AsyncIterator[RunRow]:
-    """Every run that has ended, the newest first."""
+    """Every run that has ended, by status, the newest first."""
     for status in sorted(ENDED):
-        before = None
-        while True:
-            page = await store.runs(RunFilter(status=(status,)), before=before, limit=LARGEST_PAGE)
-            for row in page.rows:
-                yield row
-            if (before := page.next) is None:
-                break
-
-
-async def _numbered(rows: AsyncIterator[RunRow]) -> AsyncIterator[tuple[int, RunRow]]:
-    number = 0
-    async for row in rows:
-        number += 1
-        yield number, row
+        async for row in each_run(store, RunFilter(status=(status,))):
+            yield row
 
 
 async def _family(store: Store, row: RunRow) -> list[RunRow]:
@@ -224,8 +209,8 @@ async def _family(store: Store, row: RunRow) -> list[RunRow]:
         each = left.pop()
         near = [each.origin, await _caller(store, each)]
         rows = [known for run in near if run is not None and (known := await _known(store, run)) is not None]
-        rows += await _all(store, RunFilter(origin=each.id))
-        rows += [child for child in await _all(store, RunFilter(parent=each.id)) if await _caller(store, child)]
+        rows += [fork async for fork in each_run(store, RunFilter(origin=each.id))]
+        rows += [child async for child in each_run(store, RunFilter(parent=each.id)) if await _caller(store, child)]
         new = [row for row in rows if row.id not in found]
         found |= {row.id: row for row in new}
         left += new
@@ -249,21 +234,11 @@ async def _known(store: Store, run: str) -> RunRow | None:
         return None
 
 
-async def _all(store: Store, where: RunFilter) -> list[RunRow]:
-    rows: list[RunRow] = []
-    before = None
-    while True:
-        page = await store.runs(where, before=before, limit=LARGEST_PAGE)
-        rows += page.rows
-        if (before := page.next) is None:
-            return rows
-
-
 async def rotate(store: Store, *, keep: int, older_than: Duration | None) -> int:
     """Delete snapshots that are too many or too old, of all runs; how many. The newest of each stays."""
     now, dropped = await store.now(), 0
     age = None if older_than is None else microseconds(older_than)
-    for row in await _all(store, RunFilter()):
+    async for row in each_run(store, RunFilter()):
         with suppress(NotFound):  # it was deleted meanwhile
             seqs = snapshots_to_drop(await store.snapshots(row.id), now=now, keep=keep, max_age=age)
             if seqs:

@@ -7,12 +7,13 @@ since="7d")`.
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import msgspec
 
 from limpet.clock import Duration, microseconds
 from limpet.engine.views import Event as Shown
+from limpet.engine.views import Status
 from limpet.errors import InvalidArgument, NotFound
 from limpet.events import KINDS, AnyBody, Event, Failure, Payload
 from limpet.events import bodies as b
@@ -20,7 +21,7 @@ from limpet.service.conditions import Condition, all_of
 from limpet.service.views import entries_of, readable
 from limpet.stores import Store
 
-__all__ = ["CallInfo", "DecisionInfo", "ErrorInfo", "Queries", "since_of"]
+__all__ = ["CallInfo", "DecisionInfo", "ErrorInfo", "Queries", "check_last", "check_status"]
 
 SECOND = 1_000_000
 # Clocks of those who write may differ by so much.
@@ -99,7 +100,19 @@ class _Ending:
     """Its outcome, which is the last that was written of it."""
 
 
-async def since_of(store: Store, since: Duration | datetime | None) -> int:
+def check_last(last: object) -> None:
+    """Refuse what is no number of things that can be shown."""
+    if isinstance(last, bool) or not isinstance(last, int) or last < 1:
+        raise InvalidArgument(path="last", reason=f"{last!r} is not how many to show: say 1, or more")
+
+
+def check_status(status: str | None) -> None:
+    """Refuse what no run ever is: nothing would be found."""
+    if status not in (None, *get_args(Status)):
+        raise InvalidArgument(path="status", reason=f"{status!r} is none of {', '.join(get_args(Status))}")
+
+
+async def _since(store: Store, since: Duration | datetime | None) -> int:
     """A time in the past, in microseconds: so long ago, or at a time with its zone."""
     if since is None:
         return 0
@@ -111,13 +124,19 @@ async def since_of(store: Store, since: Duration | datetime | None) -> int:
 
 
 class Queries:
-    """Questions about all runs of a store."""
+    """Questions about all runs of a store: the last so many that fit, of so long."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, store: Store, since: int, last: int) -> None:
+        self._store, self._since, self._last = store, since, last
         self._agents: dict[str, str] = {}
 
-    async def search(self, text: str, *, kind: str | None, since: int, last: int) -> list[Shown]:
+    @classmethod
+    async def over(cls, store: Store, since: Duration | datetime | None, last: int) -> "Queries":
+        """Questions, once it is checked what is asked for."""
+        check_last(last)
+        return cls(store, await _since(store, since), last)
+
+    async def search(self, text: str, *, kind: str | None) -> list[Shown]:
         """Events that hold some words, in any case of letters."""
         kinds = [each.name for each in KINDS if kind is None or each.name == kind]
         if not kinds:
@@ -126,19 +145,17 @@ class Queries:
                 path="kind", reason=f"there is no kind {kind!r}{f'; there are {near}' if near else ''}"
             )
         wanted, found = text.casefold(), list[Shown]()
-        async for page in self._pages(kinds, since):
+        async for page in self._pages(kinds):
             shown = await entries_of(self._store, page)
-            found += [
-                each for each in shown if any(wanted in text.casefold() for text in _texts([each.run, each.body]))
-            ]
-            if len(found) >= last:
+            found += [each for each in shown if _holds([each.run, each.body], wanted)]
+            if len(found) >= self._last:
                 break
-        return found[:last]
+        return found[: self._last]
 
-    async def decisions(self, *, agent: str | None, text: str, since: int, last: int) -> list[DecisionInfo]:
+    async def decisions(self, *, agent: str | None, text: str) -> list[DecisionInfo]:
         """What agents chose, and why."""
         found: list[DecisionInfo] = []
-        async for event, body in self._bodies(("decision.made",), since):
+        async for event, body in self._bodies(("decision.made",)):
             assert isinstance(body, b.DecisionMade)
             made = await self._decision(event, body)
             if (
@@ -146,27 +163,25 @@ class Queries:
                 and text.casefold() in f"{made.question} {made.chosen} {made.because}".casefold()
             ):
                 found.append(made)
-            if len(found) >= last:
+            if len(found) >= self._last:
                 break
         return found
 
-    async def errors(self, *, agent: str | None, since: int, last: int) -> list[ErrorInfo]:
+    async def errors(self, *, agent: str | None) -> list[ErrorInfo]:
         """What went wrong, and how it was handled."""
         found: list[ErrorInfo] = []
-        async for event, body in self._bodies(ERRORS, since):
+        async for event, body in self._bodies(ERRORS):
             wrong, known = _wrong(event.run, body), await self._agent(event.run)
             if wrong is not None and agent in (None, known):
                 found.append(_error(event, known, wrong))
-            if len(found) >= last:
+            if len(found) >= self._last:
                 break
         return found
 
-    async def calls(
-        self, tool: str | None, *, where: Sequence[str], agent: str | None, since: int, last: int
-    ) -> list[CallInfo]:
+    async def calls(self, tool: str | None, *, where: Sequence[str], agent: str | None) -> list[CallInfo]:
         """Calls of a tool whose arguments fulfil some conditions, each with the choice that came before it."""
         calls = _Calls(all_of(where))
-        async for event, body in self._bodies((*STEPS, *BEGINNINGS), since):
+        async for event, body in self._bodies((*STEPS, *BEGINNINGS)):
             if event.kind in BEGINNINGS:
                 calls.open.pop(event.run, None)  # there was no choice before
             elif isinstance(body, b.DecisionMade):
@@ -174,13 +189,13 @@ class Queries:
                     calls.decided(await self._decision(event, body))
             elif isinstance(body, b.StepStarted) and body.attempt == 1 and tool in (None, body.tool):
                 known, args = await self._agent(event.run), await self._args(body)
-                if agent in (None, known) and calls.holds(args) and len(calls.found) < last:
+                fits = agent in (None, known) and calls.holds(args) and len(calls.found) < self._last
+                if not calls.began_before(event, body) and fits:
                     calls.add(event, body, known, args)
-                else:
-                    calls.forget(event, body)
+                calls.forget(event, body)
             else:
                 calls.learn(event, body)
-            if len(calls.found) >= last and not calls.open:
+            if len(calls.found) >= self._last and not calls.open:
                 break
         return calls.found
 
@@ -213,18 +228,18 @@ class Queries:
         except NotFound:
             return _plain(body.args)
 
-    async def _bodies(self, kinds: Sequence[str], since: int) -> AsyncIterator[tuple[Event, AnyBody]]:
-        async for page in self._pages(kinds, since):
+    async def _bodies(self, kinds: Sequence[str]) -> AsyncIterator[tuple[Event, AnyBody]]:
+        async for page in self._pages(kinds):
             bodies = await readable(self._store, [self._store.decode(event) for event in page])
             for found in zip(page, bodies, strict=True):
                 yield found
 
-    async def _pages(self, kinds: Sequence[str], since: int) -> AsyncIterator[list[Event]]:
+    async def _pages(self, kinds: Sequence[str]) -> AsyncIterator[list[Event]]:
         before: str | None = ""
         while before is not None:
             page = await self._store.recent(kinds, before=before)
-            yield [event for event in page.events if event.time >= since]
-            if page.time < since - SKEW:
+            yield [event for event in page.events if event.time >= self._since]
+            if page.time < self._since - SKEW:
                 return
             before = page.next
 
@@ -238,6 +253,8 @@ class _Calls:
         self.open: dict[str, list[int]] = {}
         """Calls that wait for the choice before them, by run."""
         self._endings: dict[tuple[str, int], _Ending] = {}
+        self._places: dict[tuple[str, str], int] = {}
+        """Where calls are among those that were found, by run and identity."""
 
     def wants(self, run: str) -> bool:
         """Whether calls of a run wait for the choice before them."""
@@ -249,12 +266,13 @@ class _Calls:
             self.found[place] = replace(self.found[place], decision=made)
 
     def forget(self, event: Event, body: b.StepStarted) -> None:
-        """A call that nobody asks for."""
+        """What came before was another one."""
         self._endings.pop((event.run, body.number), None)
 
     def add(self, event: Event, body: b.StepStarted, agent: str, args: Any) -> None:
         """A call that is asked for."""
-        end = self._endings.pop((event.run, body.number), _Ending())
+        end = self._endings.get((event.run, body.number), _Ending())
+        self._places[event.run, body.name] = len(self.found)
         self.open.setdefault(event.run, []).append(len(self.found))
         self.found.append(
             CallInfo(
@@ -273,6 +291,20 @@ class _Calls:
                 error=end.error,
             )
         )
+
+    def began_before(self, event: Event, body: b.StepStarted) -> bool:
+        """Whether this is a call that was found: its process died meanwhile, or its run failed and was resumed."""
+        place = self._places.get((event.run, body.name))
+        if place is None:
+            return False
+        end, found = self._endings.get((event.run, body.number), _Ending()), self.found[place]
+        self.found[place] = replace(
+            found,
+            started=event.time,
+            attempts=found.attempts + end.attempts + 1,
+            error=found.error or end.error,
+        )
+        return True
 
     def learn(self, event: Event, body: AnyBody) -> None:
         """How a call went on."""

@@ -21,8 +21,9 @@ from limpet.events import Event, blobs_of
 from limpet.events import bodies as b
 from limpet.ids import RandomIds
 from limpet.service.travel import Point, point
-from limpet.state import ENDED, AgentState
-from limpet.stores import Claimed, Inline, RunRow, Store, WorkerRow
+from limpet.service.views import Ended, end_of
+from limpet.state import AgentState
+from limpet.stores import Claimed, Inline, Store, WorkerRow
 from limpet.stores.memory import MemoryBackend
 
 __all__ = ["Replay", "ReplayJson", "Replayed", "Ways", "check", "replay"]
@@ -136,7 +137,7 @@ async def check(store: Store, run: str, agent: Agent[Any, Any], port: Port | Non
     row = await store.get(run)
     try:
         found = await _rehearse(Copy(store, run, row.seq), agent, port, Ways())
-        end, output = await _end_of(store, row), None
+        end, output = await end_of(store, run), None
         if isinstance(end, b.RunCompleted):
             output = agent.output_shape.renew(await store.unpack(end.output), end.output.versions)
         return Replayed(run=run, problem=_problem(found, end, output), step=row.step)
@@ -165,20 +166,7 @@ async def _rehearse(
         return await Rehearsal(kit, copy.claimed, agent, blocked, ways.coming_to, last).rehearse()
 
 
-async def _end_of(store: Store, row: RunRow) -> Any:
-    """How a run ended, if it has; something may have been told to it since."""
-    if row.status not in ENDED:
-        return None
-    before = None
-    while page := await store.read(row.id, before=before, limit=20, backwards=True):
-        for event in page:
-            if event.kind in _ENDS:
-                return store.decode(event)
-        before = page[-1].seq
-    return None
-
-
-def _problem(found: Rehearsed, end: Any, output: Any) -> str | None:
+def _problem(found: Rehearsed, end: Ended | None, output: Any) -> str | None:
     """Why today's code does not go through what was recorded up to an end, if there is one, in words."""
     match found.how:
         case "diverged" | "refused":

@@ -14,10 +14,12 @@ from limpet.llm.model import ModelRequest
 from limpet.llm.request import Asked, Context, Frame, See, asked, digest_of, read_context, see, summary_of
 from limpet.service.saying import said_until
 from limpet.service.travel import Point, point
-from limpet.stores import Store
+from limpet.stores import RunRow, Store
 
 __all__ = ["ModelInput", "context_of", "model_input"]
 
+NOT_EXACT = "not, byte for byte, what was sent: the code that chose it has changed, or a secret was hidden"
+UNKNOWN = "or the agent chooses by itself, and its code is needed: --app MODULE:ATTRIBUTE, or agents=[...]"
 # No more messages than that are looked at for a slice.
 RECENT = 500
 
@@ -44,24 +46,24 @@ class ModelInput:
 
 
 async def context_of(
-    store: Store, run: str, where: Point, *, max_tokens: int | None, max_bytes: int | None
+    store: Store, row: RunRow, where: Point, *, max_tokens: int | None, max_bytes: int | None
 ) -> ContextSlice:
     """What fits of what an agent knew at a point, and of what was said until then."""
     for name, given in (("max_tokens", max_tokens), ("max_bytes", max_bytes)):
         if given is not None and given < 0:
             raise InvalidArgument(path=name, reason=f"{given} is less than nothing")
-    seq = await point(store, run, where)
-    state = await load(store, run, at_most=seq)
-    conversation = (await store.get(run)).conversation or talk_of(run)
-    upto = await said_until(store, run, seq, conversation)
+    seq = await point(store, row.id, where)
+    state = await load(store, row.id, at_most=seq)
+    conversation = row.conversation or talk_of(row.id)
+    upto = await said_until(store, row.id, seq, conversation)
     found = await latest(store, conversation, last=RECENT, upto=upto) if upto else []
     messages = [Spoken(role=each.role, text=each.text, seq=each.seq) for each in await shown(store, found)]
     step = state.position.step or None
     return slice_of(state.working, step=step, messages=messages, max_tokens=max_tokens, max_bytes=max_bytes)
 
 
-async def model_input(store: Store, run: str, step: int, chosen_by: See = see) -> ModelInput:
-    """What a model was asked at a step; `chosen_by` is what its agent chose the messages with."""
+async def model_input(store: Store, run: str, step: int, chosen_by: See | None) -> ModelInput:
+    """What a model was asked at a step; `chosen_by` is what its agent chose the messages with, if that is known."""
     before = await point(store, run, Point(before=step))
     [event] = await store.read(run, after=before, limit=1)
     started = store.decode(event)
@@ -79,9 +81,11 @@ async def model_input(store: Store, run: str, step: int, chosen_by: See = see) -
         request, why = _summary(frame, context, args)
     else:
         state = await load(store, run, at_most=before)
-        made = asked(frame, context, state.working, state.position.step or None, chosen_by)
+        made = asked(frame, context, state.working, state.position.step or None, chosen_by or see)
         request, why = made.request, tuple(_why(made, context, args))
     is_exact = digest_of(request) == args["digest"]
+    if not is_exact:
+        why = (*why, NOT_EXACT if chosen_by is not None else f"{NOT_EXACT}, {UNKNOWN}")
     return ModelInput(run=run, step=step, model=args["model"], request=request, is_exact=is_exact, why=why)
 
 

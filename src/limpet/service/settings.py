@@ -25,6 +25,10 @@ class Settings:
 
     def __init__(self, store: Store, clock: Clock, ids: Ids) -> None:
         self.store, self.clock, self.ids = store, clock, ids
+        self.url = ""
+        """Where the store is, for whoever is told that there is none."""
+        self.makes = True
+        """Whether a store is made where none is."""
         self.worker: Worker | None = Worker()
         self.pace = Pace()
         self.perform: Perform = Functions()

@@ -11,12 +11,12 @@ from limpet.events import inline
 from limpet.ids import check_id
 from limpet.journal import Talk, latest
 from limpet.service.settings import Settings
+from limpet.service.views import LIVE
 from limpet.stores import Leg, RunFilter, RunRow
 from limpet.stores.blobs import SAID
+from limpet.stores.store import LARGEST_PAGE
 
-__all__ = ["INTERRUPT", "ConversationInfo", "Conversations", "SessionInfo"]
-
-LIVE = ("pending", "running", "waiting")
+__all__ = ["ConversationInfo", "Conversations", "SessionInfo"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,15 +53,16 @@ class Conversations:
         first = b.ConversationCreated(session=session, user=user)
         return Talk(self._store, id, self._now, actor, first)
 
-    async def check(self, conversation: str) -> None:
-        """Refuse the name of a run, where that of a conversation is wanted."""
+    async def check(self, conversation: str) -> bool:
+        """Refuse the name of a run, where that of a conversation is wanted; whether there is one of this name."""
         try:
             row = await self._store.get(check_id(conversation))
         except NotFound:
-            return
+            return False
         if row.type != "conversation":
             reason = f"{conversation!r} is a run; its conversation is {row.conversation or talk_of(row.id)!r}"
             raise InvalidArgument(path="conversation", reason=reason)
+        return True
 
     async def say(self, conversation: str, text: str, *, actor: str, interrupt: bool) -> None:
         """Give a message to the run that goes on in a conversation; without one, keep it there for the next."""
@@ -105,19 +106,20 @@ class Conversations:
 
     async def messages(self, conversation: str, *, last: int | None, whole: bool) -> list[Message]:
         """The newest messages of a conversation, in order."""
-        await self._store.get(conversation)
+        if not await self.check(conversation):
+            raise NotFound(what="conversation", id=conversation)
         return await shown(self._store, await latest(self._store, conversation, last=last, whole=whole))
 
     async def all(self, session: str | None) -> list[ConversationInfo]:
         """The newest conversations."""
-        page = await self._store.runs(RunFilter(type="conversation", session=session), limit=1000)
+        page = await self._store.runs(RunFilter(type="conversation", session=session), limit=LARGEST_PAGE)
         return [_info(row) for row in page.rows]
 
     async def sessions(self) -> list[SessionInfo]:
         """The sessions of the newest runs and conversations, the newest first."""
         found: dict[str, list[RunRow]] = {}
         for where in (RunFilter(), RunFilter(type="conversation")):
-            for row in (await self._store.runs(where, limit=1000)).rows:
+            for row in (await self._store.runs(where, limit=LARGEST_PAGE)).rows:
                 if row.session is not None:
                     found.setdefault(row.session, []).append(row)
         sessions = [_session(name, rows) for name, rows in found.items()]

@@ -186,8 +186,6 @@ async def diff(store: Store, run: str, one: Point, other: Point) -> Diff:
 async def compare(store: Store, one: str, other: str) -> Comparison:
     """Where two runs went apart, and how they differ in the end."""
     logs = [await _log(store, run) for run in (one, other)]
-    if not all(logs):
-        raise NotFound(what="run", id=one if not logs[0] else other)
     states = [await load(store, run) for run in (one, other)]
     found = _difference(states[0].working, states[1].working)
     steps = _changes(*(_steps(body for _, body in log) for log in logs))

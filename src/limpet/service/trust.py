@@ -2,7 +2,7 @@
 its end against heads that were kept elsewhere."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,22 +11,28 @@ import msgspec
 from msgspec import Struct
 
 from limpet.errors import BlobDamaged, InvalidBundle, KeyMissing, NotFound, Tampered, UnknownEvent
-from limpet.events import blobs_of
+from limpet.events import Event, blobs_of
 from limpet.journal import verify_run
+from limpet.service.progress import progress
 from limpet.stores import Store
 
-__all__ = ["Verified", "save_heads", "verify_all", "verify_one"]
+__all__ = ["End", "Verified", "read_ends", "save_heads", "verify_all", "verify_one"]
 
 # What is raised by bytes that are no text, no JSON or no word of ours any more.
 UNREADABLE = (ValueError, msgspec.MsgspecError, RecursionError, KeyMissing, UnknownEvent)
 
 
-class Kept(Struct, frozen=True, kw_only=True):
-    """Where a log ended once."""
+class End(Struct, frozen=True, kw_only=True):
+    """Where the log of a run ends, or ended once."""
 
     run: str
     seq: int
     hash: str
+
+    @classmethod
+    def of(cls, events: Sequence[Event]) -> "End":
+        """Where these end."""
+        return cls(run=events[-1].run, seq=events[-1].seq, hash=events[-1].hash.hex())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,17 +58,17 @@ async def verify_one(store: Store, run: str) -> Verified:
 async def verify_all(
     store: Store,
     heads: Path | None = None,
-    told: Callable[[int], object] = lambda _: None,
-    bad: Callable[[Tampered], object] | None = None,
+    *,
     pruned: Path | None = None,
+    bad: Callable[[Tampered], object] | None = None,
 ) -> Verified:
-    """Check every run and conversation, and where its log ended once; `told` hears how many are done.
+    """Check every run and conversation, and where its log ended once.
 
     What the list at `pruned` names was deleted on purpose, if it is not there any more. The first that is not whole
     raises Tampered; or else `bad` hears of each, and the others are looked at.
     """
-    kept = [] if heads is None else await asyncio.to_thread(_read, heads)
-    gone = [] if pruned is None else await asyncio.to_thread(_read, pruned, torn=True)
+    kept = [] if heads is None else await asyncio.to_thread(read_ends, heads)
+    gone = [] if pruned is None else await asyncio.to_thread(read_ends, pruned, torn=True)
     ended: dict[str, int] = {}
     for each in gone:  # an id may have been used and pruned more than once
         ended[each.run] = max(each.seq, ended.get(each.run, 0))
@@ -73,7 +79,7 @@ async def verify_all(
             found = await _verify_listed(store, number, run, seen)
             events, whole = events + found.events, whole + found.runs
         done += 1
-        told(done)
+        progress(done)
     for each in kept:
         with _heard(bad):
             await _check_head(store, each, gone=ended.get(each.run, 0) >= each.seq)
@@ -89,7 +95,7 @@ async def save_heads(store: Store, path: Path) -> int:
     async for _, run in _streams(store):
         with suppress(NotFound):  # it was deleted meanwhile
             row = await store.get(run)
-            kept.append(Kept(run=row.id, seq=row.seq, hash=row.hash.hex()))
+            kept.append(End(run=row.id, seq=row.seq, hash=row.hash.hex()))
     lines = b"".join(msgspec.json.encode(each) + b"\n" for each in kept)
     await asyncio.to_thread(path.write_bytes, lines)
     return len(kept)
@@ -141,7 +147,7 @@ async def _first_with(store: Store, run: str, blob: str) -> int:
     return seq
 
 
-async def _check_head(store: Store, kept: Kept, *, gone: bool) -> None:
+async def _check_head(store: Store, kept: End, *, gone: bool) -> None:
     """A log goes on behind where it ended once; one that was cut off or written anew does not hold that event."""
     try:
         with _readable(kept.run):
@@ -164,13 +170,13 @@ async def _check_counts(store: Store) -> None:
         raise Tampered(run=wrong.partition(" ")[0], seq=0, reason=f"its runs are not counted right ({wrong})")
 
 
-def _read(path: Path, *, torn: bool = False) -> list[Kept]:
-    """The heads in a file; in one that is `torn`, a line that was cut off by a kill is passed over."""
+def read_ends(path: Path, *, torn: bool = False) -> list[End]:
+    """The ends of logs in a file; in one that is `torn`, a line that was cut off by a kill is passed over."""
     found = []
     try:
         for line in path.read_bytes().splitlines():
             try:
-                found.append(msgspec.json.decode(line, type=Kept))
+                found.append(msgspec.json.decode(line, type=End))
             except msgspec.MsgspecError:
                 if not torn:
                     raise

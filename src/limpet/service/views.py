@@ -1,6 +1,6 @@
 """From rows and events to what users see."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import msgspec
@@ -20,10 +20,29 @@ from limpet.state import Fold, Position, RunState
 from limpet.stores import RequestRow, RunRow, Store
 from limpet.stores.blobs import INLINE
 
-__all__ = ["entries_of", "info_of", "readable", "request_of"]
+__all__ = [
+    "LIVE",
+    "Ended",
+    "end_of",
+    "entries_of",
+    "in_brief",
+    "info_of",
+    "readable",
+    "request_of",
+    "waits_for_operator",
+]
+
+LIVE: tuple[Status, ...] = ("pending", "running", "waiting")
+Ended = b.RunCompleted | b.RunFailed | b.RunCancelled
 
 # How many events before a request are looked at for what led to it.
 RECENT = 120
+# Of what an event says in brief; all of it is in its body.
+LONGEST = 400
+# What tells nobody anything at a glance.
+QUIET = frozenset(
+    {"asked", "command", "contract", "digest", "key", "mro", "number", "attempt", "schema", "traceback", "versions"}
+)
 
 
 def info_of(row: RunRow, served: Mapping[str, set[str]]) -> RunInfo:
@@ -56,6 +75,24 @@ def _waits_for(row: RunRow, served: Mapping[str, set[str]]) -> str | None:
     return None
 
 
+def waits_for_operator(run: RunInfo) -> bool:
+    """Whether a run goes on only when it is resumed, whatever else happens to it."""
+    return "operator:" in (run.waits_for or "")
+
+
+async def end_of(store: Store, run: str) -> Ended | None:
+    """How a run has ended, if it has: the last event of its log, but for what may still be told to a failed one."""
+    before = None
+    while page := await store.read(run, before=before, limit=1, backwards=True):
+        body = store.decode(page[0])
+        if isinstance(body, Ended):
+            return body
+        if not isinstance(body, b.AgentReturned | b.BudgetExtended):
+            return None
+        before = page[0].seq
+    raise NotFound(what="run", id=run)
+
+
 async def entries_of(store: Store, events: Sequence[Event]) -> list[Shown]:
     """Events with their bodies as plain JSON."""
     bodies = await readable(store, [store.decode(event) for event in events])
@@ -63,6 +100,32 @@ async def entries_of(store: Store, events: Sequence[Event]) -> list[Shown]:
         Shown(run=event.run, seq=event.seq, kind=event.kind, time=event.time, body=msgspec.json.decode(encode(body)))
         for event, body in zip(events, bodies, strict=True)
     ]
+
+
+def in_brief(body: Mapping[str, Any]) -> str:
+    """What the body of an event says, in a line for people."""
+    words = " ".join(_members(body))
+    return words if len(words) <= LONGEST else f"{words[:LONGEST]}…"
+
+
+def _members(body: Mapping[str, Any]) -> Iterator[str]:
+    if "number" in body and body["number"] is not None:
+        tries = f"/{body['attempt']}" if body.get("attempt", 1) > 1 else ""
+        yield f"step {body['number']}{tries}"
+    for name, value in body.items():
+        if name not in QUIET and value not in (None, "", {}, [], False):
+            yield f"{name}={_brief(value)}"
+
+
+def _brief(value: Any) -> str:
+    if isinstance(value, dict) and "json" in value:
+        return _brief(value["json"])
+    if isinstance(value, dict) and "blob" in value:
+        return f"({value.get('bytes', 0)} bytes)"
+    if isinstance(value, dict):
+        shown = {name: each for name, each in value.items() if name not in QUIET and each not in (None, "", {}, [])}
+        return "{" + ", ".join(f"{name}: {_brief(each)}" for name, each in shown.items()) + "}"
+    return repr(value) if isinstance(value, str) and " " in value else str(value)
 
 
 async def readable(store: Store, bodies: Sequence[AnyBody]) -> list[AnyBody]:

@@ -13,6 +13,7 @@ from limpet.engine.tools import Tool
 from limpet.ids import SeededIds
 from limpet.service.app import App
 from limpet.service.settings import Settings
+from limpet.service.views import LIVE
 from limpet.stores import Backend, RunFilter, RunRow
 from limpet.stores.memory import MemoryBackend
 from limpet.testing.faults import Fault, FaultyStore, When, events
@@ -145,7 +146,7 @@ class TestApp(App):
         return min((row.ready_at for row in await self._live() if row.ready_at is not None), default=None)
 
     async def _live(self) -> list[RunRow]:
-        page = await self.store.runs(RunFilter(status=("pending", "running", "waiting")), limit=1000)
+        page = await self.store.runs(RunFilter(status=LIVE), limit=1000)
         return [row for row in page.rows if row.agent in self._agents]
 
 
