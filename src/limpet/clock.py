@@ -13,9 +13,11 @@ from typing import Protocol
 
 from limpet.errors import InvalidDuration
 
-__all__ = ["Clock", "Duration", "FrozenClock", "SystemClock", "earliest", "microseconds"]
+__all__ = ["SECOND", "Clock", "Duration", "FrozenClock", "SystemClock", "earliest", "microseconds"]
 
 Duration = str | float | timedelta
+SECOND = 10**6
+"""In microseconds."""
 
 _UNITS = {"us": 1, "ms": 10**3, "s": 10**6, "m": 60 * 10**6, "h": 3600 * 10**6, "d": 86400 * 10**6, "w": 604800 * 10**6}
 _TEXT = re.compile(r"([0-9]+(?:\.[0-9]+)?)(us|ms|s|m|h|d|w)")

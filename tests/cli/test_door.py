@@ -11,6 +11,7 @@ import pytest
 import typer
 
 from limpet.cli import command
+from limpet.cli.door import SHELVES
 from tests.cli.stage import LIMPET, ROOT, limpet, terminal, told
 
 GROUP: Any = typer.main.get_command(command)
@@ -39,6 +40,13 @@ def test_every_command_is_in_the_docs(name: str) -> None:
     known = {option for each in GROUP.commands[name].params for option in each.opts}
     for line in (line for line in shown.splitlines() if f"limpet {name}" in line):
         assert set(re.findall(r"(?<= )--[a-z-]+", line.partition("|")[0])) <= known
+
+
+def test_every_command_is_on_a_shelf_once() -> None:
+    """The help of the program shows all of them, next to those that one needs with it."""
+    assert sorted(name for names in SHELVES.values() for name in names) == NAMES
+    said = limpet("--help").stdout
+    assert [name for name in NAMES if not re.search(rf"^  {name} +[A-Z]", said, re.MULTILINE)] == []
 
 
 def test_nothing_at_all_is_answered_with_the_help() -> None:

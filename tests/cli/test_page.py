@@ -11,12 +11,12 @@ from rich.console import Console
 from limpet import Retry, RunFailed, sync, tool
 from limpet import agent as agent_of
 from limpet.cli.waterfall import BLOCKS, Scale, waterfall
+from limpet.clock import SECOND
 from limpet.engine.run import Run
 from limpet.service.report import StepInfo
 from limpet.service.timeline import Line, Span
 from tests.cli.stage import LIMPET, limpet, terminal
 
-SECOND = 1_000_000
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 TRIES: list[int] = []
 

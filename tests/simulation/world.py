@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Literal
 
 import limpet
-from limpet.clock import Clock, FrozenClock
+from limpet.clock import SECOND, Clock, FrozenClock
 from limpet.engine.duty import Pace, Worker
 from limpet.errors import ConnectionLost, LimpetError, StoreUnavailable
 from limpet.events import Codec, Effects, Event
@@ -27,7 +27,6 @@ from tests.simulation.agents import AGENTS, MAIN, Outside, doom, outside, sim_ki
 from tests.simulation.invariants import CHANNEL, PEOPLE, Watcher
 from tests.simulation.loop import run_in_turns
 
-SECOND = 1_000_000
 LEASE = 10 * SECOND
 RUNS = 2
 FORKS = 1

@@ -1,5 +1,6 @@
 """The door itself: all commands hang on it, and whatever goes wrong behind it is told here, and nowhere else."""
 
+import re
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -12,8 +13,30 @@ from limpet.cli.failing import failed, listening
 __all__ = ["command", "example"]
 
 
+_ENDS = re.compile(r"[.:;]\s|\.?$")
+# What there is, in the order in which one comes to need it.
+SHELVES = {
+    "To begin": ("demo", "init", "dev", "worker", "doctor", "bench"),
+    "Look at runs": ("runs", "show", "log", "state", "diff", "compare", "context", "asked"),
+    "Steer them": ("start", "resume", "pause", "cancel", "signal"),
+    "Decide for them": ("inbox", "answer", "approve", "reject"),
+    "Try again": ("replay", "fork"),
+    "What was said": ("say", "messages", "conversations", "sessions"),
+    "Across all runs": ("search", "decisions", "errors", "calls", "agents", "workers", "stats"),
+    "Keep them": ("verify", "export", "load", "prune"),
+}
+
+
 class Door(TyperGroup):
     """Every command ends here: 0 done, 1 an error, 2 wrong usage, 130 Ctrl-C."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - typer's own name
+        """Every command with the beginning of what it says, next to those that one needs with it."""
+        widest = max(map(len, self.commands))
+        for title, names in SHELVES.items():
+            lines = [(name.ljust(widest), _ENDS.split(self.commands[name].help or "")[0]) for name in names]
+            with formatter.section(title):
+                formatter.write_dl(lines)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """What was typed; nothing at all is answered with the help."""

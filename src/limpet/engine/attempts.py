@@ -4,8 +4,9 @@ import asyncio
 from contextlib import suppress
 from typing import Any
 
+from limpet.clock import SECOND
 from limpet.engine.call import Call
-from limpet.engine.execution import SECOND, Execution
+from limpet.engine.execution import Execution
 from limpet.events import bodies as b
 
 __all__ = ["Reports", "TimedOut", "within"]

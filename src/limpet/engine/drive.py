@@ -11,10 +11,11 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Literal
 
+from limpet.clock import SECOND
 from limpet.engine.agents import Agent
 from limpet.engine.blocking import run_blocking
 from limpet.engine.call import enter_agent
-from limpet.engine.execution import SECOND, Execution, Kit, move_to
+from limpet.engine.execution import Execution, Kit, move_to
 from limpet.engine.failures import failure_of, was
 from limpet.engine.functions import wait_within
 from limpet.engine.history import History

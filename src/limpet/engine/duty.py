@@ -11,11 +11,11 @@ from typing import Any
 
 from msgspec import structs
 
-from limpet.clock import Clock, Duration, microseconds
+from limpet.clock import SECOND, Clock, Duration, microseconds
 from limpet.engine.agents import Agent
 from limpet.engine.drive import Drive
 from limpet.engine.ear import Ear, Interest
-from limpet.engine.execution import SECOND, Kit
+from limpet.engine.execution import Kit
 from limpet.engine.functions import wait_within
 from limpet.errors import ConnectionLost, DefinitionError, LimpetError, NotFound, Tampered, UnknownEvent
 from limpet.events import Wait, seal_all

@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn, Protocol, TypeVar
 
-from limpet.clock import Clock
+from limpet.clock import SECOND, Clock
 from limpet.engine.agents import Agent
 from limpet.engine.call import Call
 from limpet.engine.functions import Bound
@@ -51,7 +51,6 @@ log = logging.getLogger("limpet")
 T = TypeVar("T")
 E = TypeVar("E", bound=BaseException)
 Opened = TypeVar("Opened", bound=Opening)
-SECOND = 1_000_000
 
 _scope: ContextVar[Scope | None] = ContextVar("limpet_scope", default=None)
 _thread: ContextVar[int | None] = ContextVar("limpet_thread", default=None)

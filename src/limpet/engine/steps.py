@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from limpet.clock import earliest
+from limpet.clock import SECOND, earliest
 from limpet.engine.attempts import Reports, TimedOut, within
 from limpet.engine.call import Call
-from limpet.engine.execution import SECOND, Execution
+from limpet.engine.execution import Execution
 from limpet.engine.failures import failure_of
 from limpet.engine.failures import was as failure_was
 from limpet.engine.history import Record

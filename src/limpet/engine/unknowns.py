@@ -3,9 +3,10 @@
 import asyncio
 from typing import Any
 
+from limpet.clock import SECOND
 from limpet.engine.attempts import within
 from limpet.engine.call import Call
-from limpet.engine.execution import SECOND, Execution
+from limpet.engine.execution import Execution
 from limpet.engine.failures import failure_of
 from limpet.engine.permits import Permits
 from limpet.engine.step import Step

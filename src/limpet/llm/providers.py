@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 
 from msgspec import json, structs
 
-from limpet.clock import SystemClock
+from limpet.clock import SECOND, SystemClock
 from limpet.engine.verdict import Permanent, RetryAfter
 from limpet.llm.model import Call, Message
 from limpet.redaction import say
@@ -19,7 +19,6 @@ from limpet.redaction import say
 __all__ = ["PerLoop", "distinct", "fitting_name", "format_name", "meaning", "message_of", "whole"]
 
 T = TypeVar("T")
-SECOND = 10**6
 LONGEST_WAIT = 86_400
 """Seconds that a provider may ask us to wait."""
 LONGEST_MESSAGE = 2_000

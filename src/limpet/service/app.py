@@ -11,13 +11,12 @@ from typing import Any, Self, TypedDict, TypeVar, Unpack, overload
 import msgspec
 from msgspec import UNSET
 
-from limpet.clock import Duration, microseconds
+from limpet.clock import SECOND, Duration, microseconds
 from limpet.engine.agents import Agent, check_agent
 from limpet.engine.children import creation
 from limpet.engine.contracts import find_agent, save_contracts
 from limpet.engine.duty import Duty, Worker
 from limpet.engine.ear import GONE, Ear, Interest
-from limpet.engine.execution import SECOND
 from limpet.engine.handle import Handle, Result
 from limpet.engine.talks import CHAT
 from limpet.engine.views import Event, Request

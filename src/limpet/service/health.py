@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from limpet.clock import Clock
+from limpet.clock import SECOND, Clock
 from limpet.engine.tools import registered_tools
 from limpet.errors import LimpetError
 from limpet.events import KINDS
@@ -19,7 +19,6 @@ from limpet.stores import RunFilter, RunRow, Store
 __all__ = ["Examination", "Finding", "Level", "examine", "without_risk"]
 
 Level = Literal["ok", "warn", "bad"]
-SECOND = 1_000_000
 # Clocks may differ by so much; from the second on, leases are not what they seem.
 SKEW, FAR = 2 * SECOND, 10 * SECOND
 # Bytes that are free.

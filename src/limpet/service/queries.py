@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import msgspec
 
-from limpet.clock import Duration, microseconds
+from limpet.clock import SECOND, Duration, microseconds
 from limpet.engine.views import Event as Shown
 from limpet.engine.views import Status
 from limpet.errors import InvalidArgument, NotFound
@@ -23,7 +23,6 @@ from limpet.stores import Store
 
 __all__ = ["CallInfo", "DecisionInfo", "ErrorInfo", "Queries", "check_last", "check_status"]
 
-SECOND = 1_000_000
 # Clocks of those who write may differ by so much.
 SKEW = 300 * SECOND
 STEPS = ("step.started", "step.completed", "step.failed", "step.unknown", "step.resolved", "decision.made")

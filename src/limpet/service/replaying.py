@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self, TypedDict
 
-from limpet.clock import FrozenClock, SystemClock
+from limpet.clock import SECOND, FrozenClock, SystemClock
 from limpet.engine.agents import Agent
-from limpet.engine.execution import SECOND, Kit
+from limpet.engine.execution import Kit
 from limpet.engine.failures import failure_of
 from limpet.engine.handle import Port
 from limpet.engine.rehearsal import Blocked, Rehearsal, Rehearsed

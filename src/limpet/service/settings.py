@@ -3,10 +3,10 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from limpet.clock import Clock
+from limpet.clock import SECOND, Clock
 from limpet.engine.agents import Agent
 from limpet.engine.duty import Duty, Pace, Time, Worker
-from limpet.engine.execution import SECOND, Kit, Perform
+from limpet.engine.execution import Kit, Perform
 from limpet.engine.functions import Functions
 from limpet.engine.handle import Port
 from limpet.engine.views import Request

@@ -11,6 +11,7 @@ from typing import Any, TypedDict
 import msgspec
 from msgspec import UNSET
 
+from limpet.clock import SECOND
 from limpet.context.brief import Chosen, shown
 from limpet.engine.shapes import shape
 from limpet.engine.typed import State
@@ -39,7 +40,6 @@ __all__ = [
     "until_next",
 ]
 
-SECOND = 1_000_000
 PAGE = 1000
 WINDOW = 64
 _JSON = shape(Any)

@@ -21,13 +21,12 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 from typing import Any
 from urllib.parse import SplitResult, quote, urlsplit
 
-from limpet.clock import Duration, microseconds
+from limpet.clock import SECOND, Duration, microseconds
 from limpet.engine.verdict import NotApplied, Permanent, RetryAfter
 from limpet.errors import DefinitionError
 
 __all__ = ["Webhook", "is_genuine"]
 
-SECOND = 10**6
 SHORTEST_SECRET = 16
 LONGEST_WAIT = 3600
 """Seconds; for one delivery, and for what a receiver may ask us to wait."""

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self, TypeVar
 
-from limpet.clock import FrozenClock, microseconds
+from limpet.clock import SECOND, FrozenClock, microseconds
 from limpet.errors import LimpetError, NotFound
 from limpet.events import AnyBody, Event, Failure, Head, Payload, Sealed, Wait, canonical, inline, seal_all
 from limpet.events import bodies as b
@@ -36,7 +36,6 @@ from limpet.stores.ops import Transacted, Work
 __all__ = ["BEHAVIOURS", "Behaviour", "Harness", "Owner", "World", "behaviour", "expect"]
 
 E = TypeVar("E", bound=LimpetError)
-SECOND = 10**6
 LEASE = 10 * SECOND
 # A behaviour that hangs fails; nothing is ever judged by how long it took.
 PATIENCE = 120.0

@@ -54,7 +54,7 @@ class SqliteBackend(SqlReads):
     def open(self) -> None:
         """Connect, and make or migrate the schema."""
         _check_version(apsw.sqlite_lib_version())
-        with _translated():
+        with _translated(self._path):
             self._opened = _Opened(self._path, self._sql, self._clock, self._locks, self._patience)
 
     def interrupt(self) -> None:
@@ -98,7 +98,7 @@ class SqliteBackend(SqlReads):
 
     def changes(self, stop: Flag) -> Iterator[None]:
         """Look every few milliseconds whether another connection has committed."""
-        with _translated(), closing(self._alive().connect(reading=True)) as db:
+        with _translated(self._path), closing(self._alive().connect(reading=True)) as db:
             seen: Sequence[object] = ()
             while not stop.is_set():
                 found = db.execute(self._sql["data_version"]).fetchall()
@@ -143,7 +143,7 @@ class SqliteBackend(SqlReads):
     def _reader(self) -> Iterator[apsw.Connection]:
         with self._lock:
             readers = self._alive().readers
-        with _translated(), readers.one() as db:
+        with _translated(self._path), readers.one() as db:
             yield db
 
     def _disconnect(self) -> None:
@@ -161,7 +161,7 @@ def is_store(path: Path, patience: Duration = PATIENCE) -> bool:
     """Whether there is a store in a file, which stays as it is."""
     if not path.is_file():
         return False
-    with _translated(), _looking(path, microseconds(patience)) as db:
+    with _translated(path), _looking(path, microseconds(patience)) as db:
         return schema_version(db, load(__package__, "queries.sql")) > 0
 
 
@@ -201,7 +201,7 @@ class _Opened:
             self.gate.close()
             raise
         tables = SqliteTables(self.writing, sql, clock, locks)
-        self.transaction = _Transaction(self.writing, self.gate, tables, sql)
+        self.transaction = _Transaction(path, self.writing, self.gate, tables, sql)
 
     def _made(self) -> apsw.Connection:
         """The connection that writes, to a file that was made or migrated, one process at a time."""
@@ -232,8 +232,10 @@ class _Opened:
 class _Transaction:
     """The writer's transaction, behind the gate."""
 
-    def __init__(self, db: apsw.Connection, gate: Gate, tables: SqliteTables, sql: Mapping[str, str]) -> None:
-        self._db, self._gate, self._tables = db, gate, tables
+    def __init__(
+        self, path: Path, db: apsw.Connection, gate: Gate, tables: SqliteTables, sql: Mapping[str, str]
+    ) -> None:
+        self._path, self._db, self._gate, self._tables = path, db, gate, tables
         self._execute = db.cursor().execute
         self._begin, self._commit, self._rollback = sql["begin"], sql["commit"], sql["rollback"]
 
@@ -243,7 +245,7 @@ class _Transaction:
             self._execute(self._begin)
         except BaseException as error:
             self._gate.leave()
-            raise _ours(error) from error
+            raise _ours(error, self._path) from error
         return self._tables
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
@@ -261,23 +263,23 @@ class _Transaction:
             finally:
                 self._gate.leave()
         if error is not None:
-            raise _ours(error) from error
+            raise _ours(error, self._path) from error
 
 
 @contextmanager
-def _translated() -> Iterator[None]:
+def _translated(path: Path) -> Iterator[None]:
     try:
         yield
     except (apsw.Error, OSError) as error:
-        raise _ours(error) from error
+        raise _ours(error, path) from error
 
 
-def _ours(error: BaseException) -> BaseException:
+def _ours(error: BaseException, path: Path) -> BaseException:
     """SQLite's errors as ours: busy means that nothing was written, anything else that nobody knows."""
     if isinstance(error, apsw.BusyError | apsw.LockedError):
         return StoreBusy(reason=str(error))
     if isinstance(error, apsw.Error | OSError):
-        return StoreUnavailable(reason=f"{type(error).__name__}: {error}")
+        return StoreUnavailable(reason=f"{path}: {type(error).__name__}: {error}")
     return error
 
 
