@@ -221,7 +221,13 @@ async def test_a_conversation_and_a_run_are_not_taken_for_each_other() -> None:
         with pytest.raises(limpet.InvalidArgument, match=r"'r' is a run; its conversation is 'r\.chat'"):
             await app.messages("r")
         looks: list[Any] = [app.state, app.context, app.diff, app.timeline, app.info, app.grants, app.get, app.replay]
-        acts = [app.resume("c"), app.pause("c"), app.cancel("c", reason="x"), app.signal("c", "x", 1)]
+        acts = [
+            app.result("c", None),
+            app.resume("c"),
+            app.pause("c"),
+            app.cancel("c", reason="x"),
+            app.signal("c", "x", 1),
+        ]
         for each in (*(look("c") for look in looks), *acts, app.fork("c", at=1), app.compare("r", "c")):
             with pytest.raises(limpet.InvalidArgument, match="'c' is a conversation"):
                 await each

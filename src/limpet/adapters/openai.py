@@ -11,14 +11,14 @@ import importlib
 import os
 from collections.abc import Callable, Iterable, Mapping
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from limpet.engine.verdict import Permanent
 from limpet.errors import ExtraMissing
 from limpet.llm.model import Call, Message, ModelRequest, Reply, ToolSpec, Usage
-from limpet.llm.providers import PerLoop, distinct, format_name, meaning, message_of, whole
+from limpet.llm.providers import PerLoop, distinct, finish_of, format_name, meaning, message_of, whole
 from limpet.secret import Secret
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ class OpenAIModel:
             text=_text(message.get("content")) or refusal,
             calls=calls,
             usage=_usage(about.get("usage") or {}),
-            finish=_finish("content_filter" if refusal else finish, calls),
+            finish=finish_of("content_filter" if refusal else finish, calls),
             model=about.get("model") or self._model,
             raw=raw,
         )
@@ -258,15 +258,6 @@ def _calls(calls: Iterable[Any]) -> Iterable[Call]:
             args = function.get("arguments") or ""
             text = args if isinstance(args, str) else msgspec.json.encode(args).decode()
             yield Call(id=each.get("id") or "", name=function.get("name") or "", args=text)
-
-
-def _finish(finish: str | None, calls: tuple[Call, ...]) -> Literal["stop", "calls", "length", "refused"]:
-    """Why it ended; calls count more than what a server says of them, but they may have been cut off."""
-    if finish == "length":
-        return "length"
-    if finish == "content_filter":
-        return "refused"
-    return "calls" if calls else "stop"
 
 
 def _usage(usage: dict[str, Any]) -> Usage:

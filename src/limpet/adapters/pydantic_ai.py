@@ -10,12 +10,12 @@ import importlib
 from collections.abc import Callable, Iterable, Mapping
 from importlib.util import find_spec
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from limpet.engine.verdict import Permanent, RetryAfter
 from limpet.errors import ExtraMissing
 from limpet.llm.model import Call, Message, ModelRequest, Reply, Usage
-from limpet.llm.providers import PerLoop, distinct, format_name, meaning, message_of, whole
+from limpet.llm.providers import PerLoop, distinct, finish_of, format_name, meaning, message_of, whole
 from limpet.redaction import say
 from limpet.secret import Secret
 
@@ -109,7 +109,7 @@ class PydanticAIModel:
             text=whole(text) or str(refusal or ""),
             calls=calls,
             usage=_usage(response),
-            finish=_finish(response.finish_reason, calls),
+            finish=finish_of(response.finish_reason, calls),
             model=response.model_name or self.name,
             raw=None if is_streamed else _plain(response),
         )
@@ -203,14 +203,6 @@ def _call(part: Any) -> Call:
     id = "" if part.tool_call_id.startswith(MADE_UP) else part.tool_call_id
     args = part.args if isinstance(part.args, str) else part.args_as_json_str()
     return Call(id=id, name=part.tool_name, args=whole(args))
-
-
-def _finish(finish: str | None, calls: tuple[Call, ...]) -> Literal["stop", "calls", "length", "refused"]:
-    if finish == "length":
-        return "length"
-    if finish == "content_filter":
-        return "refused"
-    return "calls" if calls else "stop"
 
 
 def _usage(response: "ModelResponse") -> Usage:

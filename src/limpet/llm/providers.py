@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC
 from email.utils import parsedate_to_datetime
@@ -13,10 +13,10 @@ from msgspec import json, structs
 
 from limpet.clock import SECOND, SystemClock
 from limpet.engine.verdict import Permanent, RetryAfter
-from limpet.llm.model import Call, Message
+from limpet.llm.model import Call, Finish, Message
 from limpet.redaction import say
 
-__all__ = ["PerLoop", "distinct", "fitting_name", "format_name", "meaning", "message_of", "whole"]
+__all__ = ["PerLoop", "distinct", "finish_of", "fitting_name", "format_name", "meaning", "message_of", "whole"]
 
 T = TypeVar("T")
 LONGEST_WAIT = 86_400
@@ -45,6 +45,15 @@ def _free(id: str, taken: set[str]) -> str:
     while (free := f"{id or 'call'}_{number}") in taken:
         number += 1
     return free
+
+
+def finish_of(finish: str | None, calls: Sequence[Call]) -> Finish:
+    """Why it ended; calls count more than what a server says of them, but they may have been cut off."""
+    if finish == "length":
+        return "length"
+    if finish == "content_filter":
+        return "refused"
+    return "calls" if calls else "stop"
 
 
 def whole(text: str) -> str:

@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator
 from difflib import get_close_matches
 
 from limpet.engine.views import Request
-from limpet.errors import AlreadyAnswered, InvalidArgument, NotFound
-from limpet.service.views import request_of
+from limpet.errors import AlreadyAnswered, NotFound
+from limpet.service.views import no_run, request_of
 from limpet.stores import RequestFilter, RequestRow, RunFilter, RunRow, Store
 from limpet.stores.store import LARGEST_PAGE
 
@@ -18,7 +18,7 @@ async def run_of(store: Store, id: str) -> RunRow:
     """The run of just this id."""
     row = await store.get(id)
     if row.type != "run":
-        raise InvalidArgument(path="run", reason=f"{id!r} is a conversation, for `messages` and `say`")
+        raise no_run(id)
     return row
 
 

@@ -4,7 +4,7 @@ Every finding says what was looked at, how bad it is, and what to do about it.
 """
 
 import shutil
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -59,16 +59,22 @@ class Examination:
     """Whether there has to be a store at all."""
 
 
-Check = Callable[[Store, Clock, Examination], AsyncIterator[Finding]]
-
-
 async def examine(store: Store, clock: Clock, wanted: Examination) -> list[Finding]:
     """Look at a store, which is opened and closed; one that is not there is not made."""
     try:
         if not await store.is_there():
             return [_none("bad" if wanted.needed else "warn")]
         async with store:
-            return [each for what, check in CHECKS.items() for each in await _all(what, check(store, clock, wanted))]
+            checks = {
+                "store": _opened(store),
+                "clock": _clock(store, clock),
+                "runs": _runs(store, wanted.stuck),
+                "workers": _workers(store),
+                "agents": _agents(store),
+                "rows": _rows(store, wanted),
+                "disk": _disk(store),
+            }
+            return [each for what, check in checks.items() for each in await _all(what, check)]
     except LimpetError as error:
         return [_refused("store", error)]
 
@@ -102,7 +108,7 @@ def _refused(what: str, error: LimpetError) -> Finding:
     return Finding(what=what, level="bad", says=says, cure=error.cure)
 
 
-async def _opened(store: Store, clock: Clock, wanted: Examination) -> AsyncIterator[Finding]:  # noqa: ARG001
+async def _opened(store: Store) -> AsyncIterator[Finding]:
     about = await store.about()
     yield Finding(what="store", level="ok", says="it can be opened, and is ours")
     yield Finding(what="database", level="ok", says=about.database)
@@ -110,7 +116,7 @@ async def _opened(store: Store, clock: Clock, wanted: Examination) -> AsyncItera
         yield Finding(what="schema", level="ok", says=f"{about.schema}, the newest that is known here")
 
 
-async def _clock(store: Store, clock: Clock, wanted: Examination) -> AsyncIterator[Finding]:  # noqa: ARG001
+async def _clock(store: Store, clock: Clock) -> AsyncIterator[Finding]:
     """Of a server, its own clock; of a file, what others wrote into it."""
     now = clock.now()
     apart = await store.now() - now
@@ -126,12 +132,12 @@ async def _clock(store: Store, clock: Clock, wanted: Examination) -> AsyncIterat
         yield Finding(what="clock", level="ok", says="it is as this machine's")
 
 
-async def _runs(store: Store, clock: Clock, wanted: Examination) -> AsyncIterator[Finding]:  # noqa: ARG001
+async def _runs(store: Store, stuck_after: int) -> AsyncIterator[Finding]:
     now = await store.now()
     served = await served_by(store, now)
     living = {each.id for each in await store.workers() if each.lease_until > now}
     running = [row for row in await _some(store, "running") if row.worker not in living]
-    late = now - wanted.stuck
+    late = now - stuck_after
     ready = [row for row in await _some(store, "pending") if row.ready_at is not None and row.ready_at < late]
     still = [row for row in ready if row.agent_version in served.get(row.agent, ())]
     parked = [row for row in await _some(store, "waiting") if _operator(row)]
@@ -166,7 +172,7 @@ def _stuck(rows: Sequence[RunRow], how: str, cure: str) -> Finding | None:
     return Finding(what="runs", level="bad", says=says, cure=cure)
 
 
-async def _workers(store: Store, clock: Clock, wanted: Examination) -> AsyncIterator[Finding]:  # noqa: ARG001
+async def _workers(store: Store) -> AsyncIterator[Finding]:
     now = await store.now()
     known = await store.workers()
     dead = [each.id for each in known if each.lease_until <= now]
@@ -180,7 +186,7 @@ async def _workers(store: Store, clock: Clock, wanted: Examination) -> AsyncIter
         yield Finding(what="workers", level="ok", says=says)
 
 
-async def _agents(store: Store, clock: Clock, wanted: Examination) -> AsyncIterator[Finding]:  # noqa: ARG001
+async def _agents(store: Store) -> AsyncIterator[Finding]:
     served = await served_by(store, await store.now())
     live = [row for status in LIVE for row in await _some(store, status)]
     lonely = sorted(
@@ -193,7 +199,7 @@ async def _agents(store: Store, clock: Clock, wanted: Examination) -> AsyncItera
         yield Finding(what="agents", level="ok", says="all that have runs are served")
 
 
-async def _rows(store: Store, clock: Clock, wanted: Examination) -> AsyncIterator[Finding]:  # noqa: ARG001
+async def _rows(store: Store, wanted: Examination) -> AsyncIterator[Finding]:
     """Counters against rows, and rows against logs: what does not fit is made anew, if that is wanted."""
     miscounted = await store.check_counts()
     rows = (await store.runs(limit=min(wanted.last, MANY))).rows
@@ -219,7 +225,7 @@ def _unfit(says: str, wanted: Examination) -> Finding:
     return Finding(what="rows", level="bad", says=says, cure="Make them anew from the logs: limpet doctor --fix.")
 
 
-async def _disk(store: Store, clock: Clock, wanted: Examination) -> AsyncIterator[Finding]:  # noqa: ARG001
+async def _disk(store: Store) -> AsyncIterator[Finding]:
     file = (await store.about()).file
     if file is None:
         return
@@ -228,17 +234,6 @@ async def _disk(store: Store, clock: Clock, wanted: Examination) -> AsyncIterato
     cure = "" if level == "ok" else "Make room, or let old runs go: limpet prune --older-than 30d --delete."
     says = f"{free / 1024**3:.1f} GiB are free beside a file of {size / 1024**2:.1f} MiB"
     yield Finding(what="disk", level=level, says=says, cure=cure)
-
-
-CHECKS: dict[str, Check] = {
-    "store": _opened,
-    "clock": _clock,
-    "runs": _runs,
-    "workers": _workers,
-    "agents": _agents,
-    "rows": _rows,
-    "disk": _disk,
-}
 
 
 async def _some(store: Store, status: str) -> Sequence[RunRow]:

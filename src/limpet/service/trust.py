@@ -97,7 +97,9 @@ async def save_heads(store: Store, path: Path) -> int:
             row = await store.get(run)
             kept.append(End(run=row.id, seq=row.seq, hash=row.hash.hex()))
     lines = b"".join(msgspec.json.encode(each) + b"\n" for each in kept)
-    await asyncio.to_thread(path.write_bytes, lines)
+    part = path.with_name(f"{path.name}.part")
+    await asyncio.to_thread(part.write_bytes, lines)
+    part.replace(path)
     return len(kept)
 
 

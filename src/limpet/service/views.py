@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from limpet.context.brief import brief
 from limpet.engine.views import Event as Shown
 from limpet.engine.views import Request, RunInfo, Status
-from limpet.errors import BlobDamaged, NotFound
+from limpet.errors import BlobDamaged, InvalidArgument, NotFound
 from limpet.events import AnyBody, Event, Payload, inline
 from limpet.events import bodies as b
 from limpet.events.values import encode
@@ -27,6 +27,7 @@ __all__ = [
     "entries_of",
     "in_brief",
     "info_of",
+    "no_run",
     "readable",
     "request_of",
     "waits_for_operator",
@@ -34,6 +35,7 @@ __all__ = [
 
 LIVE: tuple[Status, ...] = ("pending", "running", "waiting")
 Ended = b.RunCompleted | b.RunFailed | b.RunCancelled
+TALK = b.ConversationCreated | b.ConversationForked | b.MessageAdded | b.ConversationCompacted
 
 # How many events before a request are looked at for what led to it.
 RECENT = 120
@@ -80,6 +82,11 @@ def waits_for_operator(run: RunInfo) -> bool:
     return "operator:" in (run.waits_for or "")
 
 
+def no_run(id: str) -> InvalidArgument:
+    """What is said where a conversation is named, and a run is wanted."""
+    return InvalidArgument(path="run", reason=f"{id!r} is a conversation, for `messages` and `say`")
+
+
 async def end_of(store: Store, run: str) -> Ended | None:
     """How a run has ended, if it has: the last event of its log, but for what may still be told to a failed one."""
     before = None
@@ -87,6 +94,8 @@ async def end_of(store: Store, run: str) -> Ended | None:
         body = store.decode(page[0])
         if isinstance(body, Ended):
             return body
+        if isinstance(body, TALK):
+            raise no_run(run)
         if not isinstance(body, b.AgentReturned | b.BudgetExtended):
             return None
         before = page[0].seq
