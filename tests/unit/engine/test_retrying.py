@@ -90,7 +90,7 @@ def test_what_is_no_error_is_not_retried() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         limpet.retry(interrupted, clock=clock)
-    with pytest.raises(ValueError, match="at least 1"):
+    with pytest.raises(limpet.DefinitionError, match="at least 1"):
         limpet.retry(failing(0), 0, clock=clock)
     assert clock.waited == []
 
