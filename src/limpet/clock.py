@@ -8,17 +8,18 @@ import asyncio
 import re
 import time
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
-from limpet.errors import InvalidDuration
+from limpet.errors import InvalidArgument, InvalidDuration
 
-__all__ = ["SECOND", "Clock", "Duration", "FrozenClock", "SystemClock", "earliest", "microseconds"]
+__all__ = ["SECOND", "Clock", "Duration", "FrozenClock", "SystemClock", "earliest", "microseconds", "since_1970"]
 
 Duration = str | float | timedelta
 SECOND = 10**6
 """In microseconds."""
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _UNITS = {"us": 1, "ms": 10**3, "s": 10**6, "m": 60 * 10**6, "h": 3600 * 10**6, "d": 86400 * 10**6, "w": 604800 * 10**6}
 _TEXT = re.compile(r"([0-9]+(?:\.[0-9]+)?)(us|ms|s|m|h|d|w)")
 _LONGEST = 10**6 * 86400 * 366 * 1000
@@ -45,6 +46,13 @@ def microseconds(duration: Duration) -> int:
 def earliest(*times: int | None) -> int | None:
     """The earliest of some points in time, as far as there are any."""
     return min((time for time in times if time is not None), default=None)
+
+
+def since_1970(at: datetime, path: str) -> int:
+    """A moment in microseconds; one without a time zone is refused, because nobody knows which was meant."""
+    if at.tzinfo is None:
+        raise InvalidArgument(path=path, reason=f"{at.isoformat()} has no time zone")
+    return (at - _EPOCH) // timedelta(microseconds=1)
 
 
 class Clock(Protocol):

@@ -11,7 +11,7 @@ from typing import Any, Self, TypedDict, TypeVar, Unpack, overload
 import msgspec
 from msgspec import UNSET
 
-from limpet.clock import SECOND, Duration, microseconds
+from limpet.clock import Duration, microseconds, since_1970
 from limpet.engine.agents import Agent, check_agent
 from limpet.engine.children import creation
 from limpet.engine.contracts import find_agent, save_contracts
@@ -23,7 +23,6 @@ from limpet.engine.views import Event, Request
 from limpet.errors import (
     ContractError,
     InvalidArgument,
-    InvalidDuration,
     NoStore,
     NotDone,
     RunCancelled,
@@ -257,9 +256,7 @@ class App(Looking):
         if at is None:
             return None
         if isinstance(at, datetime):
-            if at.tzinfo is None:
-                raise InvalidDuration(given=f"{at.isoformat()}, without a time zone,")
-            return round(at.timestamp() * SECOND)
+            return since_1970(at, "at")
         return await self.store.now() + microseconds(at)
 
     @overload

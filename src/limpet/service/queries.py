@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import msgspec
 
-from limpet.clock import SECOND, Duration, microseconds
+from limpet.clock import SECOND, Duration, microseconds, since_1970
 from limpet.engine.views import Event as Shown
 from limpet.engine.views import Status
 from limpet.errors import InvalidArgument, NotFound
@@ -116,9 +116,7 @@ async def _since(store: Store, since: Duration | datetime | None) -> int:
     if since is None:
         return 0
     if isinstance(since, datetime):
-        if since.tzinfo is None:
-            raise InvalidArgument(path="since", reason=f"{since.isoformat()} has no time zone")
-        return round(since.timestamp() * SECOND)
+        return since_1970(since, "since")
     return await store.now() - microseconds(since)
 
 

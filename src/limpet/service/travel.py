@@ -11,7 +11,7 @@ from typing import Any, TypedDict
 import msgspec
 from msgspec import UNSET
 
-from limpet.clock import SECOND
+from limpet.clock import SECOND, since_1970
 from limpet.context.brief import Chosen, shown
 from limpet.engine.shapes import shape
 from limpet.engine.typed import State
@@ -62,8 +62,8 @@ class Point:
         said = [name for name, value in asdict(self).items() if value is not None]
         if len(said) > 1:
             raise InvalidArgument(path="A point", reason=f"it is said in one way, and not as {' and '.join(said)}")
-        if isinstance(self.at, datetime) and self.at.tzinfo is None:
-            raise InvalidArgument(path="at", reason=f"{self.at.isoformat()} has no time zone")
+        if isinstance(self.at, datetime):
+            since_1970(self.at, "at")
 
 
 class MomentJson(TypedDict):
@@ -352,7 +352,7 @@ async def point(store: Store, run: str, where: Point) -> int:
 
 async def _at(store: Store, run: str, last: int, at: datetime | int) -> int:
     """Times never run backwards along a log, so the place is searched for by halves."""
-    wanted = round(at.timestamp() * SECOND) if isinstance(at, datetime) else at
+    wanted = since_1970(at, "at") if isinstance(at, datetime) else at
     low, high = 0, last
     while low < high:
         middle = (low + high + 1) // 2
