@@ -710,7 +710,7 @@ class InvalidBundle(LimpetError):
     reason: str
     code = "invalid_bundle"
     _says = "{path} is not a bundle with a run: {reason}."
-    _cure = "Export the run again with this version of Limpet, or an older one."
+    _cure = "Name a file that `limpet export` wrote, with this version of Limpet or an older one."
 
 
 @dataclass(eq=False, repr=False)

@@ -78,7 +78,7 @@ WRONG: list[tuple[str, int, str, str]] = [
     ("runs --url postgresql://nobody@127.0.0.1:1/x", 1, "store_unavailable", "no connection"),
     ("export order-1 {folder}/no/run.zip", 1, "file_failed", "run.zip.part cannot be used"),
     ("load {folder}/binary", 1, "invalid_bundle", "is not a bundle with a run"),
-    ("load {folder}/nowhere", 1, "invalid_bundle", "is not a bundle with a run"),
+    ("load {folder}/nowhere", 1, "invalid_bundle", "no such file"),
     ("verify --heads {folder}/binary", 1, "invalid_bundle", "it holds no heads"),
 ]
 

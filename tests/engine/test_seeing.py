@@ -68,8 +68,24 @@ async def test_a_changed_agent_is_no_hindrance_and_a_changed_choice_is_said() ->
         found = await app.model_input("r", step=1)
         assert found.is_exact  # nothing was known, so the usual choice is the same
         assert found.request.messages[0].text == "Talk."
-        with pytest.raises(NotFound):
+        with pytest.raises(NotFound, match="step 2"):
             await app.model_input("r", step=2)
+
+
+async def test_where_a_model_was_asked_is_said() -> None:
+    """When somebody asks for another step."""
+
+    @limpet.tool(effect="none")
+    async def seeing_look() -> str:
+        return "seen"
+
+    model = ScriptedModel(calls("seeing_look"), calls("seeing_look"), "done")
+    agent = limpet.llm_agent("seeing_asks", model=model, instructions="Look.", tools=[seeing_look])
+    async with testing.app(agent) as app:
+        await app.run(agent, "go", id="r")
+        with pytest.raises(NotFound) as missing:
+            await app.model_input("r", step=2)
+    assert missing.value.__notes__ == ["A model was asked at 1, 3, 5."]
 
 
 async def test_what_is_chosen_can_be_chosen_otherwise() -> None:

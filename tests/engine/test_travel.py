@@ -56,6 +56,9 @@ async def test_state_at_every_step() -> None:
         for wrong in nowhere:
             with pytest.raises(limpet.NotFound):
                 await app.state("r1", **wrong)
+        with pytest.raises(limpet.NotFound) as missing:
+            await app.diff("r1", step=99)
+        assert missing.value.__notes__ == ["The run has steps 1 to 12."]
         unclear: list[dict[str, Any]] = [{"before": 1, "after": 1}, {"at": now.replace(tzinfo=None)}]
         for wrong in unclear:
             with pytest.raises(limpet.InvalidValue):

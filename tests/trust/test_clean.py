@@ -73,7 +73,7 @@ async def test_the_story_is_whole_on_every_store(tmp_path: Path, postgres_schema
     for url in (f"sqlite:///{tmp_path}/story.db", postgres_schema):
         await happen(alone(url))
         async with app_at(url) as app:
-            assert str(await app.verify()).startswith("20 runs with 3")
+            assert str(await app.verify()).startswith("18 runs and 2 conversations with 3")
             assert await app.save_heads(tmp_path / "heads") == 20
             assert str(await app.verify(heads=tmp_path / "heads")).endswith("20 against heads that were kept")
     backends: list[Backend] = []

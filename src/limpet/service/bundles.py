@@ -238,7 +238,9 @@ def _read(path: Path) -> Bundle:
             talks = tuple(_events(bundle.read(f"conversations/{end.run}.jsonl")) for end in manifest.talks)
             names = [name for name in bundle.namelist() if name.startswith("blobs/")]
             blobs = {name.removeprefix("blobs/"): bundle.read(name) for name in names}
-    except (OSError, BadZipFile, KeyError, msgspec.MsgspecError) as error:
+    except OSError as error:
+        raise InvalidBundle(path=str(path), reason=(error.strerror or str(error)).lower()) from error
+    except (BadZipFile, KeyError, msgspec.MsgspecError) as error:
         raise InvalidBundle(path=str(path), reason=f"{type(error).__name__}: {error}") from error
     head = End(run=manifest.run, seq=manifest.seq, hash=manifest.hash)
     ends, logs = (*manifest.origins, *manifest.talks, head), (*origins, *talks, events)

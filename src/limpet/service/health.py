@@ -85,7 +85,7 @@ def without_risk() -> Iterator[Finding]:
         if tool.traits.effect != "none" and tool.traits.risk is None:
             says = f"{tool.name} has the effect {tool.traits.effect!r} and no risk: nobody is asked before it runs"
             cure = "Say risk= on the tool, and approvals= on the agent."
-            yield Finding(what="tools", level="bad", says=says, cure=cure)
+            yield Finding(what="tools", level="warn", says=says, cure=cure)
 
 
 async def _all(what: str, check: AsyncIterator[Finding]) -> list[Finding]:

@@ -22,6 +22,8 @@ NOT_EXACT = "not, byte for byte, what was sent: the code that chose it has chang
 UNKNOWN = "or the agent chooses by itself, and its code is needed: --app MODULE:ATTRIBUTE, or agents=[...]"
 # No more messages than that are looked at for a slice.
 RECENT = 500
+# How many steps are named.
+MANY = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +64,20 @@ async def context_of(
     return slice_of(state.working, step=step, messages=messages, max_tokens=max_tokens, max_bytes=max_bytes)
 
 
+async def _not_asked(store: Store, run: str, step: int) -> NotFound:
+    """What is said of a step at which no model was asked."""
+    error, asked = NotFound(what="call of a model", id=f"{run} step {step}"), dict[int, None]()
+    async for event in store.log(run):
+        body = store.decode(event)
+        if isinstance(body, b.StepStarted) and body.kind == "model":
+            asked[body.number] = None
+    if asked:
+        error.add_note(
+            f"A model was asked at {', '.join(map(str, [*asked][:MANY]))}{'…' if len(asked) > MANY else ''}."
+        )
+    return error
+
+
 async def model_input(store: Store, run: str, step: int, chosen_by: See | None) -> ModelInput:
     """What a model was asked at a step; `chosen_by` is what its agent chose the messages with, if that is known."""
     before = await point(store, run, Point(before=step))
@@ -70,7 +86,7 @@ async def model_input(store: Store, run: str, step: int, chosen_by: See | None) 
     assert isinstance(started, b.StepStarted)
     args: Any = (await store.unpack(started.args)).get("reference") if started.kind == "model" else None
     if not isinstance(args, dict):
-        raise NotFound(what="call of a model", id=f"{run} step {step}")
+        raise await _not_asked(store, run, step)
     if "request" in args:
         request = msgspec.convert(args["request"], ModelRequest)
         own = ("the agent chose it by itself: it is recorded as it is",)

@@ -16,7 +16,7 @@ from limpet.context.brief import Chosen, shown
 from limpet.engine.shapes import shape
 from limpet.engine.typed import State
 from limpet.errors import InvalidArgument, NotFound
-from limpet.events import AnyBody, Event, Fact
+from limpet.events import VOCABULARY, AnyBody, Event, Fact
 from limpet.events import bodies as b
 from limpet.events.values import encode
 from limpet.journal import load
@@ -319,7 +319,7 @@ def _in_words(body: AnyBody) -> str:
         case b.DecisionMade():
             return f"{body.question} {shown(body.chosen)}"
         case _:
-            return " ".join(filter(None, (type(body).__name__, name)))
+            return " ".join(filter(None, (VOCABULARY.kind_of(body).name, name)))
 
 
 async def until_next(store: Store, run: str, step: int) -> int:
@@ -388,7 +388,14 @@ async def _started(store: Store, run: str, first: int, last: int, number: int) -
         start = await _start_of(store, run, begin, most, number)
         if start is not None:
             return start
-    raise NotFound(what="step", id=f"{run} step {number}")
+    raise no_step(run, number, (await store.get(run)).step)
+
+
+def no_step(run: str, number: int, last: int) -> NotFound:
+    """What is said where a run has no step of a number."""
+    error = NotFound(what="step", id=f"{run} step {number}")
+    error.add_note(f"The run has steps 1 to {last}." if last else "The run has no step yet.")
+    return error
 
 
 async def _first_start(store: Store, run: str, after: int, most: int) -> tuple[int, int] | None:

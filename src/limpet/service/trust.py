@@ -41,13 +41,15 @@ class Verified:
 
     runs: int
     events: int
+    conversations: int = 0
     heads: int = 0
     """How many were held against a head that was kept elsewhere."""
 
     def __str__(self) -> str:
         against = f", {self.heads} against heads that were kept" if self.heads else ""
-        are = "is" if self.runs == 1 else "are"
-        return f"{_counted(self.runs, 'run')} with {_counted(self.events, 'event')} {are} whole{against}"
+        talks = f" and {_counted(self.conversations, 'conversation')}" if self.conversations else ""
+        are = "is" if self.runs == 1 and not talks else "are"
+        return f"{_counted(self.runs, 'run')}{talks} with {_counted(self.events, 'event')} {are} whole{against}"
 
 
 async def verify_one(store: Store, run: str) -> Verified:
@@ -72,12 +74,12 @@ async def verify_all(
     ended: dict[str, int] = {}
     for each in gone:  # an id may have been used and pruned more than once
         ended[each.run] = max(each.seq, ended.get(each.run, 0))
-    done = whole = events = held = 0
+    done = runs = talks = events = held = 0
     seen: set[str] = set()
     async for number, run in _streams(store):
         with _heard(bad):
             found = await _verify_listed(store, number, run, seen)
-            events, whole = events + found.events, whole + found.runs
+            runs, talks, events = runs + found.runs, talks + found.conversations, events + found.events
         done += 1
         progress(done)
     for each in kept:
@@ -86,7 +88,7 @@ async def verify_all(
             held += 1
     with _heard(bad):
         await _check_counts(store)
-    return Verified(runs=whole, events=events, heads=held)
+    return Verified(runs=runs, events=events, conversations=talks, heads=held)
 
 
 async def save_heads(store: Store, path: Path) -> int:
@@ -126,7 +128,8 @@ async def _verify(store: Store, run: str, seen: set[str]) -> Verified:
             if blob not in seen:
                 await _check_blob(store, run, blob)
                 seen.add(blob)
-    return Verified(runs=1, events=head.seq)
+        is_talk = (await store.get(run)).type == "conversation"
+    return Verified(runs=int(not is_talk), events=head.seq, conversations=int(is_talk))
 
 
 async def _check_blob(store: Store, run: str, blob: str) -> None:
