@@ -221,8 +221,8 @@ class InvalidDuration(LimpetError):
     code = "invalid_duration"
     _says = "{given} is not a duration, nor a point in time."
     _cure = (
-        'Say seconds as a number, a timedelta, or text such as "500ms", "10s", "2h", "3d" or "1w"; '
-        "a point in time is a datetime with its time zone, such as `datetime.now(UTC)`."
+        'Say a number with its unit, such as "500ms", "10s", "2h", "3d" or "1w"; in Python also seconds as a number, '
+        "a timedelta, or for a point in time a datetime with its time zone, such as `datetime.now(UTC)`."
     )
 
 
@@ -467,8 +467,14 @@ class StepFailed(LimpetError):
     error_types: tuple[str, ...] = ()
     """Qualified names of the error's class and all its bases."""
     code = "step_failed"
-    _says = "Step {number} ({tool}) failed after {attempts} attempts: {error_type}: {message}."
+    _says = "Step {number} ({tool}) failed after {attempts} attempt{s}: {error_type}: {message}."
     _cure = "Catch it where the agent can do something else; or mend the cause and resume the run from this step."
+
+    @property
+    def says(self) -> str:
+        """What happened; somebody else's words may end with a full stop already."""
+        said = {name: each.removesuffix(".") if isinstance(each, str) else each for name, each in self.facts.items()}
+        return self._says.format(**said, s="" if self.attempts == 1 else "s")
 
     def was(self, cls: type[BaseException] | str) -> bool:
         """Whether the error was of this class, or of one with this name: qualified, or the end of one."""
@@ -644,7 +650,7 @@ class RunFailed(LimpetError):
     error_types: tuple[str, ...] = ()
     code = "run_failed"
     _says = "{run} failed: {error_type}: {message}"
-    _cure = "Mend the cause, then resume it: it goes on from the step that failed."
+    _cure = "Mend the cause, then resume it, with `limpet resume {run}`: it goes on from the step that failed."
 
 
 @dataclass(eq=False, repr=False)

@@ -1,12 +1,18 @@
 """Starting and steering runs from where their code is not."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
-from limpet import sync
+from limpet import open_store, sync
+from limpet.events import bodies as b
+from limpet.events import inline
+from limpet.stores import WorkerRow
 from tests.cli.shop import both, letter
 from tests.cli.stage import limpet, told
+
+UNSERVED = "no live worker serves letter 1: it goes on when one does\nnext: limpet worker MODULE:ATTRIBUTE\n"
 
 
 def test_a_run_is_started_by_name(url: str) -> None:
@@ -46,7 +52,9 @@ def test_the_conversation_of_a_run(url: str) -> None:
     assert told("say", "c-1", "and more") == {"conversation": "c-1"}
     assert limpet("say", "c-1", "stop", "--interrupt").stdout == "said in c-1\n"
     assert limpet("say", "c-2", "for later").exit_code == 1
-    assert limpet("say", "c-2", "for later", "--new").exit_code == 0
+    assert limpet("say", "c-2", "for later", "--new").stdout == (
+        "said in c-2; no run goes on there: it is kept for the next\n"
+    )
     with sync.open(url) as app:
         said = [each.body["signal"] for each in app.log("l-1") if each.kind == "signal.received"]
         assert (said[:2], len(said)) == (["user", "user"], 3)
@@ -59,7 +67,10 @@ def test_a_run_is_paused_resumed_told_and_cancelled(url: str) -> None:
     assert limpet("pause", "lett").stdout.endswith("next: limpet resume letter-1\n")
     assert told("pause", "letter-1")["waits_for"] == "operator:paused"
     assert told("resume", "letter-1")["id"] == "letter-1"
-    assert limpet("signal", "letter-1", "paid", '{"cents": 900}').stdout == "letter-1 has the signal paid\n"
+    said = limpet("signal", "letter-1", "paid", '{"cents": 900}').stdout
+    assert said == f"letter-1 has the signal paid\n{UNSERVED}"
+    assert limpet("pause", "letter-1").exit_code == 0
+    assert limpet("resume", "letter-1").stdout == f"letter-1 goes on\n{UNSERVED}"
     assert told("signal", "letter-1", "ping")["id"] == "letter-1"
     assert told("cancel", "order-2", "--reason", "not needed")["id"] == "order-2"
     with sync.open(url, agents=both) as app:
@@ -88,6 +99,47 @@ def test_a_decision_says_that_its_run_does_not_go_on_by_itself(url: str) -> None
         "next: limpet resume letter-1",
     ]
     assert "next: limpet resume letter-1" in limpet("show", "letter-1").stdout
+
+
+def test_what_was_decided_waits_for_a_worker(url: str) -> None:
+    """And not for the person any more; a live one that serves it is not waited for."""
+    [request] = told("inbox")
+    done = limpet("answer", request["id"], "red", "--by", "ann")
+    assert done.stdout == f"{request['id']} is answered by ann\n{UNSERVED}"
+    assert told("runs", "--waiting")[0]["waits_for"] == told("show", "letter-1")["waits_for"] == "worker:letter 1"
+    said = limpet("show", "letter-1").stdout
+    assert said.endswith("next: limpet worker MODULE:ATTRIBUTE  (nobody serves letter 1)\n")
+    with sync.open(url, agents=[letter]) as app:
+        while not app.inbox():
+            app.runs()
+        assert "no live worker" not in limpet("reject", app.inbox()[0].id, "--because", "too red").stdout
+
+
+def test_a_run_whose_worker_died_waits_for_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once its lease is over; that is said, and what to type."""
+    url = f"sqlite:///{tmp_path}/limpet.db"
+    monkeypatch.setenv("LIMPET_URL", url)
+    created = b.RunCreated(agent="a", agent_version="1", input=inline(None))
+
+    async def die() -> None:
+        async with open_store(url) as store:
+            await store.create("r1", created, actor="test")
+            await store.register(WorkerRow(id="w1", agents={"a": ("1",)}), lease=1)
+            await store.claim("w1", limit=1)
+
+    asyncio.run(die())
+    [found] = told("runs")
+    assert (found["status"], found["waits_for"]) == ("running", "worker:a 1")
+    said = limpet("show", "r1").stdout
+    assert said.endswith("next: limpet worker MODULE:ATTRIBUTE  (the worker that had it died, and nobody serves a 1)\n")
+    assert told("workers")[0]["is_live"] is False
+
+    async def come() -> None:
+        async with open_store(url) as store:
+            await store.register(WorkerRow(id="w2", agents={"a": ("1",)}), lease=3_600_000_000)
+
+    asyncio.run(come())
+    assert told("show", "r1")["waits_for"] is None
 
 
 def test_resuming_what_is_completed_says_that_it_stays_so(url: str) -> None:

@@ -90,7 +90,7 @@ def test_pruning_says_before_it_does(url: str, tmp_path: Path) -> None:
     assert told("prune", "--older-than", "0s")["runs"] == ["order-1"]
     assert told("prune", "--older-than", "0s", "--status", "failed=forever")["runs"] == []
     assert told("prune", "--older-than", "0s", "--agent", "order=30d")["runs"] == []
-    assert limpet("prune", "--older-than", "soon").exit_code == 1
+    assert limpet("prune", "--older-than", "soon").exit_code == 2
     heads = str(tmp_path / "heads")
     assert limpet("verify", "--save-heads", heads).exit_code == 0
     done = limpet("prune", "--older-than", "0s", "--delete", "--archive", str(tmp_path / "old"))

@@ -178,9 +178,9 @@ def test_the_doctor_names_effects_without_a_risk() -> None:
     """In the code of an app: nobody would ever be asked about them."""
     words, root = [LIMPET, "doctor", "tests.cli.shop:both"], Path(__file__).parents[2]
     done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=root)
-    assert done.returncode == 1
+    assert done.returncode == 0
     says = "shop_charge has the effect 'once' and no risk: nobody is asked before it runs. Say risk= on the tool, and"
-    assert lines(done.stdout)[-1][:2] == ["bad", "tools"]
+    assert lines(done.stdout)[-1][:2] == ["warn", "tools"]
     assert lines(done.stdout)[-1][2].startswith(says)
     assert "shop_mail" not in done.stdout
 

@@ -78,6 +78,8 @@ def test_ids_of_requests_are_found_by_their_beginnings_too(url: str) -> None:
     done = limpet("answer", near, "red")
     assert (done.exit_code, f"Did you mean {request['id']}? [not_found]" in done.stderr) == (1, True)
     assert limpet("reject", request["id"][:8], "--because", "x").stderr.startswith("error: The answer does not fit")
+    assert limpet("answer", request["id"][:8], "red").exit_code == 0
+    assert "[already_answered]" in limpet("answer", request["id"][:8], "blue").stderr
 
 
 def test_errors_are_json_for_whoever_reads_json(url: str) -> None:
@@ -124,10 +126,16 @@ def test_an_error_of_the_apps_own_code_is_one_line_too(tmp_path: Path) -> None:
 
 
 def test_a_pipe_that_is_closed_is_no_error(url: str) -> None:
-    """Whoever has seen enough goes."""
+    """Whoever has seen enough goes; the command ends as by SIGPIPE, like others."""
     words = f"{LIMPET} log order-1 --json | head -n 1"
     done = subprocess.run(words, shell=True, capture_output=True, text=True, check=False)
     assert (done.stderr, len(done.stdout.splitlines())) == ("", 1)
+    for typed in (["log", "order-1"], ["log", "order-1", "--json"], ["runs"], ["runs", "--json"], ["inbox"]):
+        read, write = os.pipe()
+        os.close(read)
+        done = subprocess.run([LIMPET, *typed], stdout=write, stderr=subprocess.PIPE, text=True, check=False)
+        os.close(write)
+        assert (done.returncode, done.stderr) == (141, "")
 
 
 def complete(url: str, *words: str) -> list[str]:

@@ -160,12 +160,22 @@ def test_attempts_and_waits_as_bars(columns: int, expected: str) -> None:
     assert "\n".join(drawn) + "\n" == expected
 
 
+def test_what_nobody_knew_is_not_drawn_as_failed() -> None:
+    """It may have been found out since; the legend says what the sign means."""
+    line = Line(number=1, name="look/fetch#1", spans=[Span(how="unknown", start=0, end=8 * SECOND)])
+    out = Console(width=72, force_terminal=True, file=StringIO())
+    head, drawn = (each.plain for each in waterfall(STEPS[:1], [line], 8 * SECOND, out))
+    assert head == "8.0s in all: █ work  ▒ failed  ? unknown  · waits"
+    assert "?" * 8 in drawn
+
+
 @pytest.mark.parametrize(
     ("spans", "expected"),
     [
         ([(0, 10, "completed")], "██████████"),
         ([(0, 5, "completed")], "█████     "),
         ([(9.99, 10, "failed")], "         ▒"),
+        ([(0, 5, "unknown"), (5, 10, "completed")], "?????█████"),
         ([(10, 10, "completed")], "         █"),
         ([(0, 2, "failed"), (2, 8, "waits"), (8, None, "running")], "▒▒······██"),
         ([(0, 0.001, "failed"), (0.001, 10, "waits")], "▒·········"),

@@ -130,3 +130,4 @@ def test_a_view_ends_when_nobody_reads_it_any_more(url: str, words: list[str]) -
         out(view).close()
         assert view.stderr is not None
         assert view.stderr.read() == ""
+    assert view.returncode == 141

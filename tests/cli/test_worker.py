@@ -91,6 +91,29 @@ def test_an_agent_alone_is_served_in_a_store_of_its_own(tmp_path: Path) -> None:
         assert app.run(order, "book", id="o-1") == "R-1"
 
 
+@pytest.mark.parametrize("named", ["environment", "project", "nowhere"])
+def test_the_app_that_the_project_names(tmp_path: Path, named: str) -> None:
+    """Is served where nothing is said, and named where a worker is needed."""
+    url = f"sqlite:///{tmp_path}/limpet.db"
+    env = {**os.environ, "LIMPET_URL": url, "PYTHONPATH": str(ROOT)}
+    if named == "environment":
+        env["LIMPET_APP"] = "tests.cli.shop:order"
+    if named == "project":
+        (tmp_path / "pyproject.toml").write_text('[tool.limpet]\napp = "tests.cli.shop:order"\n', encoding="utf-8")
+    with sync.open(url, agents=[order], worker=False) as app:
+        app.start(order, "book", id="o-1")
+    said = subprocess.run([LIMPET, "show", "o-1"], cwd=tmp_path, env=env, capture_output=True, text=True, check=True)
+    target = "MODULE:ATTRIBUTE" if named == "nowhere" else "tests.cli.shop:order"
+    assert said.stdout.endswith(f"next: limpet worker {target}  (nobody serves order 1)\n")
+    with subprocess.Popen([LIMPET, "worker"], cwd=tmp_path, env=env, stderr=subprocess.PIPE, text=True) as process:
+        if named == "nowhere":
+            assert "say MODULE:ATTRIBUTE, or set LIMPET_APP" in until(process, "the code is needed")
+        else:
+            assert "serves order" in until(process, "serves")
+            process.terminate()
+    assert process.returncode == (2 if named == "nowhere" else 0)
+
+
 @pytest.mark.parametrize(
     ("target", "why"),
     [

@@ -5,13 +5,16 @@ import re
 import shlex
 import signal
 import subprocess
+from io import StringIO
 from pathlib import Path
 
 import pytest
 from rich.cells import cell_len
+from rich.console import Console
 
 from limpet import sync
-from tests.demo.playing import DEMO, env_of, left_behind, on_terminal
+from limpet.demo.stage import Stage
+from tests.demo.playing import DEMO, env_of, left_behind, on_terminal, plain
 
 ACTIONS = ("refund", "mail", "crm", "team", "archive")
 
@@ -91,6 +94,15 @@ def test_it_fits_the_terminal(tmp_path: Path, columns: int) -> None:
         assert "refund" not in {name for name, numbers in counters(said).items() if numbers[-1]}
     assert counters(said)["mail"] == (1, 0, 1)
     assert left_behind(tmp_path) == []
+
+
+def test_the_bar_says_the_step_that_is_told() -> None:
+    """And not the one where the run is by now."""
+    out = StringIO()
+    stage = Stage(Console(file=out, force_terminal=True, width=80), 0)
+    with stage.bar(9):
+        stage.at(3)
+    assert "step 3 of 9" in plain(out.getvalue())
 
 
 def test_it_can_be_interrupted_anywhere_and_started_again(tmp_path: Path) -> None:

@@ -268,10 +268,11 @@ def test_tools_of_a_server_are_an_example_that_runs(tmp_path: Path) -> None:
     assert is_shown("llm.md", "tools_of_a_server.py", count=1)
     example = str(ROOT / "examples" / "tools_of_a_server.py")
     first = run(example, cwd=tmp_path).splitlines()
+    changed = 'A person changed the arguments to {"name":"Ann","text":"hello, dear"}. '
     assert first == [
         "may it? send {'arguments': {'name': 'Ann', 'text': 'hello'}}",
         "It is sent.",
-        "['Ann lives at 7 Harbour Road', 'sent to Ann: hello, dear']",
+        f"['Ann lives at 7 Harbour Road', '{changed}sent to Ann: hello, dear']",
         "1 tools of desk none",
         "2 model none",
         "3 lookup none",

@@ -137,6 +137,12 @@ async def test_a_fork_at_each_step(store: str, request: pytest.FixtureRequest) -
         assert await last.result() == sum(n * 10 for n in range(1, 31) if n % 5)
 
 
+def _why(request: limpet.Request) -> str:
+    """Why it is asked."""
+    assert request.context is not None
+    return request.context.why
+
+
 async def _asked(app: TestApp, run: str) -> list[Any]:
     return [app.store.decode(event) async for event in app.store.log(run) if event.kind == "request.opened"]
 
@@ -155,6 +161,21 @@ async def test_a_fork_that_is_allowed_goes_on_to_its_end() -> None:
         assert not set(mine) & set(keys)
         assert [each.body["number"] for each in own] == list(range(11, 31))
         assert (await app.compare("r", fork.id)).steps == {}
+
+
+async def test_a_fork_says_why_it_asks() -> None:
+    """Not that the tool has a risk, which it has not."""
+
+    @limpet.agent(name="fork_says_why")
+    async def sender(run: limpet.Run) -> str:
+        return await run.step(send, 1)
+
+    async with testing.app(sender) as app:
+        await app.run(sender, id="r")
+        await app.fork("r", at=1)
+        await app.settle()
+        [request] = await app.inbox()
+        assert _why(request) == "A fork asks before each effect, and the run is a fork of r."
 
 
 async def test_effects_made_up_and_live() -> None:
@@ -250,6 +271,9 @@ async def test_a_fork_inside_a_loop_of_turns() -> None:
     async with testing.app(turner) as app:
         await app.start(turner, id="r")
         await app.settle()
+        for number, reason in ((2, "its turn is over"), (4, "not a step before the cut"), (0, "not a step")):
+            with pytest.raises(limpet.InvalidArgument, match=reason):
+                await app.fork("r", at=4, results={number: 7})
         fork = await app.fork("r", at=3, patch={"facts": {"sum": 1000}})
         await app.settle()
         await app.crash()
@@ -333,6 +357,9 @@ async def test_an_approval_is_not_inherited() -> None:
         await app.settle()
         [mine] = await app.inbox(run=fork.id)
         assert (mine.args, shown.args, mine.to) == ({"cents": 1}, {"cents": 900}, ("finance",))
+        assert _why(shown) == "fork_pay has the risk 'money', which needs a person's word before it runs."
+        why = "fork_pay has the risk 'money', and the run is a fork of r: it needs a person's word before it runs."
+        assert _why(mine) == why
         await app.approve(shown, by="ann", standing=True)
         await app.settle()
         assert sent == [("pay", 900), ("pay", 900)]
@@ -488,6 +515,7 @@ async def test_runs_that_a_fork_calls_ask_too() -> None:
         await app.settle()
         [request] = await app.inbox(run=request.run)
         assert (request.kind, request.tool, sent) == ("approval", "fork_send", [("send", 1)])
+        assert _why(request) == "A fork asks before each effect, and the run was called by a fork."
         await app.approve(request, by="ann")
         assert await fork.result() == ["sent 1", "sent 2"]
         assert (await app.info("r.fork_callee-2")).status == "waiting"

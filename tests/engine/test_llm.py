@@ -73,7 +73,7 @@ async def test_the_example_from_start_to_end(tmp_path: Path) -> None:
         assert state.whole.spent.tokens > 0
         said = [(each.role, each.text) for each in await app.messages("r.chat")]
         assert [role for role, _ in said] == ["user", "assistant", "tool", "assistant", "tool", "assistant"]
-        assert said[4] == ("tool", "freed 20 GB")
+        assert said[4] == ("tool", 'A person changed the arguments to {"older_than_days":7}. freed 20 GB')
         offered = {each.name: each.description for each in model.requests[0].tools}
         assert offered["llm_check_disk"] == "Check current disk usage."
         assert "note_fact" in offered
@@ -89,7 +89,8 @@ async def test_the_example_from_start_to_end(tmp_path: Path) -> None:
         for run in (fork.id, "r"):
             handle = await other.load(tmp_path / f"{run}.zip")
             assert (await other.replay(handle.id)).value == {"fixed": True, "what": "cleaned the logs"}
-        assert (await other.verify()).runs == 4
+        found = await other.verify()
+        assert (found.runs, found.conversations) == (2, 2)
 
 
 async def test_killed_at_every_commit() -> None:

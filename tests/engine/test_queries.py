@@ -1,5 +1,6 @@
 """Questions across runs: decisions, errors, calls of tools, words; who is there, and how many."""
 
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
@@ -218,3 +219,27 @@ async def test_a_step_is_one_call_however_often_it_was_tried() -> None:
         assert call.ended - call.started >= 86_400_000_000
         assert call.decision is not None
         assert len(await app.tool_calls()) == 1
+
+
+@pytest.mark.parametrize(
+    ("said", "handled"), [({"applied": "sent"}, "settled"), ("not_applied", "settled"), ("gave_up", "nobody knows")]
+)
+async def test_an_error_whose_outcome_was_found_out_says_so(said: Any, handled: str) -> None:
+    """Nobody knows, until a person has said it."""
+
+    @limpet.tool(effect="once", name="query_send")
+    async def send() -> str:
+        raise ConnectionError("?")
+
+    @limpet.agent(name="query_sender")
+    async def sender(run: limpet.Run) -> None:
+        with suppress(limpet.StepFailed):
+            await run.step(send)
+
+    async with testing.app(sender) as app:
+        await app.start(sender, id="r")
+        await app.settle()
+        assert [each.handled for each in await app.errors()] == ["nobody knows"]
+        await app.answer((await app.inbox())[0], said, by="ann")
+        await app.settle()
+        assert (await app.errors())[-1].handled == handled

@@ -151,6 +151,7 @@ async def test_what_is_not_recorded_is_not_called_unless_it_is_allowed() -> None
         found = await app.replay("r", to=1)
         assert isinstance(found.raised, limpet.NotRecorded)
         assert (found.how, found.raised.tool, called) == ("reached", "replaying_second", [])
+        assert str(found) == "r goes through up to step 1, as asked"
         allowed = await app.replay("r", to=1, allow=["replaying_second"])
         assert (allowed.how, allowed.value, called) == ("returned", 2, ["second"])
         assert [event async for event in app.store.log("r")] == before
@@ -396,3 +397,24 @@ async def test_a_file_is_checked_by_itself(tmp_path: Path) -> None:
                 after.writestr(entry, data.replace(old, new, 1) if entry.startswith(name) else data)
         with pytest.raises(limpet.LimpetError):
             await verify_bundle(path)
+
+
+async def test_code_that_comes_to_something_new_before_the_step_is_not_said_to_go_through() -> None:
+    """A read that was not there before does not diverge; but it is not the step that was asked for."""
+    is_new: list[bool] = []
+
+    @limpet.tool(effect="none", name="replaying_look")
+    async def look(n: int) -> int:
+        return n
+
+    @limpet.agent(name="replaying_looks")
+    async def looks(run: limpet.Run) -> int:
+        if is_new:
+            await run.step(look.options(name="other"), 0)
+        return await run.step(look, 1)
+
+    async with testing.app(looks) as app:
+        await app.run(looks, id="r")
+        is_new.append(True)
+        found = await app.replay("r", to=1)
+        assert str(found).startswith("r comes to the end of what is recorded: The code comes to replaying_look")

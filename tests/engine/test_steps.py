@@ -448,3 +448,48 @@ async def test_what_is_misspelt_about_a_run_is_refused() -> None:
             with pytest.raises(limpet.InvalidArgument, match="idd is not right: of a run one says id, session"):
                 await begin(agent, **wrong)
         assert await app.runs() == []
+
+
+async def test_applied_and_nobody_said_what_it_returned() -> None:
+    """The code is told that, in a sentence with one end; a tool that may return nothing did so."""
+
+    @limpet.tool(effect="once")
+    async def act() -> str:
+        raise ConnectionError("?")
+
+    @limpet.tool(effect="once")
+    async def tell() -> None:
+        raise ConnectionError("?")
+
+    @limpet.agent()
+    async def agent(run: limpet.Run) -> str:
+        await run.step(tell)
+        try:
+            return await run.step(act)
+        except limpet.OutputUnavailable as error:
+            return error.says
+
+    async with testing.app(agent) as app:
+        handle = await app.start(agent)
+        for _ in range(2):
+            await app.settle()
+            [request] = await app.inbox()
+            assert request.context is not None
+            assert "applied" in [each.say for each in request.context.choices]
+            await app.answer(request, "applied", by="ann")
+        said = "Step 2 (act) was applied, but its output is not available: nobody said what it returned."
+        assert await handle.result() == said
+
+
+def test_options_that_a_tool_has_not_are_named() -> None:
+    """With those that there are, and how it is said instead."""
+    for wrong, said in (
+        ({"verify": print}, "there is no option verify=: there are effect, name, .*put @page.verify on a function"),
+        ({"retires": 3}, "there is no option retires=: there are effect, name, risk, retry, .*, invalidates"),
+    ):
+        with pytest.raises(limpet.DefinitionError, match=said):
+            limpet.tool(effect="once", name="page", **wrong)
+    with pytest.raises(limpet.DefinitionError, match="print cannot be defined so: its effect is not said"):
+        limpet.tool(print)  # type: ignore[arg-type,call-arg]
+    with pytest.raises(limpet.DefinitionError, match="there is no option <built-in function print>"):
+        limpet.tool(print, effect="none")  # type: ignore[arg-type,misc]

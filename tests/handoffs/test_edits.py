@@ -189,3 +189,24 @@ async def test_edited_arguments_survive_a_resume_at_every_commit() -> None:
         resumed, "o1", answers={"edits_pay": EDITED}, prepare=lambda app: app.stub(pay, "paid")
     )
     assert places > 6
+
+
+async def test_a_read_is_repeated_with_the_arguments_that_a_person_gave() -> None:
+    """Its worker died before it was tried again."""
+
+    @limpet.tool(effect="none", risk="external_action", retry=limpet.Retry(2), name="edits_look")
+    async def look(days: int) -> int:
+        return days
+
+    @limpet.agent(name="edits_looks", approvals=APPROVALS)
+    async def agent(run: limpet.Run) -> int:
+        return await run.step(look, 30)
+
+    async with testing.app(agent) as app:
+        app.stub(look, ConnectionError("?"), 60)
+        handle = await app.start(agent)
+        await app.settle()
+        app.crash_at("after", "step.failed")
+        await app.approve((await app.inbox())[0], args={"days": 60}, by="ann")
+        assert await handle.result() == 60
+        assert (app.calls(look), app.crashes) == ([{"days": 60}, {"days": 60}], 1)

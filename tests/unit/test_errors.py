@@ -9,7 +9,7 @@ from typing import get_type_hints
 import pytest
 
 from limpet import errors
-from limpet.errors import InvalidId, LimpetError, Tampered
+from limpet.errors import InvalidId, LimpetError, RunFailed, StepFailed, Tampered
 
 SAMPLES = {str: "sample", int: 7}
 
@@ -124,3 +124,16 @@ def test_braces_in_a_fact_are_left_alone() -> None:
 def test_two_errors_with_the_same_facts_are_two_errors() -> None:
     """Errors compare by identity, as exceptions do."""
     assert InvalidId(id="x") != InvalidId(id="x")
+
+
+def test_a_step_that_failed_counts_its_attempts_and_ends_once() -> None:
+    """One attempt is one, and what somebody else said may end with a full stop."""
+    failed = StepFailed(tool="t", number=1, attempts=1, error_type="E", message="It is broken.")
+    assert failed.says == "Step 1 (t) failed after 1 attempt: E: It is broken."
+    failed.attempts = 2
+    assert failed.says == "Step 1 (t) failed after 2 attempts: E: It is broken."
+
+
+def test_a_run_that_failed_says_how_it_is_resumed() -> None:
+    """As one can type it."""
+    assert "`limpet resume r`" in RunFailed(run="r", error_type="E", message="m").cure

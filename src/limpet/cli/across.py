@@ -11,6 +11,7 @@ from limpet.cli.options import STORE, AgentName, Json, Last, Since, Url
 from limpet.cli.output import clean, print_json, print_text
 from limpet.cli.tables import Shape, print_table
 from limpet.cli.times import about, moment
+from limpet.cli.working import worker_command
 from limpet.engine.views import Event, Status
 from limpet.redaction import say_value
 from limpet.service.fleet import AgentInfo, Stats, WorkerInfo
@@ -152,7 +153,7 @@ def stats(url: Url = STORE, json: Json = False) -> None:
     print_table(_counts(found), COUNTS, none="no runs")
     print_text(f"\nopen requests: {found.requests}, live workers: {found.workers}")
     if found.unserved:
-        print_text(f"no live worker serves {', '.join(found.unserved)}\nnext: limpet worker MODULE:ATTRIBUTE")
+        print_text(f"no live worker serves {', '.join(found.unserved)}\nnext: {worker_command()}")
 
 
 @command.command(epilog=example("limpet agents"))

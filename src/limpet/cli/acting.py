@@ -11,12 +11,13 @@ from limpet.cli.door import command, example
 from limpet.cli.inputs import input_of, pair_of
 from limpet.cli.options import STORE, Json, RunId, Url
 from limpet.cli.output import clean, print_json, print_text
-from limpet.cli.report import next_commands
+from limpet.cli.report import next_commands, print_unserved
 from limpet.engine.views import RunInfo
 from limpet.errors import NotFound
 from limpet.service import App
 from limpet.service.finding import find_conversation, find_run, suggest_agent
 from limpet.service.report import Report, report
+from limpet.service.views import waits_for_worker
 
 __all__: list[str] = []
 
@@ -61,10 +62,19 @@ def start(  # noqa: PLR0913 - all by name, and few at a time
         print_json(found.info)
         return
     print_text(f"{found.info.id} is {found.info.status}")
-    if (found.info.waits_for or "").startswith("worker:"):
+    if waits_for_worker(found.info):
         print_text(f"no live worker serves {found.info.agent} {found.info.version}: it begins when one does")
     for each in (*next_commands(found), f"limpet show {found.info.id}"):
         print_text(f"next: {each}")
+
+
+def _print(run: RunInfo, said: str, *, json: bool) -> None:
+    """How a run is now; for people, what was done, and whether it needs a worker to go on."""
+    if json:
+        print_json(run)
+        return
+    print_text(f"{run.id} {said}")
+    print_unserved(run)
 
 
 def _steer(url: str, run: str, act: Callable[[App, str], Awaitable[object]]) -> RunInfo:
@@ -82,8 +92,7 @@ def _steer(url: str, run: str, act: Callable[[App, str], Awaitable[object]]) -> 
 def resume(run: RunId, url: Url = STORE, json: Json = False) -> None:
     """Let a failed or paused run go on."""
     found = _steer(url, run, lambda app, which: app.resume(which))
-    how = "is completed, and stays so" if found.status == "completed" else "goes on, when a worker serves it"
-    print_json(found) if json else print_text(f"{found.id} {how}")
+    _print(found, "is completed, and stays so" if found.status == "completed" else "goes on", json=json)
 
 
 @command.command(epilog=example("limpet pause ticket-42"))
@@ -120,7 +129,7 @@ def signal(
     """Send a run something that it receives: in order, each once."""
     plain = input_of(value, "The value")
     found = _steer(url, run, lambda app, which: app.signal(which, name, plain))
-    print_json(found) if json else print_text(f"{found.id} has the signal {clean(name)}")
+    _print(found, f"has the signal {clean(name)}", json=json)
 
 
 @command.command(epilog=example('limpet say chat-7 "and the other one?" --interrupt'))
@@ -135,10 +144,10 @@ def say(
 ) -> None:
     """Say something in a conversation: the run that goes on there receives it; else it is kept for the next."""
 
-    async def do(app: App) -> str:
+    async def do(app: App) -> tuple[str, str | None]:
         found = conversation if new else await find_conversation(app.store, conversation)
-        await app.say(found, text, interrupt=interrupt)
-        return found
+        return found, await app.say(found, text, interrupt=interrupt)
 
-    found = ask(url, do)
-    print_json({"conversation": found}) if json else print_text(f"said in {found}")
+    found, hears = ask(url, do)
+    kept = "; no run goes on there: it is kept for the next" if hears is None else ""
+    print_json({"conversation": found}) if json else print_text(f"said in {found}{kept}")

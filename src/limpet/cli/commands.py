@@ -10,7 +10,7 @@ from limpet.cli.door import command, example
 from limpet.cli.options import Json, OwnUrl
 from limpet.cli.output import print_json
 from limpet.cli.tables import Shape, print_table
-from limpet.cli.working import serve, worker_of
+from limpet.cli.working import code_of, serve, worker_of
 from limpet.clock import SystemClock, microseconds
 from limpet.engine.duty import Worker
 from limpet.service.health import Examination, Finding, examine, without_risk
@@ -23,9 +23,14 @@ FINDINGS = Shape(narrow={"says": 30}, left_out=(), wraps=("says",))
 @command.command(epilog=example("limpet worker support:app --concurrency 50"))
 def worker(
     target: Annotated[
-        str,
-        typer.Argument(metavar="MODULE:ATTRIBUTE", help="An app, an agent or a list of agents.", show_default=False),
-    ],
+        str | None,
+        typer.Argument(
+            metavar="[MODULE:ATTRIBUTE]",
+            envvar="LIMPET_APP",
+            help="An app, an agent or a list of agents, else [tool.limpet] app in pyproject.toml.",
+            show_default=False,
+        ),
+    ] = None,
     url: Annotated[str | None, typer.Option(help="The store, if not the app's own or LIMPET_URL.")] = None,
     concurrency: Annotated[int, typer.Option(min=1, help="How many runs at once.")] = 100,
     lease: Annotated[str, typer.Option(help="How long its runs stay its own without a sign of life.")] = "10s",
@@ -36,7 +41,7 @@ def worker(
 
     Then effects under way finish within the grace, and the runs are given back; a second signal does not wait.
     """
-    app = worker_of(target, url, Worker(concurrency=concurrency, lease=lease, grace=grace))
+    app = worker_of(code_of(target, ""), url, Worker(concurrency=concurrency, lease=lease, grace=grace))
     asyncio.run(serve(app, json=json))
 
 

@@ -14,6 +14,7 @@ from limpet.cli.options import STORE, By, Json, RequestId, Url
 from limpet.cli.output import print_json, print_text
 from limpet.cli.pages import print_inbox
 from limpet.cli.prompting import prompt_for
+from limpet.cli.report import print_unserved
 from limpet.engine.views import Request, RunInfo
 from limpet.service import App
 from limpet.service.finding import find_request, find_run, open_request
@@ -119,3 +120,4 @@ def _print(request: str, run: RunInfo, decision: str, by: str, *, json: bool, mo
     print_text(f"{request} is {decision} by {by}{more}")
     if waits_for_operator(run):
         print_text(f"{run.id} does not go on by itself: it waits for {run.waits_for}\nnext: limpet resume {run.id}")
+    print_unserved(run)

@@ -8,7 +8,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from limpet.cli.failing import failed, listening
+from limpet.cli.failing import failed, let_go, listening
 
 __all__ = ["command", "example"]
 
@@ -28,7 +28,7 @@ SHELVES = {
 
 
 class Door(TyperGroup):
-    """Every command ends here: 0 done, 1 an error, 2 wrong usage, 130 Ctrl-C."""
+    """Every command ends here: 0 done, 1 an error, 2 wrong usage, 130 Ctrl-C, 141 nobody reads on."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - typer's own name
         """Every command with the beginning of what it says, next to those that one needs with it."""
@@ -44,6 +44,14 @@ class Door(TyperGroup):
             typer.echo(ctx.get_help(), err=True)
             raise typer.Exit(2)
         return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command; where nobody reads on, it ends without a word, as by SIGPIPE."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            let_go()
+            raise typer.Exit(128 + 13) from None
 
     def main(  # type: ignore[override]
         self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any

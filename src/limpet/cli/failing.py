@@ -13,11 +13,11 @@ import msgspec
 import typer
 
 from limpet.cli.output import clean
-from limpet.errors import FileFailed, LimpetError, Unexpected, WrongUsage
+from limpet.errors import FileFailed, InvalidArgument, InvalidDuration, LimpetError, Unexpected, WrongUsage
 from limpet.redaction import say
 from limpet.service.contract import error_json
 
-__all__ = ["DEBUG", "failed", "listening", "tell_error"]
+__all__ = ["DEBUG", "failed", "let_go", "listening", "tell_error"]
 
 DEBUG = "LIMPET_DEBUG"
 # What the parser raises: it has no public name.
@@ -55,8 +55,8 @@ def failed(error: BaseException) -> int:
         typer.echo(say("".join(traceback.format_exception(error))), err=True)
     known = _known(error)
     tell_error(known)
-    _let_go()
-    return 2 if isinstance(known, WrongUsage) else 1
+    let_go()
+    return 2 if isinstance(known, WrongUsage | InvalidArgument | InvalidDuration) else 1
 
 
 def tell_error(error: LimpetError) -> None:
@@ -85,7 +85,7 @@ def _wrong_usage(error: Any) -> WrongUsage:
     return WrongUsage(reason=reason if reason.endswith((".", "?")) else f"{reason}.", command=path)
 
 
-def _let_go() -> None:
+def let_go() -> None:
     """What nobody takes any more (a full disk, a closed pipe) is not tried again at the end of the process."""
     try:
         sys.stdout.flush()

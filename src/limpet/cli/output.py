@@ -56,13 +56,20 @@ def console() -> "Console":
 
     found = Console()
     is_plain = found.no_color or not found.is_terminal or found.is_dumb_terminal
-    return Console(
+    out = Console(
         color_system=None if is_plain else "auto",
         width=None if found.is_terminal else WIDE,
         highlight=False,
         markup=False,
         emoji=False,
     )
+    out.on_broken_pipe = _nobody_reads  # type: ignore[method-assign]
+    return out
+
+
+def _nobody_reads() -> None:
+    """It is told as for everything else that is printed."""
+    raise BrokenPipeError
 
 
 def table(*columns: str) -> "Table":

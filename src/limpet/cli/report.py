@@ -2,14 +2,16 @@
 
 from collections.abc import Iterator
 
-from limpet.cli.output import clean, console, print_pairs
+from limpet.cli.output import clean, console, print_pairs, print_text
 from limpet.cli.pages import decide, question_of
 from limpet.cli.times import moment, until
 from limpet.cli.waterfall import waterfall
+from limpet.cli.working import worker_command
+from limpet.engine.views import RunInfo
 from limpet.service.report import Report
-from limpet.service.views import waits_for_operator
+from limpet.service.views import waits_for_operator, waits_for_worker
 
-__all__ = ["next_commands", "print_report"]
+__all__ = ["next_commands", "print_report", "print_unserved"]
 
 # The last ones; `limpet state` has more.
 DECISIONS = 5
@@ -44,7 +46,8 @@ def _facts(report: Report) -> Iterator[tuple[str, str]]:
     yield "agent", f"{info.agent} {info.version}"
     yield "status", info.status
     yield "position", info.position
-    more = {"goal": info.goal, "waits for": info.waits_for and f"{info.waits_for}{until(report.wake)}"}
+    wake = "" if waits_for_worker(info) else until(report.wake)
+    more = {"goal": info.goal, "waits for": info.waits_for and f"{info.waits_for}{wake}"}
     more |= {"parent": info.parent, "fork of": info.fork_of, "user": info.user, "session": info.session}
     more |= {"labels": ", ".join(f"{name}={value}" for name, value in info.labels.items())}
     yield from ((name, value) for name, value in more.items() if value)
@@ -59,10 +62,18 @@ def next_commands(report: Report) -> Iterator[str]:
         yield from decide(request)
     if info.status == "failed" or waits_for_operator(info):
         yield f"limpet resume {info.id}"
-    elif waits.startswith("worker:"):
-        yield f"limpet worker MODULE:ATTRIBUTE  (nobody serves {clean(waits.removeprefix('worker:'))})"
-    elif info.status in ("pending", "running"):
+    elif waits_for_worker(info):
+        died = "the worker that had it died, and " * (info.status == "running")
+        yield f"{worker_command()}  ({died}nobody serves {clean(waits.removeprefix('worker:'))})"
+    elif info.status in ("pending", "running") or (info.status == "waiting" and not waits):
         yield f"limpet log {info.id} --follow"
     elif info.status in ("completed", "cancelled"):
         yield f"limpet log {info.id}"
     yield from (f"limpet show {each.removeprefix('run:')}" for each in waits.split(", ") if each.startswith("run:"))
+
+
+def print_unserved(run: RunInfo) -> None:
+    """Say of a run that could go on that no live worker serves it, if that is so."""
+    if waits_for_worker(run):
+        print_text(f"no live worker serves {run.agent} {run.version}: it goes on when one does")
+        print_text(f"next: {worker_command()}")

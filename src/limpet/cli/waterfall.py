@@ -28,11 +28,12 @@ class Ink(NamedTuple):
 
     work: str
     failed: str
+    unknown: str
     waits: str
     cut: str
 
 
-BLOCKS, LETTERS = Ink("█", "▒", "·", "…"), Ink("#", "x", ".", "~")
+BLOCKS, LETTERS = Ink("█", "▒", "?", "·", "…"), Ink("#", "x", "?", ".", "~")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,9 +75,8 @@ class Scale:
         return round((time - self.start) * self.width / max(self.end - self.start, 1))
 
     def _ink(self, span: Span) -> str:
-        if span.how == "waits":
-            return self.ink.waits
-        return self.ink.failed if span.how in ("failed", "unknown") else self.ink.work
+        inks = {"waits": self.ink.waits, "failed": self.ink.failed, "unknown": self.ink.unknown}
+        return inks.get(span.how, self.ink.work)
 
 
 def waterfall(steps: Sequence[StepInfo], lines: Sequence[Line], now: int, out: "Console") -> Iterator["Text"]:
@@ -99,7 +99,8 @@ def waterfall(steps: Sequence[StepInfo], lines: Sequence[Line], now: int, out: "
     if not rows:
         return
     took = about(scale.end - scale.start, exact=True)
-    yield Text(f"{took} in all: {ink.work} work  {ink.failed} failed  {ink.waits} waits")
+    doubt = f"  {ink.unknown} unknown" if any(span.how == "unknown" for row in rows for span in row.spans) else ""
+    yield Text(f"{took} in all: {ink.work} work  {ink.failed} failed{doubt}  {ink.waits} waits")
     names = _name_width(out, rows)
     digits = max(len(row.number) for row in rows)
     for row in rows:

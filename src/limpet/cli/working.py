@@ -3,6 +3,7 @@
 import asyncio
 import importlib
 import logging
+import os
 import signal
 import sys
 import tomllib
@@ -19,7 +20,7 @@ from limpet.engine.duty import Worker
 from limpet.redaction import say_value
 from limpet.service import App
 
-__all__ = ["as_worker", "idle_app", "named_app", "serve", "worker_of"]
+__all__ = ["as_worker", "code_of", "idle_app", "named_app", "serve", "worker_command", "worker_of"]
 
 log = logging.getLogger("limpet")
 
@@ -42,18 +43,29 @@ def as_worker(found: Any, target: str, url: str | None, worker: Worker) -> App:
     return limpet.open(url, agents=agents).but(worker=worker)
 
 
+def code_of(target: str | None, how: str = "--app ") -> str:
+    """Where the code is: as it was said, else as the project says."""
+    if found := target or _configured():
+        return found
+    raise typer.BadParameter(f"the code is needed: say {how}MODULE:ATTRIBUTE, or set LIMPET_APP")
+
+
+def worker_command() -> str:
+    """What to type for a worker, with the app, if it is known."""
+    with suppress(typer.BadParameter, OSError):
+        return f"limpet worker {os.environ.get('LIMPET_APP') or _configured() or 'MODULE:ATTRIBUTE'}"
+    return "limpet worker MODULE:ATTRIBUTE"
+
+
 def idle_app(target: str | None, url: str | None) -> App:
     """The user's app, which drives nothing."""
-    found = named_app(target, url)
-    if found is None:
-        raise typer.BadParameter("the code is needed: say --app MODULE:ATTRIBUTE, or set LIMPET_APP")
-    return found
+    return worker_of(code_of(target), url, Worker()).but(idle=True)
 
 
 def named_app(target: str | None, url: str | None) -> App | None:
     """The same; none, if nothing names it."""
     target = target or _configured()
-    return None if target is None else worker_of(target, url, Worker()).but(idle=True)
+    return None if target is None else idle_app(target, url)
 
 
 def _configured() -> str | None:

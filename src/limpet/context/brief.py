@@ -176,7 +176,7 @@ def _limits(limits: Limits | None) -> dict[str, float]:
 def _why(opened: b.RequestOpened, state: RunState) -> str:
     match opened.kind:
         case "approval":
-            return f"{opened.tool} has the risk {opened.risk!r}, which needs a person's word before it runs."
+            return _why_asked(opened, state)
         case "unknown":
             return f"Step {opened.number} ({opened.tool}) began, and nobody knows what came of it."
         case "budget":
@@ -192,6 +192,17 @@ def _why(opened: b.RequestOpened, state: RunState) -> str:
             return "The agent asks a person."
 
 
+def _why_asked(opened: b.RequestOpened, state: RunState) -> str:
+    """Why a tool needs a word: its risk; without one, because a fork asks, or a run that a fork has called."""
+    fork = "was called by a fork" if state.fork is None else f"is a fork of {state.fork.run}"
+    if opened.risk is None:
+        return f"A fork asks before each effect, and the run {fork}."
+    has = f"{opened.tool} has the risk {opened.risk!r}"
+    if state.fork is None:
+        return f"{has}, which needs a person's word before it runs."
+    return f"{has}, and the run {fork}: it needs a person's word before it runs."
+
+
 def _choices(opened: b.RequestOpened) -> tuple[Choice, ...]:
     match opened.kind:
         case "approval":
@@ -205,6 +216,7 @@ def _choices(opened: b.RequestOpened) -> tuple[Choice, ...]:
         case "unknown":
             return (
                 Choice(say='{"applied": its result}', causes="The step counts as done, with that result."),
+                Choice(say="applied", causes="The step counts as done, and nobody says with what result."),
                 Choice(
                     say="not_applied", causes="It is tried again, as far as its `retry` allows; else it has failed."
                 ),

@@ -100,11 +100,11 @@ class Stage:
             yield
         self._progress = None
 
-    def at(self, number: int, position: str) -> None:
-        """Move the bar."""
+    def at(self, number: int) -> None:
+        """Move the bar to a step."""
         if self._progress is not None:
-            for task in self._progress.task_ids:
-                self._progress.update(task, completed=number, description=position)
+            for task in self._progress.tasks:
+                self._progress.update(task.id, completed=number, description=f"step {number} of {task.total:.0f}")
 
 
 def somebody_types() -> bool:

@@ -188,7 +188,7 @@ class _Story:
                 self._seen = event.seq
                 text, style, more = words(event, len(PLAN))
                 if event.kind == "step.started":
-                    self._stage.at(event.body["number"], (await handle.info()).position)
+                    self._stage.at(event.body["number"])
                 if text:
                     self._stage.line(text, style, more)
                     await self._stage.rest()

@@ -274,7 +274,8 @@ class Permits:
         self, tool: Tool[..., Any, Any], name: str, failed: b.StepFailed, args: Mapping[str, Any]
     ) -> Said:
         """What a person says to a step that has failed: try it again, let it fail, or a result."""
-        question = f"{tool.name} failed after {failed.attempt} attempts: {failed.failure.message}. What now?"
+        times = f"{failed.attempt} attempt{'' if failed.attempt == 1 else 's'}"
+        question = f"{tool.name} failed after {times}: {failed.failure.message}. What now?"
         decided = await self._ask_person(
             f"{name}/escalation#{self._x.history.records[name].escalations}",
             "escalation",

@@ -33,6 +33,8 @@ class Rehearsed:
     """What it returned, as JSON."""
     error: BaseException | None = None
     waits: tuple[str, ...] = ()
+    steps: frozenset[int] = frozenset()
+    """Those that it came to."""
     state: AgentState
     """What the code knew then."""
 
@@ -73,6 +75,7 @@ class Rehearsal(Drive):
         super().__init__(kit, claimed, agent)
         self._blocked, self._coming_to, self._last = blocked, coming_to, last
         self._done: Rehearsed | None = None
+        self._steps: set[int] = set()
 
     async def rehearse(self) -> Rehearsed:
         """Go through it, until the code has ended, waits, or comes to something new."""
@@ -87,6 +90,7 @@ class Rehearsal(Drive):
         return x
 
     def _comes_to(self, x: Execution, number: int) -> None:
+        self._steps.add(number)
         if self._last is not None and number > self._last:
             x.stop(NotRecorded(tool=f"step {number}", effect="behind the last that was asked for"))
         elif self._coming_to is not None:
@@ -129,4 +133,4 @@ class Rehearsal(Drive):
         self._end_with("refused", self._x, error=error)
 
     def _end_with(self, how: Any, x: Execution, **more: Any) -> None:
-        self._done = Rehearsed(how=how, state=x.working.freeze(), **more)
+        self._done = Rehearsed(how=how, state=x.working.freeze(), steps=frozenset(self._steps), **more)

@@ -121,7 +121,7 @@ class Steps:
         opened = record.opened
         assert isinstance(opened, b.StepStarted)
         args = step.args
-        if traits.effect != "none":  # as they were used: a person may have edited them
+        if traits.effect != "none" or opened.grant is not None:  # as they were used: a person may have edited them
             args = step.tool.renew(await x.unpack(opened.args), opened.args.versions)
         self._prepare(step, args)
         step.key = opened.key or step.key
@@ -467,11 +467,15 @@ class Steps:
                 raise self._error(OutputUnavailable, step, settled.attempt, settled.failure)
             case b.StepCompleted(unavailable=None) | b.StepResolved(outcome="applied"):
                 assert isinstance(settled, b.StepCompleted | b.StepResolved)
+                versions = settled.output.versions if settled.output is not None else {}
+                output = await self._x.unpack(settled.output)
                 try:
-                    versions = settled.output.versions if settled.output is not None else {}
-                    return step.tool.load_result(await self._x.unpack(settled.output), versions)
+                    return step.tool.load_result(output, versions)
                 except InvalidValue as error:
-                    raise self._error(OutputUnavailable, step, settled.attempt, failure_of(error)) from error
+                    failure = failure_of(error)
+                    if output is None and isinstance(settled, b.StepResolved):  # it was applied: no more was said
+                        failure = replace(failure, message="nobody said what it returned")
+                    raise self._error(OutputUnavailable, step, settled.attempt, failure) from error
             case b.StepCompleted():
                 raise self._error(OutputUnavailable, step, settled.attempt, settled.unavailable)
             case b.StepResolved():

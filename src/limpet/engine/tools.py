@@ -333,7 +333,7 @@ class _Declare(Protocol):
 
 
 def _declare(  # noqa: PLR0913 - all by name
-    *,
+    *bare: object,
     effect: Effect | None = None,
     name: str | None = None,
     timeout: Duration | None = None,
@@ -346,7 +346,9 @@ def _declare(  # noqa: PLR0913 - all by name
     if effect is None or effect not in EFFECTS:
         choices = "; ".join(f"{each!r}, {meaning}" for each, meaning in EFFECTS.items())
         said = "is not said" if effect is None else f"is {effect!r}"
-        raise DefinitionError(what=name or "A tool", reason=f"its effect {said}: say one of {choices}")
+        what = name or next((getattr(each, "__name__", "A tool") for each in bare), "A tool")
+        raise DefinitionError(what=what, reason=f"its effect {said}: say one of {choices}")
+    _check_options(name, bare, more)
     most = Spent(tokens=max_tokens or 0, cost=max_cost or 0.0) if max_tokens or max_cost else None
     traits = Traits(
         effect=effect,
@@ -367,6 +369,16 @@ def _declare(  # noqa: PLR0913 - all by name
 
 
 tool: _Declare = _declare
+OPTIONS = tuple(each for each in inspect.signature(_Declare.__call__).parameters if each != "self")
+
+
+def _check_options(name: str | None, bare: Sequence[object], more: Mapping[str, Any]) -> None:
+    """Refuse what is no option."""
+    if wrong := [*map(repr, bare), *(f"{each}=" for each in more if each not in OPTIONS)]:
+        hook = wrong[0].rstrip("=")
+        how = f"; put @{name or 'its_name'}.{hook} on a function of its own" if hook in Hooks.__annotations__ else ""
+        reason = f"there is no option {wrong[0]}: there are {', '.join(OPTIONS)}{how}"
+        raise DefinitionError(what=name or "A tool", reason=reason)
 
 
 def find_tool(name: str) -> Tool[..., Any, Any] | None:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 from limpet.engine.agents import Agent
+from limpet.engine.execution import here
 from limpet.engine.externals import External
 from limpet.engine.run import Run
 from limpet.engine.schema import faults
@@ -28,6 +29,7 @@ from limpet.errors import (
     Stale,
     StepFailed,
 )
+from limpet.events import bodies as b
 from limpet.events import canonical
 from limpet.llm.model import Call, ToolSpec
 
@@ -97,13 +99,17 @@ class Offered(NamedTuple):
         return f"The arguments do not fit: {'; '.join(wrong[:5])}" if wrong else args
 
     async def call(self, run: Run[Any], call: Call, normalise: Normalise) -> str:
-        """What comes of a call, in text."""
+        """What comes of a call, in text; it begins with what a person made of the call, if anybody did."""
         args = self.args(call)
         if isinstance(args, str):
             return args
+        text = await self._done(run, call, args, normalise)
+        return await _edited(run, self.spec.name, args) + text
+
+    async def _done(self, run: Run[Any], call: Call, args: dict[str, Any], normalise: Normalise) -> str:
         try:
             result = await self.does(run, args)
-            return await _shown(run, self.spec.name, await normalise(run, call, result))
+            return await _shown(run, f"result of {self.spec.name}", await normalise(run, call, result))
         except Rejected as no:
             return f"{no.by} did not allow it: {no.because}"
         except (OutcomeUnknown, OutputUnavailable) as error:
@@ -123,12 +129,32 @@ def _most_shown(run: Run[Any]) -> int:
     return (limits and limits.max_artifact_bytes_in_context) or MOST_SHOWN
 
 
-async def _shown(run: Run[Any], name: str, value: Any) -> str:
-    """A result as a model sees it; a big one is put away."""
+async def _edited(run: Run[Any], name: str, args: dict[str, Any]) -> str:
+    """What a model is told where a person allowed its call with other arguments: its own words still hold the old ones.
+
+    It goes by the answers in the log, so it is the same in every execution.
+    """
+    x, path = run.execution, here().path
+    opened = [record.opened for each, record in x.history.records.items() if each.startswith(path)]
+    shown = [each for each in opened if isinstance(each, b.RequestOpened) and each.kind == "approval"]
+    found = x.history.answer_to(shown[-1].request) if shown else None
+    if found is None or found[1].decision != "approved":
+        return ""
+    asked = await x.unpack(shown[0].args)
+    used = await x.unpack(found[1].args or shown[-1].args)
+    if used == asked:
+        return ""
+    whole = [key for key, value in asked.items() if value == args]  # a tool of others takes them all as one
+    text = await _shown(run, f"arguments of {name}", used[whole[0]] if whole else used)
+    return f"A person changed the arguments to {text}. "
+
+
+async def _shown(run: Run[Any], what: str, value: Any) -> str:
+    """A value as a model sees it; a big one is put away."""
     text, most = value if isinstance(value, str) else canonical(value).decode(), _most_shown(run)
     if len(text.encode()) <= most:
         return text or "done"
-    summary = f"result of {name}, begins with: {text[:200]}"
+    summary = f"{what}, begins with: {text[:200]}"
     stored = await run.artifact(text, type="text/plain", summary=summary)
     return f"[{stored.bytes} bytes, put away as artifact {stored.artifact_id}; it begins with] {text[: most // 4]}"
 

@@ -319,12 +319,12 @@ class App(Looking):
 
     # Talking
 
-    async def say(self, conversation: str, text: str, /, *, interrupt: bool = False) -> None:
+    async def say(self, conversation: str, text: str, /, *, interrupt: bool = False) -> str | None:
         """Say something in a conversation: the run that goes on there receives it as `user`; else it is kept there.
 
-        With `interrupt`, an agent of a model ends its turn after the step that is running.
+        Returns the id of that run. With `interrupt`, an agent of a model ends its turn after the step that is running.
         """
-        await self._talks.say(conversation, text, actor=self._actor, interrupt=interrupt)
+        return await self._talks.say(conversation, text, actor=self._actor, interrupt=interrupt)
 
     # People
 

@@ -12,6 +12,8 @@ from limpet.stores.store import LARGEST_PAGE
 __all__ = ["each_run", "find_conversation", "find_request", "find_run", "open_request", "run_of", "suggest_agent"]
 
 SHOWN = 5
+# Runs among whose requests one is looked for that was decided.
+NEWEST = 100
 
 
 async def run_of(store: Store, id: str) -> RunRow:
@@ -63,11 +65,14 @@ async def find_conversation(store: Store, given: str) -> str:
 
 
 async def find_request(store: Store, given: str) -> RequestRow:
-    """The request of this id, or the only open one whose id begins so; NotFound as for runs."""
+    """The request of this id, or the only one whose id begins so: an open one, else one of the newest runs."""
     for row in await store.requests(RequestFilter(status=None, id=given)):
         return row
     known = {row.id: row for row in await store.requests()}
     found = [id for id in known if id.startswith(given)]
+    if not found:
+        decided = await _of_newest(store)
+        known, found = known | decided, [id for id in decided if id.startswith(given)]
     if len(found) == 1:
         return known[found[0]]
     raise _with(NotFound(what="request", id=given), found or get_close_matches(given, known))
@@ -94,6 +99,12 @@ def _with(error: NotFound, near: list[str]) -> NotFound:
         more = f" or {len(near) - SHOWN} more" if len(near) > SHOWN else ""
         error.add_note(f"Did you mean {', '.join(near[:SHOWN])}{more}?")
     return error
+
+
+async def _of_newest(store: Store) -> dict[str, RequestRow]:
+    """The requests of the newest runs, also those that were decided."""
+    runs = [row.id for row in (await store.runs(limit=NEWEST)).rows]
+    return {row.id: row for run in runs for row in await store.requests(RequestFilter(status=None, run=run))}
 
 
 async def _near(store: Store, given: str) -> list[str]:

@@ -6,9 +6,9 @@ from typing import Any
 
 from limpet.events.values import parse
 from limpet.service.views import LIVE
-from limpet.stores import RequestFilter, Store
+from limpet.stores import RequestFilter, RunRow, Store
 
-__all__ = ["AgentInfo", "Stats", "WorkerInfo", "agents_of", "served_by", "stats_of", "workers_of"]
+__all__ = ["AgentInfo", "Fleet", "Stats", "WorkerInfo", "agents_of", "fleet_of", "served_by", "stats_of", "workers_of"]
 
 # More open requests than that are not counted one by one.
 MANY = 1000
@@ -54,14 +54,38 @@ class Stats:
     """Agents with runs that go on, and no live worker."""
 
 
-async def served_by(store: Store, now: int) -> dict[str, set[str]]:
-    """The versions of agents that live workers serve."""
+@dataclass(frozen=True, kw_only=True)
+class Fleet:
+    """The workers whose leases last."""
+
+    now: int
+    living: frozenset[str]
+    served: Mapping[str, set[str]]
+    """The versions of agents that they serve."""
+
+    def waits_for(self, row: RunRow) -> str | None:
+        """What a run waits for; one that could go on waits for a worker, if none that lives has it or serves it."""
+        is_ready = row.ready_at is not None and row.ready_at <= self.now
+        if row.status == "waiting" and not is_ready:
+            return ", ".join(row.waits) or "time"
+        if row.status not in LIVE or row.worker in self.living or row.agent_version in self.served.get(row.agent, ()):
+            return None
+        return f"worker:{row.agent} {row.agent_version}"
+
+
+async def fleet_of(store: Store, now: int) -> Fleet:
+    """Who lives, and what they serve."""
+    living = [each for each in await store.workers() if each.lease_until > now]
     served: dict[str, set[str]] = {}
-    for worker in await store.workers():
-        if worker.lease_until > now:
-            for name, versions in worker.agents.items():
-                served.setdefault(name, set()).update(versions)
-    return served
+    for worker in living:
+        for name, versions in worker.agents.items():
+            served.setdefault(name, set()).update(versions)
+    return Fleet(now=now, living=frozenset(each.id for each in living), served=served)
+
+
+async def served_by(store: Store, now: int) -> Mapping[str, set[str]]:
+    """The versions of agents that live workers serve."""
+    return (await fleet_of(store, now)).served
 
 
 async def agents_of(store: Store, now: int) -> list[AgentInfo]:
@@ -94,16 +118,16 @@ async def workers_of(store: Store, now: int) -> list[WorkerInfo]:
 
 async def stats_of(store: Store, now: int) -> Stats:
     """How many there are, without counting them."""
-    served, by_agent = await served_by(store, now), dict[str, dict[str, int]]()
+    fleet, by_agent = await fleet_of(store, now), dict[str, dict[str, int]]()
     runs: dict[str, int] = {}
     for (agent, status), count in sorted((await store.counts()).items()):
         by_agent.setdefault(agent, {})[status] = count
         runs[status] = runs.get(status, 0) + count
-    idle = [agent for agent, found in by_agent.items() if agent not in served and any(found.get(each) for each in LIVE)]
+    lives = [agent for agent, found in by_agent.items() if any(found.get(each) for each in LIVE)]
     return Stats(
         runs=runs,
         agents=by_agent,
         requests=len(await store.requests(RequestFilter(status="open"), limit=MANY)),
-        workers=sum(each.lease_until > now for each in await store.workers()),
-        unserved=tuple(idle),
+        workers=len(fleet.living),
+        unserved=tuple(agent for agent in lives if agent not in fleet.served),
     )

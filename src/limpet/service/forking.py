@@ -75,7 +75,7 @@ async def forked(
     blobs: list[Blob] = []
     results = {}
     for number, value in wanted.results.items():
-        name = _tool_of(memory, numbers, number)
+        name = _tool_of(memory, numbers, number, state)
         tool = find_tool(name)
         packed = _packed(store, _result(tool, name, number, value), blobs)
         results[str(number)] = packed if tool is None else packed.under(tool.result_versions)
@@ -109,8 +109,12 @@ async def forked(
 
 def _settled(state: RunState) -> int:
     """The highest number of a step that has ended; in a loop of turns, the code does not come to most of them again."""
-    under_way = {step.number for step in state.steps}
-    return next((number for number in range(state.position.step, 0, -1) if number not in under_way), 0)
+    steps = range(state.position.step, 0, -1)
+    return next((number for number in steps if not _is_under_way(state, number)), 0)
+
+
+def _is_under_way(state: RunState, number: int) -> bool:
+    return any(step.number == number for step in state.steps)
 
 
 async def _cut(store: Store, row: RunRow, wanted: Wanted) -> int:
@@ -198,11 +202,13 @@ def _patch(agent: Agent[Any, Any] | None, given: Mapping[str, Any], redaction: R
     return patch if agent is None or "data" not in change else replace(patch, data_versions=agent.data_shape.versions)
 
 
-def _tool_of(memory: Memory, numbers: Mapping[int, str], number: int) -> str:
+def _tool_of(memory: Memory, numbers: Mapping[int, str], number: int, state: RunState) -> str:
     """The tool of a step that is shared and that the code comes to again."""
     name = numbers.get(number)
     if name is None:
-        reason = "it is not a step before the cut that has ended and that the code comes to again"
+        reason = "it is not a step before the cut that has ended"
+        if memory.history.turns and 1 <= number <= state.position.step and not _is_under_way(state, number):
+            reason = "its turn is over, and is not entered again: fork in that turn, or say what is known with a patch"
         raise InvalidArgument(path=f"results.{number}", reason=reason)
     opened = memory.history.records[name].opened
     assert isinstance(opened, b.StepStarted)

@@ -20,7 +20,7 @@ from limpet.events import bodies as b
 from limpet.service import travel
 from limpet.service.desk import Desk
 from limpet.service.finding import each_run, run_of
-from limpet.service.fleet import AgentInfo, Stats, WorkerInfo, agents_of, served_by, stats_of, workers_of
+from limpet.service.fleet import AgentInfo, Fleet, Stats, WorkerInfo, agents_of, fleet_of, stats_of, workers_of
 from limpet.service.queries import CallInfo, DecisionInfo, ErrorInfo, Queries, check_last, check_status
 from limpet.service.seeing import ModelInput, context_of, model_input
 from limpet.service.settings import Settings
@@ -106,8 +106,8 @@ class Looking:
                 rows.append(row)
             if len(rows) == last:
                 break
-        served = await self._served()
-        return [info_of(row, served) for row in rows]
+        fleet = await self._fleet()
+        return [info_of(row, fleet.waits_for(row)) for row in rows]
 
     async def log(self, run: str, /) -> list[Event]:
         """Everything that happened to a run."""
@@ -234,8 +234,8 @@ class Looking:
         """How many runs, requests and workers there are."""
         return await stats_of(self.store, self._time.now())
 
-    async def _served(self) -> dict[str, set[str]]:
-        return await served_by(self.store, self._time.now())
+    async def _fleet(self) -> Fleet:
+        return await fleet_of(self.store, self._time.now())
 
     # Trust
 
@@ -261,4 +261,5 @@ class Looking:
 
     async def info(self, run: str) -> RunInfo:
         """A run as lists show it."""
-        return info_of(await run_of(self.store, run), await self._served())
+        row = await run_of(self.store, run)
+        return info_of(row, (await self._fleet()).waits_for(row))

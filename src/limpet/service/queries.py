@@ -27,8 +27,8 @@ __all__ = ["CallInfo", "DecisionInfo", "ErrorInfo", "Queries", "check_last", "ch
 SKEW = 300 * SECOND
 STEPS = ("step.started", "step.completed", "step.failed", "step.unknown", "step.resolved", "decision.made")
 BEGINNINGS = ("run.created", "run.forked")
-ERRORS = ("step.failed", "step.unknown", "run.failed", "compensation.failed")
-Handled = Literal["retried", "escalated", "failed the step", "nobody knows", "ended the run", "left undone"]
+ERRORS = ("step.failed", "step.unknown", "step.resolved", "run.failed", "compensation.failed")
+Handled = Literal["retried", "escalated", "failed the step", "nobody knows", "settled", "ended the run", "left undone"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,9 +167,14 @@ class Queries:
     async def errors(self, *, agent: str | None) -> list[ErrorInfo]:
         """What went wrong, and how it was handled."""
         found: list[ErrorInfo] = []
-        async for event, body in self._bodies(ERRORS):
+        settled: set[tuple[str, int, int]] = set()
+        async for event, body in self._bodies(ERRORS):  # the newest first: what came of it before that nobody knew
+            if isinstance(body, b.StepResolved) and body.outcome != "gave_up":
+                settled.add((event.run, body.number, body.attempt))
             wrong, known = _wrong(event.run, body), await self._agent(event.run)
             if wrong is not None and agent in (None, known):
+                if isinstance(body, b.StepUnknown) and (event.run, body.number, body.attempt) in settled:
+                    wrong = wrong._replace(handled="settled")
                 found.append(_error(event, known, wrong))
             if len(found) >= self._last:
                 break

@@ -68,6 +68,8 @@ class Replay:
     """`returned`, `raised`, `waits`, `reached` (the end of what is recorded), `diverged` or `refused`."""
     value: Any = None
     """What it returned, as JSON."""
+    to: int | None = None
+    """The step that it was to go to, if it came there."""
 
     def as_json(self) -> ReplayJson:
         """The same as plain data; the state under its known names."""
@@ -88,6 +90,8 @@ class Replay:
                 return f"{self.run} returns {self.value!r}"
             case "waits":
                 return f"{self.run} waits"
+            case "reached" if self.to is not None:
+                return f"{self.run} goes through up to step {self.to}, as asked"
             case "reached":
                 return f"{self.run} comes to the end of what is recorded: {_words(self.raised)}"
             case _:
@@ -129,6 +133,7 @@ async def replay(
         raised=found.error,
         how=found.how,
         value=found.value,
+        to=to if to in found.steps else None,
     )
 
 

@@ -64,8 +64,8 @@ class Conversations:
             raise InvalidArgument(path="conversation", reason=reason)
         return True
 
-    async def say(self, conversation: str, text: str, *, actor: str, interrupt: bool) -> None:
-        """Give a message to the run that goes on in a conversation; without one, keep it there for the next."""
+    async def say(self, conversation: str, text: str, *, actor: str, interrupt: bool) -> str | None:
+        """Give a message to the run that goes on in a conversation, and say which; else keep it there for the next."""
         await self.check(conversation)
         run = await self._listener(conversation)
         if run is not None:
@@ -79,10 +79,11 @@ class Conversations:
             except (WrongState, NotFound):
                 pass  # it has ended meanwhile
             else:
-                return
+                return run
         packed, blobs = self._store.pack(text, inline=SAID)
         added = b.MessageAdded(message=self._settings.ids.new(), role="user", content=packed)
         await self.talk(conversation, actor).append(added, blobs=blobs)
+        return None
 
     async def _listener(self, conversation: str) -> str | None:
         """The newest run in a conversation that has not ended."""

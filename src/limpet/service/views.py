@@ -31,6 +31,7 @@ __all__ = [
     "readable",
     "request_of",
     "waits_for_operator",
+    "waits_for_worker",
 ]
 
 LIVE: tuple[Status, ...] = ("pending", "running", "waiting")
@@ -47,15 +48,15 @@ QUIET = frozenset(
 )
 
 
-def info_of(row: RunRow, served: Mapping[str, set[str]]) -> RunInfo:
-    """A run as lists show it; `served` says which versions of which agents live workers serve."""
+def info_of(row: RunRow, waits_for: str | None) -> RunInfo:
+    """A run as lists show it; what it waits for depends on who lives."""
     position = Position(seq=row.seq, step=row.step, steps=row.steps, item=row.item, items=row.items)
     return RunInfo(
         id=row.id,
         agent=row.agent,
         version=row.agent_version,
         status=cast("Status", row.status),
-        waits_for=_waits_for(row, served),
+        waits_for=waits_for,
         position=str(position),
         goal=row.goal,
         created=row.created,
@@ -69,17 +70,14 @@ def info_of(row: RunRow, served: Mapping[str, set[str]]) -> RunInfo:
     )
 
 
-def _waits_for(row: RunRow, served: Mapping[str, set[str]]) -> str | None:
-    if row.status == "waiting":
-        return ", ".join(row.waits) or "time"
-    if row.status == "pending" and row.agent_version not in served.get(row.agent, ()):
-        return f"worker:{row.agent} {row.agent_version}"
-    return None
-
-
 def waits_for_operator(run: RunInfo) -> bool:
     """Whether a run goes on only when it is resumed, whatever else happens to it."""
     return "operator:" in (run.waits_for or "")
+
+
+def waits_for_worker(run: RunInfo) -> bool:
+    """Whether a run could go on, and no live worker serves it."""
+    return (run.waits_for or "").startswith("worker:")
 
 
 def no_run(id: str) -> InvalidArgument:
