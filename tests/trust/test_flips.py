@@ -362,7 +362,7 @@ async def test_all_bad_runs_are_told_of_if_somebody_listens(app: App, hand: Sqli
     bad = list[LimpetError]()
     whole = await verify_all(app.store, bad=bad.append)
     assert [each.facts["run"] for each in bad] == ["asks", "broken", "stopped"]
-    assert whole.runs == 17
+    assert (whole.runs, whole.conversations) == (15, 2)
 
 
 def test_the_command_names_all_bad_runs(hand: SqliteHand, path: Path) -> None:
@@ -375,7 +375,7 @@ def test_the_command_names_all_bad_runs(hand: SqliteHand, path: Path) -> None:
         "error: The log of asks",
         "error: The log of broken",
     ]
-    assert done.stdout.startswith("18 runs with ")
+    assert done.stdout.startswith("16 runs and 2 conversations with ")
     assert not path.with_name("heads").exists()
     one = CliRunner().invoke(command, ["verify", "pending", "--url", f"sqlite:///{path}"])
     assert (one.exit_code, one.stdout) == (0, "1 run with 1 event is whole\n")
