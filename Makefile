@@ -25,7 +25,7 @@ picture: $(READY)  ## play the demo, and draw it for the README
 	@$(BIN)/python -m limpet.demo.picture docs/demo.svg
 
 test: check tools  ## everything that must hold, in a few minutes
-	@$(SCRATCH) $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
+	@$(SCRATCH) $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 tools:  ## install what tests use and pip cannot: PgBouncer, where root and apt are there
 	@PATH="$$PATH:/usr/sbin"; command -v pgbouncer >/dev/null || test "$$(id -u)" != 0 || ! command -v apt-get >/dev/null || { \
