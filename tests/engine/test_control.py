@@ -162,8 +162,9 @@ async def test_cancel_reaches_children_lets_effects_finish_and_undoes() -> None:
         assert (await kinds(app, "r1"))[-1] == "run.cancelled"
 
 
-async def test_a_run_that_kills_its_workers_is_quarantined() -> None:
-    """After five deaths with nothing settled in between it waits for an operator."""
+@pytest.mark.parametrize("decides", ["resume", "cancel"])
+async def test_a_run_that_kills_its_workers_is_quarantined(decides: str) -> None:
+    """After five deaths with nothing settled in between it waits for an operator; a cancel does not enter its code."""
     entered = asyncio.Event()
 
     @limpet.tool(effect="none")
@@ -184,8 +185,14 @@ async def test_a_run_that_kills_its_workers_is_quarantined() -> None:
         await app.settle()
         assert (await handle.info()).waits_for == "operator:quarantined"
         assert len(app.calls(poison)) == 5
-        await app.resume(handle.id)
-        await entered.wait()
+        if decides == "resume":
+            await app.resume(handle.id)
+            await entered.wait()
+        else:
+            await app.cancel(handle.id, reason="enough")
+            await app.settle()
+            assert (await handle.info()).status == "cancelled"
+            assert len(app.calls(poison)) == 5
 
 
 async def test_a_run_that_only_waits_is_not_quarantined() -> None:

@@ -811,33 +811,6 @@ async def test_what_a_transaction_said_before_it_failed_is_redacted(tmp_path: Pa
         assert "hunter2" not in str(await app.log("r1"))
 
 
-async def test_a_run_that_is_quarantined_can_be_cancelled() -> None:
-    """Its function is not entered for that; an operator has decided."""
-    entered = asyncio.Event()
-
-    @limpet.tool(effect="none", name="poison")
-    async def poison() -> None:
-        entered.set()
-        await asyncio.get_running_loop().create_future()
-
-    @limpet.agent(name="poisoned")
-    async def agent(run: limpet.Run) -> None:
-        await run.step(poison)
-
-    async with testing.app(agent) as app:
-        handle = await app.start(agent)
-        for _ in range(5):
-            await entered.wait()
-            entered.clear()
-            await app.crash()
-        await app.settle()
-        assert (await handle.info()).waits_for == "operator:quarantined"
-        await app.cancel(handle.id, reason="enough")
-        await app.settle()
-        assert (await handle.info()).status == "cancelled"
-        assert len(app.calls(poison)) == 5
-
-
 async def test_code_that_is_cut_chooses_no_side_of_a_change(tmp_path: Path) -> None:
     """It is told so, and nothing of it is in the log: whoever goes on chooses when the code comes to it."""
     waits, told = asyncio.Event(), list[BaseException]()

@@ -17,13 +17,14 @@ from limpet.engine.shapes import shape
 from limpet.engine.talks import talk_of
 from limpet.engine.tools import Tool, find_tool
 from limpet.engine.typed import Change
-from limpet.errors import InvalidArgument, InvalidValue, NotFound
+from limpet.errors import InvalidArgument, InvalidValue
 from limpet.events import Effects, Payload, StatePatch, digest
 from limpet.events import bodies as b
 from limpet.ids import LONGEST_ID, check_id
 from limpet.journal import load_whole
 from limpet.redaction import Redaction
 from limpet.service.saying import said_until
+from limpet.service.travel import no_step
 from limpet.state import RunState
 from limpet.state.patch import Working
 from limpet.stores import Create, RunFilter, RunRow, Store, Taken
@@ -147,7 +148,7 @@ async def _before(store: Store, row: RunRow, step: int) -> int:
         if not event.kind.startswith(_TAIL):
             last = event.seq
     if step not in begun and step > max([0, *begun]) + 1:
-        raise NotFound(what="step", id=f"{row.id} step {step}")
+        raise no_step(row.id, step, max([0, *begun]))
     return begun.get(step, last + 1) - 1
 
 

@@ -35,6 +35,7 @@ __all__ = [
     "Point",
     "compare",
     "diff",
+    "no_step",
     "point",
     "state_at",
     "until_next",
