@@ -3,8 +3,9 @@
     model = limpet.adapters.openai.OpenAIModel("gpt-5-mini")
 
 OPENAI_API_KEY and OPENAI_BASE_URL say where and as whom, unless a client is given; a server with an address of its own
-needs no key. The client never tries again by itself: the step does, and it is recorded there. The package is imported
-when the first reply is asked for, so that agents can be defined, listed and looked at without it.
+needs no key. The client never tries again by itself: the step does, and it is recorded there. What a model thought
+before it called tools, such as `reasoning_content`, goes back to its server under the same name. The package is
+imported when the first reply is asked for, so that agents can be defined, listed and looked at without it.
 """
 
 import importlib
@@ -18,7 +19,17 @@ import msgspec
 from limpet.engine.verdict import Permanent
 from limpet.errors import ExtraMissing
 from limpet.llm.model import Call, Message, ModelRequest, Reply, ToolSpec, Usage
-from limpet.llm.providers import PerLoop, distinct, finish_of, format_name, meaning, message_of, whole
+from limpet.llm.providers import (
+    PerLoop,
+    distinct,
+    finish_of,
+    format_name,
+    kept_by,
+    meaning,
+    message_of,
+    thoughts,
+    whole,
+)
 from limpet.secret import Secret
 
 if TYPE_CHECKING:
@@ -33,6 +44,12 @@ OPENAI = (".openai.com", ".openai.azure.com")
 OPTIONS = ("extra_headers", "extra_query", "timeout")
 """Settings that are the client's, and no part of what is sent."""
 STREAMING = ("stream", "stream_options")
+THOUGHTS: dict[str, type] = {"reasoning_details": list, "reasoning_content": str, "reasoning": str}
+"""Where servers put what a model thought, and want it back; those with more than one say the same in all of them."""
+OF_CALL = "extra_content"
+"""Where they put what belongs to a call, such as a signature."""
+PIECES = ("text", "summary", "data")
+"""Of a detail of what was thought: what comes piece by piece."""
 SPENT = ("insufficient_quota", "billing_hard_limit_reached")
 # What a schema may hold that is followed to the letter: one with more would be refused.
 STRICT = {"type", "title", "description", "properties", "required", "additionalProperties", "items", "enum", "const"}
@@ -79,8 +96,7 @@ class OpenAIModel:
         try:
             sent = msgspec.json.decode(answer.http_response.content)
             [choice, *_] = sent["choices"]
-            message, finish = choice["message"], choice.get("finish_reason")
-            return self._reply(request, message, finish, sent, raw=sent)
+            return self._reply(self._place(client), request, choice, sent, raw=sent)
         except (msgspec.DecodeError, AttributeError, KeyError, TypeError, ValueError) as error:
             says = message_of(sent["error"]) if isinstance(sent, dict) and "error" in sent else repr(error)
             raise ConnectionError(f"{self.name} sent no reply that can be read: {says}") from error
@@ -96,14 +112,15 @@ class OpenAIModel:
                     told(piece)
         if heard.finish is None:
             raise ConnectionError(f"{self.name} was cut off before its reply was complete")
-        return self._reply(request, heard.message, heard.finish, heard.about)
+        choice = {"message": heard.message, "finish_reason": heard.finish}
+        return self._reply(self._place(client), request, choice, heard.about)
 
     def _arguments(self, client: "AsyncOpenAI", request: ModelRequest, **options: Any) -> dict[str, Any]:
         """What the client is called with: what is meant by us, and beside it whatever settings say."""
         most = "max_completion_tokens" if str(client.base_url.host).endswith(OPENAI) else "max_tokens"
         ours = {
             "model": self._model,
-            "messages": [_message(each) for each in request.messages],
+            "messages": [_message(each, kept_by(self._place(client), each) or {}) for each in request.messages],
             **options,
             **_tools(request),
             **({} if request.output is None else {"response_format": _response_format(request.output)}),
@@ -118,9 +135,14 @@ class OpenAIModel:
             "extra_body": {name: each for name, each in settings.items() if name not in known},
         }
 
+    def _place(self, client: "AsyncOpenAI") -> str:
+        """Whose thoughts are taken: those of this model, at the same server."""
+        return f"{self.name} at {client.base_url.host}"
+
     def _reply(
-        self, request: ModelRequest, message: dict[str, Any], finish: str | None, about: dict[str, Any], raw: Any = None
+        self, place: str, request: ModelRequest, choice: dict[str, Any], about: dict[str, Any], raw: Any = None
     ) -> Reply:
+        message, finish = choice["message"], choice.get("finish_reason")
         calls = distinct(_calls(message.get("tool_calls") or ()), request.messages)
         refusal = message.get("refusal") or ""
         return Reply(
@@ -130,6 +152,7 @@ class OpenAIModel:
             finish=finish_of("content_filter" if refusal else finish, calls),
             model=about.get("model") or self._model,
             raw=raw,
+            thoughts=thoughts(place, _kept(message)),
         )
 
     def _meaning(self, error: "APIStatusError") -> Exception | None:
@@ -164,6 +187,7 @@ class _Heard:
         self._text: list[str] = []
         self._refusal: list[str] = []
         self._calls: list[dict[str, Any]] = []
+        self._thoughts: dict[str, Any] = {}
 
     def take(self, chunk: dict[str, Any]) -> str:
         """Take in the next one; returns what it adds to the text."""
@@ -175,6 +199,8 @@ class _Heard:
         delta = choice.get("delta") or {}
         for each in delta.get("tool_calls") or ():
             self._take_call(each)
+        for name in _thought(delta):
+            self._thoughts[name] = _joined(self._thoughts.get(name), delta[name])
         text, refusal = _text(delta.get("content")), delta.get("refusal") or ""
         self._text.append(text)
         self._refusal.append(refusal)
@@ -184,9 +210,11 @@ class _Heard:
     def message(self) -> dict[str, Any]:
         """All of it, as if it had come at once."""
         calls = [
-            {"id": each["id"], "function": {**each, "arguments": whole(each["arguments"])}} for each in self._calls
+            {"id": each["id"], "function": {**each, "arguments": whole(each["arguments"])}, OF_CALL: each.get(OF_CALL)}
+            for each in self._calls
         ]
-        return {"content": whole("".join(self._text)), "refusal": whole("".join(self._refusal)), "tool_calls": calls}
+        said = {"content": whole("".join(self._text)), "refusal": whole("".join(self._refusal))}
+        return {**said, "tool_calls": calls, **self._thoughts}
 
     def _take_call(self, delta: dict[str, Any]) -> None:
         """A piece of a call goes by its index; a server that counts wrongly is understood by its ids."""
@@ -199,18 +227,48 @@ class _Heard:
         call["id"] = call["id"] or id
         call["name"] += "" if name == call["name"] else name  # some say it with every piece
         call["arguments"] += function.get("arguments") or ""
+        if delta.get(OF_CALL):
+            call[OF_CALL] = delta[OF_CALL]
 
 
-def _message(message: Message) -> dict[str, Any]:
+def _joined(before: Any, piece: Any) -> Any:
+    """What was thought so far: text goes on, and of details the last one, if a piece is of the same place and kind."""
+    if isinstance(piece, str):
+        return f"{before or ''}{piece}"
+    found = list(before or ())
+    for each in (each for each in piece if isinstance(each, dict)):
+        is_more = bool(found) and all(found[-1].get(name) == each.get(name) for name in ("type", "index"))
+        last = found.pop() if is_more else {}
+        texts = {name: f"{last.get(name) or ''}{each[name]}" for name in PIECES if each.get(name)}
+        found.append({**last, **{name: value for name, value in each.items() if value is not None}, **texts})
+    return found
+
+
+def _thought(message: Mapping[str, Any]) -> list[str]:
+    """Where a message, or a piece of it, holds what was thought."""
+    return [name for name, kind in THOUGHTS.items() if isinstance(message.get(name), kind)]
+
+
+def _kept(message: dict[str, Any]) -> dict[str, Any]:
+    """What a message holds beside text and calls, as it came: of itself, and of each call."""
+    name = max(_thought(message), key=lambda name: bool(message[name]), default=None)
+    own = {} if name is None else {name: message[name]}
+    of_calls = [each.get(OF_CALL) for each in message.get("tool_calls") or () if each.get("function")]
+    return ({"message": own} if own else {}) | ({"calls": of_calls} if any(of_calls) else {})
+
+
+def _message(message: Message, kept: Mapping[str, Any]) -> dict[str, Any]:
     if message.role == "tool":
         return {"role": "tool", "tool_call_id": message.call, "content": message.text}
     if not message.calls:
         return {"role": message.role, "content": message.text}
-    calls = [
+    calls: list[dict[str, Any]] = [
         {"id": each.id, "type": "function", "function": {"name": each.name, "arguments": each.args or "{}"}}
         for each in message.calls
     ]
-    return {"role": message.role, "content": message.text or None, "tool_calls": calls}
+    for call, more in zip(calls, kept.get("calls", ()), strict=False):
+        call.update({OF_CALL: more} if more else {})
+    return {"role": message.role, "content": message.text or None, "tool_calls": calls, **kept.get("message", {})}
 
 
 def _tools(request: ModelRequest) -> dict[str, Any]:

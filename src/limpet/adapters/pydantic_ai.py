@@ -2,20 +2,30 @@
 
     model = limpet.adapters.pydantic_ai.PydanticAIModel("anthropic:claude-sonnet-4-5")
 
-The package is imported when the first reply is asked for. What a model thought to itself is not part of a reply, and so
-is not sent back to it.
+The package is imported when the first reply is asked for. What a model thought before it called tools goes back to it
+with the signatures, as pydantic-ai understands them.
 """
 
 import importlib
 from collections.abc import Callable, Iterable, Mapping
 from importlib.util import find_spec
-from itertools import groupby
+from itertools import accumulate, groupby, pairwise
 from typing import TYPE_CHECKING, Any
 
 from limpet.engine.verdict import Permanent, RetryAfter
 from limpet.errors import ExtraMissing
 from limpet.llm.model import Call, Message, ModelRequest, Reply, Usage
-from limpet.llm.providers import PerLoop, distinct, finish_of, format_name, meaning, message_of, whole
+from limpet.llm.providers import (
+    PerLoop,
+    distinct,
+    finish_of,
+    format_name,
+    kept_by,
+    meaning,
+    message_of,
+    thoughts,
+    whole,
+)
 from limpet.redaction import say
 from limpet.secret import Secret
 
@@ -28,6 +38,8 @@ __all__ = ["PydanticAIModel"]
 
 MADE_UP = "pyd_ai_"
 """How an id begins that pydantic-ai drew, because the model gave none."""
+OURS = ("content", "tool_name", "tool_call_id", "args")
+"""Of a text or a call: what the message says."""
 
 
 class PydanticAIModel:
@@ -60,13 +72,18 @@ class PydanticAIModel:
             raise meant from error
         return self._reply(request, response, is_streamed=told is not None)
 
+    @property
+    def _place(self) -> str:
+        """Whose thoughts are taken: those of this model, in the form of pydantic-ai."""
+        return f"pydantic-ai {self.name}"
+
     async def _response(
         self, model: "TheirModel", request: ModelRequest, told: Callable[[str], object] | None
     ) -> "ModelResponse":
         direct = importlib.import_module("pydantic_ai.direct")
         parameters = _parameters(model, request)
         asked: dict[str, Any] = {
-            "messages": model.prepare_messages(_messages(request.messages), parameters),
+            "messages": model.prepare_messages(_messages(request.messages, self._place), parameters),
             "model_settings": self._all_settings(model, request),
             "model_request_parameters": parameters,
         }
@@ -104,14 +121,15 @@ class PydanticAIModel:
         text = "".join(part.content for part in response.parts if part.part_kind == "text")
         if response.finish_reason == "error" and not text and not calls:
             raise ConnectionError(f"{self.name} ended with an error instead of a reply")
-        refusal = (response.provider_details or {}).get("refusal")
+        refusal, plain = (response.provider_details or {}).get("refusal"), _plain(response)
         return Reply(
             text=whole(text) or str(refusal or ""),
             calls=calls,
             usage=_usage(response),
             finish=finish_of(response.finish_reason, calls),
             model=response.model_name or self.name,
-            raw=None if is_streamed else _plain(response),
+            raw=None if is_streamed else plain,
+            thoughts=thoughts(self._place, _kept(plain)),
         )
 
     def _meaning(self, error: Any, errors: Any) -> Exception | None:
@@ -165,21 +183,76 @@ def _output(model: "TheirModel", schema: dict[str, Any], has_tools: bool) -> dic
     return {"output_mode": "native" if native else "prompted", "output_object": wanted}
 
 
-def _messages(messages: Iterable[Message]) -> "list[ModelMessage]":
+def _messages(messages: Iterable[Message], place: str) -> "list[ModelMessage]":
     """Theirs are requests and responses: what comes between two replies is one request."""
     kinds = importlib.import_module("pydantic_ai.messages")
     found: list[ModelMessage] = []
     for is_reply, group in groupby(messages, lambda each: each.role == "assistant"):
         if is_reply:
-            found += [kinds.ModelResponse(parts=_said(kinds, each)) for each in group]
+            found += [_said(kinds, each, kept_by(place, each)) for each in group]
         else:
             found.append(kinds.ModelRequest(parts=[_part(kinds, each) for each in group]))
     return found
 
 
-def _said(kinds: Any, message: Message) -> list[Any]:
+def _said(kinds: Any, message: Message, kept: Any) -> "ModelResponse":
+    """A reply as it was, where that is known; what another version kept, and nobody can read now, is left out."""
+    if kept is not None:
+        try:
+            [found] = kinds.ModelMessagesTypeAdapter.validate_python([_whole_reply(message, kept)])
+        except (LookupError, TypeError, ValueError):
+            pass
+        else:
+            response: ModelResponse = found
+            return response
     text = [kinds.TextPart(message.text)] if message.text or not message.calls else []
-    return [*text, *(kinds.ToolCallPart(each.name, each.args, tool_call_id=each.id) for each in message.calls)]
+    calls = [kinds.ToolCallPart(each.name, each.args, tool_call_id=each.id) for each in message.calls]
+    return kinds.ModelResponse(parts=[*text, *calls])  # type: ignore[no-any-return]
+
+
+def _kept(response: Mapping[str, Any]) -> dict[str, Any]:
+    """What a reply holds beside text and calls, in its order, and what belongs to those; nothing, if nobody thought.
+
+    Files are not kept.
+    """
+    parts = [part for part in response["parts"] if part["part_kind"] != "file"]
+    if not any(part["part_kind"] != "text" and (_is_opaque(part) or part.get("provider_details")) for part in parts):
+        return {}
+    about = {name: response.get(name) for name in ("provider_name", "canonical_system")}
+    return {**_known(about), "parts": [_known(part if _is_opaque(part) else _mark(part)) for part in parts]}
+
+
+def _is_opaque(part: Mapping[str, Any]) -> bool:
+    return part["part_kind"] not in ("text", "tool-call")
+
+
+def _mark(part: Mapping[str, Any]) -> dict[str, Any]:
+    """A text or a call without what the message says; of a text, how long it is."""
+    about = {name: value for name, value in part.items() if name not in OURS}
+    return about | ({"length": len(whole(part["content"]))} if part["part_kind"] == "text" else {})
+
+
+def _known(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _whole_reply(message: Message, kept: Mapping[str, Any]) -> dict[str, Any]:
+    """A reply as pydantic-ai would store it, of what was kept and what the message says."""
+    lengths = [part["length"] for part in kept["parts"] if part["part_kind"] == "text"]
+    if sum(lengths) != len(message.text):  # it was cut, or something in it is hidden
+        lengths = [len(message.text), *(0 for _ in lengths[1:])]
+    texts = [message.text[start:end] for start, end in pairwise(accumulate(lengths, initial=0))]
+    calls = [{"tool_name": each.name, "args": each.args, "tool_call_id": each.id} for each in message.calls]
+    parts = []
+    for part in kept["parts"]:
+        if part["part_kind"] == "text":
+            text = texts.pop(0)
+            parts += [{**part, "content": text}] if text else []
+        else:
+            parts.append(part if _is_opaque(part) else {**part, **calls.pop(0)})
+    if texts or calls:
+        raise ValueError("more is said than was")
+    return {**kept, "kind": "response", "parts": parts}
 
 
 def _part(kinds: Any, message: Message) -> Any:

@@ -59,9 +59,15 @@ class Talks:
         first = b.ConversationCreated(session=created.session, user=created.user)
         self._talk = Talk(x.kit.store, self.id, x.kit.now, x.kit.worker, first)
 
-    def message(self, role: Role | Literal["tool"], content: Any, **more: Any) -> tuple[b.MessageAdded, list[Blob]]:
-        """A message to be said, and the blobs that come with it."""
-        packed, blobs = self._x.kit.store.pack(content, inline=SAID)
+    def message(
+        self, role: Role | Literal["tool"], content: Any, *, reply: Any = None, **more: Any
+    ) -> tuple[b.MessageAdded, list[Blob]]:
+        """A message to be said, and the blobs that come with it; `reply` is what its step recorded, stored once."""
+        store = self._x.kit.store
+        packed, blobs = store.pack(content, inline=SAID)
+        if reply is not None:
+            more["reply"], others = store.pack(reply, inline=SAID)
+            blobs = (*blobs, *others)
         added = b.MessageAdded(message=self._x.kit.ids.new(), role=role, content=packed, run=self._x.run, **more)
         return added, list(blobs)
 

@@ -465,6 +465,8 @@ class MessageAdded(Body, frozen=True, kw_only=True):
     pinned: bool = False
     repaired: bool = False
     """Put in by us, for a call that never got its result."""
+    reply: Payload | None = None
+    """What a model said, as its step recorded it, where it holds more than the content: what led to its calls."""
 
 
 class ConversationCompacted(Body, frozen=True, kw_only=True):

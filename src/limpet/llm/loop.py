@@ -343,18 +343,26 @@ class _Loop:
             price = llm.prices.get(reference["model"], (0.0, 0.0))
             cost = usage.cost or (usage.input_tokens * price[0] + usage.output_tokens * price[1]) / 1e6
             call.spent(tokens=usage.input_tokens + usage.output_tokens, cost=cost)
-            return recorded(reply, llm.model().name)
+            return recorded(self._unaltered(reply), llm.model().name)
 
         most = Spent(tokens=size + self._frame.reply)
         tool: Tool[..., Any, Any] = Tool(ask, name, Traits(effect="none", retry=PATIENCE, timeout=WITHIN, most=most))
         tool.kind = "model"
         return replied(await self._run.step(tool, args))
 
+    def _unaltered(self, reply: Reply) -> Reply:
+        """A reply without its thoughts, where a secret in them is hidden: providers refuse any that were altered."""
+        kept = None if reply.thoughts is None else reply.thoughts.kept
+        is_kept = self._x.kit.store.redaction.value(kept) == kept
+        return reply if is_kept else msgspec.structs.replace(reply, thoughts=None)
+
     async def _note(self, reply: Reply, calls: tuple[Call, ...]) -> None:
         """Put down what the model said and chose."""
         name = self._x.take("said")
         content = content_of(Message(role="assistant", text=reply.text, calls=calls))
-        added = [self._talks.message("assistant", content)]
+        kept = self._unaltered(reply)
+        whole = recorded(kept, "") if calls and kept.thoughts is not None else None
+        added = [self._talks.message("assistant", content, reply=whole)]
         await self._talks.put_all(name, self._x.find(name, b.MessageSaid), added)
         chosen = ", ".join(call.name for call in calls) or "answer"
         over = list(dict.fromkeys(["answer", *self._tools, chosen]))

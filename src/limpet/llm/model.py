@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol
 
 from msgspec import Struct
 
-__all__ = ["Call", "Finish", "Message", "Model", "ModelRequest", "Reply", "ToolSpec", "Usage"]
+__all__ = ["Call", "Finish", "Message", "Model", "ModelRequest", "Reply", "Thoughts", "ToolSpec", "Usage"]
 
 Role = Literal["system", "user", "assistant", "tool"]
 Finish = Literal["stop", "calls", "length", "refused"]
@@ -25,6 +25,15 @@ class Call(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """JSON, as the model wrote it: it may be wrong."""
 
 
+class Thoughts(Struct, frozen=True, kw_only=True):
+    """What only the provider understands that sent it: it goes back there as it is, and to nobody else."""
+
+    by: str
+    """Whose they are: a model takes none but its own."""
+    kept: Any
+    """JSON: what was thought, signatures, ids."""
+
+
 class Message(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One message, as models take them."""
 
@@ -36,6 +45,8 @@ class Message(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Of a tool's result: the call that it belongs to."""
     tool: str = ""
     """Of a tool's result: whose it is."""
+    thoughts: Thoughts | None = None
+    """What led an assistant to its calls."""
 
 
 class ToolSpec(Struct, frozen=True, kw_only=True):
@@ -84,6 +95,8 @@ class Reply(Struct, frozen=True, kw_only=True):
     """The model that answered, as it calls itself."""
     raw: Any = None
     """What the provider sent, as JSON, verbatim; none if it was streamed."""
+    thoughts: Thoughts | None = None
+    """What is to come back with the message that this becomes."""
 
 
 class Model(Protocol):

@@ -13,10 +13,21 @@ from msgspec import json, structs
 
 from limpet.clock import SECOND, SystemClock
 from limpet.engine.verdict import Permanent, RetryAfter
-from limpet.llm.model import Call, Finish, Message
+from limpet.llm.model import Call, Finish, Message, Thoughts
 from limpet.redaction import say
 
-__all__ = ["PerLoop", "distinct", "finish_of", "fitting_name", "format_name", "meaning", "message_of", "whole"]
+__all__ = [
+    "PerLoop",
+    "distinct",
+    "finish_of",
+    "fitting_name",
+    "format_name",
+    "kept_by",
+    "meaning",
+    "message_of",
+    "thoughts",
+    "whole",
+]
 
 T = TypeVar("T")
 LONGEST_WAIT = 86_400
@@ -61,6 +72,24 @@ def whole(text: str) -> str:
     if text.isascii():
         return text
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def thoughts(by: str, kept: Any) -> Thoughts | None:
+    """What is kept of a reply, if there is anything; text in it is whole."""
+    return Thoughts(by=by, kept=_whole_in(kept)) if kept else None
+
+
+def _whole_in(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _whole_in(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_whole_in(each) for each in value]
+    return whole(value) if isinstance(value, str) else value
+
+
+def kept_by(by: str, message: Message) -> Any:
+    """What was kept of a message; none, if somebody else did."""
+    return message.thoughts.kept if message.thoughts is not None and message.thoughts.by == by else None
 
 
 def fitting_name(name: str) -> str:

@@ -19,8 +19,8 @@ from limpet.errors import ContextTooSmall
 from limpet.events import canonical
 from limpet.events.values import encode
 from limpet.journal import Entry, Summary, entries
-from limpet.llm.model import Message, ModelRequest, ToolSpec
-from limpet.llm.transcript import Said, mended, message_of
+from limpet.llm.model import Message, ModelRequest, Thoughts, ToolSpec
+from limpet.llm.transcript import Said, mended, message_of, replied
 from limpet.state import AgentState
 from limpet.stores import Store
 
@@ -109,7 +109,8 @@ async def read_context(store: Store, conversation: str, *, upto: int, window: in
         size += tokens_of(each.content.size) + EACH if isinstance(each, Entry) else 0
     found.reverse()
     read = list(zip(found, await store.unpack_all([each.content for each in found]), strict=True))
-    said, faults = mended([_said(each, content) for each, content in read if isinstance(each, Entry)], run)
+    plain, faults = mended([_said(each, content) for each, content in read if isinstance(each, Entry)], run)
+    said = await _with_thoughts(store, plain, [each for each in found if isinstance(each, Entry)])
     summaries = tuple(each for each in found if isinstance(each, Summary))
     before = "\n".join(text_of(content) for each, content in read if isinstance(each, Summary))
     return Context(said, faults, summaries, before, goes_back)
@@ -118,6 +119,21 @@ async def read_context(store: Store, conversation: str, *, upto: int, window: in
 def _said(each: Entry, content: Any) -> Said:
     message = message_of(each.message.role, content, each.message.call or "")
     return Said(each.seq, message, each.message.pinned, each.message.run or "", each.message.repaired)
+
+
+async def _with_thoughts(store: Store, said: Sequence[Said], found: Sequence[Entry]) -> tuple[Said, ...]:
+    """The same with what led to calls, since the last reply that called nothing: before it, no provider wants it."""
+    ends = (place for place, each in enumerate(said) if each.message.role == "assistant" and not each.message.calls)
+    since = said[max(ends, default=-1) + 1 :]
+    replies = {each.seq: each.message.reply for each in found}
+    wanted = [(each.seq, reply) for each in since if (reply := replies.get(each.seq)) is not None]
+    read = await store.unpack_all([reply for _, reply in wanted])
+    thoughts = {seq: replied(reply).thoughts for (seq, _), reply in zip(wanted, read, strict=True)}
+    return tuple(_thinking(each, thoughts[each.seq]) if each.seq in thoughts else each for each in said)
+
+
+def _thinking(said: Said, thoughts: Thoughts | None) -> Said:
+    return said._replace(message=msgspec.structs.replace(said.message, thoughts=thoughts))
 
 
 class View(NamedTuple):
@@ -159,12 +175,15 @@ class Asked(NamedTuple):
 
 
 def asked(frame: Frame, context: Context, state: AgentState, step: int | None, seen: See) -> Asked:
-    """What a model is asked next; raises ContextTooSmall where not even the last of it fits."""
+    """What a model is asked next; raises ContextTooSmall where not even the last of it fits, without thoughts."""
     summary = short(context.before, frame.room // 3)
     view = View(state, step, context.said, frame.room - tokens(summary))
     sight = seen(view)
     chosen = sight.chosen
     if context.said and not chosen.places:
+        if any(each.message.thoughts is not None for each in context.said):
+            bare = tuple(_thinking(each, None) for each in context.said)
+            return asked(frame, context._replace(said=bare), state, step, seen)
         *_, last = units([item_of(each) for each in context.said])
         raise ContextTooSmall(needed=sum(item.size for item in last), window=frame.window)
     shown = [context.said[place].message for place in chosen.places]
@@ -234,7 +253,8 @@ def item_of(said: Said) -> Item:
 def size_of(message: Message) -> int:
     """About how many tokens a message takes."""
     calls = sum(tokens(call.args) + tokens(call.name) + tokens(call.id) + EACH for call in message.calls)
-    return tokens(message.text) + tokens(message.call) + calls + EACH
+    thoughts = 0 if message.thoughts is None else tokens_of(len(encode(message.thoughts)))
+    return tokens(message.text) + tokens(message.call) + calls + thoughts + EACH
 
 
 def spec_size(spec: ToolSpec) -> int:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import structs
 
-from limpet.llm.model import Call, Finish, Message, Reply
+from limpet.llm.model import Call, Finish, Message, Reply, Thoughts
 from limpet.llm.providers import fitting_name
 
 __all__ = [
@@ -61,13 +61,18 @@ def content_of(message: Message) -> Any:
 
 
 def recorded(reply: Reply, asked: str) -> Any:
-    """What a model said, as its step records it: its text, if that is all; it is stored once, with the message."""
+    """What a model said, as its step records it: its text, if that is all; it is stored once, with the message.
+
+    What it thought is recorded with calls only: nobody wants it back with an answer.
+    """
     found = content_of(Message(role="assistant", text=reply.text, calls=reply.calls))
     more: dict[str, Any] = {}
     if reply.finish != _usual(reply.calls):
         more["finish"] = reply.finish
     if not asked.endswith(reply.model):
         more["model"] = reply.model
+    if reply.calls and reply.thoughts is not None:
+        more["thoughts"] = msgspec.to_builtins(reply.thoughts)
     return {"text": reply.text, **(found if isinstance(found, dict) else {}), **more} if more else found
 
 
@@ -86,6 +91,7 @@ def replied(found: Any) -> Reply:
         calls=calls,
         finish=found.get("finish", _usual(calls)),
         model=found.get("model", ""),
+        thoughts=Thoughts(**found["thoughts"]) if "thoughts" in found else None,
     )
 
 

@@ -128,6 +128,9 @@ def _why(made: Asked, context: Context, args: dict[str, Any]) -> list[str]:
         lines.append(f"message {each.seq} of {args['conversation']}, a summary of messages {first} to {last}")
     if args["ranges"]:
         lines.append(f"messages {_in_words(args['ranges'])} of {args['conversation']}, which ended at {args['head']}")
+    thinking = sum(each.thoughts is not None for each in made.request.messages)
+    if thinking:
+        lines.append(f"with what led to the calls of {thinking} of them, in words that only their model knows")
     if chosen.left_out or context.goes_back:
         lines.append(f"left out: {'more than ' if context.goes_back else ''}{chosen.left_out} earlier messages")
     if chosen.limit is not None:

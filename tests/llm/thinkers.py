@@ -1,0 +1,36 @@
+"""An agent whose model thinks before it calls a tool, and the process that drives it and is killed in that tool."""
+
+import os
+import signal
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from openai import AsyncOpenAI
+
+import limpet
+from limpet.adapters.openai import OpenAIModel
+
+__all__ = ["drive", "thinker"]
+
+
+def thinker(model: Any, die: Path | None = None, **more: Any) -> limpet.Agent[str, str]:
+    """An agent that looks; where a file says so, its process dies while it does, once."""
+
+    @limpet.tool(effect="none", name="thoughts_look")
+    async def look(place: str) -> str:
+        """Look there."""
+        if die is not None and die.exists():
+            die.unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return f"nothing {place}"
+
+    return limpet.llm_agent("thoughts_thinker", model=model, instructions="Look.", tools=[look], **more)
+
+
+async def drive(pipe: Connection, url: str, server: str, die: Path) -> None:
+    """Drive a run to its end, unless this process dies before."""
+    model = OpenAIModel("thinks-1", client=AsyncOpenAI(base_url=server, api_key="none"))
+    agent = thinker(model, die)
+    async with limpet.open(url, agents=[agent], worker=limpet.Worker(lease="1h")) as app:
+        pipe.send(await app.run(agent, "look around", id="r", conversation="c"))
