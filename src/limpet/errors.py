@@ -57,6 +57,10 @@
     ├── Unsupported           this kind of store cannot do it
     ├── ExtraMissing          a part of Limpet that is not installed
     ├── WrongUsage            words on the command line that say nothing, or too little
+    ├── NotAuthenticated      a request over HTTP without a token that is known
+    ├── WrongHost             a request over HTTP that is meant for another server
+    ├── WrongOrigin           a request over HTTP from a page of another server
+    ├── NotServed             a path or a method that is not there
     ├── FileFailed            a file that cannot be read or written
     ├── Unexpected            an error that is none of these
     ├── StaleServer           a database server that lies behind what was seen before
@@ -109,11 +113,13 @@ __all__ = [
     "NoProgress",
     "NoStore",
     "NotAllowed",
+    "NotAuthenticated",
     "NotDone",
     "NotDurable",
     "NotFound",
     "NotRecorded",
     "NotResumable",
+    "NotServed",
     "NotStubbed",
     "OutcomeUnknown",
     "OutputUnavailable",
@@ -136,7 +142,9 @@ __all__ = [
     "UnscopedParallel",
     "Unsupported",
     "WorkerAlive",
+    "WrongHost",
     "WrongKeys",
+    "WrongOrigin",
     "WrongState",
     "WrongUsage",
 ]
@@ -840,6 +848,46 @@ class WrongUsage(LimpetError):
 
 
 @dataclass(eq=False, repr=False)
+class NotAuthenticated(LimpetError):
+    """A request over HTTP that carries no token, or one that is not known."""
+
+    code = "not_authenticated"
+    _says = "This request carries no token that is known here."
+    _cure = "Send the header `Authorization: Bearer TOKEN`, with the token that `limpet serve` was given or printed."
+
+
+@dataclass(eq=False, repr=False)
+class WrongHost(LimpetError):
+    """A request over HTTP that names another server as its host."""
+
+    host: str
+    code = "wrong_host"
+    _says = "This server is not {host!r}."
+    _cure = "Ask it under its own name; `limpet serve --allow-host NAME`, or hosts= of `limpet.web.asgi`, adds one."
+
+
+@dataclass(eq=False, repr=False)
+class WrongOrigin(LimpetError):
+    """A request over HTTP from a page of another server."""
+
+    origin: str
+    code = "wrong_origin"
+    _says = "A page of {origin!r} may not ask this server."
+    _cure = "Ask it from a server of your own, which keeps the token, and not from a page."
+
+
+@dataclass(eq=False, repr=False)
+class NotServed(LimpetError):
+    """A path or a method that is not there."""
+
+    method: str
+    path: str
+    code = "not_served"
+    _says = "There is no {method} {path} here."
+    _cure = "See /openapi.json for what there is."
+
+
+@dataclass(eq=False, repr=False)
 class FileFailed(LimpetError):
     """A file that cannot be read or written."""
 
@@ -858,7 +906,7 @@ class Unexpected(LimpetError):
     message: str
     code = "unexpected"
     _says = "This was not to happen: {error_type}: {message}."
-    _cure = "Say --debug to see where it came from."
+    _cure = "Say --debug, or look into the log of the server, to see where it came from."
 
 
 @dataclass(eq=False, repr=False)

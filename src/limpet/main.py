@@ -1,11 +1,14 @@
 """The program `limpet`: the only thing above the doors."""
 
+import asyncio
 import sys
+from collections.abc import Callable
 from io import TextIOWrapper
 from typing import Any
 
 from limpet.cli import command
 from limpet.cli.starting import starters
+from limpet.service import App
 
 __all__ = ["main"]
 
@@ -15,7 +18,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")
-    starters["demo"] = _demo
+    starters.update(demo=_demo, serve=_serve, mcp=_mcp)
     command(prog_name="limpet")
 
 
@@ -23,6 +26,21 @@ def _demo(**wishes: Any) -> int:
     from limpet.demo.story import Wishes, play  # noqa: PLC0415 - only those who watch it need it
 
     return play(Wishes(**wishes))
+
+
+def _serve(*, app: App, told: Callable[[str], None], **wishes: Any) -> int:
+    from limpet.mcp import over_http  # noqa: PLC0415 - only servers need them
+    from limpet.web.serving import Wishes, serve  # noqa: PLC0415
+
+    asyncio.run(serve(app, Wishes(**wishes, also={"/mcp": over_http(app)}), told))
+    return 0
+
+
+def _mcp(*, app: App) -> int:
+    from limpet.mcp import over_pipes  # noqa: PLC0415 - only servers need it
+
+    asyncio.run(over_pipes(app))
+    return 0
 
 
 if __name__ == "__main__":

@@ -120,7 +120,7 @@ def test_an_error_of_the_apps_own_code_is_one_line_too(tmp_path: Path) -> None:
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr.startswith("error: This was not to happen: JSONDecodeError: Expecting property name")
-    assert done.stderr.endswith("Say --debug to see where it came from. [unexpected]\n")
+    assert done.stderr.endswith("to see where it came from. [unexpected]\n")
     more = subprocess.run([*words, "--debug"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert 'broken.py", line 2' in more.stderr
 

@@ -12,6 +12,7 @@ import pytest
 
 import limpet
 from limpet.events import KINDS
+from limpet.service.questions import QUESTIONS
 from limpet.state import from_json
 from limpet.stores.conformance import TOPICS, behaviours
 from tests.docs.reference import PAGES
@@ -281,6 +282,21 @@ def test_tools_of_a_server_are_an_example_that_runs(tmp_path: Path) -> None:
         "6 model none",
     ]
     assert run(example, cwd=tmp_path).splitlines() == first[1:]
+
+
+def test_asking_from_elsewhere_is_an_example_that_runs(tmp_path: Path) -> None:
+    """Over HTTP by a real server, over MCP by another agent; every question is on the page."""
+    assert is_shown("serving.md", "ask_from_elsewhere.py", count=2)
+    page = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
+    for each in QUESTIONS.values():
+        takes = ", ".join(f"`{name}`" for name in each.given.model_fields if name not in each.in_path)
+        assert f"| `{each.name}` | `{each.path}` | {takes}{' ' if takes else ''}|" in page
+    assert run(str(ROOT / "examples" / "ask_from_elsewhere.py"), cwd=tmp_path).splitlines() == [
+        "settle o-1 refund ['order']",
+        "the customer's letter It arrived broken.",
+        "There is no run 'ticket-43' in this store.",
+        "The order is o-1; I go on with `refund`.",
+    ]
 
 
 async def test_the_test_of_a_model_is_a_test_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:

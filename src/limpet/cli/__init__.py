@@ -8,6 +8,7 @@ from limpet.cli import commands as commands
 from limpet.cli import deciding as deciding
 from limpet.cli import keeping as keeping
 from limpet.cli import looking as looking
+from limpet.cli import serving as serving
 from limpet.cli import starting as starting
 from limpet.cli import talk as talk
 from limpet.cli.door import command

@@ -16,8 +16,8 @@ __all__ = ["command", "example"]
 _ENDS = re.compile(r"[.:;]\s|\.?$")
 # What there is, in the order in which one comes to need it.
 SHELVES = {
-    "To begin": ("demo", "init", "dev", "worker", "doctor", "bench"),
-    "Look at runs": ("runs", "show", "log", "state", "diff", "compare", "context", "asked"),
+    "To begin": ("demo", "init", "dev", "worker", "serve", "mcp", "doctor", "bench"),
+    "Look at runs": ("runs", "show", "log", "state", "diff", "compare", "context", "artifact", "asked"),
     "Steer them": ("start", "resume", "pause", "cancel", "signal"),
     "Decide for them": ("inbox", "answer", "approve", "reject"),
     "Try again": ("replay", "fork"),

@@ -14,7 +14,18 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-__all__ = ["STYLES", "cell", "clean", "console", "print_json", "print_line", "print_pairs", "print_text", "table"]
+__all__ = [
+    "STYLES",
+    "cell",
+    "clean",
+    "console",
+    "print_bytes",
+    "print_json",
+    "print_line",
+    "print_pairs",
+    "print_text",
+    "table",
+]
 
 STYLES = {
     "completed": "green",
@@ -48,6 +59,17 @@ def print_text(text: str) -> None:
     """Lines for people, without anything that a terminal would obey."""
     for line in say(text).splitlines():
         typer.echo(clean(line))
+
+
+def print_bytes(data: bytes) -> None:
+    """What is no text as it is; text without what looks secret."""
+    try:
+        data = say(data.decode()).encode()
+    except UnicodeDecodeError:
+        is_text = False
+    else:
+        is_text = True
+    typer.echo(data, nl=is_text and not data.endswith(b"\n"))
 
 
 def console() -> "Console":

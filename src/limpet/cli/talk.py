@@ -9,7 +9,7 @@ from limpet.cli.across import print_found
 from limpet.cli.asking import ask, ask_app, ask_when
 from limpet.cli.door import command, example
 from limpet.cli.options import STORE, ConversationId, Json, OwnUrl, RunId, Url
-from limpet.cli.output import print_json, print_text
+from limpet.cli.output import print_bytes, print_json, print_text
 from limpet.cli.tables import Shape
 from limpet.cli.times import about
 from limpet.cli.working import idle_app
@@ -17,6 +17,7 @@ from limpet.context.slice import ContextSlice
 from limpet.engine.talks import Message
 from limpet.events import Fact
 from limpet.service import App
+from limpet.service.artifacts import piece_of
 from limpet.service.finding import find_conversation, find_run
 from limpet.service.seeing import ModelInput
 from limpet.service.talking import ConversationInfo, SessionInfo
@@ -85,10 +86,11 @@ def messages(
 
 
 @command.command(epilog=example("limpet context ticket-42 --max-tokens 2000", "limpet context ticket-42 --before 6"))
-def context(
+def context(  # noqa: PLR0913 - all by name, and few at a time
     run: RunId,
     *,
     max_tokens: Annotated[int | None, typer.Option(min=1, help="As much as fits.", show_default=False)] = None,
+    max_bytes: Annotated[int | None, typer.Option(min=1, help="The same, in bytes.", show_default=False)] = None,
     before: Annotated[int | None, typer.Option(help="As it was just before this step.")] = None,
     after: Annotated[int | None, typer.Option(help="As it was just after this step.")] = None,
     url: Url = STORE,
@@ -98,10 +100,26 @@ def context(
 
     async def look(app: App) -> ContextSlice:
         found = (await find_run(app.store, run)).id
-        return await app.context(found, before=before, after=after, max_tokens=max_tokens)
+        return await app.context(found, before=before, after=after, max_tokens=max_tokens, max_bytes=max_bytes)
 
     found = ask(url, look)
     print_json(found) if json else print_text("\n".join(_lines(found)) or "it knows nothing yet")
+
+
+@command.command(epilog=example("limpet artifact ticket-42 01hx… > report.txt"))
+def artifact(
+    run: RunId,
+    artifact: Annotated[str, typer.Argument(metavar="ARTIFACT", help="Its id, as `limpet context` says it.")],
+    url: Url = STORE,
+    json: Json = False,
+) -> None:
+    """Print what an artifact of a run holds; with --json, as much as fits, and where to go on."""
+
+    async def look(app: App) -> bytes:
+        return await app.artifact((await find_run(app.store, run)).id, artifact)
+
+    found = ask(url, look)
+    print_json(piece_of(artifact, found, 0)) if json else print_bytes(found)
 
 
 @command.command(epilog=example("limpet asked ticket-42 3"))

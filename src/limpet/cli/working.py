@@ -86,7 +86,9 @@ class JsonLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """When, how bad, what."""
         told = {"time": int(record.created * 1_000_000), "level": record.levelname, "message": record.getMessage()}
-        if record.exc_info:
+        if record.exc_text:
+            told["traceback"] = record.exc_text  # as it may be said: ours have no other
+        elif record.exc_info:
             told["traceback"] = self.formatException(record.exc_info)
         return msgspec.json.encode(say_value(told)).decode()
 

@@ -107,6 +107,11 @@ class App(Looking):
         return App(settings, self._all)
 
     @property
+    def is_open(self) -> bool:
+        """Whether it was opened, and not closed since."""
+        return self._hearing is not None
+
+    @property
     def serves(self) -> tuple[Agent[Any, Any], ...]:
         """The agents that it was opened with."""
         return self._all

@@ -18,6 +18,7 @@ from limpet.engine.talks import Message
 from limpet.engine.views import Event, Request, RunInfo
 from limpet.errors import LimpetError
 from limpet.llm import model
+from limpet.service.artifacts import ArtifactPiece
 from limpet.service.fleet import AgentInfo, Stats, WorkerInfo
 from limpet.service.health import Finding
 from limpet.service.measuring import Measure
@@ -31,7 +32,7 @@ from limpet.service.timeline import Line
 from limpet.service.travel import Comparison, Diff, MomentJson
 from limpet.service.trust import Verified
 
-__all__ = ["VERSION", "VIEWS", "as_json", "error_json", "fields_of", "forms", "frozen", "name_of"]
+__all__ = ["VERSION", "VIEWS", "as_json", "error_json", "fields_of", "forms", "frozen", "name_of", "schemas"]
 
 VERSION = 1
 VIEWS: Mapping[str, type] = {
@@ -50,6 +51,7 @@ VIEWS: Mapping[str, type] = {
     "a call of a tool": CallInfo,
     "a slice of context": ContextSlice,
     "what a model was asked": ModelInput,
+    "a piece of an artifact": ArtifactPiece,
     "a message": Message,
     "a conversation": ConversationInfo,
     "a session": SessionInfo,
@@ -117,6 +119,24 @@ def fields_of(form: type) -> dict[str, str]:
 def name_of(form: type) -> str:
     """What a form is called."""
     return _NAMES.get(form) or form.__name__
+
+
+def schemas(where: str) -> dict[str, Any]:
+    """The JSON Schema of every form, by its name; one refers to another as it is found `where`."""
+    known = forms()
+    refs, found = msgspec.json.schema_components(known.values(), ref_template="{name}")
+    names = {ref["$ref"]: name for name, ref in zip(known, refs, strict=True)}
+    return {names[each]: _referring(schema, names, where) for each, schema in found.items()}
+
+
+def _referring(schema: Any, names: Mapping[str, str], where: str) -> Any:
+    if isinstance(schema, list):
+        return [_referring(each, names, where) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if "$ref" in schema:
+        return {"$ref": f"{where}{names[schema['$ref']]}"}
+    return {key: _referring(each, names, where) for key, each in schema.items()}
 
 
 def _hints(form: type) -> dict[str, Any]:

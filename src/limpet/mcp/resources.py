@@ -1,0 +1,62 @@
+"""Resources: what a run knows, at an address of its own, so that one agent can go on where another one was."""
+
+import re
+from typing import Any, NotRequired, TypedDict
+from urllib.parse import quote, unquote
+
+from limpet.errors import NotFound
+from limpet.service.app import App
+from limpet.service.finding import run_of
+from limpet.service.questions import QUESTIONS
+
+__all__ = ["CONTEXT", "STATE", "StateResource", "address_of", "read"]
+
+STATE = "state://agents/{agent}/tasks/{task}"
+CONTEXT = "limpet://runs/{run}/context"
+
+
+class StateResource(TypedDict):
+    """The state of an agent's task."""
+
+    uri: str
+    agent_id: str
+    task_id: str
+    state: str
+    """The run's status."""
+    plan: NotRequired[list[str]]
+    artifacts: NotRequired[list[str]]
+    """Their ids."""
+
+
+def address_of(agent: str, run: str) -> str:
+    """Where the state of a run is read."""
+    return STATE.format(agent=quote(agent, safe=""), task=quote(run, safe=""))
+
+
+async def read(app: App, address: str) -> Any:
+    """What is at an address."""
+    if found := _match(STATE, address):
+        return await _state(app, address, found["agent"], found["task"])
+    if found := _match(CONTEXT, address):
+        return await QUESTIONS["context"].answer(app, found)
+    raise NotFound(what="resource", id=address)
+
+
+async def _state(app: App, address: str, agent: str, run: str) -> StateResource:
+    row = await run_of(app.store, run)
+    if row.agent != agent:
+        raise NotFound(what=f"run of {agent}", id=run)
+    known = (await QUESTIONS["state"].answer(app, {"run": run}))["state"]
+    shown: StateResource = {"uri": address, "agent_id": agent, "task_id": run, "state": row.status}
+    if known["plan"]:
+        shown["plan"] = known["plan"]
+    if known["artifacts"]:
+        shown["artifacts"] = [each["artifact_id"] for each in known["artifacts"]]
+    return shown
+
+
+def _match(template: str, address: str) -> dict[str, str] | None:
+    """What stands in an address where a template has names; a slash is never part of it."""
+    pattern = re.sub(r"\\{(\w+)\\}", r"(?P<\1>[^/]+)", re.escape(template))
+    found = re.fullmatch(pattern, address)
+    return None if found is None else {name: unquote(value) for name, value in found.groupdict().items()}

@@ -1,0 +1,12 @@
+"""The HTTP door: what can be asked of a store, for whoever has a token."""
+
+from importlib.util import find_spec
+
+from limpet.errors import ExtraMissing
+
+if find_spec("fastapi") is None:
+    raise ExtraMissing(extra="server")
+
+from limpet.web.api import asgi
+
+__all__ = ["asgi"]

@@ -1,0 +1,155 @@
+"""The HTTP API: every question has a path under /v1, and /openapi.json says which."""
+
+import os
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any, get_args, get_origin
+
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from limpet.errors import DefinitionError, InvalidArgument, LimpetError, NotServed
+from limpet.service.app import App
+from limpet.service.contract import VERSION, name_of, schemas
+from limpet.service.questions import QUESTIONS, Question
+from limpet.web.guard import LOCAL, Auth, Guard
+from limpet.web.replies import answered, refused
+
+__all__ = ["Mounted", "asgi"]
+
+ROOT = f"/v{VERSION}"
+SCHEMAS = "#/components/schemas/"
+ERROR = {
+    "title": "Error",
+    "type": "object",
+    "properties": {
+        "code": {"type": "string", "description": "It never changes."},
+        "message": {"type": "string"},
+        "facts": {"type": "object"},
+        "cure": {"type": "string", "description": "What to do about it."},
+    },
+    "required": ["code", "message", "facts", "cure"],
+}
+
+Mounted = tuple[ASGIApp, Callable[[], Any]]
+"""What else is behind the same guard, and what is entered for as long as it is there."""
+
+
+def asgi(
+    app: App, *, auth: Auth | None = None, hosts: Collection[str] = LOCAL, also: Mapping[str, Mounted] | None = None
+) -> ASGIApp:
+    """What can be asked of a store, as an ASGI application; nobody comes in without a token.
+
+    `auth` is a token, several, or a function that knows a good one; LIMPET_TOKEN, if nothing is said. `hosts` are the
+    names that this server has. The app is opened and closed with the server, unless it is open. `also` is what else
+    is served, by its path.
+    """
+    known = auth or os.environ.get("LIMPET_TOKEN")
+    if not known:
+        raise DefinitionError(what="auth", reason="nobody could come in: say auth=, or set LIMPET_TOKEN")
+    api = FastAPI(
+        title="Limpet",
+        version=str(VERSION),
+        lifespan=_open(app, [enter for _, enter in (also or {}).values()]),
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        exception_handlers={HTTPException: _not_served},
+    )
+    for question in QUESTIONS.values():
+        _add(api, app, question)
+    for path, (inside, _) in (also or {}).items():
+        api.router.routes.append(Route(path, inside, methods=["POST"]))  # nothing is said there by itself
+    api.openapi = lambda: _described(FastAPI.openapi(api))  # type: ignore[method-assign]
+    return Guard(api, auth=known, hosts=hosts)
+
+
+def _open(app: App, others: Collection[Callable[[], Any]]) -> Callable[[FastAPI], Any]:
+    @asynccontextmanager
+    async def opened(_: FastAPI) -> AsyncIterator[None]:
+        async with AsyncExitStack() as stack:
+            if not app.is_open:
+                await stack.enter_async_context(app)
+            for enter in others:
+                await stack.enter_async_context(enter())
+            yield
+
+    return opened
+
+
+def _add(api: FastAPI, app: App, question: Question) -> None:
+    """Put a question where it is asked."""
+    lists = {name for name, each in question.given.model_fields.items() if get_origin(each.annotation) is list}
+
+    async def ask(request: Request) -> Response:
+        query, path = request.query_params, request.path_params
+        given = {name: _one_or_all(query.getlist(name), name in lists) for name in query}
+        try:
+            for name in path.keys() & given.keys():
+                raise InvalidArgument(path=name, reason="the path says it")
+            return answered(await question.answer(app, {**given, **path}))
+        except LimpetError as error:
+            return refused(error)
+
+    api.add_api_route(
+        f"{ROOT}{question.path}",
+        ask,
+        methods=["GET"],
+        operation_id=question.name,
+        summary=question.words,
+        response_model=None,
+        responses={
+            200: _content("What was asked for.", _schema_of(question.form)),
+            "default": _content("What went wrong, and the cure.", {"$ref": f"{SCHEMAS}Error"}),
+        },
+        openapi_extra={"parameters": _parameters(question)},
+    )
+
+
+def _one_or_all(said: list[str], is_list: bool) -> Any:
+    return said if is_list or len(said) > 1 else said[0]
+
+
+async def _not_served(request: Request, error: Exception) -> Response:
+    """A path that leads nowhere, or a method that nothing takes."""
+    assert isinstance(error, HTTPException)
+    return refused(NotServed(method=request.method, path=request.url.path), error.status_code, error.headers)
+
+
+def _described(made: dict[str, Any]) -> dict[str, Any]:
+    """The description of the API, with the forms of what it gives."""
+    made["components"] = {
+        "schemas": {**schemas(SCHEMAS), "Error": ERROR},
+        "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+    }
+    made["security"] = [{"token": []}]
+    return made
+
+
+def _content(words: str, schema: Mapping[str, Any]) -> dict[str, Any]:
+    return {"description": words, "content": {"application/json": {"schema": schema}}}
+
+
+def _schema_of(form: Any) -> dict[str, Any]:
+    if get_origin(form) is list:
+        return {"type": "array", "items": _schema_of(get_args(form)[0])}
+    return {"$ref": f"{SCHEMAS}{name_of(form)}"}
+
+
+def _parameters(question: Question) -> list[dict[str, Any]]:
+    schema = question.given.model_json_schema()
+    required = schema.get("required", ())
+    return [
+        {
+            "name": name,
+            "in": "path" if name in question.in_path else "query",
+            "required": name in required,
+            "description": about.pop("description"),
+            "schema": about,
+        }
+        for name, about in schema["properties"].items()
+    ]

@@ -1,0 +1,118 @@
+"""Who may come in: everything passes here first, whatever it wants.
+
+A request must name this server as its host, come from no page of another one, and carry a token. That holds on every
+path, those that lead nowhere too, and on this machine as well: a page in a browser reaches local addresses, and other
+people's processes do.
+"""
+
+import hmac
+import re
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from hashlib import sha256
+from inspect import isawaitable
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from limpet.errors import DefinitionError, LimpetError, NotAuthenticated, WrongHost, WrongOrigin
+from limpet.web.replies import refused
+
+__all__ = ["LOCAL", "Auth", "Guard"]
+
+LOCAL = ("localhost", "127.0.0.1", "::1")
+SHORTEST = 20
+_HOST = re.compile(r"(?:\[(?P<address>[0-9a-f:.]+)\]|(?P<name>[a-z0-9._-]+?)\.?)(?::[0-9]{1,5})?")
+# Nothing of what is given belongs into a cache, a frame or a page.
+HEADERS = {
+    "cache-control": "no-store",
+    "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+}
+
+Auth = str | Sequence[str] | Callable[[str], bool | Awaitable[bool]]
+"""A token, several, or a function that knows whether a token is good."""
+
+
+class Guard:
+    """Lets those through to an application who may come in."""
+
+    def __init__(self, inside: ASGIApp, *, auth: Auth, hosts: Collection[str]) -> None:
+        self._inside = inside
+        self._knows = auth if callable(auth) else _one_of([auth] if isinstance(auth, str) else auth)
+        self._hosts = frozenset(_name_of(each) or each for each in hosts)  # a bare IPv6 address is none in a header
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let a request through, or refuse it."""
+        if scope["type"] == "lifespan":
+            await self._inside(scope, receive, send)
+        elif scope["type"] == "http":
+            await self._guarded(scope, receive, _marked(send))
+        else:
+            await send({"type": "websocket.close", "code": 1008})  # nothing here speaks that
+
+    async def _guarded(self, scope: Scope, receive: Receive, send: Send) -> None:
+        error = await self._refusal(Headers(scope=scope))
+        await (self._inside if error is None else refused(error))(scope, receive, send)
+
+    async def _refusal(self, headers: Headers) -> LimpetError | None:
+        """Why somebody may not come in."""
+        host, origin = _only(headers, "host"), headers.get("origin")
+        if host is None or _name_of(host) not in self._hosts:
+            return WrongHost(host=host or "")
+        if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+            return WrongOrigin(origin=origin)
+        scheme, _, token = (_only(headers, "authorization") or "").partition(" ")
+        if scheme.lower() != "bearer" or not await self._is_good(token.strip()):
+            return NotAuthenticated()
+        return None
+
+    async def _is_good(self, token: str) -> bool:
+        found = self._knows(token)
+        return await found if isawaitable(found) else found
+
+
+def _one_of(tokens: Sequence[str]) -> Callable[[str], bool]:
+    """Whether a token is one of some, in a time that says nothing about them."""
+    if not tokens:
+        raise DefinitionError(what="auth", reason="no token is there: nobody could come in")
+    for each in tokens:
+        if len(each) < SHORTEST:
+            raise DefinitionError(what="auth", reason=f"a token has {len(each)} characters: take {SHORTEST} at least")
+    known = [_hash(each) for each in tokens]
+
+    def is_known(token: str) -> bool:
+        given = _hash(token)
+        return sum(hmac.compare_digest(given, each) for each in known) > 0  # all are looked at, whichever it is
+
+    return is_known
+
+
+def _hash(token: str) -> bytes:
+    return sha256(token.encode(errors="surrogateescape")).digest()
+
+
+def _only(headers: Headers, name: str) -> str | None:
+    """What a header says; nothing, if there are two of them."""
+    found = headers.getlist(name)
+    return found[0] if len(found) == 1 else None
+
+
+def _name_of(host: str) -> str | None:
+    """A host without its port; none, if it is none."""
+    found = _HOST.fullmatch(host.lower())
+    return found and (found["address"] or found["name"])
+
+
+def _marked(send: Send) -> Send:
+    """The same, with headers that keep what is sent from caches, frames and pages."""
+
+    async def marked(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            for name, value in HEADERS.items():
+                headers[name] = value
+        await send(message)
+
+    return marked

@@ -1,0 +1,58 @@
+"""How answers and errors are put into HTTP."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from starlette.responses import Response
+
+from limpet.errors import (
+    ConnectionLost,
+    InvalidDuration,
+    InvalidId,
+    InvalidValue,
+    LimpetError,
+    NoStore,
+    NotAuthenticated,
+    NotFound,
+    NotServed,
+    StoreBusy,
+    StoreUnavailable,
+    Tampered,
+    WrongHost,
+    WrongOrigin,
+)
+from limpet.service.contract import error_json
+
+__all__ = ["answered", "refused"]
+
+# What an error is in the words of HTTP; what is not here is our own trouble, 500.
+STATUS: Mapping[type[LimpetError], int] = {
+    NotAuthenticated: 401,
+    WrongOrigin: 403,
+    NotFound: 404,
+    NotServed: 404,
+    Tampered: 409,
+    WrongHost: 421,
+    InvalidDuration: 422,
+    InvalidId: 422,
+    InvalidValue: 422,
+    ConnectionLost: 503,
+    NoStore: 503,
+    StoreBusy: 503,
+    StoreUnavailable: 503,
+}
+
+
+def answered(answer: Any) -> Response:
+    """What was asked for."""
+    return Response(msgspec.json.encode(answer), media_type="application/json")
+
+
+def refused(error: LimpetError, status: int | None = None, headers: Mapping[str, str] | None = None) -> Response:
+    """What went wrong, as every door tells it."""
+    if status is None:
+        status = next((STATUS[each] for each in type(error).__mro__ if each in STATUS), 500)
+    told = msgspec.json.encode(error_json(error), enc_hook=str)
+    asks = {"www-authenticate": "Bearer"} if status == 401 else {}
+    return Response(told, status, {**asks, **(headers or {})}, "application/json")

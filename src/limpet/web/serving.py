@@ -1,0 +1,59 @@
+"""A server of its own: on which address it listens, who is told the token, and how it stops."""
+
+import os
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import uvicorn
+
+from limpet.errors import InvalidArgument
+from limpet.service.app import App
+from limpet.web.api import Mounted, asgi
+from limpet.web.guard import LOCAL
+
+__all__ = ["Wishes", "serve"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wishes:
+    """How a server is to be."""
+
+    host: str
+    port: int
+    token: str
+    hosts: tuple[str, ...] = ()
+    """Names that it has beside those of this machine and the one that it listens on."""
+    also: Mapping[str, Mounted]
+
+
+async def serve(app: App, wishes: Wishes, told: Callable[[str], None]) -> None:
+    """Answer until SIGTERM or SIGINT; `told` hears where."""
+    names = (*LOCAL, wishes.host, *wishes.hosts)
+    inside = asgi(app, auth=wishes.token, hosts=names, also=wishes.also)
+    config = uvicorn.Config(inside, log_level="warning", access_log=False, server_header=False)
+    async with app:
+        with _listening(wishes.host, wishes.port) as listening:
+            told(f"http://{_shown(wishes.host)}:{listening.getsockname()[1]}")
+            await _Server(config).serve([listening])
+
+
+class _Server(uvicorn.Server):
+    """One for which a signal is how it ends, and no failure."""
+
+    def handle_exit(self, sig: int, frame: object) -> None:  # noqa: ARG002 - uvicorn's own names
+        """Finish what is under way; a second signal does not wait for it."""
+        self.force_exit, self.should_exit = self.should_exit, True
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family)
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+        raise InvalidArgument(path=f"The address {_shown(host)}:{port}", reason=reason) from error
+
+
+def _shown(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

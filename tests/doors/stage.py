@@ -1,0 +1,117 @@
+"""What the tests of the doors stand on: a store in which something of everything happened, and real servers over it."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import httpx2
+import pytest
+from mcp import Client, StdioServerParameters
+from mcp.client.stdio import stdio_client
+from mcp.client.streamable_http import streamable_http_client
+from mcp_types import TextContent
+
+import limpet
+from limpet import testing
+
+TOKEN = "limpet_" + "5a" * 32
+LIMPET = str(Path(sys.executable).with_name("limpet"))
+
+
+@limpet.tool(effect="idempotent", name="doors_refund", risk="external_action")
+def refund(order: str, cents: int) -> str:
+    """Pays back what is not too much."""
+    if cents > 900:
+        raise limpet.Permanent(f"{cents} is too much")
+    return f"receipt-{order}"
+
+
+@limpet.agent(name="doors_support")
+async def support(run: limpet.Run, cents: int) -> str:
+    """Decides, puts something away, and pays."""
+    await run.patch(goal=f"settle {cents}", plan=["look", "pay"], facts={"cents": cents, "note": "größer"})
+    async with run.scope("look"):
+        await run.artifact("Der Brief.\n" * 9_000, type="text/plain", summary="the letter of complaint")
+        await run.decide("refund?", choose="full", over=["none", "full"], because="arrived broken")
+        await run.patch(questions=["who packed it?"], flags=["fragile"])
+    async with run.scope("pay"):
+        return await run.step(refund, f"o-{cents}", cents)
+
+
+@limpet.agent(name="doors_letter")
+async def letter(run: limpet.Run, to: str) -> str:
+    """Waits for a person."""
+    return await run.ask(f"Which colour for {to}?", options=["red", "blue"], to="sales")
+
+
+def chat() -> limpet.Agent[str, str]:
+    """Talks of harbours."""
+    model = testing.ScriptedModel("The harbour is closed.", "It opens at nine.")
+    return limpet.llm_agent("doors_chat", model=model, instructions="Talk of harbours.")
+
+
+async def fill(url: str) -> None:
+    """A store with refunds, one of them too large, a fork, a question to a person and a conversation."""
+    talk = chat()
+    async with limpet.open(url, agents=[support, letter, talk]) as app:
+        await app.run(support, 50, id="refund-50", session="ann-1")
+        with pytest.raises(limpet.RunFailed):
+            await app.run(support, 950, id="refund-950")
+        waiting = await app.start(letter, "ann", id="letter-1")
+        await app.run(talk, "Is it open?", id="talk-1", conversation="chat-7", session="ann-1", user="ann")
+        await app.run(talk, "And tomorrow?", id="talk-2", conversation="chat-7", session="ann-1", user="ann")
+        async for event in waiting.events():
+            if event.kind == "request.opened":
+                break
+
+
+@contextmanager
+def serving(url: str, *words: str, **env: str) -> Iterator[httpx.Client]:
+    """A client, with the token, of a real server over a store."""
+    command = [LIMPET, "serve", "--port", "0", "--json", "--url", url, *words]
+    around = {**os.environ, "LIMPET_TOKEN": TOKEN, **env}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=around) as process:
+        assert process.stdout is not None
+        try:
+            where = json.loads(process.stdout.readline())["url"]
+            with httpx.Client(base_url=where, headers={"authorization": f"Bearer {TOKEN}"}, timeout=30) as client:
+                yield client
+        finally:
+            process.terminate()
+            assert process.wait(30) == 0
+
+
+@asynccontextmanager
+async def over_pipes(url: str) -> AsyncIterator[Client]:
+    """A client of a real server that it started itself."""
+    server = StdioServerParameters(command=LIMPET, args=["mcp", "--url", url], env=dict(os.environ))
+    async with Client(stdio_client(server)) as client:
+        yield client
+
+
+@asynccontextmanager
+async def over_http(server: httpx.Client) -> AsyncIterator[Client]:
+    """A client of MCP on a server that runs."""
+    async with (
+        httpx2.AsyncClient(headers={"authorization": f"Bearer {TOKEN}"}) as http,
+        Client(streamable_http_client(f"{server.base_url}/mcp", http_client=http)) as client,
+    ):
+        yield client
+
+
+async def called(client: Client, tool: str, /, **given: Any) -> Any:
+    """What a tool says, as data."""
+    return json.loads(text_of(await client.call_tool(tool, given)))
+
+
+def text_of(result: Any) -> str:
+    """The text of a result that is one."""
+    [content] = result.content
+    assert isinstance(content, TextContent)
+    return content.text
