@@ -2,6 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+PEERS := .venv/peers
 # Tests write and sync a lot, and kill processes, not machines: in memory, where there is plenty.
 SCRATCH := $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 4000000 {print "TMPDIR=/dev/shm"}')
 
@@ -44,8 +45,13 @@ fix: $(READY)  ## mend what the linter can mend, write the generated pages
 	@$(BIN)/ruff format --quiet
 	@$(BIN)/python -m tests.docs.reference
 
-bench: $(READY)  ## how fast, beside bare loops on the same store
-	@$(BIN)/python -m bench
+$(PEERS)/.ready: $(READY)
+	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(PEERS)
+	@$(BIN)/uv pip install --quiet --python $(PEERS)/bin/python --constraint constraints.txt --group peers
+	@touch $@
+
+bench: $(PEERS)/.ready  ## how fast, beside bare loops on the same store, and beside a peer
+	@LANGGRAPH_PYTHON=$${LANGGRAPH_PYTHON:-$(PEERS)/bin/python} $(BIN)/python -m bench
 
 crash: $(READY) tools  ## the long proofs: many processes, kills, faults
 	@$(SCRATCH) $(BIN)/python -m pytest tests/crash tests/handoffs tests/trust tests/llm tests/docs/test_newcomer.py --full -s
@@ -54,7 +60,7 @@ golden: $(READY)  ## write the stored formats of this version to tests/golden
 	@$(BIN)/python -m tests.golden.make
 
 pin: $(READY)  ## choose the newest versions and write them to constraints.txt
-	@$(BIN)/uv pip compile pyproject.toml --quiet --upgrade --all-extras --group dev --python-version 3.11 \
+	@$(BIN)/uv pip compile pyproject.toml --quiet --upgrade --all-extras --group dev --group peers --python-version 3.11 \
 		--no-annotate --no-header --no-emit-index-url --output-file constraints.txt
 
 clean:  ## remove the environment and caches

@@ -1,8 +1,8 @@
 """What conversations cost: bytes on disk for each byte that was said, and the time to show the end of a long one.
 
 Bytes are the same on every machine. The model here says everything at once: a reply that takes some seconds is recorded
-about once in each, as far as it has come. Beside them: LangGraph's SqliteSaver for the same conversation, if a Python
-that has it is named by LANGGRAPH_PYTHON, or is this one.
+about once in each, as far as it has come. Beside them: LangGraph's SqliteSaver for the same conversation, run by the
+Python that LANGGRAPH_PYTHON names; `make bench` makes one that has it.
 """
 
 import asyncio
@@ -158,7 +158,7 @@ def report() -> None:
         for turns in (TURNS // 2, TURNS):
             found = langgraph(folder, turns)
             if found is None:
-                print("  LangGraph's SqliteSaver: not installed (LANGGRAPH_PYTHON may name a Python that has it)")
+                print("  LangGraph's SqliteSaver: LANGGRAPH_PYTHON names no Python that has it; `make bench` makes one")
                 break
             _line(f"LangGraph's SqliteSaver, {turns} turns", found, turns, "")
         first, median = asyncio.run(last_page(folder))

@@ -6,6 +6,7 @@ that it is part of.
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from importlib.metadata import version
 from typing import Any
 
 import mcp_types as t
@@ -16,7 +17,6 @@ from mcp.server.stdio import stdio_server
 from mcp.server.streamable_http_manager import StreamableHTTPASGIApp, StreamableHTTPSessionManager
 from starlette.types import ASGIApp
 
-from limpet import __version__
 from limpet.errors import LimpetError, NotFound, Unexpected
 from limpet.mcp.resources import CONTEXT, STATE, address_of, read
 from limpet.service.app import App
@@ -39,7 +39,7 @@ def server_of(app: App) -> Server[Any]:
     asked = _Asked(app)
     return Server(
         "limpet",
-        version=__version__,
+        version=version("limpet"),
         title="Limpet",
         instructions=INSTRUCTIONS,
         on_list_tools=asked.tools,
