@@ -55,6 +55,16 @@ def since_1970(at: datetime, path: str) -> int:
     return (at - _EPOCH) // timedelta(microseconds=1)
 
 
+def when(microseconds: int) -> datetime:
+    """A time since 1970 as Python has it, in UTC."""
+    return _EPOCH + timedelta(microseconds=microseconds)
+
+
+def moment(microseconds: int) -> str:
+    """A time since 1970 for people."""
+    return f"{when(microseconds):%Y-%m-%d %H:%M:%S} UTC"
+
+
 class Clock(Protocol):
     """What tells the time and waits."""
 

@@ -10,8 +10,9 @@ from limpet.cli.door import command, example
 from limpet.cli.options import STORE, AgentName, Json, Last, Since, Url
 from limpet.cli.output import clean, print_json, print_text
 from limpet.cli.tables import Shape, print_table
-from limpet.cli.times import about, moment
+from limpet.cli.times import about
 from limpet.cli.working import worker_command
+from limpet.clock import moment
 from limpet.engine.views import Event, Status
 from limpet.redaction import say_value
 from limpet.service.fleet import AgentInfo, Stats, WorkerInfo

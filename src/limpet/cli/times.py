@@ -1,16 +1,10 @@
 """Times for people."""
 
-from datetime import UTC, datetime, timedelta
+from limpet.clock import moment
 
-__all__ = ["about", "moment", "until"]
+__all__ = ["about", "until"]
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _UNITS = (("d", 86400), ("h", 3600), ("m", 60))
-
-
-def moment(microseconds: int) -> str:
-    """When."""
-    return f"{_EPOCH + timedelta(microseconds=microseconds):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def until(time: int | None) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 from limpet.cli.output import clean, console, print_line
 from limpet.cli.pages import runs_table
-from limpet.cli.times import moment
+from limpet.clock import moment
 from limpet.engine.views import Event, RunInfo
 from limpet.service import App
 from limpet.service.views import in_brief

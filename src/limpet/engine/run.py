@@ -6,7 +6,7 @@ Every verb is a plain function that takes its identity at the call and returns a
 
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Generic, ParamSpec, overload
 from uuid import UUID  # noqa: TID251 - how one is written, not a new one
@@ -14,7 +14,7 @@ from uuid import UUID  # noqa: TID251 - how one is written, not a new one
 from msgspec import UNSET, UnsetType
 from typing_extensions import TypeForm, TypeVar
 
-from limpet.clock import Duration, microseconds
+from limpet.clock import Duration, microseconds, when
 from limpet.context.slice import ContextSlice, Spoken, slice_of
 from limpet.engine.agents import Agent, Budget
 from limpet.engine.artifacts import Artifacts
@@ -44,7 +44,6 @@ C = TypeVar("C", bound=str)
 In = TypeVar("In")
 Out = TypeVar("Out")
 S = TypeVar("S", default=dict[str, Any])
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _UNDECLARED = shape(Any)
 # No more messages than that are looked at for a slice.
 SPOKEN = 500
@@ -425,7 +424,7 @@ class Run(Generic[S]):
 
     def now(self) -> datetime:
         """The time, the same in every execution."""
-        return _EPOCH + timedelta(microseconds=self._value("now", self._x.kit.now))
+        return when(self._value("now", self._x.kit.now))
 
     def random(self) -> float:
         """A number from 0 to 1, the same in every execution."""

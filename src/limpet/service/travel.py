@@ -199,7 +199,10 @@ async def compare(store: Store, one: str, other: str) -> Comparison:
         *(f"step {number}: {change.before or 'none'} / {change.after or 'none'}" for number, change in steps.items()),
         *(f"{question} {change.before or 'none'} / {change.after or 'none'}" for question, change in decisions.items()),
         *found.lines,
-        *(f"{name}: {change.before or 0:g} / {change.after or 0:g}" for name, change in spent.items()),
+        *(
+            f"{_SPENT.get(name, name)}: {change.before or 0:g} / {change.after or 0:g}"
+            for name, change in spent.items()
+        ),
         *([f"outcome: {ends.before} / {ends.after}"] if ends.before != ends.after else []),
     ]
     return Comparison(
@@ -262,6 +265,9 @@ def _steps(bodies: Iterable[AnyBody]) -> dict[int, str]:
 def _decisions(bodies: Iterable[AnyBody]) -> dict[str, str]:
     made = [body for body in bodies if isinstance(body, b.DecisionMade)]
     return {f"{body.name}: {body.question}": f"{shown(body.chosen)} ({body.because})" for body in made}
+
+
+_SPENT = {"seconds": "seconds of work"}
 
 
 def _used(state: RunState) -> dict[str, float]:

@@ -7,6 +7,7 @@ import msgspec
 from msgspec import UnsetType
 from msgspec.structs import replace
 
+from limpet.clock import moment
 from limpet.context.brief import brief
 from limpet.engine.views import Event as Shown
 from limpet.engine.views import Request, RunInfo, Status
@@ -46,6 +47,10 @@ LONGEST = 400
 QUIET = frozenset(
     {"asked", "command", "contract", "digest", "key", "mro", "number", "attempt", "schema", "traceback", "versions"}
 )
+# Of a failure, in it.
+LONG = frozenset({"mro", "traceback"})
+# What is said in microseconds since 1970.
+TIMES = frozenset({"deadline", "expires", "retry_at", "stale_at", "start_at", "timeout_at", "wake"})
 
 
 def info_of(row: RunRow, waits_for: str | None) -> RunInfo:
@@ -121,7 +126,7 @@ def _members(body: Mapping[str, Any]) -> Iterator[str]:
         yield f"step {body['number']}{tries}"
     for name, value in body.items():
         if name not in QUIET and value not in (None, "", {}, [], False):
-            yield f"{name}={_brief(value)}"
+            yield f"{name}={moment(value) if name in TIMES else _brief(value)}"
 
 
 def _brief(value: Any) -> str:
@@ -130,8 +135,10 @@ def _brief(value: Any) -> str:
     if isinstance(value, dict) and "blob" in value:
         return f"({value.get('bytes', 0)} bytes)"
     if isinstance(value, dict):
-        shown = {name: each for name, each in value.items() if name not in QUIET and each not in (None, "", {}, [])}
+        shown = {name: each for name, each in value.items() if name not in LONG and each not in (None, "", {}, [])}
         return "{" + ", ".join(f"{name}: {_brief(each)}" for name, each in shown.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_brief, value)) + "]"
     return repr(value) if isinstance(value, str) and " " in value else str(value)
 
 

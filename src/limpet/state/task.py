@@ -1,17 +1,14 @@
 """A run as the task record of older task tables: the same seven fields, made from the run's state."""
 
-from datetime import UTC, datetime, timedelta
-
 import msgspec
 
+from limpet.clock import when
 from limpet.events import Payload
 from limpet.events.parts import Part
 from limpet.events.values import encode
 from limpet.state.run import RunState, Status
 
 __all__ = ["TaskRecord", "task_record"]
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class TaskRecord(Part, frozen=True, kw_only=True):
@@ -47,4 +44,4 @@ def _text(payload: Payload) -> str:
 
 
 def _time(microseconds: int) -> str:
-    return (_EPOCH + timedelta(microseconds=microseconds)).isoformat().replace("+00:00", "Z")
+    return when(microseconds).isoformat().replace("+00:00", "Z")
