@@ -8,6 +8,7 @@ with the signatures, as pydantic-ai understands them.
 
 import importlib
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from importlib.util import find_spec
 from itertools import accumulate, groupby, pairwise
 from typing import TYPE_CHECKING, Any
@@ -198,11 +199,8 @@ def _messages(messages: Iterable[Message], place: str) -> "list[ModelMessage]":
 def _said(kinds: Any, message: Message, kept: Any) -> "ModelResponse":
     """A reply as it was, where that is known; what another version kept, and nobody can read now, is left out."""
     if kept is not None:
-        try:
+        with suppress(LookupError, TypeError, ValueError):
             [found] = kinds.ModelMessagesTypeAdapter.validate_python([_whole_reply(message, kept)])
-        except (LookupError, TypeError, ValueError):
-            pass
-        else:
             response: ModelResponse = found
             return response
     text = [kinds.TextPart(message.text)] if message.text or not message.calls else []
