@@ -4,14 +4,30 @@ from base64 import b64decode
 
 import pytest
 
-from limpet.service.artifacts import PIECE, piece_of
+import limpet
+from limpet.service.artifacts import piece_of
+from limpet.stores.blobs import CHUNK
+
+PIECE = 1_000
 
 
-def whole(data: bytes) -> tuple[bytes, list[bool]]:
+async def pieces(data: bytes, limit: int = PIECE) -> tuple[bytes, list[bool]]:
     """All pieces put together, and whether each was text."""
+
+    @limpet.agent(name="pieces_keeper")
+    async def keeper(run: limpet.Run, _: None) -> str:
+        return (await run.artifact(data, type="any", summary="")).artifact_id
+
+    async with limpet.open("memory:", agents=[keeper]) as app:
+        artifact = await app.run(keeper, id="r")
+        return await whole(app, artifact, data, limit)
+
+
+async def whole(app: limpet.App, artifact: str, data: bytes, limit: int) -> tuple[bytes, list[bool]]:
+    """The same of an artifact that is there."""
     found, texts, start = b"", list[bool](), 0
     while True:
-        piece = piece_of("a", data, start)
+        piece = await piece_of(app.store, "r", artifact, start=start, limit=limit)
         assert (piece.bytes, piece.start) == (len(data), start)
         assert (piece.text is None) != (piece.base64 is None)
         found += b64decode(piece.base64 or "") if piece.text is None else piece.text.encode()
@@ -24,18 +40,28 @@ def whole(data: bytes) -> tuple[bytes, list[bool]]:
 
 @pytest.mark.parametrize("shift", range(5))
 @pytest.mark.parametrize("character", ["x", "ß", "€", "🐚"])
-def test_text_stays_text(character: str, shift: int) -> None:
+async def test_text_stays_text(character: str, shift: int) -> None:
     """Wherever a piece ends."""
     data = ("." * shift + character * (2 * PIECE // len(character.encode()) + 3)).encode()
-    assert whole(data) == (data, [True] * 3)
+    assert await pieces(data) == (data, [True] * 3)
 
 
-def test_no_text() -> None:
-    """Bytes of every kind; text that ends in half a character; nothing at all; behind its end."""
-    for data in (bytes(range(256)) * 1000, b"\xff" * (PIECE + 1), b"\x80", "€".encode()[:2]):
-        found, texts = whole(data)
+async def test_the_smallest_piece_holds_a_character() -> None:
+    text = "a🐚ß€🐚"
+    assert await pieces(text.encode(), limit=4) == (text.encode(), [True] * 5)
+
+
+async def test_what_is_stored_in_chunks() -> None:
+    """Pieces that go over their borders."""
+    data = bytes(range(256)) * (CHUNK // 128)
+    assert (await pieces(data, limit=CHUNK - 7))[0] == data
+
+
+async def test_no_text() -> None:
+    """Bytes of every kind; text that ends in half a character; nothing at all."""
+    for data in (bytes(range(128, 256)) * 30, b"\xff" * (PIECE + 1), b"\x80", "€".encode()[:2]):
+        found, texts = await pieces(data)
         assert (found, any(texts)) == (data, False)
-    assert whole(b"x" * PIECE + b"\xe2\x82") == (b"x" * PIECE + b"\xe2\x82", [True, False])
-    assert piece_of("a", b"", 0).text == ""
-    behind = piece_of("a", b"abc", 7)
-    assert (behind.text, behind.next) == ("", None)
+    half = b"x" * PIECE + b"\xe2\x82"
+    assert await pieces(half) == (half, [True, False])
+    assert await pieces(b"") == (b"", [True])

@@ -17,7 +17,7 @@ from limpet.context.slice import ContextSlice
 from limpet.engine.talks import Message
 from limpet.events import Fact
 from limpet.service import App
-from limpet.service.artifacts import piece_of
+from limpet.service.artifacts import PIECE, ArtifactPiece, piece_of
 from limpet.service.finding import find_conversation, find_run
 from limpet.service.seeing import ModelInput
 from limpet.service.talking import ConversationInfo, SessionInfo
@@ -115,11 +115,14 @@ def artifact(
 ) -> None:
     """Print what an artifact of a run holds; with --json, as much as fits, and where to go on."""
 
-    async def look(app: App) -> bytes:
-        return await app.artifact((await find_run(app.store, run)).id, artifact)
+    async def look(app: App) -> ArtifactPiece | bytes:
+        found = (await find_run(app.store, run)).id
+        if json:
+            return await piece_of(app.store, found, artifact, start=0, limit=PIECE)
+        return await app.artifact(found, artifact)
 
     found = ask(url, look)
-    print_json(piece_of(artifact, found, 0)) if json else print_bytes(found)
+    print_bytes(found) if isinstance(found, bytes) else print_json(found)
 
 
 @command.command(epilog=example("limpet asked ticket-42 3"))

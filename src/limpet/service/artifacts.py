@@ -1,13 +1,20 @@
-"""What is in an artifact, piece by piece, for whoever cannot take it as a file."""
+"""What is in an artifact: all of it, or a piece, for whoever cannot take it as a file."""
 
 from base64 import b64encode
 from dataclasses import dataclass
 
-__all__ = ["ArtifactPiece", "piece_of"]
+from msgspec import UnsetType
+
+from limpet.errors import NotFound
+from limpet.events import Payload
+from limpet.events import bodies as b
+from limpet.stores import Store
+
+__all__ = ["LONGEST", "PIECE", "ArtifactPiece", "content_of", "piece_of"]
 
 PIECE = 64_000
-# A character is no longer than that in UTF-8.
 LONGEST = 4
+"""A character is no longer than that in UTF-8."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,18 +32,39 @@ class ArtifactPiece:
     """Where to go on; none at its end."""
 
 
-def piece_of(artifact: str, data: bytes, start: int) -> ArtifactPiece:
-    """What an artifact holds from a byte on; no character of a text is cut."""
-    piece = data[start : start + PIECE]
-    text = _text(piece, is_last=start + PIECE >= len(data))
+async def content_of(store: Store, run: str, artifact: str) -> Payload:
+    """What an artifact of a run, or one that came along from its caller, holds."""
+    async for event in store.log(run):
+        if event.kind in ("run.created", "artifact.stored"):
+            body = store.decode(event)
+            if isinstance(body, b.ArtifactStored) and body.artifact_id == artifact:
+                return body.content
+            if isinstance(body, b.RunCreated) and artifact in body.artifacts:
+                return body.artifacts[artifact]
+    raise NotFound(what="artifact", id=artifact)
+
+
+async def piece_of(store: Store, run: str, artifact: str, *, start: int, limit: int) -> ArtifactPiece:
+    """What an artifact holds from a byte on; no character of a text is cut. All is checked, and little is kept."""
+    content = await content_of(store, run, artifact)
+    assert not isinstance(content.blob, UnsetType)
+    piece, size = bytearray(), 0
+    async for part in store.read_blob(content.blob):
+        piece += part[max(start - size, 0) : max(start + limit - size, 0)]
+        size += len(part)
+    return _shown(artifact, bytes(piece), start, size)
+
+
+def _shown(artifact: str, piece: bytes, start: int, size: int) -> ArtifactPiece:
+    text = _text(piece, is_last=start + len(piece) >= size)
     read = start + len(piece if text is None else text.encode())
     return ArtifactPiece(
         artifact_id=artifact,
-        bytes=len(data),
+        bytes=size,
         start=start,
         text=text,
         base64=b64encode(piece).decode() if text is None else None,
-        next=read if read < len(data) else None,
+        next=read if read < size else None,
     )
 
 
@@ -45,5 +73,5 @@ def _text(piece: bytes, *, is_last: bool) -> str | None:
     try:
         return piece.decode()
     except UnicodeDecodeError as error:
-        is_cut = not is_last and len(piece) - error.start < LONGEST
+        is_cut = not is_last and error.start > 0 and len(piece) - error.start < LONGEST
         return piece[: error.start].decode() if is_cut else None

@@ -14,10 +14,9 @@ from limpet.engine.artifacts import read_whole
 from limpet.engine.duty import Time
 from limpet.engine.talks import Message
 from limpet.engine.views import Event, Request, RunInfo
-from limpet.errors import NotFound
 from limpet.events import Payload
-from limpet.events import bodies as b
 from limpet.service import travel
+from limpet.service.artifacts import content_of
 from limpet.service.desk import Desk
 from limpet.service.finding import each_run, run_of
 from limpet.service.fleet import AgentInfo, Fleet, Stats, WorkerInfo, agents_of, fleet_of, stats_of, workers_of
@@ -116,14 +115,7 @@ class Looking:
 
     async def artifact(self, run: str, artifact: str, /) -> bytes:
         """What an artifact of a run holds."""
-        async for event in self.store.log(run):
-            if event.kind in ("run.created", "artifact.stored"):
-                body = self.store.decode(event)
-                if isinstance(body, b.ArtifactStored) and body.artifact_id == artifact:
-                    return await read_whole(self.store, body.content)
-                if isinstance(body, b.RunCreated) and artifact in body.artifacts:
-                    return await read_whole(self.store, body.artifacts[artifact])
-        raise NotFound(what="artifact", id=artifact)
+        return await read_whole(self.store, await content_of(self.store, run, artifact))
 
     # Looking back
 

@@ -20,7 +20,7 @@ from limpet.engine.views import Event, Request, RunInfo, Status
 from limpet.errors import InvalidArgument, LimpetError, Unexpected
 from limpet.redaction import say_value
 from limpet.service.app import App
-from limpet.service.artifacts import ArtifactPiece, piece_of
+from limpet.service.artifacts import LONGEST, PIECE, ArtifactPiece, piece_of
 from limpet.service.contract import as_json
 from limpet.service.finding import run_of
 from limpet.service.fleet import AgentInfo, Stats, WorkerInfo
@@ -212,9 +212,10 @@ async def artifact(
     run: RunId,
     artifact: Annotated[str, Field(description="The id of an artifact, as the run's context and state say it.")],
     start: Annotated[int, Field(ge=0, le=HIGHEST, description="From this byte on.")] = 0,
+    limit: Annotated[int, Field(ge=LONGEST, le=4_000_000, description="How many bytes at most.")] = PIECE,
 ) -> ArtifactPiece:
     """What an artifact of a run holds, or as much of it as fits; `next` is where to go on."""
-    return piece_of(artifact, await app.artifact((await run_of(app.store, run)).id, artifact), start)
+    return await piece_of(app.store, (await run_of(app.store, run)).id, artifact, start=start, limit=limit)
 
 
 @_question("/inbox")
