@@ -6,6 +6,9 @@ PEERS := .venv/peers
 # Tests write and sync a lot, and kill processes, not machines: in memory, where there is plenty.
 SCRATCH := $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 4000000 {print "TMPDIR=/dev/shm"}')
 
+# uv compiles nothing: without this, every process that a test starts would compile anew whatever it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help demo picture test tools check fix bench crash golden pin clean
 
@@ -54,7 +57,7 @@ bench: $(PEERS)/.ready  ## how fast, beside bare loops on the same store, and be
 	@LANGGRAPH_PYTHON=$${LANGGRAPH_PYTHON:-$(PEERS)/bin/python} $(BIN)/python -m bench
 
 crash: $(READY) tools  ## the long proofs: many processes, kills, faults
-	@$(SCRATCH) $(BIN)/python -m pytest tests/crash tests/handoffs tests/trust tests/llm tests/docs/test_newcomer.py --full -s
+	@$(SCRATCH) $(BIN)/python -m pytest tests/crash tests/handoffs tests/trust tests/llm tests/engine/test_secrets.py tests/docs/test_newcomer.py --full -s
 
 golden: $(READY)  ## write the stored formats of this version to tests/golden
 	@$(BIN)/python -m tests.golden.make

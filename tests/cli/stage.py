@@ -15,8 +15,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
+from typer.main import get_command
 from typer.testing import CliRunner, Result
 
 from limpet import RunFailed, sync
@@ -25,6 +27,7 @@ from tests.cli.shop import both, letter, order
 
 ROOT = Path(__file__).parents[2]
 LIMPET = str(Path(sys.executable).with_name("limpet"))
+COMMAND: Any = get_command(command)
 # Makes the terminal that a process has its own, so that Ctrl-C comes to it, and becomes the command.
 TAKE_IT = (
     "import fcntl, os, signal, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
@@ -54,8 +57,9 @@ def until_parked(app: sync.App) -> None:
 
 
 def limpet(*words: str, input: str | None = None, **env: str) -> Result:
-    """The command in this process."""
-    return CliRunner().invoke(command, words, env=env, input=input, prog_name="limpet")
+    """The command in this process; typer would make all commands anew each time."""
+    with patch("typer.testing._get_command", lambda _: COMMAND):
+        return CliRunner().invoke(command, words, env=env, input=input, prog_name="limpet")
 
 
 def told(*words: str, **more: Any) -> Any:

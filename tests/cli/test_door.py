@@ -138,18 +138,26 @@ def test_a_pipe_that_is_closed_is_no_error(url: str) -> None:
         assert (done.returncode, done.stderr) == (141, "")
 
 
+def tab(url: str, *words: str) -> dict[str, str]:
+    """What bash says when somebody presses the key after these words."""
+    env = {"LIMPET_URL": url, "_LIMPET_COMPLETE": "complete_bash", "COMP_CWORD": str(len(words))}
+    return {**env, "COMP_WORDS": " ".join(("limpet", *words))}
+
+
 def complete(url: str, *words: str) -> list[str]:
-    """What bash is offered after these words."""
-    env = {**os.environ, "LIMPET_URL": url, "_LIMPET_COMPLETE": "complete_bash", "COMP_CWORD": str(len(words))}
-    env["COMP_WORDS"] = " ".join(("limpet", *words))
-    done = subprocess.run([LIMPET], env=env, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
+    """What it is offered."""
+    done = limpet(**tab(url, *words))
+    assert (done.exit_code, done.stderr) == (0, "")
     return done.stdout.split()
 
 
 def test_the_tab_key(url: str, tmp_path: Path) -> None:
     """Commands, runs, agents, requests; nothing without a store, and none is made."""
     [request] = told("inbox")
+    done = subprocess.run(
+        [LIMPET], env={**os.environ, **tab(url, "show", "ord")}, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout.split(), done.stderr) == (0, ["order-2", "order-1"], "")
     assert sorted(complete(url, "sta")) == ["start", "state", "stats"]
     assert complete(url, "show", "ord") == ["order-2", "order-1"]
     assert complete(url, "start", "l") == ["letter"]

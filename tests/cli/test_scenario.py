@@ -10,12 +10,14 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from threading import Event
 from typing import Any, Protocol, TypeVar
 
 import msgspec
 
 import limpet
 from tests.cli.stage import LIMPET, ROOT
+from tests.cli.stage import limpet as in_process
 
 T = TypeVar("T")
 Answer = Any
@@ -107,20 +109,25 @@ class InPython:
 
 
 class OnTheCommandLine:
-    """As a person or a script does it."""
+    """As a person or a script does it; in processes of their own what begins the story, and what follows it."""
 
     def __init__(self, url: str) -> None:
-        self._env = {**os.environ, "LIMPET_URL": url}
+        self._url = url
+
+    def _typed(self, *words: str) -> str:
+        words, env = (LIMPET, *words, "--json"), {**os.environ, "LIMPET_URL": self._url}
+        return subprocess.run(words, env=env, capture_output=True, text=True, check=True).stdout
 
     def _said(self, *words: str) -> str:
-        words = (LIMPET, *words, "--json")
-        return subprocess.run(words, env=self._env, capture_output=True, text=True, check=True).stdout
+        done = in_process(*words, "--json", LIMPET_URL=self._url)
+        assert done.exit_code == 0, done.stderr
+        return done.stdout
 
     def start(self, agent: str, input: str, id: str) -> Answer:
-        return json.loads(self._said("start", agent, "--input", input, "--id", id))
+        return json.loads(self._typed("start", agent, "--input", input, "--id", id))
 
     def log(self, run: str, *, follow: bool) -> list[Answer]:
-        said = self._said("log", run, *(["--follow"] * follow))
+        said = self._typed("log", run, *(["--follow"] * follow))
         return [json.loads(line) for line in said.splitlines()]
 
     def inbox(self) -> list[Answer]:
@@ -172,6 +179,7 @@ def story(way: Way, folder: Path, url: str) -> Iterator[Answer]:
     with worker(folder, url) as first:
         while not (folder / "traces").exists():
             assert first.poll() is None
+            Event().wait(0.01)
         yield way.log("o-1", follow=False)
         first.send_signal(signal.SIGKILL)
     (folder / "go").touch()
@@ -181,7 +189,9 @@ def story(way: Way, folder: Path, url: str) -> Iterator[Answer]:
         requests = way.inbox()
         yield requests
         yield way.pause("o-1")
-        yield way.resume("o-1")
+        resumed = way.resume("o-1")
+        assert resumed.pop("status") in ("pending", "running")  # its worker may have it by then
+        yield resumed
         asyncio.run(until_waiting(url, "o-1", after="resume.requested"))
         way.answer(requests[0]["id"], {"applied": "R-9"})
         yield [each["kind"] for each in way.log("o-1", follow=True)][-1]

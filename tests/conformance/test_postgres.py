@@ -1,17 +1,94 @@
 """The PostgreSQL store is a store."""
 
+import asyncio
+import os
+from collections.abc import Iterator
+
+import psycopg
 import pytest
 
+import limpet
 from limpet.stores.conformance import Behaviour, Harness, behaviours
 from limpet.stores.postgres import PostgresBackend
+from tests.real.postgres import drop_schema
+
+RELATIONS = """
+SELECT relname, relkind::text, relispartition FROM pg_class WHERE relnamespace = to_regnamespace(%s) ORDER BY oid DESC
+"""
+
+
+class Schemas:
+    """Schemas for one test after the other: to make one takes longer than most tests, so each is emptied and kept."""
+
+    def __init__(self, server: str, db: psycopg.Connection) -> None:
+        self._server, self._db = server, db
+        self._spare: list[str] = []
+        first = self.take()
+        asyncio.run(self._make(first))
+        self._new = self._relations(first)
+        self.give_back(first)
+
+    def url(self, schema: str) -> str:
+        """Its address."""
+        return f"{self._server}?schema={schema}&options=-csearch_path%3D{schema}"
+
+    def take(self) -> str:
+        """One in which nothing is, or that does not exist yet."""
+        return self._spare.pop() if self._spare else f"limpet_{os.urandom(6).hex()}"
+
+    def give_back(self, schema: str) -> None:
+        """Empty one as if it were new; one with anything more in it than a new one has is not kept."""
+        if self._relations(schema) == self._new:
+            self._empty(schema)
+            self._spare.append(schema)
+        else:
+            drop_schema(self._server, schema)
+
+    def drop(self) -> None:
+        """All of them."""
+        for schema in self._spare:
+            drop_schema(self._server, schema)
+
+    async def _make(self, schema: str) -> None:
+        async with limpet.open_store(self.url(schema)):
+            pass
+
+    def _relations(self, schema: str) -> list[tuple[str, str, bool]]:
+        return self._db.execute(RELATIONS, (schema,)).fetchall()
+
+    def _empty(self, schema: str) -> None:
+        """The youngest tables first: they refer to older ones; but what is deleted is counted, too."""
+        tables = [name for name, kind, is_part in self._new if kind in "rp" and not is_part and name != "meta"]
+        sequences = [name for name, kind, _ in self._new if kind == "S"]
+        statements = [f"DELETE FROM {schema}.{name}" for name in [*tables, "counters"]]
+        statements += [f"SELECT setval('{schema}.{name}', 1, false)" for name in sequences]
+        statements += [f"DELETE FROM {schema}.meta WHERE name <> 'schema'"]
+        self._db.execute(";".join(statements).encode())
+
+
+@pytest.fixture(scope="module")
+def schemas(postgres: str) -> Iterator[Schemas]:
+    """Those of this file."""
+    with psycopg.connect(postgres, autocommit=True, options="-c lock_timeout=30s") as db:
+        found = Schemas(postgres, db)
+        yield found
+        found.drop()
+
+
+@pytest.fixture
+def url(schemas: Schemas) -> Iterator[str]:
+    """The address of an empty schema."""
+    schema = schemas.take()
+    yield schemas.url(schema)
+    schemas.give_back(schema)
 
 
 @pytest.mark.parametrize("behaviour", behaviours(PostgresBackend.capabilities), ids=str)
-def test_the_postgres_store_behaves(behaviour: Behaviour, postgres_schema: str) -> None:
-    """Each behaviour, in a schema of its own."""
+def test_the_postgres_store_behaves(behaviour: Behaviour, url: str) -> None:
+    """Each behaviour, in a schema with nothing in it."""
     behaviour.run(
         Harness(
-            backend=lambda clock: PostgresBackend(postgres_schema, clock),
-            child=("limpet.stores.postgres:PostgresBackend", postgres_schema),
+            backend=lambda clock: PostgresBackend(url, clock),
+            child=("limpet.stores.postgres:PostgresBackend", url),
         )
     )

@@ -6,6 +6,8 @@ import random  # noqa: TID251 - what is done where
 import signal
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
+from multiprocessing.synchronize import Barrier
+from pathlib import Path
 from typing import Any
 
 import apsw
@@ -14,7 +16,7 @@ import psycopg
 from limpet import open_store
 from limpet.clock import SystemClock
 from limpet.errors import NotFound
-from limpet.events import AnyBody, Head, canonical, seal_all
+from limpet.events import AnyBody, Head, canonical, inline, seal_all
 from limpet.events import bodies as b
 from limpet.stores import Appended, Claimed, Extend, Store, WorkerRow
 from limpet.stores.blobs import Blob
@@ -31,8 +33,10 @@ __all__ = [
     "own",
     "reuse",
     "rotate_and_die",
+    "share",
     "shuffle",
     "transact_and_die",
+    "until_killed",
     "write_and_die",
 ]
 
@@ -116,8 +120,39 @@ async def open_only(pipe: Connection, url: str) -> None:
     """Open, which makes the schema, and close."""
     pipe.send("ready")
     pipe.recv()
-    async with open_store(url):
-        pass
+    async with open_store(url) as store:
+        assert await store.count() == 0
+
+
+def noted(number: int) -> AnyBody:
+    """An event of 1 KB."""
+    return b.StepCompleted(name=f"t#{number}", number=number, attempt=1, output=inline("x" * 950))
+
+
+async def share(pipe: Connection, url: str, run: str, count: int, all_there: Barrier, stop: Path) -> None:
+    """Append as fast as possible; say how far this process was when the first one had finished, then finish too."""
+    async with open_store(url) as store:
+        head, fence = await own(store, run)
+        pipe.send("ready")
+        all_there.wait()
+        at_stop = None
+        for number in range(1, count + 1):
+            head = await extend(store, run, head, fence, noted(number))
+            if at_stop is None and stop.exists():
+                at_stop = number
+        stop.touch()
+    pipe.send((at_stop or count, head))
+
+
+async def until_killed(pipe: Connection, url: str, run: str) -> None:
+    """Append and say so, for ever; what is said was acknowledged."""
+    async with open_store(url) as store:
+        head, fence = await own(store, run)
+        number = 0
+        while True:
+            number += 1
+            head = await extend(store, run, head, fence, noted(number))
+            pipe.send(head)
 
 
 # Dying

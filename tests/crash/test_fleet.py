@@ -59,8 +59,7 @@ class Member:
     async def end(self, how: int) -> int:
         """Send it a signal; how it ended."""
         assert self.process is not None
-        with suppress(ProcessLookupError):
-            self.process.send_signal(how)
+        send(self.process, how)
         return await self.ended()
 
     async def ended(self) -> int:
@@ -213,10 +212,16 @@ class Person:
         return ["answer", request.id, json.dumps({"applied": times}) if times else "not_applied"]
 
 
+def send(process: Process, how: int) -> None:
+    """A signal, unless it has ended; its own method would look, and take how it ended from whoever waits for that."""
+    if process.returncode is None:
+        with suppress(ProcessLookupError):
+            os.kill(process.pid, how)
+
+
 async def kill(process: Process) -> None:
     """Unless it has ended."""
-    with suppress(ProcessLookupError):
-        process.kill()
+    send(process, signal.SIGKILL)
     await process.wait()
 
 
@@ -247,9 +252,11 @@ class Fleet:
 
     async def work(self, kills: int) -> None:
         """Start runs, and kill somebody about them, again and again."""
+        whom = VICTIMS if kills >= len(VICTIMS) else sorted(set(VICTIMS))
+        victims: list[str] = []
         for number in range(kills):
-            if number % len(VICTIMS) == 0:
-                victims = self._chance.sample(VICTIMS, len(VICTIMS))
+            if not victims:
+                victims = self._chance.sample(whom, len(whom))
             runs = []
             for agent, way in self._chance.choice(ORDERS):
                 runs.append((agent, f"{agent}-{number}"))
@@ -435,7 +442,7 @@ async def go_on(group: TaskGroup, fleet: Fleet, screen: Screen, kills: int) -> N
 
 
 async def test_nothing_is_stuck(tmp_path: Path, full: bool) -> None:
-    """Ten kills among 30 runs, with --full 100 among 300: all complete, each effect once, and the inbox is empty."""
+    """Each of the five is killed, among 15 runs; with --full 100 kills among 300: all complete, each effect once."""
     seed = int(SEED) if SEED else random.randrange(1_000_000)
     print(f"LIMPET_SEED={seed}")
-    await play(tmp_path, seed, 100 if full else 10)
+    await play(tmp_path, seed, 100 if full else 5)

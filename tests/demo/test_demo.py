@@ -1,12 +1,12 @@
 """The demo: what it shows is true, what it says to type works, and nothing of it is left behind, however it ends."""
 
-import os
 import re
 import shlex
 import signal
 import subprocess
 from io import StringIO
 from pathlib import Path
+from threading import Event
 
 import pytest
 from rich.cells import cell_len
@@ -137,7 +137,7 @@ def test_nobody_outlives_it(tmp_path: Path, number: signal.Signals) -> None:
         demo.stdout.read()
         assert demo.wait() == (-9 if number == signal.SIGKILL else 128 + number)
     while left_behind(tmp_path):
-        os.sched_yield()  # it hears of it at once, and goes
+        Event().wait(0.01)  # it hears of it at once, and goes
 
 
 def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path) -> None:

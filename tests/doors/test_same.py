@@ -7,14 +7,13 @@ from typing import Any
 
 import httpx
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
-from typer.testing import CliRunner
 
 import limpet
-from limpet.cli import command
 from limpet.redaction import say_value
 from limpet.service.contract import as_json, error_json
 from limpet.service.questions import QUESTIONS
 from limpet.service.report import report
+from tests.cli.stage import limpet as typing
 from tests.doors.stage import called, fill, over_http, over_pipes, serving
 
 Given = dict[str, Any]
@@ -84,7 +83,7 @@ def asked(server: httpx.Client, name: str, given: Given) -> httpx.Response:
 
 def typed(url: str, name: str, words: list[str]) -> Any:
     """The same, typed."""
-    done = CliRunner().invoke(command, [name, *words, "--url", url, "--json"], prog_name="limpet")
+    done = typing(name, *words, "--url", url, "--json")
     assert done.exit_code == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()] if name == "log" else json.loads(done.stdout)
 
@@ -151,6 +150,6 @@ async def test_an_artifact_of_the_slice_is_opened(url: str, server: httpx.Client
             assert piece["next"] == (64_000 if start == 0 else None)
     assert text == "Der Brief.\n" * 9_000
     words = [*given.values()]
-    printed = await to_thread(CliRunner().invoke, command, ["artifact", *words, "--url", url])
+    printed = await to_thread(typing, "artifact", *words, "--url", url)
     assert printed.stdout == text
     assert await to_thread(typed, url, "artifact", words) == asked(server, "artifact", given).json()

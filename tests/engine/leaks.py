@@ -279,7 +279,7 @@ CONTROL = Shape(
 )  # fmt: skip
 """It is in every sink: what is looked at would show a secret, if there were one."""
 TYPED, PATTERNED = _typed(), _patterned()
-SHAPES = [*TYPED, *PATTERNED[::4]]
+SHAPES = [*TYPED, *PATTERNED[::10]]
 """Enough of them for every day; all are `TYPED` and `PATTERNED`."""
 
 

@@ -1,7 +1,8 @@
 """Clocks that jump: on PostgreSQL they change nothing, on SQLite they change when, never what."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import os
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,9 @@ from limpet.clock import SystemClock, microseconds
 from limpet.ids import RandomIds
 from limpet.service.app import App
 from limpet.service.settings import Settings
+from tests.real.postgres import drop_schema
 
-JUMPS = ("1h", "366d")
+JUMPS = [sign * microseconds(by) for by in ("1h", "366d") for sign in (1, -1)]
 
 
 class Jumping(SystemClock):
@@ -77,16 +79,27 @@ async def outcome(url: str, jump: Callable[[Jumping], object]) -> list[Any]:
     return found
 
 
-@pytest.mark.parametrize("by", JUMPS)
-@pytest.mark.parametrize("sign", [1, -1])
-@pytest.mark.parametrize("store", ["sqlite", "postgres"])
-async def test_jumps_change_no_outcome(
-    by: str, sign: int, store: str, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    """Set forward or back again and again, by an hour or a year."""
-    url = f"sqlite:///{tmp_path}/c.db" if store == "sqlite" else request.getfixturevalue("postgres_schema")
+@pytest.fixture(params=["sqlite", "postgres"])
+def urls(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[list[str]]:
+    """A store for each jump."""
+    if request.param == "sqlite":
+        yield [f"sqlite:///{tmp_path}/{number}.db" for number in range(len(JUMPS))]
+        return
+    server = request.getfixturevalue("postgres")
+    schemas = [f"limpet_{os.urandom(6).hex()}" for _ in JUMPS]
+    yield [f"{server}?schema={schema}" for schema in schemas]
+    for schema in schemas:
+        drop_schema(server, schema)
 
-    def jump(clock: Jumping) -> None:
-        clock.off = 0 if clock.off else sign * microseconds(by)
 
-    assert await outcome(url, jump) == OUTCOME
+async def test_jumps_change_no_outcome(urls: list[str]) -> None:
+    """Set forward or back again and again, by an hour or a year; each in a store of its own, and all at once."""
+
+    def jumps(by: int) -> Callable[[Jumping], None]:
+        def jump(clock: Jumping) -> None:
+            clock.off = 0 if clock.off else by
+
+        return jump
+
+    found = await asyncio.gather(*(outcome(url, jumps(by)) for url, by in zip(urls, JUMPS, strict=True)))
+    assert found == [OUTCOME] * len(JUMPS)

@@ -6,7 +6,9 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
+from threading import Event
 
 import pytest
 
@@ -14,6 +16,8 @@ from limpet import sync
 from tests.demo.playing import env_of, left_behind, on_terminal
 
 LIMPET = str(Path(sys.executable).with_name("limpet"))
+# In nanoseconds, when the app was written.
+FIRST = 1_700_000_000 * 10**9
 APP = """
 import limpet
 
@@ -32,6 +36,7 @@ class Dev:
 
     def __init__(self, process: subprocess.Popen[str], folder: Path) -> None:
         self.process, self.folder = process, folder
+        self._times = count(FIRST + 1_000_000, 1_000_000)
 
     def until(self, words: str) -> str:
         """The next line with these words."""
@@ -42,9 +47,10 @@ class Dev:
         raise AssertionError(f"it ended without saying {words!r}")
 
     def write(self, mark: str) -> None:
-        """Change the code, as an editor does."""
+        """Change the code, as an editor does, and a quick one: all changes are of one second."""
         new = self.folder / "app.new"
         new.write_text(APP.replace("{mark}", mark), encoding="utf-8")
+        os.utime(new, ns=(FIRST, next(self._times)))
         new.rename(self.folder / "app.py")
 
     def ask(self, run: str) -> str:
@@ -57,10 +63,11 @@ class Dev:
 def dev(folder: Path, *words: str) -> Iterator[Dev]:
     """`limpet dev` on an app in a folder, ready to work."""
     (folder / "app.py").write_text(APP.replace("{mark}", "1"), encoding="utf-8")
+    os.utime(folder / "app.py", ns=(FIRST, FIRST))
     with subprocess.Popen(
         [LIMPET, "dev", *(words or ("app.py",))],
         cwd=folder,
-        env=env_of(folder),
+        env=env_of(folder, PYTHONDONTWRITEBYTECODE=""),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -76,7 +83,7 @@ def dev(folder: Path, *words: str) -> Iterator[Dev]:
 def until_gone(folder: Path) -> None:
     """Until nobody is left: who has lost whoever started it ends by itself."""
     while left_behind(folder):
-        os.sched_yield()
+        Event().wait(0.01)
 
 
 @pytest.mark.parametrize("target", ["app.py", "app:echo"])

@@ -43,6 +43,7 @@ def main(target: str, folder: str, lifeline: str, grace: str, url: str, json: st
     Thread(target=_end_with_parent, args=(int(lifeline),), daemon=True).start()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", handlers=[_Above()])
     sys.path.insert(0, folder)
+    sys.dont_write_bytecode = True  # Python would take it for the next change, if that comes within a second
     try:
         app = _app(target, url or None, Worker(grace=grace))
     except typer.BadParameter as error:

@@ -35,6 +35,7 @@ from limpet.stores.conformance.suite import LEASE, Harness, World, asked, comple
 from limpet.stores.postgres import PostgresBackend
 from limpet.stores.postgres.connection import Address, Server, Standing
 from limpet.stores.processes import has_ended, this_process
+from limpet.stores.sql import load
 from tests.real.postgres import PostgresServer
 
 MARKER = "the-secret-of-the-sea"
@@ -316,8 +317,18 @@ async def test_a_command_does_not_wait_for_a_callers_code(postgres_schema: str) 
         assert [sealed.event.kind for sealed in done.missed] == ["signal.received"]
 
 
-async def test_a_row_that_somebody_holds_stops_nobody_else(postgres_schema: str) -> None:
+async def test_a_row_that_somebody_holds_stops_nobody_else(
+    postgres_schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A batch that waits too long for it is done one by one, and only the one that needs it is refused."""
+    long, short = "lock_timeout = '5s'", "lock_timeout = '500ms'"
+    patient = load("limpet.stores.postgres", "queries.sql", schema="s", channel="c")
+    assert [name for name, statement in patient.items() if long in statement] == ["settings", "impatient"]
+
+    def hasty(*where: str, **words: str) -> dict[str, str]:
+        return {name: statement.replace(long, short) for name, statement in load(*where, **words).items()}
+
+    monkeypatch.setattr("limpet.stores.postgres.backend.load", hasty)
     async with world_at(postgres_schema) as world:
         await world.create("r1")
         await world.create("r2")
