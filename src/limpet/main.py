@@ -1,6 +1,7 @@
 """The program `limpet`: the only thing above the doors."""
 
 import asyncio
+import signal
 import sys
 from collections.abc import Callable
 from io import TextIOWrapper
@@ -39,6 +40,7 @@ def _serve(*, app: App, told: Callable[[str], None], **wishes: Any) -> int:
 def _mcp(*, app: App) -> int:
     from limpet.mcp import over_pipes  # noqa: PLC0415 - only servers need it
 
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # whoever waits for a line cannot be told otherwise
     asyncio.run(over_pipes(app))
     return 0
 

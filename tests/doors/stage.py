@@ -67,7 +67,7 @@ async def fill(url: str) -> None:
         await app.run(talk, "Is it open?", id="talk-1", conversation="chat-7", session="ann-1", user="ann")
         await app.run(talk, "And tomorrow?", id="talk-2", conversation="chat-7", session="ann-1", user="ann")
         async for event in waiting.events():
-            if event.kind == "request.opened":
+            if event.kind == "run.waiting":
                 break
 
 

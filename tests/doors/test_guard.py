@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
+from fastapi import FastAPI
 from starlette.types import ASGIApp, Message
 
 import limpet
@@ -221,3 +222,18 @@ async def test_what_went_wrong_has_its_status(url: str, monkeypatch: pytest.Monk
         answer = await client.get("/v1/stats", headers=GOOD)
         assert (answer.status_code, answer.json()["code"]) == (500, "unexpected")
         assert "hunter" not in answer.text
+
+
+async def test_mounted_in_another_application(url: str) -> None:
+    """Behind its own path; one that nobody opened says so."""
+    runs = limpet.open(url, worker=False)
+    service = FastAPI()
+    service.mount("/limpet", asgi(runs, auth=TOKEN))
+    async with asking(service) as client:
+        closed = await client.get("/limpet/v1/runs", headers=GOOD)
+        assert (closed.status_code, "nobody opened the app" in closed.json()["message"]) == (503, True)
+        async with runs:
+            assert (await client.get("/limpet/v1/runs/refund-50", headers=GOOD)).json()["id"] == "refund-50"
+            assert (await client.get("/limpet/v1/runs/refund-50")).status_code == 401
+            described = (await client.get("/limpet/openapi.json", headers=GOOD)).json()
+            assert described["servers"] == [{"url": "/limpet"}]

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 from typing import Any
 
@@ -58,6 +59,14 @@ async def test_resources(url: str, server: httpx.Client) -> None:
             assert context == await called(client, "context", run="refund-50")
             assert context["artifacts"][0]["artifact_id"] == artifact
             assert await read("limpet://runs/refund%2D50/context") == context
+            bare = "state://agents/doors_letter/tasks/letter-1"
+            assert await read(bare) == {
+                "uri": bare,
+                "agent_id": "doors_letter",
+                "task_id": "letter-1",
+                "state": "waiting",
+            }
+            assert all([(await read(each))["uri"] == each for each in listed])
             templates = (await client.list_resource_templates()).resource_templates
             assert [each.uri_template for each in templates] == [
                 "state://agents/{agent}/tasks/{task}",
@@ -95,7 +104,7 @@ async def test_a_tool_that_is_not_there(server: httpx.Client) -> None:
     async with over_http(server) as client:
         with pytest.raises(MCPError) as refused:
             await client.call_tool("approve", {"request": "1"})
-        assert refused.value.data["code"] == "not_found"
+        assert "but runs, show, " in refused.value.data["message"]
 
 
 def test_over_http_there_is_one_way_in(server: httpx.Client) -> None:
@@ -123,6 +132,59 @@ async def test_one_agent_goes_on_from_what_another_knows(url: str) -> None:
         assert await app.run(agent, "what was the goal?", id="r") == "It was settle 950."
         [said] = [each.text for each in model.requests[-1].messages if each.role == "tool"]
         assert json.loads(said)["goal"] == "settle 950"
+
+
+async def test_over_http_our_client_needs_the_token_too(server: httpx.Client) -> None:
+    """With it, tools are steps as ever; without it, it is said at once what the server said."""
+
+    def reader(name: str, token: str) -> limpet.Agent[str, str]:
+        model = testing.ScriptedModel(testing.calls("context", run="letter-1"), "It waits.")
+        headers = {"Authorization": limpet.Secret(f"Bearer {token}")}
+        tools = MCPTools(f"{server.base_url}/mcp", only=["context"], trust_hints=True, headers=headers)
+        return limpet.llm_agent(name, model=model, instructions="Look.", tools=[tools])
+
+    good, bad = reader("doors_good", TOKEN), reader("doors_bad", "x" * 30)
+    async with testing.app(good, bad) as app:
+        assert await app.run(good, "where is it?", id="good") == "It waits."
+        with pytest.raises(limpet.RunFailed, match="401"):
+            await app.run(bad, "where is it?", id="bad")
+        steps = [each for each in await app.log("bad") if each.kind == "step.started"]
+        assert len(steps) == 1
+        assert TOKEN not in str(await app.log("good"))
+    with pytest.raises(limpet.DefinitionError, match="env="):
+        MCPTools([LIMPET, "mcp"], headers={"a": "b"})
+
+
+@pytest.mark.parametrize(
+    ("words", "ends"), [(["mcp"], -signal.SIGINT), (["serve", "--port", "0", "--host", "127.0.0.1"], 0)]
+)
+def test_ctrl_c(url: str, words: list[str], ends: int) -> None:
+    """It ends at once, without a word; somebody impatient may press it twice."""
+    process = subprocess.Popen(
+        [LIMPET, *words, "--url", url],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "LIMPET_TOKEN": TOKEN},
+    )
+    with process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(b'{"jsonrpc":"2.0","id":1,"method":"ping"}\n')
+        process.stdin.flush()
+        process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == ends
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
+
+
+def test_a_port_that_is_taken(server: httpx.Client, url: str) -> None:
+    words = ["serve", "--url", url, "--port", str(server.base_url.port)]
+    done = subprocess.run([LIMPET, *words], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert "Address already in use; say another --port" in done.stderr
 
 
 @pytest.mark.parametrize("words", [["mcp"], ["serve", "--port", "0"]])

@@ -32,9 +32,9 @@ ASKED: dict[str, tuple[Any, list[str], Given]] = {
         {"run": "refund-50", "before": 1},
     ),
     "context": (
-        lambda app: app.context("talk-2", max_tokens=20),
-        ["talk-2", "--max-tokens", "20"],
-        {"run": "talk-2", "max_tokens": 20},
+        lambda app: app.context("talk-2", max_tokens=80),
+        ["talk-2", "--max-tokens", "80"],
+        {"run": "talk-2", "max_tokens": 80},
     ),
     "asked": (lambda app: app.model_input("talk-2", step=1), ["talk-2", "1"], {"run": "talk-2", "step": 1}),
     "diff": (lambda app: app.diff("refund-50", step=1), ["refund-50", "1"], {"run": "refund-50", "step": 1}),
@@ -130,10 +130,10 @@ async def test_on_postgresql_too(postgres_schema: str) -> None:
     with serving(postgres_schema) as server:
         async with limpet.open(postgres_schema, worker=False) as app, over_pipes(postgres_schema) as pipes:
             for run in ("refund-50", "talk-2"):
-                wanted = as_json(await app.context(run, max_tokens=20))
+                wanted = as_json(await app.context(run, max_tokens=80))
                 assert wanted["left_out"]
-                assert asked(server, "context", {"run": run, "max_tokens": 20}).json() == wanted
-                assert await called(pipes, "context", run=run, max_tokens=20) == wanted
+                assert asked(server, "context", {"run": run, "max_tokens": 80}).json() == wanted
+                assert await called(pipes, "context", run=run, max_tokens=80) == wanted
 
 
 async def test_an_artifact_of_the_slice_is_opened(url: str, server: httpx.Client) -> None:
@@ -143,11 +143,12 @@ async def test_an_artifact_of_the_slice_is_opened(url: str, server: httpx.Client
     given = {"run": "refund-50", "artifact": about["artifact_id"]}
     text = ""
     async with over_pipes(url) as pipes:
-        for start in (0, 64_000):
-            piece = asked(server, "artifact", {**given, "start": start}).json()
-            assert await called(pipes, "artifact", **given, start=start) == piece
+        for start in (0, 90_000):
+            more: Given = {"start": start, "limit": 90_000}
+            piece = asked(server, "artifact", {**given, **more}).json()
+            assert await called(pipes, "artifact", **given, **more) == piece
             text += piece["text"]
-            assert piece["next"] == (64_000 if start == 0 else None)
+            assert piece["next"] == (90_000 if start == 0 else None)
     assert text == "Der Brief.\n" * 9_000
     words = [*given.values()]
     printed = await to_thread(typing, "artifact", *words, "--url", url)

@@ -1,12 +1,13 @@
 """What a model saw and why, what an agent knows and concluded, and the parts of the loop that can be replaced."""
 
+import json
 from typing import Any
 
 import pytest
 
 import limpet
 from limpet import testing
-from limpet.context.slice import Spoken, describe, slice_of
+from limpet.context.slice import Known, Spoken, describe, slice_of
 from limpet.context.window import Selected
 from limpet.errors import DefinitionError, NotFound
 from limpet.events import Fact, StatePatch
@@ -260,6 +261,9 @@ async def test_the_slice_of_a_run() -> None:
         assert [each.text for each in outside.messages] == ["hi", "hello"]
         assert [each.summary for each in (await app.context("r")).artifacts] == ["a big one"]
         assert len((await app.context("r", max_bytes=600)).facts) < len((await app.context("r")).facts) == 20
+        for most in (250, 400, 600, 1000, 1500, 2000):
+            assert len(json.dumps((await app.context("r", max_bytes=most)).as_json(), separators=(",", ":"))) <= most
+            assert len(json.dumps((await app.context("r", max_tokens=most // 3)).as_json())) <= most * 1.2
         with pytest.raises(limpet.InvalidArgument):
             await app.context("r", max_bytes=-1)
 
@@ -278,7 +282,12 @@ async def test_the_slice_at_an_earlier_point() -> None:
             await app.run(agent, f"message {number} " + "z" * 900, id=f"r{number}", conversation="c")
         first = await app.context("r0", before=1)
         assert [each.text[:9] for each in first.messages] == ["message 0"]
-        assert [each.role for each in (await app.context("r0", before=2)).messages] == ["user", "assistant", "tool"]
+        then = await app.context("r0", before=2)
+        assert [each.role for each in then.messages] == ["user", "assistant", "tool"]
+        assert then.messages[1].calls == ('note_fact({"key":"k","value":"v"})',)
+        assert then.messages[2].tool == "note_fact"
+        assert then.goal.startswith("message 0 zzz")  # nobody set one: what it was asked
+        assert (then.status, (await app.context("r0")).status) == ("running", "completed")
         last = await app.context("r7")
         assert (last.messages[0].text, last.messages[-1].role) == ("They talked.", "assistant")
 
@@ -286,7 +295,7 @@ async def test_the_slice_at_an_earlier_point() -> None:
 def test_the_newest_messages_stay() -> None:
     """Nothing older than one that does not fit."""
     said = [Spoken(role="user", text=text) for text in ("a", "b" * 900, "c")]
-    found = slice_of(AgentState(), messages=said, max_tokens=100)
+    found = slice_of(Known(AgentState()), messages=said, max_tokens=100)
     assert [each.text for each in found.messages] == ["c"]
     assert found.left_out == {"messages": 2}
 

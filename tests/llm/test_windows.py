@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 
 import limpet
 from limpet import testing
-from limpet.context.slice import describe, slice_of
+from limpet.context.slice import Known, Spoken, describe, slice_of
 from limpet.context.window import EACH, Item, select, short, tokens, units
 from limpet.events import Fact, PlanItem, StatePatch, canonical
 from limpet.events import bodies as b
+from limpet.events.values import encode
 from limpet.journal import Talk
 from limpet.llm.model import Call, Message, ModelRequest, Reply
 from limpet.llm.request import REPLY, SUMMARY, item_of, size_of, spec_size
@@ -135,8 +136,11 @@ def test_what_is_known_fits_and_what_is_left_out_is_said(
     text = describe(state, step=None, room=room)
     assert tokens(text) <= room
     assert text == describe(state, step=None, room=1 << 40) or "more are not shown)" in text or "[…" in text
-    found = slice_of(state, max_tokens=room)
-    for part, there in (("facts", facts), ("plan", plan), ("open_questions", questions)):
+    said = [Spoken(role="user", text=each) for each in questions]
+    found = slice_of(Known(state, status="running", task="a task"), messages=said, max_tokens=room, max_bytes=2 * room)
+    assert len(encode(found)) <= 2 * room or found.goal == "" == "".join(map(str, (*found.facts, *found.messages)))
+    assert found.goal in ("", goal or "a task") or "[…" in found.goal
+    for part, there in (("facts", facts), ("plan", plan), ("open_questions", questions), ("messages", said)):
         assert len(getattr(found, part)) + found.left_out.get(part, 0) == len(there)
     assert [fact.key for fact in found.facts] == [key for key in reversed(facts) if key in {f.key for f in found.facts}]
 

@@ -10,7 +10,8 @@ without an answer goes to a person. `trust_hints=True` believes what the server 
 
 import asyncio
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,7 @@ from limpet.llm.model import ToolSpec
 from limpet.llm.providers import fitting_name
 from limpet.llm.tools import Offered
 from limpet.policy.retry import Retry
+from limpet.secret import Secret
 
 if TYPE_CHECKING:
     from mcp import Client
@@ -55,6 +57,7 @@ class MCPTools:
         retry: Retry | None = None,
         timeout: Duration = "60s",
         env: Mapping[str, str] | None = None,
+        headers: Mapping[str, str | Secret] | None = None,
     ) -> None:
         if find_spec("mcp") is None:
             raise ExtraMissing(extra="mcp")
@@ -67,6 +70,9 @@ class MCPTools:
                 choices = ", ".join(each for each in EFFECTS if each != "transaction")
                 raise DefinitionError(what=tool, reason=f"its effect is {effect!r}: say one of {choices}")
         self._trusts, self._retry, self._timeout, self._env = trust_hints, retry, microseconds(timeout), env
+        self._headers = dict(headers or {})
+        if self._headers and not isinstance(server, str):
+            raise DefinitionError(what=f"The tools of {self.name}", reason="a command takes env=, and no headers")
         self._open: dict[asyncio.AbstractEventLoop, _Connection] = {}
 
     def __repr__(self) -> str:
@@ -124,23 +130,31 @@ class MCPTools:
         loop = asyncio.get_running_loop()
         found = self._open.get(loop)
         if found is None or found.is_over:
-            found = _Connection(self._target())
+            found = _Connection(self._target)
             self._open = {each: kept for each, kept in self._open.items() if not each.is_closed()} | {loop: found}
         return found
 
-    def _target(self) -> Any:
-        if isinstance(self._server, str):
-            return self._server
-        command, *args = self._server
-        env = None if self._env is None else dict(self._env)
-        return importlib.import_module("mcp").StdioServerParameters(command=command, args=args, env=env)
+    @asynccontextmanager
+    async def _target(self, answered: Callable[[Any], Awaitable[None]]) -> AsyncIterator[Any]:
+        """What is connected to; `answered` hears of every answer over HTTP."""
+        if not isinstance(self._server, str):
+            command, *args = self._server
+            env = None if self._env is None else dict(self._env)
+            yield importlib.import_module("mcp").StdioServerParameters(command=command, args=args, env=env)
+            return
+        transport = importlib.import_module("mcp.client.streamable_http")
+        headers = {name: each.reveal() if isinstance(each, Secret) else each for name, each in self._headers.items()}
+        async with transport.create_mcp_http_client(headers=headers) as http:
+            http.event_hooks["response"].append(answered)
+            yield transport.streamable_http_client(self._server, http_client=http)
 
 
 class _Connection:
     """A server that is connected to, by a task of its own: whoever opens it must also close it."""
 
-    def __init__(self, target: Any) -> None:
+    def __init__(self, target: Callable[[Callable[[Any], Awaitable[None]]], AbstractAsyncContextManager[Any]]) -> None:
         self._target = target
+        self._refusal = ""
         self._asking = 0
         self._is_retired = False
         self._over = asyncio.Event()
@@ -160,7 +174,9 @@ class _Connection:
         try:
             client = await asyncio.shield(self._client)
         except Exception as error:
-            raise NotApplied(f"the MCP server cannot be reached: {error}") from error
+            if self._refusal:
+                raise Permanent(f"the MCP server does not let us in: it answered {self._refusal}") from error
+            raise NotApplied(f"the MCP server cannot be reached: {_cause(error)}") from error
         types = importlib.import_module("mcp_types")
         self._asking += 1
         try:
@@ -178,10 +194,14 @@ class _Connection:
             if self._is_retired and not self._asking:
                 self._over.set()
 
+    async def _answered(self, response: Any) -> None:
+        if response.status_code in (401, 403):
+            self._refusal = f"{response.status_code} {response.reason_phrase}"
+
     async def _keep(self) -> None:
         client: type[Client] = await asyncio.to_thread(lambda: importlib.import_module("mcp").Client)
         try:
-            async with client(self._target) as opened:
+            async with self._target(self._answered) as target, client(target) as opened:
                 self._client.set_result(opened)
                 await self._over.wait()
         except Exception as error:  # noqa: BLE001 - whoever asks is told
@@ -189,6 +209,13 @@ class _Connection:
             if not self._client.done():
                 self._client.set_exception(error)
                 self._client.exception()  # it was looked at, should nobody ask
+
+
+def _cause(error: BaseException) -> BaseException:
+    """What went wrong, without the groups that tasks put around it."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
 
 def _name_of(server: "str | Sequence[str]") -> str:

@@ -80,7 +80,7 @@ def state(
     run: RunId,
     *,
     before: Annotated[int | None, typer.Option(help="Just before this step.")] = None,
-    after: Annotated[int | None, typer.Option(help="Just after this step.")] = None,
+    after: Annotated[int | None, typer.Option(help="As soon as this step had its result.")] = None,
     seq: Annotated[int | None, typer.Option(help="After this event.")] = None,
     url: Url = STORE,
     json: Json = False,

@@ -1,14 +1,15 @@
 """The commands that open other doors: over HTTP, and for agents over MCP. Nothing can be changed through them."""
 
 import os
+import sys
 from typing import Annotated
 
+import msgspec
 import typer
 
 import limpet
 from limpet.cli.door import command, example
 from limpet.cli.options import Json, OwnUrl
-from limpet.cli.output import print_line
 from limpet.cli.starting import starters
 from limpet.cli.working import idle_app
 from limpet.clock import SystemClock
@@ -45,11 +46,12 @@ def serve(
 
     def told(address: str) -> None:
         if json:
-            print_line({"url": address, "mcp": f"{address}/mcp"})
-        else:
-            typer.echo(f"{address} answers; {address}/openapi.json says what, {address}/mcp is for agents")
+            made = {} if known else {"token": token}
+            typer.echo(msgspec.json.encode({"url": address, "mcp": f"{address}/mcp", **made}).decode())
+            return
+        typer.echo(f"{address} answers; {address}/openapi.json says what, {address}/mcp is for agents")
         if known is None:
-            typer.echo(f"token: {token} (until this ends; LIMPET_TOKEN keeps one)", err=json)
+            typer.echo(f"token: {token} (until this ends; LIMPET_TOKEN keeps one)")
 
     names = tuple(allow_host or ())
     raise typer.Exit(
@@ -64,6 +66,8 @@ def mcp(
     json: Annotated[bool, typer.Option("--json", help="Errors as JSON.")] = False,  # noqa: ARG001 - see `listening`
 ) -> None:
     """Answer questions about runs for an agent that starts this as an MCP server; nothing can be changed through it."""
+    if sys.stdin.isatty():
+        typer.echo("waiting for an MCP client on standard input: name this command to one (docs/serving.md)", err=True)
     raise typer.Exit(starters["mcp"](app=_looking(code, url)))
 
 

@@ -13,11 +13,11 @@ from limpet.cli.output import print_bytes, print_json, print_text
 from limpet.cli.tables import Shape
 from limpet.cli.times import about
 from limpet.cli.working import idle_app
-from limpet.context.slice import ContextSlice
+from limpet.context.slice import ContextSlice, Spoken
 from limpet.engine.talks import Message
 from limpet.events import Fact
 from limpet.service import App
-from limpet.service.artifacts import PIECE, ArtifactPiece, piece_of
+from limpet.service.artifacts import PIECE, ArtifactPiece, find_artifact, piece_of
 from limpet.service.finding import find_conversation, find_run
 from limpet.service.seeing import ModelInput
 from limpet.service.talking import ConversationInfo, SessionInfo
@@ -82,7 +82,7 @@ def messages(
     if json:
         print_json(found)
     for each in () if json else found:
-        print_text(f"{each.seq}  {'summary' if each.is_summary else each.role}: {each.text}")
+        print_text(f"{each.seq}  {f'summary: {each.text}' if each.is_summary else _said(each.spoken())}")
 
 
 @command.command(epilog=example("limpet context ticket-42 --max-tokens 2000", "limpet context ticket-42 --before 6"))
@@ -92,7 +92,7 @@ def context(  # noqa: PLR0913 - all by name, and few at a time
     max_tokens: Annotated[int | None, typer.Option(min=1, help="As much as fits.", show_default=False)] = None,
     max_bytes: Annotated[int | None, typer.Option(min=1, help="The same, in bytes.", show_default=False)] = None,
     before: Annotated[int | None, typer.Option(help="As it was just before this step.")] = None,
-    after: Annotated[int | None, typer.Option(help="As it was just after this step.")] = None,
+    after: Annotated[int | None, typer.Option(help="As it was as soon as this step had its result.")] = None,
     url: Url = STORE,
     json: Json = False,
 ) -> None:
@@ -109,7 +109,7 @@ def context(  # noqa: PLR0913 - all by name, and few at a time
 @command.command(epilog=example("limpet artifact ticket-42 01hx… > report.txt"))
 def artifact(
     run: RunId,
-    artifact: Annotated[str, typer.Argument(metavar="ARTIFACT", help="Its id, as `limpet context` says it.")],
+    artifact: Annotated[str, typer.Argument(metavar="ARTIFACT", help="Its id, or the beginning of it.")],
     url: Url = STORE,
     json: Json = False,
 ) -> None:
@@ -117,9 +117,8 @@ def artifact(
 
     async def look(app: App) -> ArtifactPiece | bytes:
         found = (await find_run(app.store, run)).id
-        if json:
-            return await piece_of(app.store, found, artifact, start=0, limit=PIECE)
-        return await app.artifact(found, artifact)
+        id = await find_artifact(app.store, found, artifact)
+        return await (piece_of(app.store, found, id, start=0, limit=PIECE) if json else app.artifact(found, id))
 
     found = ask(url, look)
     print_bytes(found) if isinstance(found, bytes) else print_json(found)
@@ -151,16 +150,21 @@ def _lines(found: ContextSlice) -> Iterator[str]:
     if found.goal:
         yield f"goal: {found.goal}"
     if found.current_step:
-        yield f"at: {found.current_step}"
+        yield f"at: {found.current_step}{f', {found.status}' if found.status else ''}"
     if found.plan:
         yield f"plan: {', '.join(found.plan)}"
     yield from map(_fact, found.facts)
     yield from (f"artifact {each.artifact_id}: {each.type}, {each.summary}" for each in found.artifacts)
     yield from (f"open question: {each}" for each in found.open_questions)
     yield from (f"flag: {each}" for each in found.risk_flags)
-    yield from (f"{each.role}: {each.text}" for each in found.messages)
+    yield from map(_said, found.messages)
     if found.left_out:
         yield f"left out: {', '.join(f'{count} {name}' for name, count in found.left_out.items())}"
+
+
+def _said(message: Spoken) -> str:
+    called = f" [calls {', '.join(message.calls)}]" if message.calls else ""
+    return f"{message.role}{f' {message.tool}' if message.tool else ''}: {message.text}{called}"
 
 
 def _fact(fact: Fact) -> str:

@@ -2,19 +2,21 @@
 
 What matters most comes first: the goal and where it stands, artifacts of this step, the newest facts, open questions.
 What is left out is counted, so that nobody takes a part for the whole. Artifacts are there as what they are, not as
-what they hold: that is opened where it is needed.
+what they hold: that is opened where it is needed. What is measured is what is handed over: the JSON of a slice, the
+lines of a description.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from msgspec import Struct
+from msgspec import Struct, json, structs
 
-from limpet.context.window import BYTES, short, tokens
+from limpet.context.window import BYTES, LEAST, short, tokens
 from limpet.events import Artifact, Fact
+from limpet.events.values import encode
 from limpet.state import AgentState, outdated
 
-__all__ = ["ContextSlice", "Spoken", "describe", "slice_of"]
+__all__ = ["ContextSlice", "Known", "Spoken", "describe", "slice_of"]
 
 SHOWN_FACT = 600
 # What "so many more are not shown" costs, and what messages leave for the rest at least, of a slice with both.
@@ -29,12 +31,19 @@ class Spoken(Struct, frozen=True, kw_only=True, omit_defaults=True):
     text: str
     seq: int = 0
     """Its place in the conversation."""
+    calls: tuple[str, ...] = ()
+    """What it wants called, in words."""
+    tool: str = ""
+    """Of a result: whose it is."""
 
 
 class ContextSlice(Struct, frozen=True, kw_only=True):
     """What an agent knows, as much as fits."""
 
     goal: str = ""
+    """What it is about; where nobody set one, what the run was asked."""
+    status: str = ""
+    """Of the run."""
     current_step: str = ""
     """The item of the plan that it is at, or the number of its step."""
     plan: tuple[str, ...] = ()
@@ -49,6 +58,21 @@ class ContextSlice(Struct, frozen=True, kw_only=True):
     left_out: dict[str, int] = {}
     """How many of each there are that do not fit."""
 
+    def as_json(self) -> dict[str, Any]:
+        """The same as plain data."""
+        plain: dict[str, Any] = json.decode(encode(self))
+        return plain
+
+
+class Known(NamedTuple):
+    """What is known of a run, of which a slice is taken."""
+
+    state: AgentState
+    step: int | None = None
+    status: str = ""
+    task: str = ""
+    """What the run was asked, if that is text."""
+
 
 class _Piece(NamedTuple):
     """Something that may be in a slice: in which list, and how it is said."""
@@ -57,38 +81,51 @@ class _Piece(NamedTuple):
     what: Any
     line: str
 
+    @property
+    def bytes(self) -> int:
+        """Its size in JSON, with the comma."""
+        return len(encode(self.what)) + 1
+
+    @property
+    def tokens(self) -> int:
+        """The size of its line, with the end of it."""
+        return tokens(self.line) + 1
+
 
 def slice_of(
-    state: AgentState,
-    *,
-    step: int | None = None,
-    messages: Sequence[Spoken] = (),
-    max_tokens: int | None = None,
-    max_bytes: int | None = None,
+    known: Known, *, messages: Sequence[Spoken] = (), max_tokens: int | None = None, max_bytes: int | None = None
 ) -> ContextSlice:
-    """What fits of what an agent knows and of what was said, within tokens and bytes; half of it is for messages."""
-    rooms = [each for each in (max_tokens, max_bytes // BYTES if max_bytes is not None else None) if each is not None]
-    room = min(rooms, default=None)
+    """What fits of what an agent knows and of what was said; half of it is for messages.
+
+    As JSON it has at most so many bytes, and about so many tokens; only an empty one, of 200 bytes, may have more.
+    """
+    empty = ContextSlice(status=known.status, current_step=_current(known.state, known.step))
+    rooms = [each for each in (max_bytes, None if max_tokens is None else max_tokens * BYTES) if each is not None]
+    room = min(rooms) - len(encode(empty)) if rooms else None
     half = None if room is None else room // SHARE if messages else room
-    taken, left, used = _fitting(_pieces(state, step, half), half)
-    spoken, silent, _ = _fitting(_said(reversed(messages)), None if room is None else room - used, gaps=False)
+    state = known.state if known.state.goal else structs.replace(known.state, goal=known.task)
+    pieces = _pieces(state, known.step, None if half is None else half // BYTES)
+    taken, left, used = _fitting(pieces, half, lambda piece: piece.bytes)
+    rest = None if room is None else room - used
+    spoken, silent, _ = _fitting(_said(reversed(messages)), rest, lambda piece: piece.bytes, gaps=False)
+    taken, left = [*taken, *spoken], [*left, *silent]
+    found = _slice(empty, taken, left)
+    while rooms and taken and len(encode(found)) > min(rooms):  # to say what is left out takes room, too
+        left.append(taken.pop())
+        found = _slice(empty, taken, left)
+    return found
+
+
+def _slice(empty: ContextSlice, taken: Sequence[_Piece], left: Sequence[_Piece]) -> ContextSlice:
     by_part = _grouped(taken)
-    return ContextSlice(
-        goal=next((piece.what for piece in taken if piece.part == "goal"), ""),
-        current_step=_current(state, step),
-        plan=by_part.get("plan", ()),
-        facts=by_part.get("facts", ()),
-        artifacts=by_part.get("artifacts", ()),
-        open_questions=by_part.get("open_questions", ()),
-        risk_flags=by_part.get("risk_flags", ()),
-        messages=tuple(piece.what for piece in reversed(spoken)),
-        left_out=_counted((*left, *silent)),
-    )
+    [goal] = by_part.pop("goal", ("",))
+    messages = tuple(reversed(by_part.pop("messages", ())))
+    return structs.replace(empty, goal=goal, messages=messages, left_out=_counted(left), **by_part)
 
 
 def describe(state: AgentState, *, step: int | None, room: int) -> str:
     """What the agent knows, in words that fit."""
-    taken, left, _ = _fitting(_pieces(state, step, room), room - MORE)
+    taken, left, _ = _fitting(_pieces(state, step, room), room - MORE, lambda piece: piece.tokens)
     lines = [piece.line for piece in taken]
     if left:
         lines.append(f"({len(left)} more are not shown)")
@@ -96,12 +133,12 @@ def describe(state: AgentState, *, step: int | None, room: int) -> str:
 
 
 def _fitting(
-    pieces: Iterable[_Piece], room: int | None, *, gaps: bool = True
+    pieces: Iterable[_Piece], room: int | None, size: Callable[[_Piece], int], *, gaps: bool = True
 ) -> tuple[list[_Piece], list[_Piece], int]:
     """Those that fit, in order, those that do not, and what the first take; without gaps none behind one of those."""
     taken, left, used = list[_Piece](), list[_Piece](), 0
     for piece in pieces:
-        more = tokens(piece.line) + 1
+        more = size(piece)
         if room is not None and (used + more > room or (left and not gaps)):
             left.append(piece)
             continue
@@ -110,7 +147,7 @@ def _fitting(
     return taken, left, used
 
 
-def _grouped(pieces: Iterable[_Piece]) -> Mapping[str, tuple[Any, ...]]:
+def _grouped(pieces: Iterable[_Piece]) -> dict[str, tuple[Any, ...]]:
     found: dict[str, list[Any]] = {}
     for piece in pieces:
         found.setdefault(piece.part, []).append(piece.what)
@@ -135,7 +172,7 @@ def _said(messages: Iterable[Spoken]) -> Iterator[_Piece]:
 def _pieces(state: AgentState, step: int | None, room: int | None) -> Iterator[_Piece]:
     """All that is known, what matters most first."""
     if state.goal:
-        goal = state.goal if room is None else short(state.goal, room // 4)
+        goal = state.goal if room is None else short(state.goal, max(room // 4, LEAST))
         yield _Piece("goal", goal, f"Goal: {goal}")
     for number, item in enumerate(state.items, 1):
         yield _Piece("plan", item.item, f"Plan {number}: {item.item} ({item.status})")

@@ -15,7 +15,7 @@ from msgspec import UNSET, UnsetType
 from typing_extensions import TypeForm, TypeVar
 
 from limpet.clock import Duration, microseconds, when
-from limpet.context.slice import ContextSlice, Spoken, slice_of
+from limpet.context.slice import ContextSlice, Known, slice_of
 from limpet.engine.agents import Agent, Budget
 from limpet.engine.artifacts import Artifacts
 from limpet.engine.asks import Asks
@@ -27,7 +27,7 @@ from limpet.engine.history import Record
 from limpet.engine.scopes import Scope
 from limpet.engine.shapes import shape
 from limpet.engine.steps import Steps
-from limpet.engine.talks import Message, Role, Talks
+from limpet.engine.talks import Message, Role, Talks, task_of
 from limpet.engine.tools import Tool
 from limpet.engine.typed import Change, State
 from limpet.engine.waits import Waits
@@ -390,9 +390,11 @@ class Run(Generic[S]):
         self, name: str, record: Record | None, max_tokens: int | None, max_bytes: int | None
     ) -> ContextSlice:
         said = await self.talks.messages(name, record, SPOKEN)
-        messages = [Spoken(role=each.role, text=each.text, seq=each.seq) for each in said]
-        state, step = self._x.working.freeze(), self._x.journal.fold.step or None
-        return slice_of(state, step=step, messages=messages, max_tokens=max_tokens, max_bytes=max_bytes)
+        x = self._x
+        task = await x.patiently(lambda: task_of(x.kit.store, x.memory.created.input))
+        known = Known(x.working.freeze(), x.journal.fold.step or None, "running", task)
+        messages = [each.spoken() for each in said]
+        return slice_of(known, messages=messages, max_tokens=max_tokens, max_bytes=max_bytes)
 
     # Structure
 

@@ -4,17 +4,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from limpet.context.slice import Spoken
 from limpet.engine.execution import Execution
 from limpet.engine.history import Record
 from limpet.errors import InvalidValue
+from limpet.events import Payload, digest
 from limpet.events import bodies as b
-from limpet.events import digest
 from limpet.ids import LONGEST_ID
 from limpet.journal import Entry, Saying, Summary, Talk, latest
 from limpet.stores import Leg, Store
 from limpet.stores.blobs import SAID, Blob
 
-__all__ = ["CHAT", "INTERRUPT", "USER", "Message", "Role", "Talks", "shown", "talk_of", "text_of"]
+__all__ = ["CHAT", "INTERRUPT", "USER", "Message", "Role", "Talks", "shown", "talk_of", "task_of", "text_of"]
 
 Role = Literal["user", "assistant", "system"]
 # The signal that a run hears of what people say.
@@ -23,6 +24,7 @@ USER = "user"
 INTERRUPT = "limpet.interrupt"
 # How the conversation of a run that was started in none is called.
 CHAT = ".chat"
+LONGEST_TASK = 64_000
 ROLES = ("user", "assistant", "system", "tool")
 
 
@@ -36,6 +38,14 @@ class Message:
     """Its place in the conversation."""
     is_summary: bool = False
     """It stands for what came before."""
+    calls: tuple[str, ...] = ()
+    """What it wants called, in words."""
+    tool: str = ""
+    """Of a result: whose it is."""
+
+    def spoken(self) -> Spoken:
+        """The same as a slice shows it."""
+        return Spoken(role=self.role, text=self.text, seq=self.seq, calls=self.calls, tool=self.tool)
 
 
 def talk_of(run: str) -> str:
@@ -145,15 +155,30 @@ class Talks:
         return await self._x.patiently(lambda: shown(store, found))
 
 
+async def task_of(store: Store, input: Payload) -> str:
+    """What a run was asked, if that is text; one that nobody would read is none."""
+    value = await store.unpack(input) if input.size <= LONGEST_TASK else None
+    return value if isinstance(value, str) else ""
+
+
 async def shown(store: Store, found: Sequence[Entry | Summary]) -> list[Message]:
     """What a conversation holds, as it is shown; a summary is said by the system."""
-    texts = await store.unpack_all([each.content for each in found])
-    return [
-        Message(
-            role=each.message.role if isinstance(each, Entry) else "system",
-            text=text_of(text),
-            seq=each.seq,
-            is_summary=isinstance(each, Summary),
-        )
-        for each, text in zip(found, texts, strict=True)
-    ]
+    contents = await store.unpack_all([each.content for each in found])
+    tools: dict[str, str] = {}
+    return [_shown(each, content, tools) for each, content in zip(found, contents, strict=True)]
+
+
+def _shown(each: Entry | Summary, content: Any, tools: dict[str, str]) -> Message:
+    """One message; `tools` are those of the calls so far, by the calls' ids."""
+    if isinstance(each, Summary):
+        return Message(role="system", text=text_of(content), seq=each.seq, is_summary=True)
+    calls = content.get("calls") if isinstance(content, Mapping) else None
+    made = [call for call in calls if isinstance(call, Mapping)] if isinstance(calls, list) else []
+    tools.update({str(call.get("id")): str(call.get("name")) for call in made})
+    return Message(
+        role=each.message.role,
+        text=text_of(content),
+        seq=each.seq,
+        calls=tuple(f"{call.get('name')}({call.get('args') or ''})" for call in made),
+        tool=tools.get(each.message.call or "", ""),
+    )

@@ -4,7 +4,8 @@ import re
 from typing import Any, NotRequired, TypedDict
 from urllib.parse import quote, unquote
 
-from limpet.errors import NotFound
+from limpet.errors import InvalidArgument, NotFound
+from limpet.redaction import say_value
 from limpet.service.app import App
 from limpet.service.finding import run_of
 from limpet.service.questions import QUESTIONS
@@ -39,19 +40,19 @@ async def read(app: App, address: str) -> Any:
         return await _state(app, address, found["agent"], found["task"])
     if found := _match(CONTEXT, address):
         return await QUESTIONS["context"].answer(app, found)
-    raise NotFound(what="resource", id=address)
+    raise InvalidArgument(path="uri", reason=f"there are {STATE} and {CONTEXT}, and no {address}")
 
 
 async def _state(app: App, address: str, agent: str, run: str) -> StateResource:
     row = await run_of(app.store, run)
     if row.agent != agent:
         raise NotFound(what=f"run of {agent}", id=run)
-    known = (await QUESTIONS["state"].answer(app, {"run": run}))["state"]
+    known = (await app.state(run)).working
     shown: StateResource = {"uri": address, "agent_id": agent, "task_id": run, "state": row.status}
-    if known["plan"]:
-        shown["plan"] = known["plan"]
-    if known["artifacts"]:
-        shown["artifacts"] = [each["artifact_id"] for each in known["artifacts"]]
+    if known.plan:
+        shown["plan"] = say_value(list(known.plan))
+    if known.artifacts:
+        shown["artifacts"] = [each.artifact_id for each in known.artifacts]
     return shown
 
 

@@ -17,11 +17,11 @@ from mcp.server.stdio import stdio_server
 from mcp.server.streamable_http_manager import StreamableHTTPASGIApp, StreamableHTTPSessionManager
 from starlette.types import ASGIApp
 
-from limpet.errors import LimpetError, NotFound, Unexpected
+from limpet.errors import InvalidArgument, LimpetError, Unexpected
 from limpet.mcp.resources import CONTEXT, STATE, address_of, read
 from limpet.service.app import App
 from limpet.service.contract import error_json
-from limpet.service.questions import QUESTIONS, Question
+from limpet.service.questions import QUESTIONS, Question, ours
 
 __all__ = ["over_http", "over_pipes", "server_of"]
 
@@ -77,7 +77,9 @@ class _Asked:
         """The answer to a question; what went wrong is a result, too, which a model can read."""
         question = QUESTIONS.get(wanted.name)
         if question is None:
-            raise _refusal(NotFound(what="tool", id=wanted.name))
+            raise _refusal(
+                InvalidArgument(path="name", reason=f"there is no {wanted.name}, but {', '.join(QUESTIONS)}")
+            )
         try:
             found, is_error = await question.answer(self._app, wanted.arguments or {}), False
         except LimpetError as error:
@@ -86,13 +88,16 @@ class _Asked:
 
     async def resources(self, _: object, __: object) -> t.ListResourcesResult:
         """The state of the newest runs."""
-        runs = await self._app.runs(last=LISTED)
+        try:
+            runs = await QUESTIONS["runs"].answer(self._app, {"last": LISTED})
+        except LimpetError as error:
+            raise _refusal(error) from error
         return t.ListResourcesResult(
             resources=[
                 t.Resource(
-                    uri=address_of(each.agent, each.id),
-                    name=each.id,
-                    description=f"{each.status}: {each.goal}" if each.goal else each.status,
+                    uri=address_of(each["agent"], each["id"]),
+                    name=each["id"],
+                    description=f"{each['status']}: {each['goal']}" if each["goal"] else each["status"],
                     mime_type=JSON,
                 )
                 for each in runs
@@ -112,7 +117,8 @@ class _Asked:
         """What is at an address."""
         address = str(wanted.uri)
         try:
-            found = await read(self._app, address)
+            with ours(address):
+                found = await read(self._app, address)
         except LimpetError as error:
             raise _refusal(error) from error
         content = t.TextResourceContents(uri=address, mime_type=JSON, text=_text(found))

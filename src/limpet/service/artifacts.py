@@ -8,11 +8,12 @@ from msgspec import UnsetType
 from limpet.errors import NotFound
 from limpet.events import Payload
 from limpet.events import bodies as b
+from limpet.service.finding import near
 from limpet.stores import Store
 
-__all__ = ["LONGEST", "PIECE", "ArtifactPiece", "content_of", "piece_of"]
+__all__ = ["LONGEST", "PIECE", "ArtifactPiece", "content_of", "find_artifact", "piece_of"]
 
-PIECE = 64_000
+PIECE = 12_000
 LONGEST = 4
 """A character is no longer than that in UTF-8."""
 
@@ -34,14 +35,31 @@ class ArtifactPiece:
 
 async def content_of(store: Store, run: str, artifact: str) -> Payload:
     """What an artifact of a run, or one that came along from its caller, holds."""
+    known = await _contents(store, run)
+    if artifact not in known:
+        raise near(NotFound(what="artifact", id=artifact), [*known])
+    return known[artifact]
+
+
+async def find_artifact(store: Store, run: str, given: str) -> str:
+    """The id of this artifact, or of the only one whose id begins so."""
+    known = await _contents(store, run)
+    found = [given] if given in known else [each for each in known if each.startswith(given)]
+    if len(found) == 1:
+        return found[0]
+    raise near(NotFound(what="artifact", id=given), found or [*known])
+
+
+async def _contents(store: Store, run: str) -> dict[str, Payload]:
+    found: dict[str, Payload] = {}
     async for event in store.log(run):
         if event.kind in ("run.created", "artifact.stored"):
             body = store.decode(event)
-            if isinstance(body, b.ArtifactStored) and body.artifact_id == artifact:
-                return body.content
-            if isinstance(body, b.RunCreated) and artifact in body.artifacts:
-                return body.artifacts[artifact]
-    raise NotFound(what="artifact", id=artifact)
+            if isinstance(body, b.ArtifactStored):
+                found[body.artifact_id] = body.content
+            elif isinstance(body, b.RunCreated):
+                found.update(body.artifacts)
+    return found
 
 
 async def piece_of(store: Store, run: str, artifact: str, *, start: int, limit: int) -> ArtifactPiece:

@@ -9,7 +9,16 @@ from limpet.service.views import no_run, request_of
 from limpet.stores import RequestFilter, RequestRow, RunFilter, RunRow, Store
 from limpet.stores.store import LARGEST_PAGE
 
-__all__ = ["each_run", "find_conversation", "find_request", "find_run", "open_request", "run_of", "suggest_agent"]
+__all__ = [
+    "each_run",
+    "find_conversation",
+    "find_request",
+    "find_run",
+    "near",
+    "open_request",
+    "run_of",
+    "suggest_agent",
+]
 
 SHOWN = 5
 # Runs among whose requests one is looked for that was decided.
@@ -47,7 +56,7 @@ async def find_run(store: Store, given: str) -> RunRow:
     first = min(found, key=lambda row: len(row.id), default=None)
     if first is not None and all(row is first or row.id.startswith(f"{first.id}.") for row in found):
         return first  # the others are named after it: its forks, and the runs that it called
-    raise _with(NotFound(what="run", id=given), [row.id for row in found] or await _near(store, given))
+    raise near(NotFound(what="run", id=given), [row.id for row in found] or await _near(store, given))
 
 
 async def find_conversation(store: Store, given: str) -> str:
@@ -61,7 +70,7 @@ async def find_conversation(store: Store, given: str) -> str:
     found = [id for id in known if id.startswith(given)]
     if len(found) == 1:
         return found[0]
-    raise _with(NotFound(what="conversation", id=given), found or get_close_matches(given, known))
+    raise near(NotFound(what="conversation", id=given), found or get_close_matches(given, known))
 
 
 async def find_request(store: Store, given: str) -> RequestRow:
@@ -75,7 +84,7 @@ async def find_request(store: Store, given: str) -> RequestRow:
         known, found = known | decided, [id for id in decided if id.startswith(given)]
     if len(found) == 1:
         return known[found[0]]
-    raise _with(NotFound(what="request", id=given), found or get_close_matches(given, known))
+    raise near(NotFound(what="request", id=given), found or get_close_matches(given, known))
 
 
 async def open_request(store: Store, id: str) -> Request:
@@ -91,13 +100,14 @@ async def open_request(store: Store, id: str) -> Request:
 async def suggest_agent(store: Store, error: NotFound) -> NotFound:
     """The same error, with the agents that may have been meant, or all that there are."""
     known = sorted({row.agent for row in await store.contracts()})
-    return _with(error, get_close_matches(error.id, known) or known)
+    return near(error, get_close_matches(error.id, known) or known)
 
 
-def _with(error: NotFound, near: list[str]) -> NotFound:
-    if near:
-        more = f" or {len(near) - SHOWN} more" if len(near) > SHOWN else ""
-        error.add_note(f"Did you mean {', '.join(near[:SHOWN])}{more}?")
+def near(error: NotFound, known: list[str]) -> NotFound:
+    """The same error, with those that may have been meant."""
+    if known:
+        more = f" or {len(known) - SHOWN} more" if len(known) > SHOWN else ""
+        error.add_note(f"Did you mean {', '.join(known[:SHOWN])}{more}?")
     return error
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from limpet.engine.talks import INTERRUPT
 from limpet.events.values import parse
 from limpet.service.views import LIVE
 from limpet.stores import RequestFilter, RunRow, Store
@@ -67,7 +68,7 @@ class Fleet:
         """What a run waits for; one that could go on waits for a worker, if none that lives has it or serves it."""
         is_ready = row.ready_at is not None and row.ready_at <= self.now
         if row.status == "waiting" and not is_ready:
-            return ", ".join(row.waits) or "time"
+            return ", ".join(each for each in row.waits if each != f"signal:{INTERRUPT}") or "time"
         if row.status not in LIVE or row.worker in self.living or row.agent_version in self.served.get(row.agent, ()):
             return None
         return f"worker:{row.agent} {row.agent_version}"

@@ -173,8 +173,9 @@ class Queries:
                 settled.add((event.run, body.number, body.attempt))
             wrong, known = _wrong(event.run, body), await self._agent(event.run)
             if wrong is not None and agent in (None, known):
-                if isinstance(body, b.StepUnknown) and (event.run, body.number, body.attempt) in settled:
-                    wrong = wrong._replace(handled="settled")
+                if isinstance(body, b.StepUnknown):
+                    is_settled = (event.run, body.number, body.attempt) in settled
+                    wrong = wrong._replace(handled="settled" if is_settled else await self._handled(event, body))
                 found.append(_error(event, known, wrong))
             if len(found) >= self._last:
                 break
@@ -200,6 +201,14 @@ class Queries:
             if len(calls.found) >= self._last and not calls.open:
                 break
         return calls.found
+
+    async def _handled(self, event: Event, unknown: b.StepUnknown) -> Handled:
+        """What came of a step that ended without a word, if nobody had to settle it."""
+        async for later in self._store.log(event.run, after=event.seq):
+            body = self._store.decode(later) if later.kind == "step.started" else None
+            if isinstance(body, b.StepStarted) and body.number == unknown.number:
+                return "retried"
+        return "nobody knows"
 
     async def _decision(self, event: Event, body: b.DecisionMade) -> DecisionInfo:
         return DecisionInfo(

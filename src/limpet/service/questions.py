@@ -7,7 +7,8 @@ a model it is a tool. What is given is checked here, before anything is looked a
 import inspect
 import logging
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, get_type_hints
@@ -31,12 +32,12 @@ from limpet.service.talking import ConversationInfo, SessionInfo
 from limpet.service.travel import Comparison, Diff, MomentJson
 from limpet.service.trust import Verified
 
-__all__ = ["MOST", "QUESTIONS", "Question"]
+__all__ = ["QUESTIONS", "Question", "ours"]
 
 lines = logging.getLogger("limpet")
 
+# How many are given at once.
 MOST = 1000
-"""How many are given at once."""
 # Numbers are exact up to there in every language.
 HIGHEST = 2**53 - 1
 
@@ -44,7 +45,7 @@ Ask = Callable[..., Awaitable[Any]]
 RunId = Annotated[str, Field(description="The id of a run.")]
 StepNumber = Annotated[int, Field(ge=1, le=HIGHEST, description="The number of a step.")]
 Before = Annotated[int | None, Field(ge=1, le=HIGHEST, description="Just before this step.")]
-After = Annotated[int | None, Field(ge=1, le=HIGHEST, description="Just after this step.")]
+After = Annotated[int | None, Field(ge=1, le=HIGHEST, description="As soon as this step had its result.")]
 Most = Annotated[int | None, Field(ge=1, le=HIGHEST, description="As much as fits into so many.")]
 Last = Annotated[int, Field(ge=1, le=MOST, description="How many, the newest.")]
 Since = Annotated[str | None, Field(description="Only of so long, such as 7d.")]
@@ -92,14 +93,10 @@ class Question:
         """The answer as plain data, without what looks like a credential; raises nothing but Limpet's own errors."""
         try:
             checked = self.given.model_validate(given)
-            return say_value(as_json(await self.ask(app, **dict(checked))))
         except ValidationError as error:
             raise self._unfit(error) from None
-        except LimpetError:
-            raise
-        except Exception as error:
-            lines.exception("%s was not answered", self.name)
-            raise Unexpected(error_type=type(error).__qualname__, message=str(error)) from error
+        with ours(self.name):
+            return say_value(as_json(await self.ask(app, **dict(checked))))
 
     def _unfit(self, error: ValidationError) -> InvalidArgument:
         """The first that does not fit, and why."""
@@ -108,6 +105,18 @@ class Question:
         if wrong["type"] == "extra_forbidden":
             reason = f"{self.name} takes {', '.join(self.given.model_fields) or 'nothing'}"
         return InvalidArgument(path=".".join(map(str, wrong["loc"])) or "It", reason=reason)
+
+
+@contextmanager
+def ours(what: str) -> Iterator[None]:
+    """Whatever goes wrong inside is an error of ours; one that is not is told in the log as it came, too."""
+    try:
+        yield
+    except LimpetError:
+        raise
+    except Exception as error:
+        lines.exception("%s was not answered", what)
+        raise Unexpected(error_type=type(error).__qualname__, message=str(error)) from error
 
 
 QUESTIONS: dict[str, Question] = {}

@@ -5,8 +5,8 @@ from typing import Any
 
 import msgspec
 
-from limpet.context.slice import ContextSlice, Spoken, slice_of
-from limpet.engine.talks import shown, talk_of
+from limpet.context.slice import ContextSlice, Known, slice_of
+from limpet.engine.talks import shown, talk_of, task_of
 from limpet.errors import InvalidArgument, NotFound
 from limpet.events import bodies as b
 from limpet.journal import latest, load
@@ -59,9 +59,9 @@ async def context_of(
     conversation = row.conversation or talk_of(row.id)
     upto = await said_until(store, row.id, seq, conversation)
     found = await latest(store, conversation, last=RECENT, upto=upto) if upto else []
-    messages = [Spoken(role=each.role, text=each.text, seq=each.seq) for each in await shown(store, found)]
-    step = state.position.step or None
-    return slice_of(state.working, step=step, messages=messages, max_tokens=max_tokens, max_bytes=max_bytes)
+    messages = [each.spoken() for each in await shown(store, found)]
+    known = Known(state.working, state.position.step or None, state.status, await task_of(store, state.input))
+    return slice_of(known, messages=messages, max_tokens=max_tokens, max_bytes=max_bytes)
 
 
 async def _not_asked(store: Store, run: str, step: int) -> NotFound:

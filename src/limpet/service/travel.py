@@ -62,7 +62,7 @@ class Point:
     def __post_init__(self) -> None:
         said = [name for name, value in asdict(self).items() if value is not None]
         if len(said) > 1:
-            raise InvalidArgument(path="A point", reason=f"it is said in one way, and not as {' and '.join(said)}")
+            raise InvalidArgument(path=said[-1], reason=f"say either {' or '.join(said)}, not both")
         if isinstance(self.at, datetime):
             since_1970(self.at, "at")
 

@@ -123,7 +123,7 @@ def in_brief(body: Mapping[str, Any]) -> str:
 def _members(body: Mapping[str, Any]) -> Iterator[str]:
     if "number" in body and body["number"] is not None:
         tries = f"/{body['attempt']}" if body.get("attempt", 1) > 1 else ""
-        yield f"step {body['number']}{tries}"
+        yield f"{'turn' if 'loop' in body else 'step'} {body['number']}{tries}"
     for name, value in body.items():
         if name not in QUIET and value not in (None, "", {}, [], False):
             yield f"{name}={moment(value) if name in TIMES else _brief(value)}"

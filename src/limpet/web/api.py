@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from limpet.errors import DefinitionError, InvalidArgument, LimpetError, NotServed
+from limpet.errors import DefinitionError, InvalidArgument, LimpetError, NotServed, StoreUnavailable
 from limpet.service.app import App
 from limpet.service.contract import VERSION, name_of, schemas
 from limpet.service.questions import QUESTIONS, Question
@@ -22,6 +22,7 @@ from limpet.web.replies import answered, refused
 __all__ = ["Mounted", "asgi"]
 
 ROOT = f"/v{VERSION}"
+NOT_OPEN = "nobody opened the app (what is mounted is not told when a server starts: open it there)"
 SCHEMAS = "#/components/schemas/"
 ERROR = {
     "title": "Error",
@@ -89,6 +90,8 @@ def _add(api: FastAPI, app: App, question: Question) -> None:
         query, path = request.query_params, request.path_params
         given = {name: _one_or_all(query.getlist(name), name in lists) for name in query}
         try:
+            if not app.is_open:
+                raise StoreUnavailable(reason=NOT_OPEN)
             for name in path.keys() & given.keys():
                 raise InvalidArgument(path=name, reason="the path says it")
             return answered(await question.answer(app, {**given, **path}))

@@ -79,7 +79,10 @@ def _one_of(tokens: Sequence[str]) -> Callable[[str], bool]:
         raise DefinitionError(what="auth", reason="no token is there: nobody could come in")
     for each in tokens:
         if len(each) < SHORTEST:
-            raise DefinitionError(what="auth", reason=f"a token has {len(each)} characters: take {SHORTEST} at least")
+            reason = (
+                f"a token, in auth= or LIMPET_TOKEN, has {len(each)} characters: take {SHORTEST} at least, at random"
+            )
+            raise DefinitionError(what="auth", reason=reason)
     known = [_hash(each) for each in tokens]
 
     def is_known(token: str) -> bool:

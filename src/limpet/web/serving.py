@@ -1,8 +1,10 @@
 """A server of its own: on which address it listens, who is told the token, and how it stops."""
 
+import errno
 import os
 import socket
 from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 import uvicorn
@@ -31,15 +33,27 @@ async def serve(app: App, wishes: Wishes, told: Callable[[str], None]) -> None:
     """Answer until SIGTERM or SIGINT; `told` hears where."""
     names = (*LOCAL, wishes.host, *wishes.hosts)
     inside = asgi(app, auth=wishes.token, hosts=names, also=wishes.also)
-    config = uvicorn.Config(inside, log_level="warning", access_log=False, server_header=False)
-    async with app:
-        with _listening(wishes.host, wishes.port) as listening:
-            told(f"http://{_shown(wishes.host)}:{listening.getsockname()[1]}")
-            await _Server(config).serve([listening])
+    config = uvicorn.Config(inside, log_level="warning", access_log=False, server_header=False, lifespan="off")
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(app)
+        listening = stack.enter_context(_listening(wishes.host, wishes.port))
+        for _, enter in wishes.also.values():
+            await stack.enter_async_context(enter())
+        address = f"http://{_shown(wishes.host)}:{listening.getsockname()[1]}"
+        await _Server(config, lambda: told(address)).serve([listening])
 
 
 class _Server(uvicorn.Server):
-    """One for which a signal is how it ends, and no failure."""
+    """One that says when it can be asked, and for which a signal is how it ends, and no failure."""
+
+    def __init__(self, config: uvicorn.Config, told: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._told = told
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to answer."""
+        await super().startup(sockets)
+        self._told()
 
     def handle_exit(self, sig: int, frame: object) -> None:  # noqa: ARG002 - uvicorn's own names
         """Finish what is under way; a second signal does not wait for it."""
@@ -52,7 +66,10 @@ def _listening(host: str, port: int) -> socket.socket:
         return socket.create_server((host, port), family=family)
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
-        raise InvalidArgument(path=f"The address {_shown(host)}:{port}", reason=reason) from error
+        cure = (
+            "say another --port, or 0 for any that is free" if error.errno == errno.EADDRINUSE else "say another --host"
+        )
+        raise InvalidArgument(path=f"The address {_shown(host)}:{port}", reason=f"{reason}; {cure}") from error
 
 
 def _shown(host: str) -> str:
