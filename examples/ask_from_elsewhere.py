@@ -42,9 +42,11 @@ async def serving() -> AsyncIterator[str]:
     command = [LIMPET, "serve", "--port", "0", "--url", STORE]
     server = await asyncio.create_subprocess_exec(*command, env={"LIMPET_TOKEN": TOKEN}, stdout=asyncio.subprocess.PIPE)
     assert server.stdout is not None
-    yield (await server.stdout.readline()).decode().split()[0]
-    server.terminate()
-    await server.wait()
+    try:
+        yield (await server.stdout.readline()).decode().split()[0]
+    finally:
+        server.terminate()
+        await server.wait()
 
 
 async def main() -> None:

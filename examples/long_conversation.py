@@ -65,7 +65,7 @@ async def main() -> None:
         shown, whole = await app.messages("apples"), await app.messages("apples", whole=True)
         print([message.text for message in shown if message.is_summary])
         print(len(shown) < len(whole), len(whole))
-        known = await app.context("turn-11", max_tokens=100)
+        known = await app.context("turn-11", max_tokens=300)
         print(len(known.messages), known.left_out["messages"])
         other = await app.fork("turn-3", at=1, id="otherwise")
         await other.result()

@@ -37,17 +37,17 @@ _NAME = (
 def _assigned(name: str, least: int) -> str:
     """A name, a sign that gives it a value, and the value: quoted, quoted in quoted text, or bare."""
     opened = rf"(?:\\{{1,8}}\"(?=[^\\\"\n]{{{least}}})|[\"'](?=[^\"'\n]{{{least}}}))"
-    quoted = rf"(?P<keep>{name}{_EQUALS}[bru]{{0,2}}{opened})(?![,;:)\]}}])"
+    quoted = rf"(?P<keep1>{_EQUALS}[bru]{{0,2}}{opened})(?![,;:)\]}}])"
     inside = r"(?:(?<=\\\")[^\"\\\n]++|(?<!\\[\"'])(?<=\")(?:[^\"\\\n]|\\.)++|(?<=')(?:[^'\\\n]|\\.)++)"
     bare = (
-        rf"(?P<keep2>{name}\\?[\"']?\]?\s{{0,3}}(?:=>|:=|=)\s{{0,3}}){_NOT}{_CODE}(?!(?<=pwd=)/|[bru]{{1,2}}[\"'])"
+        rf"(?P<keep2>\\?[\"']?\]?\s{{0,3}}(?:=>|:=|=)\s{{0,3}}){_NOT}{_CODE}(?!(?<=pwd=)/|[bru]{{1,2}}[\"'])"
         rf"{_BARE}{{{least},}}+(?![(\[])"
     )
     yaml = (
-        rf"(?P<keep3>{name}\s{{0,3}}:\s{{1,3}}){_NOT}"
+        rf"(?P<keep3>\s{{0,3}}:\s{{1,3}}){_NOT}"
         rf"(?={_BARE}{{0,80}}[0-9])(?={_BARE}{{0,80}}[A-Za-z]){_BARE}{{{max(least, 6)},}}+(?![(\[])"
     )
-    return rf"(?i)(?:{quoted}{_NOT}{inside}|{bare}|{yaml})"
+    return rf"(?i)(?P<keep>{name})(?:{quoted}{_NOT}{inside}|{bare}|{yaml})"
 
 
 class _Pattern(NamedTuple):
@@ -194,8 +194,8 @@ _PATTERNS = (
 _SENSITIVE = rf"(?i){_WORD}$|{_NAME}$|(?:^|-)authorization$|^(?:set-)?cookie$|^x-api-key$"
 _HARMLESS = rf"(?!{_NOT})|$"
 
-# Like JSON in events; what is deeper is refused wherever it would be stored.
-_DEEPEST = 64
+# JSON in events has 64 levels, and answers put some around it; what is deeper is nowhere stored.
+_DEEPEST = 100
 # A shorter secret would be found in everything.
 _SHORTEST = 6
 

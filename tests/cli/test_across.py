@@ -143,7 +143,7 @@ def test_what_was_said(store: str) -> None:
 
 def test_what_a_run_knows_and_what_its_model_saw(store: str) -> None:
     """As much as fits, and exactly what was asked, with the reason for each part."""
-    assert limpet("context", "refund-50").stdout.splitlines()[:2] == ["goal: settle 50", "at: pay"]
+    assert limpet("context", "refund-50").stdout.splitlines()[:3] == ["goal: settle 50", "status: completed", "at: pay"]
     assert "fact cents = 50" in limpet("context", "refund-50").stdout
     cut = limpet("context", "talk-2", "--max-tokens", "20").stdout.splitlines()
     assert (cut[-1], any(line.startswith("assistant: It opens") for line in cut)) == ("left out: 3 messages", True)

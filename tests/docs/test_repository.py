@@ -206,7 +206,7 @@ def test_a_long_conversation_is_an_example_that_runs(tmp_path: Path) -> None:
         "user: and pears",
         "['They talked about apples, at length.']",
         "True 25",
-        "3 5",
+        "5 3",
         "8 25",
         "[('ann-1', 13, 2)]",
         "asked for the price of ACME",

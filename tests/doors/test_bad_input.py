@@ -40,7 +40,9 @@ TEXTS = [
     "{}",
     "[]",
     '{"$gt": ""}',
-    "cents>" * 300,
+    "cents>" * 150,
+    "a=x" + " " * 900 + "x",
+    "order=" + "[" * 900,
 ]
 VALUES: list[Any] = [None, True, 1.5, -1, 2**70, [], {}, [1], ["a", ["b"]], {"$gt": ""}, [None]]
 FITTING: dict[str, Any] = {

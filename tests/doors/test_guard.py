@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from itertools import product
 from typing import Any
 
@@ -16,6 +16,7 @@ from limpet.mcp import over_http
 from limpet.service.questions import QUESTIONS
 from limpet.web import asgi
 from limpet.web.guard import HEADERS
+from limpet.web.serving import Wishes, serve
 from tests.doors.stage import TOKEN
 
 GOOD = {"authorization": f"Bearer {TOKEN}"}
@@ -92,6 +93,8 @@ async def test_nobody_comes_in_without_a_token(app: limpet.App, path: str) -> No
         ("localhost:8700", "null", 403),
         ("localhost:8700", "", 403),
         ("localhost:8700", "localhost:8700", 403),
+        ("localhost:8700", "http://[", 403),
+        ("localhost:8700", "http://[::1", 403),
         ("evil.example", None, 421),
         ("evil.example:8700", "http://evil.example:8700", 421),
         ("localhost.evil.example", None, 421),
@@ -171,11 +174,25 @@ async def test_tokens(app: limpet.App, monkeypatch: pytest.MonkeyPatch) -> None:
         assert await comes_in(asgi(app, auth=auth))
         assert not await comes_in(asgi(app, auth=auth), "x" * 30)
     assert await comes_in(asgi(app, auth=[other, TOKEN]), other)
-    for bad in ("", [], "short", [TOKEN, "short"], None):
+    monkeypatch.delenv("LIMPET_TOKEN", raising=False)
+    for bad in ("", [], "short", [TOKEN, "short"], None, f"{TOKEN} ", f"ü{TOKEN}", f"{TOKEN}\n"):
         with pytest.raises(limpet.DefinitionError):
             asgi(app, auth=bad)
-    monkeypatch.setenv("LIMPET_TOKEN", TOKEN)
+    monkeypatch.setenv("LIMPET_TOKEN", f"{TOKEN}\n")
     assert await comes_in(asgi(app))
+    with pytest.raises(limpet.DefinitionError):  # all were revoked
+        asgi(app, auth=[])
+    for host in ("https://runs.example.com", "*", "a b", ""):
+        with pytest.raises(limpet.DefinitionError, match="no name of a server"):
+            asgi(app, hosts=[host])
+
+    def broken(token: str) -> bool:
+        raise RuntimeError(f"no answer about {token}")
+
+    async with asking(asgi(app, auth=broken)) as client:
+        answer = await client.get("/v1/stats", headers=GOOD)
+        assert (answer.status_code, answer.json()["code"]) == (500, "unexpected")
+        assert HEADERS.items() <= answer.headers.items()
 
 
 async def test_it_opens_what_is_not_open(url: str) -> None:
@@ -237,3 +254,59 @@ async def test_mounted_in_another_application(url: str) -> None:
             assert (await client.get("/limpet/v1/runs/refund-50")).status_code == 401
             described = (await client.get("/limpet/openapi.json", headers=GOOD)).json()
             assert described["servers"] == [{"url": "/limpet"}]
+
+
+async def test_whoever_says_nothing_is_not_waited_for(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A head that does not end, a body that does not come; whoever asks is answered meanwhile; not too many at once."""
+    monkeypatch.setattr("limpet.web.serving.PROMPT", 0.5)
+    monkeypatch.setattr("limpet.web.serving.MOST", 6)
+    where = asyncio.get_running_loop().create_future()
+    wishes = Wishes(host="127.0.0.1", port=0, token=TOKEN, also={})
+    serving = asyncio.ensure_future(serve(limpet.open(url, worker=False), wishes, where.set_result))
+    port = int((await where).rpartition(":")[2])
+    post = f"POST /v1/stats HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: 9\r\n\r\nx"
+    silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+    for (_, writer), said in zip(silent, ("", "GET /v1/stats HTTP/1.1\r\nHost: loc", post), strict=True):
+        writer.write(said.encode())
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=GOOD) as client:
+        assert (await client.get("/v1/stats")).status_code == 200
+    for reader, writer in silent:
+        with suppress(ConnectionResetError):
+            await reader.read()  # until it is closed
+        writer.close()
+    many = [await asyncio.open_connection("127.0.0.1", port) for _ in range(9)]
+    reader, _ = many[-1]
+    with suppress(ConnectionResetError):
+        assert await reader.read() == b""
+    for _, writer in many:
+        writer.close()
+    serving.cancel()
+    await asyncio.wait([serving])
+
+
+async def test_a_question_ends_with_whoever_asked(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is left who works for nobody."""
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    async def endless(*_: Any, **__: Any) -> Any:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(limpet.App, "stats", endless)
+    async with limpet.open(url, worker=False) as app:
+        said: list[Message] = []
+
+        async def receive() -> Message:
+            await begun.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: Message) -> None:
+            said.append(message)
+
+        headers = [(b"host", b"localhost"), (b"authorization", f"Bearer {TOKEN}".encode())]
+        scope = {"type": "http", "method": "GET", "path": "/v1/stats", "query_string": b"", "headers": headers}
+        await asgi(app, auth=TOKEN)(scope, receive, send)
+        await ended.wait()

@@ -4,18 +4,20 @@ import json
 import os
 import signal
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from mcp import MCPError
+from mcp import Client, MCPError, StdioServerParameters
+from mcp.client.stdio import stdio_client
 from mcp_types import INVALID_PARAMS, TextResourceContents
 
 import limpet
 from limpet import testing
 from limpet.adapters.mcp import MCPTools
 from limpet.service.questions import QUESTIONS
-from tests.doors.stage import LIMPET, TOKEN, called, over_http, over_pipes
+from tests.doors.stage import LIMPET, TOKEN, called, fill, over_http, over_pipes
 
 STATE = "state://agents/doors_support/tasks/refund-50"
 
@@ -203,3 +205,20 @@ def test_there_is_no_store(tmp_path: Any, words: list[str]) -> None:
     assert (done.returncode, done.stdout) == (1, "")
     assert json.loads(done.stderr)["code"] == "no_store"
     assert not list(tmp_path.iterdir())
+
+
+async def test_looking_leaves_nothing(tmp_path: Path) -> None:
+    """The code that is named may speak when it is loaded; its agents are not put into the store."""
+    (tmp_path / "spoken.py").write_text(
+        "import limpet\nprint('hello from import')\n"
+        "@limpet.agent(name='doors_unknown')\nasync def agent(run: limpet.Run, _: None) -> None: ...\n"
+        "app = limpet.open(agents=[agent])\n"
+    )
+    url = f"sqlite:///{tmp_path}/limpet.db"
+    await fill(url)
+    words = ["mcp", "--url", url, "--app", "spoken:app"]
+    server = StdioServerParameters(command=LIMPET, args=words, env=dict(os.environ), cwd=tmp_path)
+    async with limpet.open(url, worker=False) as app, Client(stdio_client(server)) as client:
+        before = await app.agents()
+        assert len(await called(client, "agents")) == len(before) == 3
+        assert await app.agents() == before

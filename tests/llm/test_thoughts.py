@@ -1,5 +1,6 @@
 """What a model thought before its calls goes back to it as it was, and to no other; it is stored once."""
 
+import asyncio
 import json
 import threading
 from base64 import b64encode
@@ -592,3 +593,31 @@ async def test_old_thoughts_do_not_hide_what_was_said() -> None:
         texts = [each.text for each in model.requests[-1].messages]
         assert [f"look {number}" for number in range(8)] == [text for text in texts if text.startswith("look ")]
         assert "not shown" not in texts[0]
+
+
+async def test_what_others_say_meanwhile_ends_nothing() -> None:
+    """Two runs in one conversation: while one is in a tool, the other answers; the first keeps its thoughts."""
+    in_tool, go_on = asyncio.Event(), asyncio.Event()
+
+    @limpet.tool(effect="none", name="thoughts_slow")
+    async def slow() -> str:
+        in_tool.set()
+        await go_on.wait()
+        return "done"
+
+    thinking = Reply(
+        calls=(Call(id="c1", name="thoughts_slow", args="{}"),),
+        thoughts=Thoughts(by="scripted", kept={"signed": "abc"}),
+    )
+    first, second = ScriptedModel(thinking, "", "ready"), ScriptedModel("", "hello")
+    one = limpet.llm_agent("thoughts_one", model=first, instructions="Do.", tools=[slow])
+    other = limpet.llm_agent("thoughts_other", model=second, instructions="Talk.")
+    async with limpet.open("memory:", agents=[one, other]) as app:
+        handle = await app.start(one, "do it", id="one", conversation="c")
+        await in_tool.wait()
+        assert await app.run(other, "hi", id="other", conversation="c") == "hello"
+        go_on.set()
+        assert await handle.result() == "ready"
+        [called] = [each for each in first.requests[-1].messages if each.calls]
+        assert called.thoughts == thinking.thoughts
+        assert (await app.model_input("one", step=3)).is_exact

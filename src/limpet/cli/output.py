@@ -19,7 +19,6 @@ __all__ = [
     "cell",
     "clean",
     "console",
-    "print_bytes",
     "print_json",
     "print_line",
     "print_pairs",
@@ -59,17 +58,6 @@ def print_text(text: str) -> None:
     """Lines for people, without anything that a terminal would obey."""
     for line in say(text).splitlines():
         typer.echo(clean(line))
-
-
-def print_bytes(data: bytes) -> None:
-    """What is no text as it is; text without what looks secret."""
-    try:
-        data = say(data.decode()).encode()
-    except UnicodeDecodeError:
-        is_text = False
-    else:
-        is_text = True
-    typer.echo(data, nl=is_text and not data.endswith(b"\n"))
 
 
 def console() -> "Console":

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from contextlib import redirect_stdout
 from typing import Annotated
 
 import msgspec
@@ -41,7 +42,7 @@ def serve(
     Whoever asks needs the token: that in LIMPET_TOKEN, else one that is made now and printed. There is no encryption:
     where others can listen, put a proxy with TLS before it.
     """
-    known = os.environ.get("LIMPET_TOKEN")
+    known = os.environ.get("LIMPET_TOKEN", "").strip()
     token = known or f"limpet_{RandomIds(SystemClock()).bits(BITS):0{BITS // 4}x}"
 
     def told(address: str) -> None:
@@ -50,7 +51,7 @@ def serve(
             typer.echo(msgspec.json.encode({"url": address, "mcp": f"{address}/mcp", **made}).decode())
             return
         typer.echo(f"{address} answers; {address}/openapi.json says what, {address}/mcp is for agents")
-        if known is None:
+        if not known:
             typer.echo(f"token: {token} (until this ends; LIMPET_TOKEN keeps one)")
 
     names = tuple(allow_host or ())
@@ -73,5 +74,6 @@ def mcp(
 
 def _looking(code: str | None, url: str | None) -> App:
     """The app that is asked: it drives nothing, and makes no store."""
-    app = limpet.open(url, worker=False) if code is None else idle_app(code, url)
+    with redirect_stdout(sys.stderr):  # what a module says when it is loaded is no answer
+        app = limpet.open(url, worker=False) if code is None else idle_app(code, url)
     return app.but(makes=False)

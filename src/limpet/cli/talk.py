@@ -9,7 +9,7 @@ from limpet.cli.across import print_found
 from limpet.cli.asking import ask, ask_app, ask_when
 from limpet.cli.door import command, example
 from limpet.cli.options import STORE, ConversationId, Json, OwnUrl, RunId, Url
-from limpet.cli.output import print_bytes, print_json, print_text
+from limpet.cli.output import print_json, print_text
 from limpet.cli.tables import Shape
 from limpet.cli.times import about
 from limpet.cli.working import idle_app
@@ -113,7 +113,7 @@ def artifact(
     url: Url = STORE,
     json: Json = False,
 ) -> None:
-    """Print what an artifact of a run holds; with --json, as much as fits, and where to go on."""
+    """Print what an artifact of a run holds, as it is; with --json, as much as fits, and where to go on."""
 
     async def look(app: App) -> ArtifactPiece | bytes:
         found = (await find_run(app.store, run)).id
@@ -121,7 +121,7 @@ def artifact(
         return await (piece_of(app.store, found, id, start=0, limit=PIECE) if json else app.artifact(found, id))
 
     found = ask(url, look)
-    print_bytes(found) if isinstance(found, bytes) else print_json(found)
+    typer.echo(found, nl=False) if isinstance(found, bytes) else print_json(found)
 
 
 @command.command(epilog=example("limpet asked ticket-42 3"))
@@ -149,8 +149,10 @@ def asked(
 def _lines(found: ContextSlice) -> Iterator[str]:
     if found.goal:
         yield f"goal: {found.goal}"
+    if found.status:
+        yield f"status: {found.status}"
     if found.current_step:
-        yield f"at: {found.current_step}{f', {found.status}' if found.status else ''}"
+        yield f"at: {found.current_step}"
     if found.plan:
         yield f"plan: {', '.join(found.plan)}"
     yield from map(_fact, found.facts)

@@ -110,7 +110,7 @@ async def read_context(store: Store, conversation: str, *, upto: int, window: in
     found.reverse()
     read = list(zip(found, await store.unpack_all([each.content for each in found]), strict=True))
     plain, faults = mended([_said(each, content) for each, content in read if isinstance(each, Entry)], run)
-    said = await _with_thoughts(store, plain, [each for each in found if isinstance(each, Entry)])
+    said = await _with_thoughts(store, plain, [each for each in found if isinstance(each, Entry)], run)
     summaries = tuple(each for each in found if isinstance(each, Summary))
     before = "\n".join(text_of(content) for each, content in read if isinstance(each, Summary))
     return Context(said, faults, summaries, before, goes_back)
@@ -121,9 +121,17 @@ def _said(each: Entry, content: Any) -> Said:
     return Said(each.seq, message, each.message.pinned, each.message.run or "", each.message.repaired)
 
 
-async def _with_thoughts(store: Store, said: Sequence[Said], found: Sequence[Entry]) -> tuple[Said, ...]:
-    """The same with what led to calls, since the last reply that called nothing: before it, no provider wants it."""
-    ends = (place for place, each in enumerate(said) if each.message.role == "assistant" and not each.message.calls)
+async def _with_thoughts(store: Store, said: Sequence[Said], found: Sequence[Entry], run: str) -> tuple[Said, ...]:
+    """The same with what led to calls, since the last reply that called nothing: before it, no provider wants it.
+
+    What others answer in the same conversation, while a run is at it, ends nothing.
+    """
+    begun = next((place for place, each in enumerate(said) if each.run == run), len(said))
+    ends = (
+        place
+        for place, each in enumerate(said)
+        if each.message.role == "assistant" and not each.message.calls and (each.run == run or place < begun)
+    )
     since = said[max(ends, default=-1) + 1 :]
     replies = {each.seq: each.message.reply for each in found}
     wanted = [(each.seq, reply) for each in since if (reply := replies.get(each.seq)) is not None]

@@ -17,7 +17,7 @@ from mcp.server.stdio import stdio_server
 from mcp.server.streamable_http_manager import StreamableHTTPASGIApp, StreamableHTTPSessionManager
 from starlette.types import ASGIApp
 
-from limpet.errors import InvalidArgument, LimpetError, Unexpected
+from limpet.errors import InvalidArgument, InvalidDuration, InvalidId, InvalidValue, LimpetError, NotFound
 from limpet.mcp.resources import CONTEXT, STATE, address_of, read
 from limpet.service.app import App
 from limpet.service.contract import error_json
@@ -137,7 +137,8 @@ def _tool(question: Question) -> t.Tool:
 def _refusal(error: LimpetError) -> MCPError:
     """An error as the protocol has it: the client's, if it asked for what is not there, else ours."""
     told = error_json(error)
-    code = t.INTERNAL_ERROR if isinstance(error, Unexpected) else t.INVALID_PARAMS
+    is_theirs = isinstance(error, InvalidDuration | InvalidId | InvalidValue | NotFound)
+    code = t.INVALID_PARAMS if is_theirs else t.INTERNAL_ERROR
     return MCPError(code, f"{told['message']} {told['cure']}", msgspec.to_builtins(told, enc_hook=str))
 
 

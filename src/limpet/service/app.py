@@ -126,7 +126,8 @@ class App(Looking):
         try:
             self._time.told(await self.store.now())
             is_working = self._settings.worker is not None
-            await save_contracts(self.store, self._all, served=is_working)
+            if self._settings.makes:  # whoever only looks leaves nothing
+                await save_contracts(self.store, self._all, served=is_working)
             self._ear = Ear(self.store, self._settings.clock, self._settings.listen)
             self._hearing = asyncio.create_task(self._ear.run(), name="limpet:ear")
             if (self._all or self._settings.channels) and self._settings.worker is not None:

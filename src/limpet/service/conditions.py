@@ -11,25 +11,28 @@ from limpet.errors import InvalidArgument
 __all__ = ["Condition", "all_of", "condition"]
 
 Condition = Callable[[Any], bool]
-FORM = re.compile(r"\s*([\w.-]+)\s*(<=|>=|!=|=|<|>|~)\s*(.*?)\s*", re.DOTALL)
+FORM = re.compile(r"([\w.-]++)\s*+(<=|>=|!=|=|<|>|~)(.*)", re.DOTALL)
+MOST, LONGEST = 20, 1_000
 ORDER = ("<", "<=", ">", ">=")
 NOWHERE: Any = object()
 
 
 def all_of(texts: Sequence[str]) -> Condition:
     """Whether all of some conditions hold."""
+    if len(texts) > MOST or any(len(text) > LONGEST for text in texts):
+        raise InvalidArgument(path="where", reason=f"at most {MOST} conditions, of {LONGEST} characters, are looked at")
     each = [condition(text) for text in texts]
     return lambda value: all(holds(value) for holds in each)
 
 
 def condition(text: str) -> Condition:
     """Whether one holds: a path, how it is compared (`~` for contains), and JSON or plain text."""
-    found = FORM.fullmatch(text)
+    found = FORM.fullmatch(text.strip())
     if found is None:
         reason = f"{text!r} is no condition: say a name, one of = != < <= > >= ~, and a value, such as cents>100"
         raise InvalidArgument(path="where", reason=reason)
     path, how = found[1].split("."), found[2]
-    wanted = found[3] if how == "~" else _value(found[3])
+    wanted = found[3].strip() if how == "~" else _value(found[3].strip())
 
     def holds(value: Any) -> bool:
         at = _at(value, path)
@@ -43,7 +46,7 @@ def condition(text: str) -> Condition:
 def _value(text: str) -> Any:
     try:
         return msgspec.json.decode(text)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return text
 
 

@@ -4,6 +4,7 @@ A door takes each of these from the table, so that what one can be asked, all ca
 a model it is a tool. What is given is checked here, before anything is looked at.
 """
 
+import asyncio
 import inspect
 import logging
 import re
@@ -13,12 +14,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, get_type_hints
 
+import msgspec
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from limpet.context.slice import ContextSlice
 from limpet.engine.talks import Message
 from limpet.engine.views import Event, Request, RunInfo, Status
-from limpet.errors import InvalidArgument, LimpetError, Unexpected
+from limpet.errors import InvalidArgument, LimpetError, StoreBusy, Unexpected
 from limpet.redaction import say_value
 from limpet.service.app import App
 from limpet.service.artifacts import LONGEST, PIECE, ArtifactPiece, piece_of
@@ -36,8 +38,11 @@ __all__ = ["QUESTIONS", "Question", "ours"]
 
 lines = logging.getLogger("limpet")
 
-# How many are given at once.
+# How many are given at once, and how many bytes of a log.
 MOST = 1000
+FULL = 4_000_000
+# In seconds.
+PATIENCE = 60
 # Numbers are exact up to there in every language.
 HIGHEST = 2**53 - 1
 
@@ -62,6 +67,8 @@ class Question:
     path: str
     """Where it is asked over HTTP; what stands in braces is given there, the rest behind a question mark."""
     ask: Ask
+    as_it_is: bool = False
+    """Whether nothing is looked for in the answer that looks like a credential."""
 
     @property
     def words(self) -> str:
@@ -96,7 +103,13 @@ class Question:
         except ValidationError as error:
             raise self._unfit(error) from None
         with ours(self.name):
-            return say_value(as_json(await self.ask(app, **dict(checked))))
+            async with asyncio.timeout(PATIENCE):
+                found = await self.ask(app, **dict(checked))
+            return await asyncio.to_thread(self._shown, found)  # much of it takes its time
+
+    def _shown(self, found: Any) -> Any:
+        plain = as_json(found)
+        return plain if self.as_it_is else say_value(plain)
 
     def _unfit(self, error: ValidationError) -> InvalidArgument:
         """The first that does not fit, and why."""
@@ -114,6 +127,8 @@ def ours(what: str) -> Iterator[None]:
         yield
     except LimpetError:
         raise
+    except TimeoutError as error:
+        raise StoreBusy(reason=f"{what} was not answered within {PATIENCE} s") from error
     except Exception as error:
         lines.exception("%s was not answered", what)
         raise Unexpected(error_type=type(error).__qualname__, message=str(error)) from error
@@ -122,11 +137,11 @@ def ours(what: str) -> Iterator[None]:
 QUESTIONS: dict[str, Question] = {}
 
 
-def _question(path: str) -> Callable[[Ask], Ask]:
+def _question(path: str, *, as_it_is: bool = False) -> Callable[[Ask], Ask]:
     """Put a question into the table, under its name."""
 
     def put(ask: Ask) -> Ask:
-        QUESTIONS[ask.__name__] = Question(ask.__name__, path, ask)
+        QUESTIONS[ask.__name__] = Question(ask.__name__, path, ask, as_it_is)
         return ask
 
     return put
@@ -157,11 +172,12 @@ async def log(
     after: Annotated[int, Field(ge=0, le=HIGHEST, description="Only what came after this event.")] = 0,
     limit: Annotated[int, Field(ge=1, le=MOST, description="How many at most; ask again after the last one.")] = 100,
 ) -> list[Event]:
-    """What happened to a run, event by event, in order."""
-    found: list[Event] = []
+    """What happened to a run, event by event, in order; as many as fit into 4 MB."""
+    found, size = list[Event](), 0
     async for event in app.events((await run_of(app.store, run)).id, after, follow=False):
         found.append(event)
-        if len(found) == limit:
+        size += len(msgspec.json.encode(event))
+        if len(found) == limit or size > FULL:
             break
     return found
 
@@ -215,7 +231,7 @@ async def verify(app: App, run: RunId) -> Verified:
     return await app.verify(run)
 
 
-@_question("/runs/{run}/artifacts/{artifact}")
+@_question("/runs/{run}/artifacts/{artifact}", as_it_is=True)
 async def artifact(
     app: App,
     run: RunId,
@@ -234,15 +250,16 @@ async def inbox(
     run: Annotated[str | None, Field(description="Only of this run.")] = None,
     risk: Annotated[str | None, Field(description="Only of this risk.")] = None,
     older_than: Annotated[str | None, Field(description="Only what waits for so long, such as 1h.")] = None,
+    first: Annotated[int, Field(ge=1, le=MOST, description="How many, the oldest.")] = 50,
 ) -> list[Request]:
     """What waits for a person, the oldest first."""
-    return await app.inbox(to=to, run=run, risk=risk, older_than=older_than)
+    return (await app.inbox(to=to, run=run, risk=risk, older_than=older_than))[:first]
 
 
 @_question("/conversations")
-async def conversations(app: App, session: SessionId = None) -> list[ConversationInfo]:
+async def conversations(app: App, session: SessionId = None, last: Last = 50) -> list[ConversationInfo]:
     """The newest conversations."""
-    return await app.conversations(session=session)
+    return (await app.conversations(session=session))[:last]
 
 
 @_question("/conversations/{conversation}/messages")
@@ -257,9 +274,9 @@ async def messages(
 
 
 @_question("/sessions")
-async def sessions(app: App) -> list[SessionInfo]:
+async def sessions(app: App, last: Last = 50) -> list[SessionInfo]:
     """The newest sessions."""
-    return await app.sessions()
+    return (await app.sessions())[:last]
 
 
 @_question("/search")

@@ -1,7 +1,8 @@
 """The HTTP API: every question has a path under /v1, and /openapi.json says which."""
 
+import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, get_args, get_origin
 
@@ -23,6 +24,8 @@ __all__ = ["Mounted", "asgi"]
 
 ROOT = f"/v{VERSION}"
 NOT_OPEN = "nobody opened the app (what is mounted is not told when a server starts: open it there)"
+# Questions under way at once; the others wait.
+AT_ONCE = 8
 SCHEMAS = "#/components/schemas/"
 ERROR = {
     "title": "Error",
@@ -49,7 +52,7 @@ def asgi(
     names that this server has. The app is opened and closed with the server, unless it is open. `also` is what else
     is served, by its path.
     """
-    known = auth or os.environ.get("LIMPET_TOKEN")
+    known = os.environ.get("LIMPET_TOKEN", "").strip() if auth is None else auth
     if not known:
         raise DefinitionError(what="auth", reason="nobody could come in: say auth=, or set LIMPET_TOKEN")
     api = FastAPI(
@@ -61,8 +64,9 @@ def asgi(
         redirect_slashes=False,
         exception_handlers={HTTPException: _not_served},
     )
+    room = asyncio.Semaphore(AT_ONCE)
     for question in QUESTIONS.values():
-        _add(api, app, question)
+        _add(api, app, question, room)
     for path, (inside, _) in (also or {}).items():
         api.router.routes.append(Route(path, inside, methods=["POST"]))  # nothing is said there by itself
     api.openapi = lambda: _described(FastAPI.openapi(api))  # type: ignore[method-assign]
@@ -82,7 +86,7 @@ def _open(app: App, others: Collection[Callable[[], Any]]) -> Callable[[FastAPI]
     return opened
 
 
-def _add(api: FastAPI, app: App, question: Question) -> None:
+def _add(api: FastAPI, app: App, question: Question, room: asyncio.Semaphore) -> None:
     """Put a question where it is asked."""
     lists = {name for name, each in question.given.model_fields.items() if get_origin(each.annotation) is list}
 
@@ -94,7 +98,8 @@ def _add(api: FastAPI, app: App, question: Question) -> None:
                 raise StoreUnavailable(reason=NOT_OPEN)
             for name in path.keys() & given.keys():
                 raise InvalidArgument(path=name, reason="the path says it")
-            return answered(await question.answer(app, {**given, **path}))
+            async with room:
+                return answered(await _while_there(request, question.answer(app, {**given, **path})))
         except LimpetError as error:
             return refused(error)
 
@@ -111,6 +116,22 @@ def _add(api: FastAPI, app: App, question: Question) -> None:
         },
         openapi_extra={"parameters": _parameters(question)},
     )
+
+
+async def _while_there(request: Request, work: Coroutine[Any, Any, Any]) -> Any:
+    """What some work gives; it ends with whoever asked."""
+
+    async def left() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    answer, gone = asyncio.ensure_future(work), asyncio.ensure_future(left())
+    try:
+        await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)
+        return await answer if answer.done() else None
+    finally:
+        answer.cancel()
+        gone.cancel()
 
 
 def _one_or_all(said: list[str], is_list: bool) -> Any:

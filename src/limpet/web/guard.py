@@ -16,6 +16,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from limpet.errors import DefinitionError, LimpetError, NotAuthenticated, WrongHost, WrongOrigin
+from limpet.service.questions import ours
 from limpet.web.replies import refused
 
 __all__ = ["LOCAL", "Auth", "Guard"]
@@ -41,7 +42,7 @@ class Guard:
     def __init__(self, inside: ASGIApp, *, auth: Auth, hosts: Collection[str]) -> None:
         self._inside = inside
         self._knows = auth if callable(auth) else _one_of([auth] if isinstance(auth, str) else auth)
-        self._hosts = frozenset(_name_of(each) or each for each in hosts)  # a bare IPv6 address is none in a header
+        self._hosts = frozenset(map(_named, hosts))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request through, or refuse it."""
@@ -53,24 +54,28 @@ class Guard:
             await send({"type": "websocket.close", "code": 1008})  # nothing here speaks that
 
     async def _guarded(self, scope: Scope, receive: Receive, send: Send) -> None:
-        error = await self._refusal(Headers(scope=scope))
+        try:
+            error = await self._refusal(Headers(scope=scope))
+        except LimpetError as failed:
+            error = failed
         await (self._inside if error is None else refused(error))(scope, receive, send)
 
     async def _refusal(self, headers: Headers) -> LimpetError | None:
         """Why somebody may not come in."""
-        host, origin = _only(headers, "host"), headers.get("origin")
+        host, origins = _only(headers, "host"), headers.getlist("origin")
         if host is None or _name_of(host) not in self._hosts:
             return WrongHost(host=host or "")
-        if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
-            return WrongOrigin(origin=origin)
+        if origins and (len(origins) > 1 or _place_of(origins[0]) != host.lower()):
+            return WrongOrigin(origin=", ".join(origins))
         scheme, _, token = (_only(headers, "authorization") or "").partition(" ")
         if scheme.lower() != "bearer" or not await self._is_good(token.strip()):
             return NotAuthenticated()
         return None
 
     async def _is_good(self, token: str) -> bool:
-        found = self._knows(token)
-        return await found if isawaitable(found) else found
+        with ours("auth"):
+            found = self._knows(token)
+            return await found if isawaitable(found) else found
 
 
 def _one_of(tokens: Sequence[str]) -> Callable[[str], bool]:
@@ -78,6 +83,8 @@ def _one_of(tokens: Sequence[str]) -> Callable[[str], bool]:
     if not tokens:
         raise DefinitionError(what="auth", reason="no token is there: nobody could come in")
     for each in tokens:
+        if not each.isascii() or not each.isprintable() or " " in each:
+            raise DefinitionError(what="auth", reason="a token has characters that no header carries")
         if len(each) < SHORTEST:
             reason = (
                 f"a token, in auth= or LIMPET_TOKEN, has {len(each)} characters: take {SHORTEST} at least, at random"
@@ -100,6 +107,21 @@ def _only(headers: Headers, name: str) -> str | None:
     """What a header says; nothing, if there are two of them."""
     found = headers.getlist(name)
     return found[0] if len(found) == 1 else None
+
+
+def _named(host: str) -> str:
+    """A host as somebody names it; an IPv6 address may stand without its brackets."""
+    name = _name_of(host) or _name_of(f"[{host}]")
+    if name is None:
+        raise DefinitionError(what="hosts", reason=f"{host!r} is no name of a server: say runs.example.com")
+    return name
+
+
+def _place_of(origin: str) -> str | None:
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return None
 
 
 def _name_of(host: str) -> str | None:

@@ -1,5 +1,6 @@
 """A server of its own: on which address it listens, who is told the token, and how it stops."""
 
+import asyncio
 import errno
 import os
 import socket
@@ -7,7 +8,9 @@ from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
+import h11
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from limpet.errors import InvalidArgument
 from limpet.service.app import App
@@ -15,6 +18,12 @@ from limpet.web.api import Mounted, asgi
 from limpet.web.guard import LOCAL
 
 __all__ = ["Wishes", "serve"]
+
+# In seconds: how long requests under way are waited for at the end, and how long a whole request may take to come.
+GRACE = 10
+PROMPT = 30
+# Connections at once.
+MOST = 256
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +42,15 @@ async def serve(app: App, wishes: Wishes, told: Callable[[str], None]) -> None:
     """Answer until SIGTERM or SIGINT; `told` hears where."""
     names = (*LOCAL, wishes.host, *wishes.hosts)
     inside = asgi(app, auth=wishes.token, hosts=names, also=wishes.also)
-    config = uvicorn.Config(inside, log_level="warning", access_log=False, server_header=False, lifespan="off")
+    config = uvicorn.Config(
+        inside,
+        http=_Prompt,
+        lifespan="off",
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=GRACE,
+    )
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(app)
         listening = stack.enter_context(_listening(wishes.host, wishes.port))
@@ -41,6 +58,42 @@ async def serve(app: App, wishes: Wishes, told: Callable[[str], None]) -> None:
             await stack.enter_async_context(enter())
         address = f"http://{_shown(wishes.host)}:{listening.getsockname()[1]}"
         await _Server(config, lambda: told(address)).serve([listening])
+
+
+class _Prompt(H11Protocol):
+    """A connection that is not kept for whoever says nothing, or says it slowly."""
+
+    _timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Somebody is there; not too many at once."""
+        super().connection_made(transport)
+        if len(self.connections) > MOST:
+            transport.abort()
+        else:
+            self._wait()
+
+    def data_received(self, data: bytes) -> None:
+        """A piece of a request."""
+        super().data_received(data)
+        self._wait()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """They are gone."""
+        self._stop()
+        super().connection_lost(exc)
+
+    def _wait(self) -> None:
+        """For the rest of a request, if there is one to come, from its beginning on."""
+        if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
+            self._stop()
+        elif self._timer is None:
+            self._timer = self.loop.call_later(PROMPT, self.transport.abort)
+
+    def _stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
 
 class _Server(uvicorn.Server):
