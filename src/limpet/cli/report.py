@@ -48,7 +48,8 @@ def _facts(report: Report) -> Iterator[tuple[str, str]]:
     yield "status", info.status
     yield "position", info.position
     wake = "" if waits_for_worker(info) else until(report.wake)
-    more = {"goal": info.goal, "waits for": info.waits_for and f"{info.waits_for}{wake}"}
+    more: dict[str, str | None] = {"goal": info.goal, "input": report.input, "output": report.output}
+    more |= {"waits for": info.waits_for and f"{info.waits_for}{wake}"}
     more |= {"parent": info.parent, "fork of": info.fork_of, "user": info.user, "session": info.session}
     more |= {"labels": ", ".join(f"{name}={value}" for name, value in info.labels.items())}
     yield from ((name, value) for name, value in more.items() if value)

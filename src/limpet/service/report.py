@@ -11,6 +11,7 @@ from limpet.events import bodies as b
 from limpet.service.app import App
 from limpet.service.timeline import Line, Lines
 from limpet.service.travel import Moment
+from limpet.service.views import said_in
 from limpet.state import Fold
 
 __all__ = ["Report", "ReportJson", "StepInfo", "report"]
@@ -64,6 +65,8 @@ class ReportJson(TypedDict):
     parent: str | None
     fork_of: str | None
     labels: Mapping[str, str]
+    input: str
+    output: str
     wake: int | None
     steps: list[StepInfo]
     requests: list[Request]
@@ -77,6 +80,10 @@ class Report:
     """A run, and everything that whoever is woken at night wants to know first."""
 
     info: RunInfo
+    input: str
+    """What it was given, in short."""
+    output: str
+    """What came of it, in short."""
     wake: int | None
     """When it goes on by itself, if it waits for a time."""
     steps: tuple[StepInfo, ...]
@@ -101,6 +108,7 @@ class Report:
                 "traceback": self.error.traceback,
             }
         found: Any = {each.name: getattr(self.info, each.name) for each in fields(self.info)}
+        found |= {"input": self.input, "output": self.output}
         found |= {"wake": self.wake, "steps": list(self.steps), "requests": list(self.requests), "error": error}
         found |= {"decisions": list(self.decisions), "timeline": list(self.timeline)}
         shown: ReportJson = found
@@ -118,6 +126,8 @@ async def report(app: App, run: str) -> Report:
     state = folding.freeze()
     return Report(
         info=await app.info(run),
+        input=await said_in(app.store, state.input),
+        output=await said_in(app.store, state.output),
         wake=state.wake,
         steps=tuple(steps.found.values()),
         requests=tuple(await app.inbox(run=run)),

@@ -1,6 +1,7 @@
 """From rows and events to what users see."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, cast
 
 import msgspec
@@ -31,6 +32,7 @@ __all__ = [
     "no_run",
     "readable",
     "request_of",
+    "said_in",
     "waits_for_operator",
     "waits_for_worker",
 ]
@@ -47,6 +49,8 @@ LONGEST = 400
 QUIET = frozenset(
     {"asked", "command", "contract", "digest", "key", "mro", "number", "attempt", "schema", "traceback", "versions"}
 )
+# Of what a run was given, and of what came of it, on its page.
+SHORT = 300
 # Of a failure, in it.
 LONG = frozenset({"mro", "traceback"})
 # What is said in microseconds since 1970.
@@ -140,6 +144,18 @@ def _brief(value: Any) -> str:
     if isinstance(value, list):
         return "[" + ", ".join(map(_brief, value)) + "]"
     return repr(value) if isinstance(value, str) and " " in value else str(value)
+
+
+async def said_in(store: Store, payload: Payload | None) -> str:
+    """What was given to a run, or came of it, in short; what is very big by its size."""
+    if payload is None:
+        return ""
+    value: Any = {"blob": "", "bytes": payload.size}
+    if payload.size <= INLINE:
+        with suppress(BlobDamaged, NotFound):  # whoever looks at what is broken sees the rest; `verify` says what is
+            value = await store.unpack(payload)
+    said = "" if value is None else _brief(value)
+    return said if len(said) <= SHORT else f"{said[:SHORT]}…"
 
 
 async def readable(store: Store, bodies: Sequence[AnyBody]) -> list[AnyBody]:
