@@ -295,9 +295,12 @@ async def test_the_slice_at_an_earlier_point() -> None:
 def test_the_newest_messages_stay() -> None:
     """Nothing older than one that does not fit."""
     said = [Spoken(role="user", text=text) for text in ("a", "b" * 900, "c")]
-    found = slice_of(Known(AgentState()), messages=said, max_tokens=100)
+    found = slice_of(Known(AgentState()), messages=said, max_tokens=75)
     assert [each.text for each in found.messages] == ["c"]
     assert found.left_out == {"messages": 2}
+    more = slice_of(Known(AgentState()), messages=said, max_tokens=100)
+    assert [each.text[:9] for each in more.messages] == ["a", "b" * 9, "c"]  # a long one is cut, and that is said
+    assert "characters are left out" in more.messages[1].text
 
 
 def test_what_is_no_tool_is_refused_at_once() -> None:

@@ -107,7 +107,8 @@ def slice_of(
     pieces = _pieces(state, known.step, None if half is None else half // BYTES)
     taken, left, used = _fitting(pieces, half, lambda piece: piece.bytes)
     rest = None if room is None else room - used
-    spoken, silent, _ = _fitting(_said(reversed(messages)), rest, lambda piece: piece.bytes, gaps=False)
+    said = _said(_cut(reversed(messages), rest))
+    spoken, silent, _ = _fitting(said, rest, lambda piece: piece.bytes, gaps=False)
     taken, left = [*taken, *spoken], [*left, *silent]
     found = _slice(empty, taken, left)
     while rooms and taken and len(encode(found)) > min(rooms):  # to say what is left out takes room, too
@@ -163,6 +164,14 @@ def _current(state: AgentState, step: int | None) -> str:
     if place is not None:
         return state.plan[place]
     return f"step {step}" if step else ""
+
+
+def _cut(messages: Iterable[Spoken], room: int | None) -> Iterable[Spoken]:
+    """The same without the middle of those that would take most of the room alone."""
+    if room is None:
+        return messages
+    limit = max(room // BYTES // 4, LEAST)
+    return (structs.replace(each, text=short(each.text, limit)) for each in messages)
 
 
 def _said(messages: Iterable[Spoken]) -> Iterator[_Piece]:
