@@ -154,7 +154,7 @@ async def said_in(store: Store, payload: Payload | None) -> str:
     if payload.size <= INLINE:
         with suppress(BlobDamaged, NotFound):  # whoever looks at what is broken sees the rest; `verify` says what is
             value = await store.unpack(payload)
-    said = "" if value is None else _brief(value)
+    said = "" if value is None else value if isinstance(value, str) else _brief(value)
     return said if len(said) <= SHORT else f"{said[:SHORT]}…"
 
 

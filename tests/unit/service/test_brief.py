@@ -4,6 +4,9 @@ from typing import Any
 
 import pytest
 
+import limpet
+from limpet import testing
+from limpet.service.report import report
 from limpet.service.views import LONGEST, in_brief
 
 
@@ -27,3 +30,21 @@ def test_a_line(body: dict[str, Any], line: str) -> None:
 
 def test_it_is_one_line() -> None:
     assert len(in_brief({"text": "x" * 5000})) == LONGEST + 1
+
+
+async def test_what_a_run_was_given_and_gave() -> None:
+    """On its page: text as it is, other things in short, what is big by its size."""
+
+    @limpet.agent(name="brief_echo")
+    async def echo(run: limpet.Run, given: Any) -> Any:
+        return given
+
+    async with testing.app(echo) as app:
+        for number, (given, said) in enumerate(
+            [("as it is", "as it is"), ({"a": [1, "b c"]}, "{a: [1, 'b c']}"), (None, ""), ("x" * 900, f"{'x' * 300}…")]
+        ):
+            await app.run(echo, given, id=f"r{number}")
+            found = await report(app, f"r{number}")
+            assert (found.input, found.output) == (said, said)
+        await app.run(echo, ["x" * 90_000], id="big")
+        assert (await report(app, "big")).output == "(90004 bytes)"
