@@ -30,11 +30,17 @@ def _demo(**wishes: Any) -> int:
 
 
 def _serve(*, app: App, told: Callable[[str], None], **wishes: Any) -> int:
-    from limpet.mcp import over_http  # noqa: PLC0415 - only servers need them
-    from limpet.web.serving import Wishes, serve  # noqa: PLC0415
+    from limpet.web.serving import Wishes, serve  # noqa: PLC0415 - only servers need it
 
-    asyncio.run(serve(app, Wishes(**wishes, also={"/mcp": over_http(app)}), told))
+    asyncio.run(serve(app, Wishes(**wishes, also=_agents(app)), told))
     return 0
+
+
+def _agents(app: App) -> Any:
+    """What a server has for agents."""
+    from limpet.mcp import over_http  # noqa: PLC0415 - only servers need it
+
+    return {"/mcp": over_http(app)}
 
 
 def _mcp(*, app: App) -> int:

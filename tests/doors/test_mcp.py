@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -222,3 +223,17 @@ async def test_looking_leaves_nothing(tmp_path: Path) -> None:
         before = await app.agents()
         assert len(await called(client, "agents")) == len(before) == 3
         assert await app.agents() == before
+
+
+@pytest.mark.parametrize(("words", "extra"), [(["mcp"], "mcp"), (["serve", "--port", "0"], "server")])
+def test_what_is_not_installed_is_named(url: str, words: list[str], extra: str) -> None:
+    """Once for all that a command needs."""
+    script = (
+        "import importlib.util as util, sys; find = util.find_spec; "
+        "util.find_spec = lambda name, *more: None if name in ('fastapi', 'mcp') else find(name, *more); "
+        "from limpet.main import main; main()"
+    )
+    command = [sys.executable, "-c", script, *words, "--url", url]
+    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=60, check=False)
+    assert done.returncode == 1
+    assert f"pip install 'limpet[{extra}]'" in done.stderr
