@@ -20,6 +20,7 @@
     ├── WorkerAlive           a worker of this name lives in another process
     ├── Tampered              a log that does not fit its own hashes
     ├── UnknownEvent          written by a newer version of Limpet
+    │   └── DamagedEvent      its body is not one of its kind and version
     ├── SchemaTooNew          the store was migrated by a newer version of Limpet
     ├── DefinitionError       a tool or an agent that cannot be
     ├── NotDurable            a tool was called directly in an agent's code
@@ -87,6 +88,7 @@ __all__ = [
     "ConnectionLost",
     "ContextTooSmall",
     "ContractError",
+    "DamagedEvent",
     "DeadlineExceeded",
     "DefinitionError",
     "Divergence",
@@ -391,7 +393,7 @@ class Tampered(LimpetError):
 
 @dataclass(eq=False, repr=False)
 class UnknownEvent(LimpetError):
-    """Written by a newer version of Limpet; it stops the run that has it, and is never dropped."""
+    """A newer version of Limpet wrote the event. A worker that cannot read it leaves the run to a newer worker."""
 
     kind: str
     version: int
@@ -399,6 +401,14 @@ class UnknownEvent(LimpetError):
     code = "unknown_event"
     _says = "The event {kind!r} version {version} cannot be read: {reason}."
     _cure = "Run the version of Limpet that wrote it, or a newer one."
+
+
+@dataclass(eq=False, repr=False)
+class DamagedEvent(UnknownEvent):
+    """The kind and version are known, but the body is not one of theirs: the run waits for an operator."""
+
+    code = "damaged_event"
+    _cure = "Run `limpet verify` to see whether the store was damaged; restore the run from a backup or an export."
 
 
 @dataclass(eq=False, repr=False)

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+import apsw
 import psycopg
 
 from limpet.errors import ConnectionLost
@@ -24,6 +25,7 @@ __all__ = ["EVERYTHING", "LEASE", "Common", "Load", "check", "common", "make_row
 T = TypeVar("T")
 LEASE = 3_600_000_000
 EVERYTHING = ("append", "two_runs", "tell", "append_and_tell", "create", "append_and_create", "claim", "transact")
+SQLITE = "sqlite:///"
 MAKE = "CREATE TABLE mine (id TEXT PRIMARY KEY)"
 
 
@@ -46,13 +48,18 @@ async def common(store: Store, count: int) -> Common:
 
 
 def make_rows(url: str) -> None:
-    """The caller's own table; the address says in which schema."""
+    """Make the caller's own table, in the file or in the schema that the address names."""
+    if url.startswith(SQLITE):
+        apsw.Connection(url.removeprefix(SQLITE)).execute(MAKE)
+        return
     with psycopg.connect(_server(url), autocommit=True) as db:
         db.execute(MAKE.encode())
 
 
 def rows(url: str) -> list[str]:
     """What is in the caller's own table, where every id can be only once."""
+    if url.startswith(SQLITE):
+        return [str(id) for (id,) in apsw.Connection(url.removeprefix(SQLITE)).execute("SELECT id FROM mine")]
     with psycopg.connect(_server(url), autocommit=True) as db:
         return [id for (id,) in db.execute("SELECT id FROM mine").fetchall()]
 

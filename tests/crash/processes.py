@@ -31,6 +31,11 @@ class Child:
         """Say something to it."""
         self.pipe.send(what)
 
+    def kill(self) -> None:
+        """Kill it, and wait for its end."""
+        self._process.kill()
+        self._process.join()
+
     def end(self) -> int | None:
         """Wait for its end; how it ended: 0 if all was well, a negative number if it was killed."""
         self._process.join()

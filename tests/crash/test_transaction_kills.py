@@ -3,14 +3,13 @@
 from itertools import count
 from pathlib import Path
 
-import apsw
 import pytest
 
 from limpet import open_store
 from limpet.events import bodies as b
 from limpet.journal import verify_run
 from tests.crash.jobs import own, transact_and_die
-from tests.crash.load import MAKE, make_rows, rows
+from tests.crash.load import make_rows, rows
 from tests.crash.processes import Child
 
 
@@ -23,17 +22,14 @@ async def test_a_process_that_dies_in_a_transaction_leaves_both_or_neither(
     url = request.getfixturevalue("postgres_schema") if postgres else f"sqlite:///{tmp_path / 'limpet.db'}"
     async with open_store(url) as store:
         await own(store, "r1")
-    if postgres:
-        make_rows(url)
-    else:
-        apsw.Connection(path_of(url)).execute(MAKE)
+    make_rows(url)
     outcomes = []
     for place in count(1, 1 if full else step):
         child = Child(transact_and_die, url, how, place)
         ended = child.end()
         assert ended in (0, -9)
         events = await recorded_in(url)
-        assert sorted(events) == sorted(rows(url) if postgres else rows_in(url))
+        assert sorted(events) == sorted(rows(url))
         outcomes.append(str(place) in events)
         if ended == 0:
             break
@@ -50,13 +46,3 @@ async def recorded_in(url: str) -> list[str]:
         assert await store.check_rows("r1") == []
         bodies = [store.decode(event) async for event in store.log("r1")]
     return [body.name for body in bodies if isinstance(body, b.ValueRecorded)]
-
-
-def rows_in(url: str) -> list[str]:
-    """What is in the caller's own table of a file."""
-    return [str(id) for (id,) in apsw.Connection(path_of(url)).execute("SELECT id FROM mine")]
-
-
-def path_of(url: str) -> str:
-    """The file of an address."""
-    return url.removeprefix("sqlite:///")

@@ -7,7 +7,9 @@ import pytest
 
 import limpet
 from limpet import testing
-from limpet.clock import microseconds
+from limpet.clock import SECOND, microseconds
+from limpet.engine.drive import Drive
+from limpet.events import VOCABULARY
 from limpet.testing.app import TestApp, TestSettings
 
 # Where the log of a run stands that waits in memory, in its first life and in its second.
@@ -164,7 +166,7 @@ async def test_cancel_reaches_children_lets_effects_finish_and_undoes() -> None:
 
 @pytest.mark.parametrize("decides", ["resume", "cancel"])
 async def test_a_run_that_kills_its_workers_is_quarantined(decides: str) -> None:
-    """After five deaths with nothing settled in between it waits for an operator; a cancel does not enter its code."""
+    """After three deaths alone with nothing settled in between it is parked; a cancel does not enter its code."""
     entered = asyncio.Event()
 
     @limpet.tool(effect="none")
@@ -193,6 +195,137 @@ async def test_a_run_that_kills_its_workers_is_quarantined(decides: str) -> None
             await app.settle()
             assert (await handle.info()).status == "cancelled"
             assert len(app.calls(poison)) == 5
+
+
+async def test_a_quarantined_run_is_tried_again_on_parole() -> None:
+    """After 1 min, 10 min and 1 h, once each; then only an operator lets it go on."""
+    entered = asyncio.Event()
+    mended = False
+
+    @limpet.tool(effect="none")
+    async def poison() -> int:
+        entered.set()
+        return 7 if mended else await asyncio.get_running_loop().create_future()
+
+    @limpet.agent()
+    async def agent(run: limpet.Run) -> int:
+        return await run.step(poison)
+
+    async def die() -> None:
+        await entered.wait()
+        entered.clear()
+        await app.crash()
+
+    async with testing.app(agent) as app:
+        handle = await app.start(agent)
+        for _ in range(5):
+            await die()
+        await app.settle()
+        for pause in ("1m", "10m", "1h"):
+            info = await handle.info()
+            assert (info.waits_for, info.status) == ("operator:quarantined", "waiting")
+            await app.advance(microseconds(pause) / SECOND - 10)
+            assert not entered.is_set()
+            advancing = asyncio.create_task(app.advance("10s"))
+            await die()
+            await advancing
+            await app.settle()
+        await app.advance("30d")
+        assert not entered.is_set()
+        assert len(app.calls(poison)) == 8
+        mended = True
+        await app.resume(handle.id)
+        assert await handle.result() == 7
+
+
+async def test_a_run_on_parole_that_gets_on_is_free() -> None:
+    """Once its cause is mended, it goes on without anybody."""
+    entered, mended = asyncio.Event(), asyncio.Event()
+
+    @limpet.tool(effect="none")
+    async def poison() -> int:
+        entered.set()
+        await mended.wait()
+        return 7
+
+    @limpet.agent()
+    async def agent(run: limpet.Run) -> int:
+        return await run.step(poison)
+
+    async with testing.app(agent) as app:
+        handle = await app.start(agent)
+        for _ in range(5):
+            await entered.wait()
+            entered.clear()
+            await app.crash()
+        await app.settle()
+        assert (await handle.info()).waits_for == "operator:quarantined"
+        mended.set()
+        await app.advance("1m")
+        assert await handle.result() == 7
+
+
+async def test_a_run_that_no_worker_can_drive_is_tried_ever_later_and_then_parked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A bug of the engine does not make it spin: it rests 1 s, 2 s, …; after eight times an operator is told why."""
+    entered = 0
+
+    async def broken(*_: object) -> None:
+        nonlocal entered
+        entered += 1
+        raise RuntimeError("a bug in the engine")
+
+    @limpet.agent()
+    async def agent(run: limpet.Run) -> int:
+        return 7
+
+    async with testing.app(agent) as app:
+        with monkeypatch.context() as patch:
+            patch.setattr(Drive, "_enter", broken)
+            handle = await app.start(agent)
+            await app.settle()
+            for times in range(1, 8):
+                assert entered == times
+                await app.advance((1 << (times - 1)) - 0.5)
+                assert entered == times, "it was tried before its time"
+                await app.advance(0.5)
+            assert entered == 8
+            info = await handle.info()
+            assert info.waits_for == "operator:stuck"
+            [flag] = (await app.state(handle.id)).working.risk_flags
+            assert flag == "stuck"
+            await app.advance("1d")
+            assert entered == 8
+        await app.resume(handle.id)
+        assert await handle.result() == 7
+
+
+async def test_a_worker_leaves_a_log_of_a_newer_version_to_newer_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It gives the run back uncounted, and claims none of that agent for a while; nothing is parked."""
+
+    @limpet.agent()
+    async def agent(run: limpet.Run) -> Any:
+        return await run.receive("go", int)
+
+    async with testing.app(agent) as app:
+        handle = await app.start(agent)
+        await app.settle()
+        known = VOCABULARY.kinds["signal.received"]
+        with monkeypatch.context() as newer:
+            newer.setitem(VOCABULARY.kinds, "signal.received", known._replace(version=2))
+            newer.setitem(VOCABULARY._by_body, known.body, known._replace(version=2))
+            await app.signal(handle.id, "go", 7)
+        for _ in range(20):
+            await app.advance("5m")
+        assert (await handle.info()).status == "pending"
+        claims = [event async for event in app.store.log(handle.id) if event.kind == "run.claimed"]
+        assert 1 < len(claims) < 30
+        newer_worker = known._replace(version=2)
+        monkeypatch.setitem(VOCABULARY.kinds, "signal.received", newer_worker)
+        monkeypatch.setitem(VOCABULARY._upcasts, ("signal.received", 1), dict)
+        await app.advance("5m")
+        assert await handle.result() == 7
 
 
 async def test_a_run_that_only_waits_is_not_quarantined() -> None:

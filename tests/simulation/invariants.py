@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 import limpet
-from limpet.engine.drive import MAX_DEATHS
 from limpet.engine.tools import find_tool
 from limpet.errors import LimpetError
 from limpet.events import VOCABULARY, Event, Writer, canonical
 from limpet.events import bodies as b
 from limpet.journal import load, verify_run
+from limpet.policy.quarantine import SOLO_DEATHS, SUSPECT
 from limpet.service.notifying import PATIENCE
 from limpet.state import fold
+from limpet.state.fold import QUARANTINED
 from limpet.stores import Missed, Taken
 from limpet.stores.memory import MemoryBackend
 from limpet.stores.ops import Appended, Raised, Transacted
@@ -77,6 +78,9 @@ class Seen:
     ended: Any = None
     claims: int = 0
     deaths: int = 0
+    alone: bool = False
+    solo: int = 0
+    quarantines: int = 0
     resumes: int = 0
     commands: int = 0
     handed: bool = False
@@ -103,7 +107,8 @@ class Seen:
 
     def branch_off(self, body: b.RunForked) -> None:
         """It goes on from here by itself: what was under way, asked, allowed and waited for is the other one's."""
-        self.holder, self.ended, self.handed, self.deaths = None, None, False, 0
+        self.holder, self.ended, self.handed = None, None, False
+        self.deaths = self.solo = self.quarantines = 0
         self.requests, self.grants, self.waiting, self.children = {}, {}, set(), set()
         self.steps = {name: step for name, step in self.steps.items() if is_settled(step.latest)}
         self.effects, self.needs = body.effects, {body.run}
@@ -113,9 +118,12 @@ class Seen:
         self.kinds.append(type(body))
         self.hashes.append(event.hash)
         self.commands += isinstance(body, b.Command)
-        self.deaths += isinstance(body, b.RunClaimed | b.RunReleased) and body.died
-        if isinstance(body, (*SETTLING, b.ResumeRequested)):
-            self.deaths = 0
+        if isinstance(body, b.RunClaimed | b.RunReleased):
+            self.deaths += body.died
+            self.solo += body.died and self.alone
+            self.alone = isinstance(body, b.RunClaimed) and body.alone
+        if isinstance(body, SETTLING) or (isinstance(body, b.ResumeRequested) and self.holder is None):
+            self.deaths = self.solo = self.quarantines = 0
         match body:
             case b.RunCreated():
                 self.effects = body.effects
@@ -124,6 +132,7 @@ class Seen:
                 self.holder, self.claims = body.worker, self.claims + 1
             case b.RunReleased() | b.RunWaiting():
                 self.holder = None
+                self.quarantines += isinstance(body, b.RunWaiting) and QUARANTINED in body.waits
             case b.RunCompleted() | b.RunFailed() | b.RunCancelled():
                 self.holder, self.ended = None, body
             case b.ResumeRequested() if self.ended is not None:
@@ -285,9 +294,9 @@ def isolation(seen: Seen, event: Event, body: Any, _: int) -> None:
             args = body.args.value()
             own = seen.owns(args["n"]) if "n" in args else args["request"] == seen.run.split("-")[1]
             assert own, f"arguments of another run: {args}"
-            assert seen.deaths < MAX_DEATHS, f"driven after {seen.deaths} deaths"
-        case b.RunClaimed():  # some may die between the claim and what it leads to
-            assert seen.deaths < 2 * MAX_DEATHS, f"claimed after {seen.deaths} deaths"
+            assert seen.solo < SOLO_DEATHS + seen.quarantines, f"driven after {seen.solo} deaths alone"
+        case b.RunClaimed() if body.alone:
+            assert seen.deaths + body.died >= SUSPECT, "alone, though it is no suspect"
         case b.AgentCalled():
             tells = body.mode == "notify" and body.run.split("-")[1] in seen.requests
             assert tells or body.run.startswith(f"{seen.run}."), f"the child {body.run}"
@@ -423,11 +432,21 @@ class Watcher:
             seen = self._seen(event, body)
             for name, check in AT_EVENTS.items():  # noqa: B007 - which of them it was
                 check(seen, event, body, now)
+            name = "I9 isolation"
+            self._company(seen, body)
             seen.learn(event, body)
             self._lines[event.run].append((event, body))
             self._telling(event, body)
         except AssertionError as error:
             self.broken = AssertionError(f"{name}: {event.run} {event.seq} {event.kind}: {error}")
+
+    def _company(self, seen: Seen, body: Any) -> None:
+        """A suspect that is said to be alone is the only one in its worker, until it settles something."""
+        if not isinstance(body, b.RunClaimed) or seen.deaths + body.died < SUSPECT:
+            return
+        others = [each for each in self.runs.values() if each.holder == body.worker and each.deaths >= SUSPECT]
+        assert not any(each.alone for each in others), "it joins a run that is tried alone"
+        assert not (body.alone and others), f"it is not alone: {[each.run for each in others]}"
 
     def _seen(self, event: Event, body: Any) -> Seen:
         """What its log has said so far: of a fork, what it shares."""

@@ -19,6 +19,7 @@ from limpet.events import bodies as b
 from limpet.policy import risk
 from limpet.service.app import App
 from limpet.service.desk import Desk
+from limpet.stores import claiming
 from tests.simulation import invariants, world
 from tests.simulation.invariants import Watcher, check_end
 from tests.simulation.world import World, simulate
@@ -128,6 +129,7 @@ STRANGE: list[tuple[str, Callable[[Any], bool], Change]] = [
     ("I9", is_once, saying(args=inline({"n": 9000}))),
     ("I9", of(b.RequestAnswered), saying(request="another")),
     ("I9", of(b.AgentReturned), saying(run="r9.sim_child-1")),
+    ("I9", of(b.RunClaimed), saying(alone=True)),
     (
         "I11",
         lambda body: isinstance(body, b.StepUnknown) and body.reason == "died",
@@ -239,7 +241,8 @@ SABOTAGE: list[tuple[str, object, str, object]] = [
     ("I6", Permits, "_checked", lambda _, __, edited, *___: {**edited, "cents": 1}),
     ("I7", Tool, "load_result", changing()),
     ("I8", Duty, "claim", nothing),
-    ("I9", drive, "MAX_DEATHS", 50),
+    ("I9", drive, "is_poison", lambda *_: False),
+    ("I9", claiming, "_group", lambda suspects, *_: {row.number for row in suspects}),
     ("I10", invariants, "verify_run", nothing),
     ("I11", App, "result", nothing_returned),
     ("I12", Tool, "load_result", revived),

@@ -174,7 +174,7 @@ class Process:
         self.backend, self.link = Faulty(world), Link(world.chance)
         self.clock = OwnClock(world.clock, world.jump())
         settings = Settings(Store(self.backend, self.link), self.clock, SeededIds(number))
-        settings.worker = Worker(concurrency=5, lease=LEASE / SECOND)
+        settings.worker = Worker(concurrency=5, lease=LEASE / SECOND, parole=("20s", "40s", "1m"))
         settings.pace = Pace(rest=SECOND // 20, threads=False)
         settings.listen = settings.hush
         settings.channels = {CHANNEL: world.outside.page}

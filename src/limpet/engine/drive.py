@@ -38,23 +38,23 @@ from limpet.errors import (
     StaleServer,
     StoreBusy,
     StoreUnavailable,
+    UnknownEvent,
     WrongState,
 )
 from limpet.events import Failure, Wait
 from limpet.events import bodies as b
 from limpet.journal import Journal
+from limpet.policy.quarantine import SUSPECT, is_poison
 from limpet.state import ENDED
-from limpet.state.fold import PAUSED
+from limpet.state.fold import PAUSED, QUARANTINED
 from limpet.stores import Claimed, Leg, Tell
 from limpet.stores.blobs import INLINE, SAID, Blob
-from limpet.stores.claiming import SUSPECT
 from limpet.stores.store import Place
 
 __all__ = ["Drive"]
 
 log = logging.getLogger("limpet")
 
-MAX_DEATHS = 5
 # How long code that does not let itself be cancelled is waited for.
 LAST_WORDS = 5 * SECOND
 Why = Literal["done", "parked", "cancel", "drain", "stopped"]
@@ -67,7 +67,7 @@ class Drive:
 
     def __init__(self, kit: Kit, claimed: Claimed, agent: Agent[Any, Any]) -> None:
         self._kit, self._claimed, self._agent = kit, claimed, agent
-        self.run = claimed.row.id
+        self.run, self.agent = claimed.row.id, agent.name
         self.fence = claimed.row.fence
         self.wake: int | None = None
         """When the run that was parked here must be looked at again."""
@@ -92,6 +92,12 @@ class Drive:
         """The task of its code, while that only waits."""
         only_waits = self._x is not None and self._waits is not None and self._waits.open and self._x.is_idle
         return self._task if only_waits else None
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether it may be why its workers died: it has settled nothing since."""
+        deaths = self._claimed.row.deaths if self._journal is None else self._journal.fold.deaths
+        return deaths >= SUSPECT
 
     @property
     def end(self) -> Place | None:
@@ -147,6 +153,9 @@ class Drive:
         )
         self._x = x = self._execution()
         undoing = self._memory.history.undoing
+        if await self._is_poison(journal):
+            await self._quarantine(journal)
+            return
         try:
             refused = await self._unfit(journal.fold.cancel is not None, undoing is not None)
         except ContractError as error:
@@ -173,9 +182,7 @@ class Drive:
 
         Raises ContractError for what another run sent, and does not fit: it is sent back, and nothing begins.
         """
-        row, rules = self._claimed.row, self._agent.rules
-        if row.deaths >= MAX_DEATHS and not (is_cancelled and await self._is_cancelled_since()):
-            return "quarantined", f"{row.deaths} workers in a row died with it"
+        rules = self._agent.rules
         if is_cancelled or is_undoing:
             return None  # its function is not entered again
         if rules.max_age is not None and self._kit.now() - self._memory.lay_since > rules.max_age:
@@ -187,6 +194,19 @@ class Drive:
                 raise
             return "input", f"its input is not what {self._agent.name} declares now: {error.reason}"
         return None
+
+    async def _is_poison(self, journal: Journal) -> bool:
+        """Whether it killed worker after worker; one that was cancelled since then may be cancelled first."""
+        fold = journal.fold
+        if not is_poison(fold.solo, fold.quarantines):
+            return False
+        return fold.cancel is None or not await self._is_cancelled_since()
+
+    async def _quarantine(self, journal: Journal) -> None:
+        """Park it until its parole, or, after the last one, until an operator decides."""
+        fold, parole = journal.fold, self._kit.parole
+        wake = self._kit.now() + parole[fold.quarantines] if fold.quarantines < len(parole) else None
+        await self._park_for_operator(QUARANTINED.key, f"{fold.solo} workers died while they tried it alone", wake)
 
     async def _is_cancelled_since(self) -> bool:
         """Whether it was cancelled after the last worker died with it: that is tried once."""
@@ -512,17 +532,20 @@ class Drive:
                 log.error("run %s cannot go on here: %s", self.run, error)
                 with suppress(LimpetError):
                     await self._release("its worker could not go on")
+            case UnknownEvent():  # a newer worker may be able to read it
+                raise error
             case _:  # the next one would come to just the same
                 x.journal.abandon()
                 await self._park_for_operator("refused", str(error))
 
-    async def _park_for_operator(self, key: str, why: str) -> None:
-        """Nothing was done; somebody must look."""
+    async def _park_for_operator(self, key: str, why: str, wake: int | None = None) -> None:
+        """Park it with the reason; without `wake`, only an operator lets it go on. Nothing was done."""
         assert self._x is not None
         journal = self._x.journal
         log.warning("run %s waits for an operator: %s", self.run, why)
         flagged = b.RiskFlagged(flag=key, detail=why[:2000])
-        waiting = b.RunWaiting(waits=(Wait(what="operator", key=key),))
+        waiting = b.RunWaiting(waits=(Wait(what="operator", key=key),), wake=wake)
+        self.wake = wake
         try:
             while not await self._x.patiently(
                 partial(journal.append_if_current, flagged, waiting, heard=journal.heard)

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from threading import Event as Flag
 from threading import Thread
 from typing import Any
@@ -17,10 +18,20 @@ from limpet.engine.drive import Drive
 from limpet.engine.ear import Ear, Interest
 from limpet.engine.execution import Kit
 from limpet.engine.functions import wait_within
-from limpet.errors import ConnectionLost, DefinitionError, LimpetError, NotFound, Tampered, UnknownEvent
+from limpet.errors import (
+    ConnectionLost,
+    DamagedEvent,
+    DefinitionError,
+    LimpetError,
+    NotFound,
+    Tampered,
+    UnknownEvent,
+)
 from limpet.events import Wait, seal_all
 from limpet.events import bodies as b
+from limpet.policy.quarantine import MAX_FRUITLESS, pause_before_retry
 from limpet.stores import Claimed, Extend, Renewal, Store, WorkerRow
+from limpet.stores.project import project
 
 __all__ = ["Duty", "Pace", "Worker"]
 
@@ -28,17 +39,28 @@ log = logging.getLogger("limpet")
 
 # How much longer a worker rests between empty claims while it drives something.
 BUSY_RESTS = 10
+# How often it looks whether a suspect has got on, and made room for others.
+LOOK_AT_SUSPECTS = SECOND // 20
 # Renewal stops when the event loop has not turned for so long: its runs are better off elsewhere.
 STUCK = 60 * SECOND
 
 
 class Worker:
-    """How a worker works: how many runs at once, how long its lease is, how long it waits when it goes."""
+    """How a worker works: number of concurrent runs, length of its lease, time to finish when it stops, parole."""
 
-    def __init__(self, *, concurrency: int = 100, lease: Duration = "10s", grace: Duration = "10s") -> None:
+    def __init__(
+        self,
+        *,
+        concurrency: int = 100,
+        lease: Duration = "10s",
+        grace: Duration = "10s",
+        parole: Sequence[Duration] = ("1m", "10m", "1h"),
+    ) -> None:
         if concurrency < 1 or microseconds(lease) < 1000:
             raise DefinitionError(what="A worker", reason="it drives at least one run, for at least a millisecond")
         self.concurrency, self.lease, self.grace = concurrency, microseconds(lease), microseconds(grace)
+        self.parole = tuple(microseconds(each) for each in parole)
+        """How long a run that killed its workers rests before each further try; then an operator decides."""
 
 
 class Pace:
@@ -82,6 +104,11 @@ class Duty:
         self._small: set[asyncio.Task[None]] = set()
         self._claiming = asyncio.Lock()
         self._wakes: dict[str, int] = {}
+        self._suspects: dict[str, Drive] = {}
+        self._cleared = 0
+        """How many suspects have settled something here, or left, and did not kill this worker."""
+        self._left_alone: dict[str, tuple[int, int]] = {}
+        """Agents whose logs a newer worker writes: how often such a log was met, and until when none is claimed."""
         self._rung = asyncio.Event()
         self._urgent = asyncio.Event()
         self._stopping = False
@@ -243,7 +270,8 @@ class Duty:
     async def _wait_for_work(self) -> None:
         """Until somebody rings, or a time that is known has come."""
         soonest = min(self._wakes.values(), default=None)
-        pause = self._pace.look if soonest is None else min(self._pace.look, max(soonest - self._time.now(), 0))
+        look = min(self._pace.look, LOOK_AT_SUSPECTS) if self._suspects else self._pace.look
+        pause = look if soonest is None else min(look, max(soonest - self._time.now(), 0))
         take_back = self._kit.clock.later(pause, self._rung.set)
         try:
             await self._rung.wait()
@@ -257,7 +285,7 @@ class Duty:
             while not self._stopping and len(self._drives) < self._worker.concurrency:
                 if not await self.claim():
                     break
-        except (ConnectionLost, NotFound):  # the reply was lost, or the worker was given up
+        except ConnectionLost:  # what the claim gave us is ours all the same
             await self._recover()
         except Exception as error:
             is_ours = isinstance(error, LimpetError)
@@ -282,10 +310,27 @@ class Duty:
         self._wakes = {run: wake for run, wake in self._wakes.items() if wake > now}
         async with self._claiming:
             limit = self._worker.concurrency - len(self._drives)
-            claimed = await self.store.claim(self.id, limit=limit) if limit > 0 else ()
+            claimed = await self._claim(limit) if limit > 0 else ()
             for each in claimed:
                 self._drive(each)
         return len(claimed)
+
+    async def _claim(self, limit: int) -> Sequence[Claimed]:
+        """Claim runs; register again first if another worker took this one for dead."""
+        self._clear_suspects()
+        skip = [agent for agent, (_, until) in self._left_alone.items() if until > self._time.now()]
+        claim = partial(self.store.claim, self.id, limit=limit, skip=skip, cleared=self._cleared)
+        try:
+            return await claim()
+        except NotFound:
+            self._renewed(await self._renew())
+            return await claim()
+
+    def _clear_suspects(self) -> None:
+        left = {run for run, each in self._suspects.items() if self._drives.get(run) is not each or not each.is_suspect}
+        for run in left:
+            del self._suspects[run]
+        self._cleared += len(left)
 
     async def _adopt(self, held: Mapping[str, int]) -> None:
         """Drive runs that were claimed for us though the reply was lost."""
@@ -312,6 +357,8 @@ class Duty:
         self._wakes.pop(row.id, None)
         agent = self._agents[row.agent, row.agent_version]
         drive = self._drives[row.id] = Drive(self._kit, claimed, agent)
+        if drive.is_suspect:
+            self._suspects[row.id] = drive
         task = asyncio.create_task(self._see_through(drive), name=f"limpet:drive:{row.id}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -327,16 +374,13 @@ class Duty:
         self._ear.listen(interest)
         try:
             await drive.drive()
-        except (Tampered, UnknownEvent) as error:
-            log.error("run %s cannot be read, and waits for an operator: %s", drive.run, error)  # noqa: TRY400
-            await self._set_aside(drive)
+        except (Tampered, DamagedEvent) as error:
+            await self._set_aside(drive, "unreadable", str(error))
+        except UnknownEvent as error:
+            await self._leave_to_newer(drive, error)
         except Exception as error:
             log.exception("run %s cannot be driven here", drive.run)
-            for task in drive.kill():
-                task.cancel()
-            with suppress(LimpetError):
-                await self.store.release(drive.run, fence=drive.fence, worker=self.id, reason=str(error)[:500])
-            await self._kit.clock.sleep(SECOND)
+            await self._try_later(drive, error)
         finally:
             self._ear.forget(interest)
             if self._drives.get(drive.run) is drive:
@@ -348,14 +392,62 @@ class Duty:
             self.ring()
             self._ear.ring()
 
-    async def _set_aside(self, drive: Drive) -> None:
-        """Park a run whose log cannot be read: whoever claimed it next would come no further."""
-        waiting = b.RunWaiting(waits=(Wait(what="operator", key="unreadable"),))
+    async def _set_aside(self, drive: Drive, key: str, why: str) -> None:
+        """Park a run that the next worker could not drive either."""
+        log.error("run %s waits for an operator: %s", drive.run, why)
+        bodies = (
+            b.RiskFlagged(flag=key, detail=why[:2000]),
+            b.RunWaiting(waits=(Wait(what="operator", key=key),)),
+        )
         with suppress(LimpetError):
             row = await self.store.get(drive.run)
             codec, now = self.store.codec, self._time.now()
-            sealed = seal_all(row.head, row.id, [waiting], time=now, fence=drive.fence, actor=self.id, codec=codec)
+            sealed = seal_all(row.head, row.id, bodies, time=now, fence=drive.fence, actor=self.id, codec=codec)
             await self.store.append(Extend(run=row.id, after=row.head, fence=drive.fence, events=sealed))
+
+    async def _try_later(self, drive: Drive, error: Exception) -> None:
+        """Give back a run that could not be driven, for ever longer; after too many times, park it."""
+        _cut(drive)
+        why = f"{type(error).__name__}: {error}"[:500]
+        with suppress(LimpetError):
+            fruitless = await self._fruitless(drive.run) + 1
+            if fruitless >= MAX_FRUITLESS:
+                await self._set_aside(drive, "stuck", f"{fruitless} workers could not drive it: {why}")
+            else:
+                await self._give_back(drive, why, pause_before_retry(fruitless), fruitless=True)
+
+    async def _fruitless(self, run: str) -> int:
+        """How often workers could not drive a run since it settled anything."""
+        count = 0
+        async for event in self.store.log(run):
+            body = self.store.decode(event)
+            if isinstance(body, b.RunReleased):
+                count += body.fruitless
+            elif isinstance(body, b.ResumeRequested) or project(event, body).settled:
+                count = 0
+        return count
+
+    async def _leave_to_newer(self, drive: Drive, error: UnknownEvent) -> None:
+        """Give back a run that a newer worker has written to, and claim no run of its agent for a while."""
+        _cut(drive)
+        met, until = self._left_alone.get(drive.agent, (0, 0))
+        if until <= self._time.now():
+            pause = pause_before_retry(met + 1)
+            self._left_alone[drive.agent] = (met + 1, self._time.now() + pause)
+            log.error("worker %s claims no run of %s for %d s: %s", self.id, drive.agent, pause // SECOND, error)
+        with suppress(LimpetError):
+            await self._give_back(drive, f"its worker is too old: {error}"[:500], SECOND)
+
+    async def _give_back(self, drive: Drive, why: str, pause: int, *, fruitless: bool = False) -> None:
+        drive.wake = self._time.now() + pause
+        await self.store.release(
+            drive.run, fence=drive.fence, worker=self.id, reason=why, retry_at=drive.wake, fruitless=fruitless
+        )
+
+
+def _cut(drive: Drive) -> None:
+    for task in drive.kill():
+        task.cancel()
 
 
 def _by_version(agents: Sequence[Agent[Any, Any]]) -> dict[tuple[str, str], Agent[Any, Any]]:

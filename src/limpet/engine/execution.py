@@ -39,6 +39,7 @@ from limpet.events import bodies as b
 from limpet.ids import Ids
 from limpet.journal import Journal
 from limpet.policy.checkpoint import Moment, must_flush
+from limpet.policy.quarantine import PAROLE
 from limpet.state import AgentState
 from limpet.state.patch import Working, still_fits
 from limpet.stores import Store
@@ -103,6 +104,8 @@ class Kit:
     """What handles of other runs are made over."""
     channels: tuple[str, ...] = ()
     """Where people are told of requests."""
+    parole: tuple[int, ...] = PAROLE
+    """How long a quarantined run rests before each further try, in microseconds."""
 
 
 class Execution:

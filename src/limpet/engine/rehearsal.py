@@ -124,7 +124,7 @@ class Rehearsal(Drive):
         how: Any = "reached" if isinstance(error, NotRecorded) else "refused"
         self._end_with("diverged" if isinstance(error, Divergence) else how, x, error=error)
 
-    async def _park_for_operator(self, key: str, why: str) -> None:  # noqa: ARG002
+    async def _park_for_operator(self, key: str, why: str, wake: int | None = None) -> None:  # noqa: ARG002
         assert self._x is not None
         self._end_with("refused", self._x, error=ContractError(agent=self._agent.name, what="input", reason=why))
 

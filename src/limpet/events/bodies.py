@@ -86,6 +86,8 @@ class RunClaimed(Body, frozen=True, kw_only=True):
     worker: str
     died: bool = False
     """It was taken from a worker that died while it had the run."""
+    alone: bool = False
+    """It was the only suspect in this worker: if the worker dies now, this run is likely the cause."""
 
 
 class RunReleased(Body, frozen=True, kw_only=True):
@@ -93,6 +95,10 @@ class RunReleased(Body, frozen=True, kw_only=True):
 
     reason: str
     died: bool = False
+    retry_at: int | None = None
+    """No worker claims it before this time."""
+    fruitless: bool = False
+    """The worker could not drive it; after too many of these without progress, the run waits for an operator."""
 
 
 class RunWaiting(Body, frozen=True, kw_only=True):

@@ -1,8 +1,8 @@
 """The frozen names: which kinds of events there are, in which version, who may write them, and how bytes become bodies.
 
 Names are data, never Python paths. A kind's version grows when its struct changes; bodies of older versions are lifted
-one version at a time by `upcasts` before they are read. What cannot be read raises `UnknownEvent`: it stops the run
-that has it, and nothing is ever dropped.
+one version at a time by `upcasts` before they are read. An unknown kind or version raises `UnknownEvent`: a newer
+worker can go on with its run, and nothing is ever dropped.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from limpet.errors import UnknownEvent
+from limpet.errors import DamagedEvent, UnknownEvent
 from limpet.events import bodies as b
 from limpet.events.values import encode
 
@@ -110,7 +110,10 @@ class Vocabulary:
         return self._by_body[type(body)]
 
     def decode(self, name: str, version: int, data: bytes) -> AnyBody:
-        """The body, lifted to its newest version; raises UnknownEvent for what it cannot read."""
+        """Return the body, lifted to its newest version.
+
+        Raises UnknownEvent for a kind or version that is not known, DamagedEvent for a body that does not fit.
+        """
         kind = self.kinds.get(name)
         if kind is None:
             raise UnknownEvent(kind=name, version=version, reason="no such kind is known")
@@ -121,10 +124,10 @@ class Vocabulary:
                 data = self._lift(kind, version, data)
             return self._decoders[name].decode(data)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, LookupError, TypeError) as error:
-            raise UnknownEvent(kind=name, version=version, reason=f"its body does not fit ({error})") from error
+            raise DamagedEvent(kind=name, version=version, reason=f"its body does not fit ({error})") from error
 
     def _lift(self, kind: Kind, version: int, data: bytes) -> bytes:
-        body: dict[str, Any] = msgspec.json.decode(data)
+        body = msgspec.json.decode(data, type=dict[str, Any])
         for old in range(version, kind.version):
             body = self._upcasts[kind.name, old](body)
         return encode(body)
@@ -135,8 +138,8 @@ _CREATOR, _OWNER, _COMMAND, _STORE, _SPEAKER = Writer
 KINDS = (
     Kind("run.created", 1, b.RunCreated, _CREATOR),
     Kind("run.forked", 1, b.RunForked, _CREATOR),
-    Kind("run.claimed", 1, b.RunClaimed, _STORE),
-    Kind("run.released", 1, b.RunReleased, _STORE),
+    Kind("run.claimed", 2, b.RunClaimed, _STORE),
+    Kind("run.released", 2, b.RunReleased, _STORE),
     Kind("run.waiting", 1, b.RunWaiting, _OWNER),
     Kind("run.completed", 1, b.RunCompleted, _OWNER),
     Kind("run.failed", 1, b.RunFailed, _OWNER),
@@ -183,7 +186,16 @@ KINDS = (
     Kind("message.added", 1, b.MessageAdded, _SPEAKER),
 )
 
+
+def _unchanged(body: dict[str, Any]) -> dict[str, Any]:
+    """Lift a body to a version that only adds fields with defaults."""
+    return body
+
+
 # One function per step of a kind's version: ("step.completed", 1) lifts a body of version 1 to version 2.
-UPCASTS: Upcasts = {}
+UPCASTS: Upcasts = {
+    ("run.claimed", 1): _unchanged,  # version 2 adds `alone`
+    ("run.released", 1): _unchanged,  # version 2 adds `retry_at` and `fruitless`
+}
 
 VOCABULARY = Vocabulary(KINDS, UPCASTS)

@@ -61,5 +61,6 @@ class Settings:
             backoffs=self.backoffs,
             port=port,
             channels=tuple(self.channels),
+            parole=worker.parole,
         )
         return Duty(kit, agents, worker, time, self.pace)

@@ -30,11 +30,12 @@ from limpet.state.run import (
     TimedWait,
 )
 
-__all__ = ["PAUSED", "Fold", "fold"]
+__all__ = ["PAUSED", "QUARANTINED", "Fold", "fold"]
 
 KEPT_DECISIONS = 16
 KEPT_ERRORS = 8
 PAUSED = Wait(what="operator", key="paused")
+QUARANTINED = Wait(what="operator", key="quarantined")
 _NOTHING = RunState(
     run="",
     agent="",
@@ -70,7 +71,9 @@ class Fold:
         self._waits, self._wake = state.waits, state.wake
         self._output, self._error, self._error_step = state.output, state.error, state.error_step
         self._cancel, self._pausing = state.cancel, state.pausing
-        self._fence, self._worker, self._deaths = state.fence, state.worker, state.deaths
+        self._fence, self._worker = state.fence, state.worker
+        self._deaths, self._alone, self._solo = state.deaths, state.alone, state.solo
+        self._quarantines = state.quarantines
         self._steps = {step.number: step for step in state.steps}
         self._requests = {request.request: request for request in state.requests}
         self._grants = {grant.grant: grant for grant in state.grants}
@@ -103,6 +106,9 @@ class Fold:
             fence=self._fence,
             worker=self._worker,
             deaths=self._deaths,
+            alone=self._alone,
+            solo=self._solo,
+            quarantines=self._quarantines,
             working=working,
             steps=tuple(self._steps.values()),
             requests=tuple(self._requests.values()),
@@ -149,6 +155,21 @@ class Fold:
     def pausing(self) -> bool:
         """Whether a pause was asked for."""
         return self._pausing
+
+    @property
+    def deaths(self) -> int:
+        """How many workers died in a row with nothing settled in between."""
+        return self._deaths
+
+    @property
+    def solo(self) -> int:
+        """How many workers died while it was their only suspect."""
+        return self._solo
+
+    @property
+    def quarantines(self) -> int:
+        """How often it was quarantined since anything was settled."""
+        return self._quarantines
 
     @property
     def spent(self) -> Spent:
@@ -222,10 +243,10 @@ class Fold:
             case b.RunClaimed():
                 self._run_claimed(body)
             case b.RunReleased():
-                self._leave("pending")
-                self._deaths += body.died
+                self._run_released(body)
             case b.RunWaiting():
                 self._leave("waiting", body.waits, body.wake)
+                self._quarantines += QUARANTINED in body.waits
                 self._pausing = False
             case b.RunCompleted():
                 self._output, self._error, self._error_step = body.output, None, None
@@ -341,17 +362,34 @@ class Fold:
         self._leave("pending")
         self._output = self._error = self._error_step = self._cancel = None
         self._spent["steps"] -= self._step - body.step
-        self._step, self._deaths, self._pausing, self._told = body.step, 0, False, Spent()
+        self._step, self._pausing, self._told = body.step, False, Spent()
+        self._clear_suspicion()
         if body.patch is not None:
             self._working.apply(body.patch)
 
     def _run_claimed(self, body: b.RunClaimed) -> None:
         self._status, self._worker, self._waits, self._wake = "running", body.worker, (), None
-        self._deaths += body.died
+        if body.died:
+            self._worker_died()
+        self._alone = body.alone
         self._count("claims")
+
+    def _run_released(self, body: b.RunReleased) -> None:
+        if body.died:
+            self._worker_died()
+        self._leave("pending", wake=body.retry_at)
+
+    def _worker_died(self) -> None:
+        self._deaths += 1
+        self._solo += self._alone
+
+    def _clear_suspicion(self) -> None:
+        """Forget all deaths: something was settled, or an operator resumed the run."""
+        self._deaths = self._solo = self._quarantines = 0
 
     def _leave(self, status: Status, waits: tuple[Wait, ...] = (), wake: int | None = None) -> None:
         self._status, self._worker, self._waits, self._wake = status, None, waits, wake
+        self._alone = False
 
     def _end(self, status: Status) -> None:
         self._leave(status)
@@ -363,7 +401,7 @@ class Fold:
         self._turns = {loop: number for loop, number in self._turns.items() if not loop.startswith(f"{body.loop}/")}
         self._turns[body.loop] = body.number
         self._count("turns")
-        self._deaths = 0
+        self._clear_suspicion()
 
     def _pause_requested(self) -> None:
         if self._status == "running":
@@ -377,7 +415,7 @@ class Fold:
         if self._status == "failed":
             self._error = self._error_step = None
         if self._status in ("failed", "waiting"):
-            self._deaths = 0
+            self._clear_suspicion()
             self._leave("pending")
 
     # Steps
@@ -422,7 +460,7 @@ class Fold:
             self._settle(body.number, "steps_failed", body.spent)
             return
         self._spend(body.spent)
-        self._deaths = 0
+        self._clear_suspicion()
         self._steps[body.number] = replace(
             step, status="retrying", retry_at=body.retry_at, errors=_kept(step.errors, body.failure), reserved=None
         )
@@ -440,7 +478,7 @@ class Fold:
     def _step_resolved(self, body: b.StepResolved) -> None:
         step = self._steps.get(body.number)
         if body.outcome == "not_applied" and step is not None:
-            self._deaths = 0
+            self._clear_suspicion()
             self._steps[body.number] = replace(step, status="retrying", retry_at=None)
         else:
             self._settle(body.number, "steps_completed" if body.outcome == "applied" else "steps_failed", None)
@@ -449,7 +487,7 @@ class Fold:
         self._steps.pop(number, None)
         self._spend(spent)
         self._count(counter)
-        self._deaths = 0
+        self._clear_suspicion()
 
     # What it knows, and whom it asks
 
@@ -505,7 +543,7 @@ class Fold:
         if body.request is not None:
             self._requests.pop(body.request, None)
             self._grants.pop(body.request, None)
-        self._deaths = 0
+        self._clear_suspicion()
 
     # What it may use
 

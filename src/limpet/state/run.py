@@ -184,6 +184,12 @@ class RunState(Part, frozen=True, kw_only=True):
     worker: str | None = None
     deaths: int = 0
     """How many workers have died in a row with nothing settled in between."""
+    alone: bool = False
+    """Whether it is the only suspect in the worker that has it."""
+    solo: int = 0
+    """How many of those deaths came while it was the only suspect in its worker."""
+    quarantines: int = 0
+    """How often it was quarantined since anything was settled."""
     working: AgentState
     steps: tuple[OpenStep, ...] = ()
     requests: tuple[OpenRequest, ...] = ()

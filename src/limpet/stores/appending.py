@@ -309,7 +309,8 @@ def _release(tx: Transaction, leg: ops.Release) -> Head:
     row = tx.row(leg.run)
     if row.fence != leg.fence or row.worker is None:
         raise LeaseLost(run=row.id, fence=leg.fence, current=row.fence)
-    return tx.write(row, (b.RunReleased(reason=leg.reason),), leg.actor)
+    body = b.RunReleased(reason=leg.reason, retry_at=leg.retry_at, fruitless=leg.fruitless)
+    return tx.write(row, (body,), leg.actor)
 
 
 def _landed_head(tx: Transaction, leg: ops.Leg) -> Head | None:

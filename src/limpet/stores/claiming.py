@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from limpet.errors import NotFound
 from limpet.events import bodies as b
+from limpet.policy.quarantine import SUSPECT, group_size
 from limpet.stores import ops
 from limpet.stores.columns import enough
 from limpet.stores.privacy import is_readable
@@ -14,9 +15,6 @@ from limpet.stores.rows import RunRow, WorkerRow
 from limpet.stores.transaction import Transaction
 
 __all__ = ["claim", "register", "renew", "retire"]
-
-# So many workers died with a run in a row that it may be the reason.
-SUSPECT = 2
 
 
 def register(tx: Transaction, op: ops.Register) -> ops.Renewal:
@@ -43,38 +41,51 @@ def retire(tx: Transaction, op: ops.Retire) -> None:
 def claim(tx: Transaction, op: ops.Claim) -> tuple[ops.Claimed, ...]:
     """Runs that are ready and runs of dead workers, longest waiting first."""
     me = _worker(tx, op.worker)
+    me = replace(me, agents={agent: versions for agent, versions in me.agents.items() if agent not in op.skip})
     dead = _dead_workers(tx, me)
     orphans = [row for worker in dead for row in _orphans(tx, worker, me)]
     ready = [row for agent, versions in me.agents.items() for row in _ready(tx, agent, versions, op.limit)]
     waiting = sorted(
         (*orphans, *ready), key=lambda row: (row.time if row.ready_at is None else row.ready_at, row.number)
     )
-    claimed: list[ops.Claimed] = []
-    for row in _careful(tx, op.worker, waiting):
-        if len(claimed) < op.limit and _take_slots(tx, row, op.concurrency):
-            claimed.append(_give(tx, row, op.worker))
+    suspects = [row for row in waiting if _deaths(row) >= SUSPECT]
+    held = [row for row in tx.tables.held_by(me.id) if row.deaths >= SUSPECT] if suspects else []
+    group = _group(suspects, held, op.cleared)
+    taken: list[RunRow] = []
+    for row in waiting:
+        fits = row.number in group or _deaths(row) < SUSPECT
+        if fits and len(taken) < op.limit and _take_slots(tx, row, op.concurrency):
+            taken.append(row)
+    is_alone = len(held) + sum(row.number in group for row in taken) == 1
+    claimed = tuple(_give(tx, row, op.worker, alone=is_alone and row.number in group) for row in taken)
     for worker in dead:
         if tx.tables.lock_worker(worker) and not tx.tables.held_by(worker.id):
             tx.tables.drop_worker(worker.id)
-    return tuple(claimed)
+    return claimed
 
 
-def _careful(tx: Transaction, worker: str, waiting: Sequence[RunRow]) -> Sequence[RunRow]:
-    """Not all at once of those whose workers died again and again: one of them may be why, and take the others along.
+def _group(suspects: Sequence[RunRow], held: Sequence[RunRow], cleared: int) -> set[int]:
+    """Choose the suspects that a worker may take beside those it holds: one of them may kill it with all the others.
 
-    A worker has half of them at a time, then a quarter of those who died with it again, until what kills is alone.
+    The group shrinks with the deaths, so that a run which kills is soon alone; those with the fewest deaths come first.
+    It grows with each suspect that got on in this worker, so that all go on soon when kills from outside are over.
+    Nothing joins a suspect that was claimed alone: if the worker dies, that must tell which run killed it.
     """
-    suspects = [row for row in waiting if _deaths(row) >= SUSPECT]
-    if not suspects:
-        return waiting
-    held = sum(row.deaths >= SUSPECT for row in tx.tables.held_by(worker))
-    most = max((len(suspects) + held) >> (max(map(_deaths, suspects)) - 1), 1)
-    left_out = {row.number for row in suspects[max(most - held, 0) :]}
-    return [row for row in waiting if row.number not in left_out]
+    if any(row.alone for row in held):
+        return set()
+    total = len(suspects) + len(held)
+    deaths = max((row.deaths for row in held), default=SUSPECT)
+    group: set[int] = set()
+    for row in sorted(suspects, key=_deaths):
+        deaths = max(deaths, _deaths(row))
+        if len(held) + len(group) >= group_size(total, deaths) + cleared:
+            break
+        group.add(row.number)
+    return group
 
 
 def _deaths(row: RunRow) -> int:
-    """How many workers have died with it in a row, counting the one that has it, if it is claimed from that."""
+    """Count the workers that died with it in a row, with the dead one that still has it."""
     return row.deaths + (row.worker is not None)
 
 
@@ -131,9 +142,9 @@ def _take_slots(tx: Transaction, row: RunRow, concurrency: dict[str, int]) -> bo
     return False
 
 
-def _give(tx: Transaction, row: RunRow, worker: str) -> ops.Claimed:
+def _give(tx: Transaction, row: RunRow, worker: str, *, alone: bool) -> ops.Claimed:
     died = row.worker is not None
-    body = b.RunClaimed(worker=worker, died=died)
+    body = b.RunClaimed(worker=worker, died=died, alone=alone)
     [sealed] = tx.seal(row.head, row.id, (body,), fence=row.fence + 1, actor=worker)
     given = claimed_row(row, sealed.event, body)
     tx.tables.insert(row.number, [sealed.event])

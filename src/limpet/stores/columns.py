@@ -58,6 +58,7 @@ def saved_columns(row: RunRow) -> tuple[Any, ...]:
         row.fence,
         row.worker,
         row.deaths,
+        row.alone,
         row.ended,
         row.goal,
         row.step,
@@ -76,7 +77,8 @@ def row_of(found: Sequence[Any]) -> RunRow:
         values["labels"] = _labels.decode(values["labels"])
     except msgspec.MsgspecError as error:
         raise Tampered(run=values["id"], seq=values["seq"], reason=f"its row cannot be read ({error})") from error
-    values["undoing"], values["cancelling"] = bool(values["undoing"]), bool(values["cancelling"])
+    for flag in ("alone", "undoing", "cancelling"):
+        values[flag] = bool(values[flag])
     return RunRow(**values)
 
 

@@ -111,6 +111,10 @@ class Release(Struct, frozen=True, kw_only=True, gc=False):
     fence: int
     actor: str
     reason: str
+    retry_at: int | None = None
+    """No worker claims it before this time."""
+    fruitless: bool = False
+    """The worker could not drive it."""
 
 
 Leg = Create | Extend | Tell | Release
@@ -223,6 +227,10 @@ class Claim(Op[tuple[Claimed, ...]], frozen=True, kw_only=True):
     limit: int
     concurrency: dict[str, int] = {}
     """How many runs of an agent may be driven at once, over all workers."""
+    skip: tuple[str, ...] = ()
+    """Agents that it serves, but wants no runs of now."""
+    cleared: int = 0
+    """How many suspects got on in this worker without killing it: it may hold so many more at a time."""
 
 
 class SaveContracts(Op[None], frozen=True, kw_only=True):

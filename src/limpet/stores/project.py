@@ -126,7 +126,7 @@ def project(event: Event, body: AnyBody) -> Delta:  # noqa: C901, PLR0912 - one 
         case b.WaitEnded():
             return _wait_ended(body)
         case b.RunReleased():
-            return Delta(row=Left("pending", died=body.died))
+            return Delta(row=Left("pending", wake=body.retry_at, died=body.died))
         case b.RunWaiting():
             return Delta(row=Left("waiting", tuple(str(wait) for wait in body.waits), body.wake))
         case b.RunCompleted():
@@ -254,6 +254,7 @@ def claimed_row(row: RunRow, event: Event, body: b.RunClaimed) -> RunRow:
         worker=body.worker,
         fence=event.fence,
         deaths=row.deaths + body.died,
+        alone=body.alone,
     )
 
 
@@ -261,10 +262,7 @@ def apply(row: RunRow, change: RowChange, now: int) -> RunRow:
     """The row after a change; `now` is the store's clock, since an event's own time decides nothing."""
     match change:
         case Left():
-            ready_at = now if change.status == "pending" else change.wake
-            ended = now if change.status in ENDED else None
-            left = replace(row, status=change.status, waits=change.waits, ready_at=ready_at, ended=ended, worker=None)
-            return replace(left, deaths=row.deaths + 1) if change.died else left
+            return _left(row, change, now)
         case Described():
             return replace(
                 row,
@@ -305,6 +303,19 @@ def apply_request(row: RequestRow | None, change: RequestChange) -> RequestRow |
             return replace(row, to=change.to, expires=change.expires)
         case _:
             assert_never(change)
+
+
+def _left(row: RunRow, change: Left, now: int) -> RunRow:
+    return replace(
+        row,
+        status=change.status,
+        waits=change.waits,
+        ready_at=now if change.status == "pending" and change.wake is None else change.wake,
+        ended=now if change.status in ENDED else None,
+        worker=None,
+        deaths=row.deaths + change.died,
+        alone=False,
+    )
 
 
 def _resumed(row: RunRow, now: int) -> RunRow:

@@ -49,6 +49,8 @@ class RunRow(Part, frozen=True, kw_only=True):
     fence: int = 0
     worker: str | None = None
     deaths: int = 0
+    alone: bool = False
+    """Whether it is the only suspect in the worker that has it."""
     created: int = 0
     start_at: int | None = None
     """Before this it is not to begin."""

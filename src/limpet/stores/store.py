@@ -241,15 +241,29 @@ class Store:
         await self._writer.submit(ops.Retire(worker=worker))
 
     async def claim(
-        self, worker: str, *, limit: int, concurrency: Mapping[str, int] | None = None
+        self,
+        worker: str,
+        *,
+        limit: int,
+        concurrency: Mapping[str, int] | None = None,
+        skip: Sequence[str] = (),
+        cleared: int = 0,
     ) -> tuple[ops.Claimed, ...]:
-        """Runnable runs of the agents that the worker serves, longest ready first, each under a higher fence."""
-        op = ops.Claim(worker=worker, limit=limit, concurrency=dict(concurrency or {}))
+        """Claim runs of the agents that the worker serves, longest ready first, each under a higher fence.
+
+        Agents in `skip` are left to others; `cleared` suspects got on in this worker, which may hold so many more.
+        """
+        op = ops.Claim(
+            worker=worker, limit=limit, concurrency=dict(concurrency or {}), skip=tuple(skip), cleared=cleared
+        )
         return tuple(ops.Claimed(reveal_row(self.codec, row), died) for row, died in await self._writer.submit(op))
 
-    async def release(self, run: str, *, fence: int, worker: str, reason: str) -> None:
-        """Give a run back."""
-        await self.append(ops.Release(run=run, fence=fence, actor=worker, reason=reason))
+    async def release(
+        self, run: str, *, fence: int, worker: str, reason: str, retry_at: int | None = None, fruitless: bool = False
+    ) -> None:
+        """Give a run back; no worker claims it before `retry_at`. `fruitless`: this worker could not drive it."""
+        leg = ops.Release(run=run, fence=fence, actor=worker, reason=reason, retry_at=retry_at, fruitless=fruitless)
+        await self.append(leg)
 
     async def save_snapshot(self, run: str, at: Head, data: bytes) -> None:
         """Keep a state of a run as it was at a head."""

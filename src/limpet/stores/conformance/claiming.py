@@ -243,3 +243,29 @@ async def a_conversation_is_never_claimed(world: World) -> None:
     await world.talk()
     await world.worker(agents=("", "a"))
     assert await world.claim() == ()
+
+
+@behaviour()
+async def a_run_released_for_later_rests_until_then(world: World) -> None:
+    """Nobody claims it before; a cancel is attended to at once."""
+    for run in ("r1", "r2"):
+        owner = await world.own(run)
+        await world.store.release(
+            run, fence=owner.fence, worker="w1", reason="bug", retry_at=world.clock.now() + 5_000_000, fruitless=True
+        )
+    assert await world.claim("w1") == ()
+    await world.store.tell("r2", b.CancelRequested(command="c1", reason="enough"), actor="ann")
+    assert [each.row.id for each in await world.claim("w1")] == ["r2"]
+    world.advance("5s")
+    assert [each.row.id for each in await world.claim("w1")] == ["r1"]
+
+
+@behaviour()
+async def agents_can_be_left_out_of_a_claim(world: World) -> None:
+    """Their runs stay for others, those of dead workers too."""
+    await world.create("r1")
+    await world.own("r2", worker="dead")
+    world.advance("11s")
+    await world.worker("w1")
+    assert await world.store.claim("w1", limit=10, skip=["a"]) == ()
+    assert {each.row.id for each in await world.claim("w1")} == {"r1", "r2"}

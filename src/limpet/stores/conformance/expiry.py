@@ -337,3 +337,40 @@ async def what_kills_its_workers_ends_up_alone(world: World) -> None:
     assert together[-1] == 1
     rows = (await world.store.runs(limit=100)).rows
     assert max(row.deaths for row in rows if row.id != "r11") < 5
+
+
+@behaviour()
+async def a_suspect_that_is_claimed_alone_stays_alone(world: World) -> None:
+    """The claim says so; other suspects join it only once it has settled something, other runs at any time."""
+    for number in range(3):
+        await world.own(f"r{number}", worker="w0")
+    for place in range(1, 3):
+        world.advance("11s")
+        await world.worker(f"w{place}")
+        claimed = await world.claim(f"w{place}")
+    [alone] = claimed  # two deaths each: of three suspects, one at a time
+    assert alone.row.alone
+    await world.create("new")
+    assert [each.row.id for each in await world.claim("w2")] == ["new"]
+    await Owner(world, alone.row).append(started())
+    assert await world.claim("w2") == ()
+    await Owner(world, await world.store.get(alone.row.id)).append(completed())
+    [second] = await world.claim("w2")
+    assert second.row.alone
+    assert second.row.id != alone.row.id
+
+
+@behaviour()
+async def a_suspect_with_fewer_deaths_comes_first(world: World) -> None:
+    """Runs that died by chance get on before the one that kills is tried again."""
+    await world.own("bad", worker="w0")
+    for place in range(1, 4):
+        world.advance("11s")
+        await world.worker(f"w{place}")
+        await world.claim(f"w{place}", limit=1)
+        if place == 2:
+            await world.create("good")
+            await world.claim("w2")
+    world.advance("11s")
+    await world.worker("w4")
+    assert [each.row.id for each in await world.claim("w4")] == ["good"]

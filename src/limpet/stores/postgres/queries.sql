@@ -88,8 +88,8 @@ LIMIT 1
 
 -- name: columns
 s.number, s.id, s.type, s.agent, s.agent_version, s.status, s.waits, s.ready_at, s.seq, s.hash, s.time, s.fence,
-s.worker, s.deaths, s.created, s.start_at, s.ended, s."user", s.session, s.conversation, s.parent, s.exclusive, s.goal,
-s.step, s.steps, s.item, s.items, s.undoing, s.cancelling, s.origin, s.origin_at, s.labels
+s.worker, s.deaths, s.alone, s.created, s.start_at, s.ended, s."user", s.session, s.conversation, s.parent, s.exclusive,
+s.goal, s.step, s.steps, s.item, s.items, s.undoing, s.cancelling, s.origin, s.origin_at, s.labels
 
 -- name: peek
 SELECT {columns} FROM {schema}.streams AS s WHERE s.id = %b::text
@@ -109,14 +109,14 @@ SELECT nextval(pg_get_serial_sequence('{schema}.streams', 'number')) FROM genera
 
 -- name: add_all
 INSERT INTO {schema}.streams (
-    number, id, type, agent, agent_version, status, waits, ready_at, seq, hash, time, fence, worker, deaths, created,
-    start_at, ended, "user", session, conversation, parent, exclusive, goal, step, steps, item, items, undoing,
+    number, id, type, agent, agent_version, status, waits, ready_at, seq, hash, time, fence, worker, deaths, alone,
+    created, start_at, ended, "user", session, conversation, parent, exclusive, goal, step, steps, item, items, undoing,
     cancelling, origin, origin_at, labels
 ) SELECT w.* FROM unnest(
     %b::bigint[], %b::text[], %b::text[], %b::text[], %b::text[], %b::text[], %b::text[], %b::bigint[], %b::bigint[],
-    %b::bytea[], %b::bigint[], %b::bigint[], %b::text[], %b::bigint[], %b::bigint[], %b::bigint[], %b::bigint[],
-    %b::text[], %b::text[], %b::text[], %b::text[], %b::text[], %b::text[], %b::bigint[], %b::bigint[], %b::bigint[],
-    %b::bigint[], %b::boolean[], %b::boolean[], %b::text[], %b::bigint[], %b::text[]
+    %b::bytea[], %b::bigint[], %b::bigint[], %b::text[], %b::bigint[], %b::boolean[], %b::bigint[], %b::bigint[],
+    %b::bigint[], %b::text[], %b::text[], %b::text[], %b::text[], %b::text[], %b::text[], %b::bigint[], %b::bigint[],
+    %b::bigint[], %b::bigint[], %b::boolean[], %b::boolean[], %b::text[], %b::bigint[], %b::text[]
 ) AS w
 
 -- name: add_labels
@@ -171,13 +171,13 @@ RETURNING 1::bigint, run
 -- name: save_all
 UPDATE {schema}.streams AS s
 SET status = w.status, waits = w.waits, ready_at = w.ready_at, seq = w.seq, hash = w.hash, time = w.time,
-    fence = w.fence, worker = w.worker, deaths = w.deaths, ended = w.ended, goal = w.goal, step = w.step,
-    item = w.item, items = w.items, undoing = w.undoing, cancelling = w.cancelling
+    fence = w.fence, worker = w.worker, deaths = w.deaths, alone = w.alone, ended = w.ended, goal = w.goal,
+    step = w.step, item = w.item, items = w.items, undoing = w.undoing, cancelling = w.cancelling
 FROM unnest(
     %b::text[], %b::text[], %b::bigint[], %b::bigint[], %b::bytea[], %b::bigint[], %b::bigint[], %b::text[],
-    %b::bigint[], %b::bigint[], %b::text[], %b::bigint[], %b::bigint[], %b::bigint[], %b::boolean[], %b::boolean[],
-    %b::bigint[]
-) AS w (status, waits, ready_at, seq, hash, time, fence, worker, deaths, ended, goal, step, item, items, undoing,
+    %b::bigint[], %b::boolean[], %b::bigint[], %b::text[], %b::bigint[], %b::bigint[], %b::bigint[], %b::boolean[],
+    %b::boolean[], %b::bigint[]
+) AS w (status, waits, ready_at, seq, hash, time, fence, worker, deaths, alone, ended, goal, step, item, items, undoing,
     cancelling, number)
 WHERE s.number = w.number
 
@@ -185,8 +185,8 @@ WHERE s.number = w.number
 UPDATE {schema}.streams
 SET type = %b::text, agent = %b::text, agent_version = %b::text, status = %b::text, waits = %b::text,
     ready_at = %b::bigint, seq = %b::bigint, hash = %b::bytea, time = %b::bigint, fence = %b::bigint,
-    worker = %b::text, deaths = %b::bigint, created = %b::bigint, start_at = %b::bigint, ended = %b::bigint,
-    "user" = %b::text, session = %b::text, conversation = %b::text, parent = %b::text, exclusive = %b::text,
+    worker = %b::text, deaths = %b::bigint, alone = %b::boolean, created = %b::bigint, start_at = %b::bigint,
+    ended = %b::bigint, "user" = %b::text, session = %b::text, conversation = %b::text, parent = %b::text, exclusive = %b::text,
     goal = %b::text, step = %b::bigint, steps = %b::bigint, item = %b::bigint, items = %b::bigint,
     undoing = %b::boolean, cancelling = %b::boolean, origin = %b::text, origin_at = %b::bigint, labels = %b::text
 WHERE number = %b::bigint
