@@ -7,8 +7,10 @@ one that needs something behind it cannot begin inside itself. What a live `Secr
 
 import re
 from base64 import b64encode
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
+from threading import RLock
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -199,7 +201,11 @@ _DEEPEST = 100
 # A shorter secret would be found in everything.
 _SHORTEST = 6
 
-_known: dict[int, tuple[str, ...]] = {}
+_known: tuple[tuple[int, tuple[str, ...]], ...] = ()
+"""What live secrets look like, by owner. Replaced as a whole: threads and finalisers may come at any moment."""
+_forgotten: "deque[int]" = deque()
+"""Owners that are gone. A finaliser may run in the middle of anything, so it only leaves a note here."""
+_changing = RLock()
 _more: list["re.Pattern[str]"] = []
 
 
@@ -230,7 +236,9 @@ def _kept(found: "re.Match[str]") -> str:
 
 def say(text: str) -> str:
     """What may be said of a text: without what looks like a credential, and without what live secrets hold."""
-    for forms in tuple(_known.values()):
+    if _forgotten:
+        _change()
+    for _, forms in _known:
         for form in forms:
             if form in text:
                 text = text.replace(form, "[secret]")
@@ -250,12 +258,20 @@ def know(owner: int, value: str | bytes) -> None:
         return
     escaped = msgspec.json.encode(text).decode()[1:-1]
     forms = {text, escaped, repr(text)[1:-1], quote(data, safe=""), b64encode(data).decode().rstrip("="), data.hex()}
-    _known[owner] = tuple(sorted(forms, key=len, reverse=True))
+    _change((owner, tuple(sorted(forms, key=len, reverse=True))))
 
 
 def forget(owner: int) -> None:
     """Its secret is gone from this process."""
-    _known.pop(owner, None)
+    _forgotten.append(owner)
+
+
+def _change(*new: tuple[int, tuple[str, ...]]) -> None:
+    """Drop what was forgotten, and add what is new."""
+    global _known  # noqa: PLW0603
+    with _changing:
+        gone = {_forgotten.popleft() for _ in range(len(_forgotten))}
+        _known = (*(each for each in _known if each[0] not in gone), *new)
 
 
 def also(patterns: Iterable[str | re.Pattern[str]]) -> None:

@@ -1,8 +1,10 @@
 """A Secret: used by code, and never written down."""
 
 import copy
+import gc
 import json
 import pickle  # noqa: TID251 - to see it refused
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -12,6 +14,7 @@ from pydantic import BaseModel, SecretStr
 
 from limpet import DefinitionError, InvalidValue, Secret, SecretWithheld
 from limpet.engine.shapes import shape
+from limpet.redaction import say
 from limpet.secret import hidden
 
 
@@ -163,3 +166,25 @@ def test_an_error_does_not_repeat_what_was_given() -> None:
         shape(Strict).load({"key": "open sesame", "number": "open sesame"})
     assert "sesame" not in str(refused.value)
     assert "$.number" in refused.value.reason
+
+
+@pytest.fixture
+def thresholds() -> Iterator[None]:
+    """The garbage collector's own settings come back."""
+    before = gc.get_threshold()
+    yield
+    gc.set_threshold(*before)
+
+
+@pytest.mark.usefixtures("thresholds")
+def test_secrets_that_the_collector_finds_at_any_moment_disturb_nobody() -> None:
+    """A finaliser runs in the middle of whatever looks for secrets; what lives is still found."""
+    alive = [Secret(f"long lived {n:04}") for n in range(50)]
+    for n in range(2_000):
+        gc.set_threshold(1 + n % 20)  # it runs at another allocation each time
+        cycle: list[Any] = [Secret(f"short lived {n:04}")]
+        cycle.append(cycle)
+        del cycle
+        assert say(f"a long lived {n % 50:04}!") == "a [secret]!", alive
+    gc.collect()
+    assert say("short lived 0007") == "short lived 0007"

@@ -388,7 +388,7 @@ def find_tool(name: str) -> Tool[..., Any, Any] | None:
 
 def registered_tools() -> list[Tool[..., Any, Any]]:
     """All tools that are registered in this process."""
-    return list(_tools.values())
+    return list(_tools.copy().values())  # another thread may be importing tools
 
 
 def check_tool(given: object) -> None:
