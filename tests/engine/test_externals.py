@@ -185,3 +185,149 @@ def test_sources_that_cannot_be() -> None:
     """What a source says must hold for some time."""
     with pytest.raises(limpet.DefinitionError):
         limpet.external(ttl=0)
+
+
+class Desk:
+    """A tool that needs a person and goes by a source; the person takes longer than the source holds."""
+
+    def __init__(self, *, same: Any = None) -> None:
+        desk = self
+        self.price, self.reads, self.sold = 100, 0, list[int]()
+
+        @limpet.external(ttl="5m", name="desk_price", same=same)
+        async def price(symbol: str) -> int:
+            desk.reads += 1
+            return desk.price
+
+        @limpet.tool(effect="once", name="desk_sell", risk="external_action", fresh=[price])
+        async def sell(at: int) -> str:
+            desk.sold.append(at)
+            return f"sold at {at}"
+
+        @limpet.agent(name="desk_agent", approvals=limpet.Approvals("external_action"))
+        async def agent(run: limpet.Run) -> str:
+            at = await run.read(price, "x")
+            try:
+                return await run.step(sell, at)
+            except limpet.Stale as stale:
+                return f"stale: {stale.source}"
+
+        self.source, self.sell, self.agent = price, sell, agent
+
+
+async def only(app: TestApp) -> limpet.Request:
+    """The one request that is open."""
+    await app.settle()
+    [request] = await app.inbox()
+    return request
+
+
+@pytest.mark.parametrize("dies", [False, True])
+@pytest.mark.parametrize("args", [None, {"at": 90}])
+async def test_an_approval_that_comes_late_holds_if_nothing_has_changed(args: Any, dies: bool) -> None:
+    """What the person saw is read again; it is the same, so the action runs as they want it, and nobody asks again."""
+    desk = Desk()
+    async with testing.app(desk.agent) as app:
+        handle = await app.start(desk.agent)
+        request = await only(app)
+        await app.advance("3d")
+        if dies:
+            app.crash_at("after", "step.completed", nth=1)
+        await app.approve(request, by="ann", args=args)
+        assert await handle.result() == f"sold at {90 if args else 100}"
+        assert desk.sold == [90 if args else 100]
+        assert desk.reads == 2
+        assert await app.inbox() == []
+
+
+async def test_an_approval_in_time_needs_no_second_look() -> None:
+    """What is known still holds."""
+    desk = Desk()
+    async with testing.app(desk.agent) as app:
+        handle = await app.start(desk.agent)
+        await app.approve(await only(app), by="ann")
+        assert await handle.result() == "sold at 100"
+        assert desk.reads == 1
+
+
+async def test_dead_between_the_second_look_and_the_start() -> None:
+    """A worker that comes much later looks again: what was read before the death does not hold any more."""
+    desk = Desk()
+    async with testing.app(desk.agent) as app:
+        handle = await app.start(desk.agent)
+        request = await only(app)
+        await app.advance("1h")
+        app.crash_at("before", "step.started", tool="desk_sell")
+        await app.approve(request, by="ann")
+        assert await handle.result() == "sold at 100"
+        assert (desk.reads, desk.sold) == (2, [100])
+
+
+async def test_a_person_is_asked_again_if_what_they_saw_has_changed() -> None:
+    """With both values, their own answer and the arguments that they had edited; then it runs."""
+    desk = Desk()
+    async with testing.app(desk.agent) as app:
+        handle = await app.start(desk.agent)
+        first = await only(app)
+        desk.price = 120
+        await app.advance("1h")
+        await app.approve(first, by="ann", args={"at": 90})
+        second = await only(app)
+        assert second.id != first.id
+        said = 'ann approved this before, but desk_price(symbol="x") was 100 then, and is 120 now.'
+        assert second.question == f"May desk_sell run with these arguments? {said}"
+        assert second.args == {"at": 90}
+        assert desk.sold == []
+        await app.crash()
+        await app.approve(second, by="ann")
+        assert await handle.result() == "sold at 90"
+        assert desk.sold == [90]
+        opened = [each.body for each in await app.log(handle.id) if each.kind == "request.opened"]
+        assert opened[1]["instead_of"] == first.id
+        assert opened[1]["again"] == "changed"
+
+
+async def test_what_changes_all_the_time_reaches_the_code_in_the_end() -> None:
+    """The person is asked again three times at most; then the code is told, and the run shows it."""
+    desk = Desk()
+    async with testing.app(desk.agent) as app:
+        handle = await app.start(desk.agent)
+        for _ in range(4):
+            request = await only(app)
+            desk.price += 1
+            await app.advance("1h")
+            await app.approve(request, by="ann")
+            await app.crash()
+        assert await handle.result() == "stale: desk_price"
+        assert desk.sold == []
+        assert "stale: desk_sell" in (await app.state(handle.id)).working.risk_flags
+
+
+async def test_a_source_says_itself_what_is_the_same() -> None:
+    """A price that moved by less than a tenth does not matter."""
+    desk = Desk(same=lambda before, after: abs(before - after) < before / 10)
+    async with testing.app(desk.agent) as app:
+        handle = await app.start(desk.agent)
+        request = await only(app)
+        desk.price = 109
+        await app.advance("1h")
+        await app.approve(request, by="ann")
+        assert await handle.result() == "sold at 100"
+
+
+async def test_nobody_is_asked_about_what_would_not_start() -> None:
+    """The news is old before the person would be asked."""
+    desk = Desk()
+
+    @limpet.agent(name="desk_late", approvals=limpet.Approvals("external_action"))
+    async def late(run: limpet.Run) -> str:
+        at = await run.read(desk.source, "x")
+        await run.sleep("1h")
+        return await run.step(desk.sell, at)
+
+    async with testing.app(late) as app:
+        handle = await app.start(late)
+        await app.advance("2h")
+        with pytest.raises(limpet.RunFailed, match="desk_price"):
+            await handle.result()
+        assert [each.kind for each in await app.log(handle.id)].count("request.opened") == 0

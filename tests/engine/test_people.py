@@ -284,3 +284,61 @@ async def test_each_person_it_goes_on_to_is_told() -> None:
         await app.advance("2d")
         assert told == [("finance",), ("boss",)]
         await app.verify("r1")
+
+
+@limpet.tool(effect="once", risk="external_action", name="people_act")
+async def act(n: int) -> str:
+    return f"done {n}"
+
+
+@limpet.agent(approvals=limpet.Approvals("external_action", expires="1h"))
+async def careful(run: limpet.Run) -> str:
+    return await run.step(act, 1)
+
+
+@limpet.agent(approvals=limpet.Approvals("external_action", valid="1h"))
+async def hasty(run: limpet.Run) -> str:
+    return await run.step(act, 1)
+
+
+@pytest.mark.parametrize("dies", [False, True])
+async def test_an_approval_holds_however_long_it_takes_to_use_it(dies: bool) -> None:
+    """`expires` is the time to answer: a yes in time stands, though no worker was there until long after it."""
+    async with testing.app(careful) as app:
+        handle = await app.start(careful)
+        await app.settle()
+        [request] = await app.inbox()
+        await app.pause(handle.id)
+        await app.approve(request, by="ann")
+        await app.advance("30d")
+        if dies:
+            await app.crash()
+        await app.resume(handle.id)
+        await app.settle()
+        assert await app.inbox() == []
+        assert await handle.result() == "done 1"
+
+
+async def test_an_approval_is_used_as_long_as_it_is_valid() -> None:
+    """`valid` is the time to use it: after it the person is asked again, and sees that they said yes before."""
+    async with testing.app(hasty) as app:
+        handle = await app.start(hasty)
+        await app.settle()
+        [request] = await app.inbox()
+        await app.advance("9d")  # the time to answer is not limited
+        await app.pause(handle.id)
+        await app.approve(request, by="ann", args={"n": 7})
+        await app.advance("61m")
+        await app.resume(handle.id)
+        await app.settle()
+        [again] = await app.inbox()
+        assert "ann approved this before, and it was not done in time" in again.question
+        assert again.args == {"n": 7}
+        with pytest.raises(limpet.AlreadyAnswered):
+            await app.approve(request, by="ann")
+        await app.pause(handle.id)
+        await app.approve(again, by="ann")
+        await app.advance("59m")
+        await app.crash()
+        await app.resume(handle.id)
+        assert await handle.result() == "done 7"

@@ -258,7 +258,7 @@ def decided(seen: Seen, _event: Event, body: Any, now: int) -> None:
         assert all(each.request != body.request for each in seen.grants.values()), "given twice"
 
 
-def allowed(seen: Seen, _event: Event, body: Any, now: int) -> None:
+def allowed(seen: Seen, _event: Event, body: Any, _: int) -> None:
     """What was refused is not done; a risk starts with its own approval, and uses it up, or while a standing one is."""
     if isinstance(body, b.CompensationStarted) and seen.effects == "ask":
         asked_for = [each for each in seen.requests.values() if each.opened.name == f"undo/{body.number}/approval#1"]
@@ -268,8 +268,7 @@ def allowed(seen: Seen, _event: Event, body: Any, now: int) -> None:
     for asked in seen.requests.values():
         if asked.opened.name.rpartition("/")[0] == body.name and not asked.void:
             assert not asked.is_refused, "what was refused is done"
-            late = asked.expires is not None and asked.expires <= now
-            assert body.grant == asked.opened.request or asked.opened.kind != "approval" or late, "not as approved"
+            assert body.grant == asked.opened.request or asked.opened.kind != "approval", "not as approved"
     if body.grant in seen.grants:
         assert seen.grants[body.grant].tool == body.tool, "a permission for something else"
     elif not body.stubbed and (body.risk is not None or (seen.effects == "ask" and body.effect != "none")):
@@ -281,7 +280,6 @@ def allowed(seen: Seen, _event: Event, body: Any, now: int) -> None:
         assert granted.opened.name.startswith(f"{body.name}/approval#"), "for another step"
         assert granted.opened.number == body.number, "under another number"
         assert body.args == (granted.answer.args or granted.opened.args), "other arguments than approved"
-        assert granted.expires is None or now < granted.expires, "used too late"
 
 
 def isolation(seen: Seen, event: Event, body: Any, _: int) -> None:

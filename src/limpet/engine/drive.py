@@ -31,7 +31,6 @@ from limpet.errors import (
     ContractError,
     DeadlineExceeded,
     Divergence,
-    Expired,
     LeaseLost,
     LimpetError,
     NotFound,
@@ -528,10 +527,11 @@ class Drive:
                 log.info("run %s is driven elsewhere now", self.run)
                 with suppress(LimpetError):
                     await x.journal.keep_late()
-            case ConnectionLost() | StoreBusy() | StoreUnavailable() | StaleServer() | Expired() | None:
+            case ConnectionLost() | StoreBusy() | StoreUnavailable() | StaleServer() | None:
                 log.error("run %s cannot go on here: %s", self.run, error)
                 with suppress(LimpetError):
-                    await self._release("its worker could not go on")
+                    self.wake = self._kit.now() + SECOND
+                    await self._release(f"its worker could not go on: {error}", retry_at=self.wake)
             case UnknownEvent():  # a newer worker may be able to read it
                 raise error
             case _:  # the next one would come to just the same
@@ -568,8 +568,10 @@ class Drive:
         except LimpetError as error:
             log.warning("run %s could not be given back: %s", self.run, error)
 
-    async def _release(self, reason: str) -> None:
-        await self._kit.store.release(self.run, fence=self.fence, worker=self._kit.worker, reason=reason)
+    async def _release(self, reason: str, *, retry_at: int | None = None) -> None:
+        await self._kit.store.release(
+            self.run, fence=self.fence, worker=self._kit.worker, reason=reason[:500], retry_at=retry_at
+        )
 
 
 async def _is_quiet(x: Execution) -> bool:

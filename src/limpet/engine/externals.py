@@ -14,18 +14,19 @@ from limpet.engine.execution import Execution
 from limpet.engine.history import Record
 from limpet.engine.memory import Read
 from limpet.engine.step import Step
-from limpet.engine.steps import Steps
 from limpet.engine.tools import Tool
 from limpet.engine.traits import Traits
 from limpet.errors import DefinitionError
-from limpet.events import Fact, Payload, StatePatch, canonical, digest
+from limpet.events import Fact, Payload, Seen, StatePatch, canonical, digest
 from limpet.events import bodies as b
 from limpet.policy.retry import Retry
 
-__all__ = ["External", "Reads", "external"]
+__all__ = ["External", "Reads", "external", "fact_key"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
+Same = Callable[[Any, Any], bool]
+"""Whether what a source says now means the same as what it said before."""
 # A source that does not answer is asked again a few times.
 PATIENCE = Retry(3)
 
@@ -33,13 +34,19 @@ PATIENCE = Retry(3)
 class External(Generic[P, T]):
     """A source outside, and how long what it says holds."""
 
-    def __init__(self, fn: Callable[..., Any], name: str, ttl: int) -> None:
-        self.name, self.ttl = name, ttl
+    def __init__(self, fn: Callable[..., Any], name: str, ttl: int, same: Same | None = None) -> None:
+        self.name, self.ttl, self._same = name, ttl, same
         self.tool: Tool[..., Any, Any] = Tool(fn, name, Traits(effect="none", retry=PATIENCE))
         self.tool.step_name, self.tool.kind = f"read:{name}", "read"
 
     def __repr__(self) -> str:
         return f"<external {self.name}>"
+
+    def is_same(self, before: Any, after: Any, versions: Mapping[str, int]) -> bool:
+        """Whether two results, as JSON, mean the same: by the source's own rule, or exactly."""
+        if self._same is None:
+            return canonical(before) == canonical(after)
+        return bool(self._same(self.tool.load_result(before, versions), self.tool.load_result(after)))
 
 
 class _Define(Protocol):
@@ -52,14 +59,28 @@ class _Define(Protocol):
     def __call__(self, fn: Callable[P, T], /) -> External[P, T]: ...
 
 
-def external(*, ttl: Duration, name: str | None = None) -> _Define:
-    """Declare a source outside: what `run.read` gives of it holds for a time."""
+class _Steps(Protocol):
+    """What runs the steps that reads are."""
+
+    def find(
+        self, tool: Tool[..., Any, Any], args: Sequence[Any], kwargs: Mapping[str, Any], name: str | None = None
+    ) -> tuple[Step, Record | None]: ...
+
+    async def run(self, step: Step, record: Record | None) -> Any: ...
+
+
+def external(*, ttl: Duration, name: str | None = None, same: Same | None = None) -> _Define:
+    """Declare a source outside: what `run.read` gives of it holds for a time.
+
+    `same(before, after)` tells whether a value that was read again after an approval still means what the person saw;
+    without it, the values must be equal.
+    """
     lives = microseconds(ttl)
     if lives <= 0:
         raise DefinitionError(what=name or "A source", reason="what it says must hold for some time: ttl='5m', say")
 
     def define(fn: Callable[..., Any], /) -> Any:
-        return External(fn, name or fn.__name__, lives)
+        return External(fn, name or fn.__name__, lives, same)
 
     return define
 
@@ -67,7 +88,7 @@ def external(*, ttl: Duration, name: str | None = None) -> _Define:
 class Reads:
     """What one execution reads outside."""
 
-    def __init__(self, execution: Execution, steps: Steps) -> None:
+    def __init__(self, execution: Execution, steps: _Steps) -> None:
         self._x, self._steps = execution, steps
 
     def find(
@@ -96,6 +117,13 @@ class Reads:
         args, kwargs = source.tool.unbind(given)
         return await self.find(source, args, kwargs)
 
+    async def once_more(self, source: External[..., Any], seen: Seen, name: str) -> Any:
+        """Read what a person saw again, as a step of this name; the result as JSON."""
+        given = source.tool.renew(await self._x.unpack(seen.args), seen.args.versions) if seen.args is not None else {}
+        args, kwargs = source.tool.unbind(given)
+        step, record = self._steps.find(source.tool, args, kwargs, name)
+        return source.tool.plain_result(await self._read(source, seen.key, step, record))
+
     async def _known(self, source: External[..., Any], name: str, output: Payload, record: Record | None) -> Any:
         """What was read before, the same in every execution."""
         x = self._x
@@ -114,8 +142,9 @@ class Reads:
             patch = (await x.recall(noted, b.StatePatched)).patch
         else:
             plain = x.kit.store.redaction.value(source.tool.plain_result(found))
-            fact_key = _fact_key(source.name, step.args)
-            fact = Fact(key=fact_key, value=Raw(canonical(plain)), source=source.name, step=step.number)
+            fact = Fact(
+                key=fact_key(source.name, step.args), value=Raw(canonical(plain)), source=source.name, step=step.number
+            )
             patch, until = StatePatch(facts=(fact,)), x.kit.now() + source.ttl
             x.journal.add(b.ExternalRead(source=source.name, key=key, number=step.number, stale_at=until))
             ticket = x.settle(b.StatePatched(name=name, patch=patch, number=step.number))
@@ -126,7 +155,7 @@ class Reads:
         return found
 
 
-def _fact_key(source: str, args: Mapping[str, Any]) -> str:
+def fact_key(source: str, args: Mapping[str, Any]) -> str:
     """What a read is called among the facts."""
     said = ", ".join(f"{name}={canonical(value).decode()}" for name, value in args.items())
     return f"{source}({said})"[:200] if said else source

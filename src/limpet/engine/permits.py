@@ -5,6 +5,7 @@ below the step's, so that it is found again.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import count
 from typing import Any, Literal, NamedTuple
 
@@ -12,6 +13,7 @@ from msgspec.structs import replace
 
 from limpet.clock import earliest
 from limpet.engine.execution import Execution
+from limpet.engine.freshness import Freshness
 from limpet.engine.history import Record
 from limpet.engine.spending import NOTHING, used
 from limpet.engine.tools import Tool
@@ -27,6 +29,8 @@ Outcome = Literal["applied", "not_applied", "gave_up"]
 Kind = Literal["unknown", "budget", "escalation"]
 OUTCOMES: tuple[Outcome, ...] = ("applied", "not_applied", "gave_up")
 CHOICES = ("retry", "fail")
+# How often a person is asked again because what they had seen has changed.
+MOST_CHANGES = 3
 # What a person is asked before a step begins.
 WORDS = ("approval", "budget", "pressure")
 
@@ -47,14 +51,40 @@ class Permit(NamedTuple):
     """As they are used."""
     heard: int | None = None
     """Of a standing permission: what was heard when it was looked at, since it may be revoked meanwhile."""
+    is_fresh: bool = False
+    """What the tool goes by was read again for this start."""
+
+
+@dataclass
+class _Asking:
+    """What a person is asked for one step."""
+
+    tool: Tool[..., Any, Any]
+    name: str
+    number: int
+    args: dict[str, Any]
+    """As shown: those that a person has edited are shown the next time."""
+    ask: risk.AskPerson
+    earlier: "_Earlier | None" = None
+    changes: int = 0
+    """How often the person was asked again because what they had seen has changed."""
+
+
+class _Earlier(NamedTuple):
+    """An approval that could not be used: the person is asked again, and told why."""
+
+    request: str
+    why: Literal["changed", "late"]
+    words: str
 
 
 class Permits:
     """What the steps of one execution are allowed."""
 
-    def __init__(self, execution: Execution, waits: Waits) -> None:
+    def __init__(self, execution: Execution, waits: Waits, freshness: Freshness) -> None:
         self._x = execution
         self._waits = waits
+        self._freshness = freshness
 
     async def permit(self, tool: Tool[..., Any, Any], name: str, number: int, args: dict[str, Any]) -> Permit:
         """The grant that a new step uses, if it needs one, and its arguments, perhaps edited by a person."""
@@ -63,10 +93,9 @@ class Permits:
         always = is_effect and effects == "ask"
         if tool.traits.risk is None and not always:
             return Permit(None, args)
+        asking = _Asking(tool, name, number, args, risk.AskPerson(to=(), expires=None, escalate=()))
         if is_effect and effects == "stub":  # it is not done, so nobody is asked; a no that was said before stands
-            return (
-                await self._ask(tool, name, number, args, risk.Free()) if self._is_refused(name) else Permit(None, args)
-            )
+            return await self._ask(asking, risk.Free()) if self._is_refused(name) else Permit(None, args)
         fold, heard = self._x.journal.fold, self._x.journal.heard
         constraints, approvals = fold.working.constraints, self._x.agent.rules.approvals
         found = risk.decide(
@@ -74,7 +103,9 @@ class Permits:
         )
         if isinstance(found, risk.Free) and f"{name}/approval#1" not in self._x.history.records:
             return Permit(found.grant, args, heard if found.grant is not None else None)
-        return await self._ask(tool, name, number, args, found)
+        if isinstance(found, risk.AskPerson):
+            asking.ask = found
+        return await self._ask(asking, found)
 
     def _is_refused(self, name: str) -> bool:
         """Whether somebody has said no to a step."""
@@ -92,43 +123,87 @@ class Permits:
 
     # Approvals
 
-    async def _ask(
-        self,
-        tool: Tool[..., Any, Any],
-        name: str,
-        number: int,
-        args: dict[str, Any],
-        found: risk.AskPerson | risk.Free,
-    ) -> Permit:
+    async def _ask(self, asking: "_Asking", found: risk.AskPerson | risk.Free) -> Permit:
         """A person's word; one that was given stands, though the policy would not ask any more."""
-        heard = self._x.journal.heard
-        ask = found if isinstance(found, risk.AskPerson) else risk.AskPerson(to=(), expires=None, escalate=())
-        occurrence = 1
-        while True:
-            request = f"{name}/approval#{occurrence}"
-            opened = self._approval(tool, request, number, args, ask)
+        heard, is_free = self._x.journal.heard, isinstance(found, risk.Free)
+        for occurrence in count(1):
+            request = f"{asking.name}/approval#{occurrence}"
             record = self._x.find(request, b.RequestOpened)
             if record is None and isinstance(found, risk.Free):
-                return Permit(found.grant, args, heard if found.grant is not None else None)
-            if f"{name}/approval#{occurrence + 1}" in self._x.history.records or (
-                record is not None and not self._is_for(record, opened, free=isinstance(found, risk.Free))
-            ):
-                occurrence += 1  # what was shown is not what would be done now
+                return Permit(found.grant, asking.args, heard if found.grant is not None else None)
+            if await self._is_superseded(asking, occurrence):
                 continue
+            opened = self._approval(asking, request)
+            if record is not None and not self._is_for(record, opened, free=is_free):
+                continue  # what was shown is not what would be done now
             if record is None:
-                await self._x.check_new(request)  # nobody is asked for code that has diverged
+                await self._check_new(asking, request)
             decided = await self._waits.request(record, opened)
-            answer = decided.answer
-            if answer is None:
-                raise self._x.blame(self._expired(decided), request)
-            if answer.decision != "approved":
-                raise self._x.blame(_rejected(tool.name, number, answer), request)
-            if decided.expires is None or self._x.kit.now() < decided.expires:
-                edited = await self._x.unpack(answer.args)
-                await self.afford(name, number, tool.traits.most)  # others went on meanwhile
-                new = args if edited is None else self._checked(tool, edited, decided, request)
-                return Permit(decided.request, new)
-            occurrence += 1  # it was given, and not used in its time
+            permit = await self._use(asking, request, decided)
+            if permit is not None:
+                return permit
+        raise AssertionError
+
+    async def _is_superseded(self, asking: "_Asking", occurrence: int) -> bool:
+        """Whether a later request stands for this one; it shows the arguments that a person had edited."""
+        after = self._x.history.records.get(f"{asking.name}/approval#{occurrence + 1}")
+        if after is None:
+            return False
+        assert isinstance(after.opened, b.RequestOpened)
+        asking.changes += after.opened.again == "changed"
+        if after.opened.instead_of is not None:
+            asking.args = await self._edited(after.opened.instead_of) or asking.args
+        return True
+
+    async def _check_new(self, asking: "_Asking", request: str) -> None:
+        """Nobody is asked for code that has diverged, nor for what would not start on what is known."""
+        await self._x.check_new(request)
+        if asking.earlier is None and (source := self._freshness.stale(asking.tool)) is not None:
+            await self._freshness.refuse(asking.tool, asking.name, source)
+
+    async def _use(self, asking: "_Asking", request: str, decided: Decided) -> Permit | None:
+        """What an approval allows; nothing if it cannot be used any more, and the person must be asked again."""
+        tool, answer = asking.tool, decided.answer
+        if answer is None:
+            raise self._x.blame(self._expired(decided), request)
+        if answer.decision != "approved":
+            raise self._x.blame(_rejected(tool.name, asking.number, answer), request)
+        edited = await self._edited(decided.request)
+        if edited is not None:
+            asking.args = self._checked(tool, edited, decided, request)
+        opened = self._x.history.records[request].opened
+        assert isinstance(opened, b.RequestOpened)
+        asking.earlier = self._late(decided, answer) or await self._changed(asking, opened, answer)
+        if asking.earlier is not None:
+            return None
+        await self.afford(asking.name, asking.number, tool.traits.most)  # others went on meanwhile
+        return Permit(decided.request, asking.args, is_fresh=bool(opened.seen))
+
+    async def _edited(self, request: str) -> Any:
+        """The arguments that a person made of those that they were shown, if they did."""
+        found = self._x.history.answer_to(request)
+        return None if found is None else await self._x.unpack(found[1].args)
+
+    def _late(self, decided: Decided, answer: b.RequestAnswered) -> "_Earlier | None":
+        """Whether an approval was not used in its time."""
+        grants = (each for each in self._x.journal.fold.grants if each.grant == decided.request)
+        expires = next((each.expires for each in grants), None)
+        if expires is None or self._x.kit.now() < expires:
+            return None
+        return _Earlier(decided.request, "late", f"{answer.by} approved this before, and it was not done in time.")
+
+    async def _changed(
+        self, asking: "_Asking", opened: b.RequestOpened, answer: b.RequestAnswered
+    ) -> "_Earlier | None":
+        """Whether what the person saw has changed; after too many changes, the code is told."""
+        found = await self._freshness.changes(asking.tool, opened.name, opened.seen)
+        if not found:
+            return None
+        if asking.changes == MOST_CHANGES:
+            await self._freshness.refuse(asking.tool, asking.name, found[0].source)
+        asking.changes += 1
+        words = "; ".join(each.words for each in found)
+        return _Earlier(opened.request, "changed", f"{answer.by} approved this before, but {words}.")
 
     def _is_for(self, record: Record, opened: b.RequestOpened, *, free: bool) -> bool:
         """Whether a request shows what is asked for now; one that does not leaves the inbox.
@@ -172,9 +247,8 @@ class Permits:
         found: dict[str, Any] = edited
         return found
 
-    def _approval(
-        self, tool: Tool[..., Any, Any], name: str, number: int, args: dict[str, Any], ask: risk.AskPerson
-    ) -> b.RequestOpened:
+    def _approval(self, asking: "_Asking", name: str) -> b.RequestOpened:
+        tool, args, ask, earlier = asking.tool, asking.args, asking.ask, asking.earlier
         policy = {"to": list(ask.to), "expires": ask.expires, "escalate": list(ask.escalate)}
         shown = {"tool": tool.name, "args": args, "schema": tool.schema, "risk": tool.traits.risk, "policy": policy}
         expires = None if ask.expires is None else self._x.kit.now() + ask.expires
@@ -182,16 +256,20 @@ class Permits:
             request=self._x.kit.ids.new(),
             name=name,
             kind="approval",
-            question=f"May {tool.name} run with these arguments?",
+            question=f"May {tool.name} run with these arguments?{f' {earlier.words}' if earlier is not None else ''}",
             to=ask.to,
             digest=digest(shown),
             expires=earliest(expires, self._x.deadline),
             escalate=ask.escalate,
-            number=number,
+            number=asking.number,
             tool=tool.name,
             args=self._x.shown(args),
             schema=self._x.shown(tool.schema),
             risk=tool.traits.risk,
+            seen=self._freshness.seen(tool),
+            valid=ask.valid,
+            instead_of=None if earlier is None else earlier.request,
+            again=None if earlier is None else earlier.why,
         )
 
     def _expired(self, decided: Decided) -> Expired:

@@ -21,7 +21,7 @@ from limpet.engine.artifacts import Artifacts
 from limpet.engine.asks import Asks
 from limpet.engine.children import Children, How, Sent
 from limpet.engine.execution import Execution, here, move_to, strand
-from limpet.engine.externals import External, Reads
+from limpet.engine.externals import External
 from limpet.engine.handle import Handle, Looking
 from limpet.engine.history import Record
 from limpet.engine.scopes import Scope
@@ -67,7 +67,7 @@ class Run(Generic[S]):
         self._x = execution
         self._waits = waits
         self._steps = Steps(execution, waits)
-        self._reads = Reads(execution, self._steps)
+        self._reads = self._steps.reads
         self._asks = Asks(execution, waits)
         self._children = Children(execution, waits)
         self._artifacts = Artifacts(execution)

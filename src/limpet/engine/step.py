@@ -44,6 +44,8 @@ class Step:
     """What was heard when a standing permission was looked at."""
     is_afforded: bool = False
     """The budget was asked for the attempt that comes next."""
+    is_fresh: bool = False
+    """What the tool goes by was read again for the attempt that comes next."""
     attempt: int = 0
     """The last one that was begun here."""
     call: Call | None = None

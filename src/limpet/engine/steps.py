@@ -15,8 +15,10 @@ from limpet.clock import SECOND, earliest
 from limpet.engine.attempts import Reports, TimedOut, within
 from limpet.engine.call import Call
 from limpet.engine.execution import Execution
+from limpet.engine.externals import Reads
 from limpet.engine.failures import failure_of
 from limpet.engine.failures import was as failure_was
+from limpet.engine.freshness import Freshness
 from limpet.engine.history import Record
 from limpet.engine.permits import Permits
 from limpet.engine.samples import Samples
@@ -58,7 +60,9 @@ class Steps:
     def __init__(self, execution: Execution, waits: Waits) -> None:
         self._x = execution
         self._waits = waits
-        self.permits = Permits(execution, waits)
+        self.reads = Reads(execution, self)
+        self._freshness = Freshness(execution, self.reads)
+        self.permits = Permits(execution, waits, self._freshness)
         self._unknowns = Unknowns(execution, waits, self.permits)
         self._samples = Samples(execution)
 
@@ -141,13 +145,13 @@ class Steps:
     async def _permit(self, step: Step) -> None:
         """Have a new step allowed, with the arguments that it is allowed with."""
         if step.tool.traits.fresh:
-            await self._was_stale(step)
+            await self._freshness.recall(step.name)
         if self._x.is_late:
             raise self._x.late(step.name)
         permit = await self.permits.permit(step.tool, step.name, step.number, step.args)
         if step.tool.traits.effect != "none":
             await self._x.check_new(step.name)
-        step.grant, step.heard, step.is_afforded = permit.grant, permit.heard, True
+        step.grant, step.heard, step.is_afforded, step.is_fresh = permit.grant, permit.heard, True, permit.is_fresh
         self._prepare(step, permit.args)
 
     def _prepare(self, step: Step, args: dict[str, Any]) -> None:
@@ -231,9 +235,10 @@ class Steps:
             raise x.late(step.name)
         if step.tool.traits.most is not None and not step.is_afforded:
             await self.permits.afford(step.name, step.number, step.tool.traits.most)
-        step.is_afforded = False
+        is_fresh = step.is_fresh
+        step.is_afforded = step.is_fresh = False
         await x.admit()
-        if step.tool.traits.fresh and (stale := await self._stale(step, attempt, nothing_left)) is not None:
+        if not is_fresh and (stale := await self._stale(step, attempt, nothing_left)) is not None:
             return stale
         with x.work():
             if step.tool.traits.effect != "none" and x.effects == "stub":
@@ -249,25 +254,16 @@ class Steps:
                 await x.flush()
             return body
 
-    async def _was_stale(self, step: Step) -> None:
-        """The code was told that it goes by old news: it is told the same again."""
-        refused = self._x.find(f"{step.name}/stale#1", b.ValueRecorded)
-        if refused is not None:
-            told = await self._x.recall(refused, b.ValueRecorded)
-            raise self._x.blame(Stale(**told.value.value()), refused.name)
-
     async def _stale(self, step: Step, attempt: int, nothing_left: bool) -> Latest:
         """Refuse to start on old news; one that was begun before ends with that."""
         x, traits = self._x, step.tool.traits
-        source = x.memory.stale(traits.fresh, x.kit.now())
+        source = self._freshness.stale(step.tool)
         if source is None:
             return None
-        record, stale = x.history.records.get(step.name), Stale(tool=step.tool.name, source=source)
+        record = x.history.records.get(step.name)
         if record is None:
-            refusal = f"{step.name}/stale#1"
-            await x.record(refusal, stale.facts)
-            raise x.blame(stale, refusal)
-        place, failure = step.place(attempt), failure_of(stale)
+            await self._freshness.refuse(step.tool, step.name, source)
+        place, failure = step.place(attempt), failure_of(Stale(tool=step.tool.name, source=source))
         if traits.effect == "none" or nothing_left or isinstance(record.latest, b.StepFailed):
             return self._note(b.StepFailed(**place, failure=failure))
         if not isinstance(record.latest, b.StepUnknown):

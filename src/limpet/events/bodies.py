@@ -6,7 +6,7 @@ the id under which a command from outside is deduplicated. Times are microsecond
 
 from typing import Literal
 
-from limpet.events.parts import Effects, Failure, Limits, Lineage, Part, Spent, StatePatch, Wait
+from limpet.events.parts import Effects, Failure, Limits, Lineage, Part, Seen, Spent, StatePatch, Wait
 from limpet.events.values import Payload, check_finite
 
 
@@ -320,6 +320,14 @@ class RequestOpened(Body, frozen=True, kw_only=True):
     args: Payload | None = None
     risk: str | None = None
     context: Payload | None = None
+    seen: tuple[Seen, ...] = ()
+    """What the sources had said that the tool goes by: it must still hold when the approved step starts."""
+    valid: int | None = None
+    """How long an approval may be used, in microseconds from the answer."""
+    instead_of: str | None = None
+    """An earlier request for the same step, which was approved and could not be used."""
+    again: Literal["changed", "late"] | None = None
+    """Why not: what the person had seen has changed, or the approval was not used in its time."""
 
 
 class RequestAnswered(Command, frozen=True, kw_only=True):

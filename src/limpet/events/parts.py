@@ -19,6 +19,7 @@ __all__ = [
     "PlanItem",
     "PlanStatus",
     "Revision",
+    "Seen",
     "Spent",
     "StatePatch",
     "Wait",
@@ -91,6 +92,16 @@ class Constraints(Part, frozen=True, kw_only=True):
     """What the agent may not do by itself."""
 
     human_in_the_loop: HumanInTheLoop | None = None
+
+
+class Seen(Part, frozen=True, kw_only=True):
+    """What a source outside had said when a person was asked."""
+
+    source: str
+    key: str
+    """Digest of what it was asked."""
+    args: Payload | None
+    value: Payload
 
 
 class Lineage(Part, frozen=True, kw_only=True):

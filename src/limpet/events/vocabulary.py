@@ -157,7 +157,7 @@ KINDS = (
     Kind("value.recorded", 1, b.ValueRecorded, _OWNER),
     Kind("version.chosen", 1, b.VersionChosen, _OWNER),
     Kind("risk.flagged", 1, b.RiskFlagged, _OWNER),
-    Kind("request.opened", 1, b.RequestOpened, _OWNER),
+    Kind("request.opened", 2, b.RequestOpened, _OWNER),
     Kind("request.answered", 1, b.RequestAnswered, _COMMAND),
     Kind("request.expired", 1, b.RequestExpired, _OWNER),
     Kind("grant.given", 1, b.GrantGiven, _COMMAND),
@@ -194,6 +194,7 @@ def _unchanged(body: dict[str, Any]) -> dict[str, Any]:
 
 # One function per step of a kind's version: ("step.completed", 1) lifts a body of version 1 to version 2.
 UPCASTS: Upcasts = {
+    ("request.opened", 1): _unchanged,  # version 2 adds `seen`, `valid`, `instead_of` and `again`
     ("run.claimed", 1): _unchanged,  # version 2 adds `alone`
     ("run.released", 1): _unchanged,  # version 2 adds `retry_at` and `fruitless`
 }

@@ -12,7 +12,10 @@ __all__ = ["Approvals", "AskPerson", "Free", "decide"]
 
 
 class Approvals:
-    """Which risks need a person, who that is, and for how long they are waited for."""
+    """Which risks need a person, who that is, how long they may take, and how long their approval may be used.
+
+    `expires` bounds the answer. `valid` bounds the use of an approval; without it, it holds until the run's deadline.
+    """
 
     def __init__(
         self,
@@ -20,11 +23,13 @@ class Approvals:
         to: str | Iterable[str] = "anyone",
         expires: Duration | None = None,
         escalate: Iterable[str] = (),
+        valid: Duration | None = None,
     ) -> None:
         self.risks = frozenset(risks)
         self.to = (to,) if isinstance(to, str) else tuple(to)
         self.expires = None if expires is None else microseconds(expires)
         self.escalate = tuple(escalate)
+        self.valid = None if valid is None else microseconds(valid)
         if self.escalate and self.expires is None:
             raise DefinitionError(what="Approvals", reason="say expires= with escalate=, or nobody else is ever asked")
 
@@ -44,6 +49,8 @@ class AskPerson:
     expires: int | None
     """Microseconds from now."""
     escalate: tuple[str, ...]
+    valid: int | None = None
+    """Microseconds from the answer."""
 
 
 _NOBODY_SAID = Approvals()
@@ -67,4 +74,4 @@ def decide(
     for grant in grants:
         if grant.standing and (grant.tool == tool or (risk is not None and grant.risk == risk)):
             return Free(grant.grant)
-    return AskPerson(to=approvals.to, expires=approvals.expires, escalate=approvals.escalate)
+    return AskPerson(to=approvals.to, expires=approvals.expires, escalate=approvals.escalate, valid=approvals.valid)

@@ -265,7 +265,7 @@ class Fold:
             case b.RequestOpened():
                 self._request_opened(event, body)
             case b.RequestAnswered():
-                self._request_answered(body)
+                self._request_answered(event, body)
             case b.RequestExpired():
                 self._request_expired(body)
             case b.GrantGiven():
@@ -507,14 +507,16 @@ class Fold:
             expires=body.expires,
             seq=event.seq,
             digest=body.digest,
+            valid=body.valid,
         )
         self._count("requests")
 
-    def _request_answered(self, body: b.RequestAnswered) -> None:
+    def _request_answered(self, event: Event, body: b.RequestAnswered) -> None:
         request = self._requests.pop(body.request, None)
         if request is not None and request.kind == "approval" and body.decision == "approved":
+            expires = None if request.valid is None else event.time + request.valid
             self._grants[body.request] = Grant(
-                grant=body.request, by=body.by, standing=False, digest=request.digest, expires=request.expires
+                grant=body.request, by=body.by, standing=False, digest=request.digest, expires=expires
             )
 
     def _request_expired(self, body: b.RequestExpired) -> None:

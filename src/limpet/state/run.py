@@ -79,6 +79,8 @@ class OpenRequest(Part, frozen=True, kw_only=True):
     expires: int | None
     seq: int
     digest: str = ""
+    valid: int | None = None
+    """How long an approval may be used, in microseconds."""
 
 
 class Grant(Part, frozen=True, kw_only=True):

@@ -7,7 +7,6 @@ from msgspec.structs import replace
 
 from limpet.errors import (
     CommandConflict,
-    Expired,
     InvalidAppend,
     LeaseLost,
     LimpetError,
@@ -186,19 +185,16 @@ def _apply(tx: Transaction, planned: Plan) -> None:
 
 
 def _refused(tx: Transaction, run: str, deltas: Sequence[Delta]) -> LimpetError | None:
-    """A run opens, escalates, closes and uses its own requests only, and an approval once, in its time."""
+    """A run opens, escalates, closes and uses its own requests only, and an approval once."""
     for delta in deltas:
         before = None if delta.request is None else tx.tables.request(request_of(delta.request))
         if before is None:
             continue
         if before.run != run:
             return InvalidAppend(run=run, reason=f"request {before.id} belongs to {before.run}")
-        if isinstance(delta.request, Used):
-            if before.status != "approved":
-                status = f"at request {before.id}, which is {before.status}"
-                return WrongState(run=run, status=status, wanted="using it")
-            if before.expires is not None and before.expires <= tx.tables.now():
-                return Expired(request=before.id, expired_at=before.expires)
+        if isinstance(delta.request, Used) and before.status != "approved":
+            status = f"at request {before.id}, which is {before.status}"
+            return WrongState(run=run, status=status, wanted="using it")
     return None
 
 

@@ -180,9 +180,10 @@ def test_an_answered_question_is_no_permission() -> None:
 
 
 def test_an_approval_knows_what_was_approved() -> None:
-    """Its digest and its expiry are checked again when the effect starts."""
-    (grant,) = state_after(asked(kind="approval", digest="d-1", expires=9000), answered(digest="d-1")).grants
-    assert (grant.digest, grant.expires) == ("d-1", 9000)
+    """Its digest is checked again when the effect starts; how long it may be used counts from the answer."""
+    events = asked(kind="approval", digest="d-1", expires=9000, valid=500), answered(digest="d-1")
+    (grant,) = (state := state_after(*events)).grants
+    assert (grant.digest, grant.expires) == ("d-1", state.updated + 500)
 
 
 def test_a_withdrawn_approval_is_no_permission() -> None:
