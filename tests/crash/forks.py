@@ -30,7 +30,7 @@ def forks_book(run: str, step: str) -> int:
 
 @forks_book.compensate
 def forks_unbook(result: int | None, run: str, step: str) -> None:
-    post("forks_unbook", f"/keyed/{run}/un{step}", f"{limpet.idempotency_key()}:undo")
+    post("forks_unbook", f"/keyed/{run}/un{step}", limpet.idempotency_key())
 
 
 @limpet.tool(effect="once")

@@ -125,10 +125,14 @@ async def test_pause_and_resume() -> None:
 async def test_cancel_reaches_children_lets_effects_finish_and_undoes() -> None:
     """In reverse order; requests leave the inbox; the function is not entered again."""
     undone: list[Any] = []
+    keys: dict[str, str] = {}
     entered, go = asyncio.Event(), asyncio.Event()
 
     @limpet.tool(effect="idempotent")
     async def act(what: str) -> str:
+        with pytest.raises(limpet.NoCall, match="to undo"):
+            limpet.current().original_key  # noqa: B018
+        keys[what] = limpet.idempotency_key()
         if what == "slow":
             entered.set()
             await go.wait()
@@ -136,7 +140,9 @@ async def test_cancel_reaches_children_lets_effects_finish_and_undoes() -> None:
 
     @act.compensate
     async def undo(result: str | None, what: str) -> None:
-        undone.append((result, what, limpet.idempotency_key()[-6:]))
+        original = limpet.current().original_key
+        assert limpet.idempotency_key() == limpet.current().key == f"{original}:undo"
+        undone.append((result, what, original))
 
     @limpet.agent()
     async def child(run: limpet.Run, n: int) -> int:
@@ -156,7 +162,7 @@ async def test_cancel_reaches_children_lets_effects_finish_and_undoes() -> None:
         go.set()
         with pytest.raises(limpet.RunCancelled, match="enough"):
             await handle.result()
-        assert [(result, what) for result, what, _ in undone] == [("did slow", "slow"), ("did first", "first")]
+        assert undone == [("did slow", "slow", keys["slow"]), ("did first", "first", keys["first"])]
         assert await app.inbox() == []
         assert [run.status for run in await app.runs()] == ["cancelled", "cancelled"]
         with pytest.raises(limpet.WrongState):

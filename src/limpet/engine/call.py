@@ -25,10 +25,11 @@ class Call:
         attempt: int,
         *,
         sends: str = "",
+        undoes: str = "",
         told: Callable[[], object] = lambda: None,
         redaction: Redaction = NOTHING,
     ) -> None:
-        self._key, self._told, self._redaction = key, told, redaction
+        self._key, self._undoes, self._told, self._redaction = key, undoes, told, redaction
         self.sends = sends
         """What goes out as `Idempotency-Key` by itself; nothing in a read and in a `verify`."""
         self.attempt = attempt
@@ -48,6 +49,13 @@ class Call:
         if not self._key:
             raise NoCall(wanted="an idempotency key")
         return self._key
+
+    @property
+    def original_key(self) -> str:
+        """The key of the action that a `compensate` undoes; an error anywhere else."""
+        if not self._undoes:
+            raise NoCall(wanted="the key of an action to undo")
+        return self._undoes
 
     def progress(self, note: str, fraction: float | None = None) -> None:
         """Say how far it is; shown to whoever looks, and a sign of life."""
@@ -79,7 +87,7 @@ def current() -> Call:
 
 
 def idempotency_key() -> str:
-    """The key of the action that this code performs, checks or undoes."""
+    """The key of the action that this code performs or checks; in a `compensate`, the undo's own key."""
     return current().key
 
 

@@ -152,7 +152,7 @@ class Undo:
         x, number = self._x, step.started.number
         key = f"{step.started.key}:undo"
         await x.append(b.CompensationStarted(number=number, attempt=attempt, key=key, because=self._first()))
-        call = Call(step.started.key, attempt, sends=key)
+        call = Call(key, attempt, sends=key, undoes=step.started.key)
         try:
             output = step.output
             result = None if output is None else tool.load_result(await x.unpack(output), output.versions)
