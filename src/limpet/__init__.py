@@ -123,7 +123,7 @@ from limpet.service.webhooks import Webhook, is_genuine
 from limpet.stores import Backend, Store
 from limpet.stores.cipher import MasterKeys
 from limpet.stores.memory import MemoryBackend
-from limpet.stores.sqlite import PATIENCE, SqliteBackend
+from limpet.stores.sqlite import SqliteBackend
 
 __all__ = [
     "Agent",
@@ -341,15 +341,24 @@ def llm_agent(  # noqa: PLR0913 - all by name, and few at a time
 
 
 def open_store(
-    url: str | None = None, *, clock: Clock | None = None, keys: MasterKeys | None = None, compress: bool = False
+    url: str | None = None,
+    *,
+    clock: Clock | None = None,
+    keys: MasterKeys | None = None,
+    compress: bool = False,
+    patience: Duration | None = None,
 ) -> Store:
     """A store by its address: `sqlite:///file.db` (four slashes for an absolute path), `postgresql://…` or `memory:`.
 
     Without one, LIMPET_URL says which, else it is `sqlite:///limpet.db`. With `keys` it is encrypted;
-    LIMPET_KEYS (the keys themselves) or LIMPET_KEYS_FILE (a file with them) may say so too. Nothing is touched until it
-    is entered.
+    LIMPET_KEYS (the keys themselves) or LIMPET_KEYS_FILE (a file with them) may say so too. `patience`, or
+    LIMPET_PATIENCE, is how long calls wait for a store that is away or busy: 20 s, and a minute for a lock of SQLite.
+    Nothing is touched until it is entered.
     """
-    return Store(_backend(_address(url), clock), keys=keys or _keys(), compress=compress)
+    if patience is None:
+        patience = os.environ.get("LIMPET_PATIENCE") or None
+    backend = _backend(_address(url), clock, patience)
+    return Store(backend, keys=keys or _keys(), compress=compress, patience=patience)
 
 
 def __getattr__(name: str) -> str:
@@ -380,22 +389,21 @@ def _address(url: str | None) -> str:
     return url or os.environ.get("LIMPET_URL") or DEFAULT_URL
 
 
-def _backend(url: str, clock: Clock | None) -> Backend:
+def _backend(url: str, clock: Clock | None, patience: Duration | None) -> Backend:
     parts = urlsplit(url)
     if parts.scheme == "memory" and not parts.netloc and not parts.path:
         return MemoryBackend(clock)
     if parts.scheme == "sqlite" and not parts.netloc and len(parts.path) > 1 and not parts.query:
-        patience = os.environ.get("LIMPET_PATIENCE") or PATIENCE
         return SqliteBackend(unquote(parts.path[1:]), clock, patience=patience)
     if parts.scheme in ("postgresql", "postgres"):
-        return _postgres(url, clock)
+        return _postgres(url, clock, patience)
     raise InvalidUrl(url=f"{parts.scheme}:…" if parts.password else url)
 
 
-def _postgres(url: str, clock: Clock | None) -> Backend:
+def _postgres(url: str, clock: Clock | None, patience: Duration | None) -> Backend:
     try:
         found = importlib.import_module("limpet.stores.postgres")
     except ImportError as error:
         raise ExtraMissing(extra="postgres") from error
-    backend: Backend = found.PostgresBackend(url, clock)
+    backend: Backend = found.PostgresBackend(url, clock, patience=patience)
     return backend

@@ -103,7 +103,7 @@ async def test_a_server_that_crashes_loses_and_doubles_nothing(server: PostgresS
 
 async def test_a_server_that_is_away_for_too_long_is_said_to_be_and_gone_on_with(server: PostgresServer) -> None:
     """Every call ends, with ConnectionLost; the same store goes on when the server is back."""
-    async with Store(PostgresBackend(server.url, patience=0.2)) as store:
+    async with Store(PostgresBackend(server.url, patience=0.2), patience=0.2) as store:
         shared = await common(store, RUNS)
         row = await store.get(shared.runs[0])
         await asyncio.to_thread(server.stop, "immediate")

@@ -3,22 +3,25 @@
 Writes go through one writer, which groups them; reads go beside it. The event loop never waits for a disk.
 """
 
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, NamedTuple, Self, TypeVar
 
 from msgspec import DecodeError, Raw, UnsetType
 from msgspec.structs import replace
 
-from limpet.clock import Duration, SystemClock, microseconds
+from limpet.clock import SECOND, Duration, SystemClock, microseconds
 from limpet.errors import (
     BlobDamaged,
+    ConnectionLost,
     InputConflict,
     InvalidAppend,
     InvalidValue,
     KeyMissing,
     LimpetError,
     NotFound,
+    StaleServer,
+    StoreBusy,
     Unsupported,
     WrongKeys,
 )
@@ -68,6 +71,10 @@ LARGEST_PAGE = 1_000
 SCANNED = 10_000
 """How many events are looked at for those of some kinds, at a time."""
 DIGEST = 32
+PATIENCE = "20s"
+PAUSE = SECOND // 10
+CLOCK = SystemClock()
+T = TypeVar("T")
 Events = TypeVar("Events", bound=Sequence[Event])
 EVERYTHING = RunFilter()
 OPEN = RequestFilter()
@@ -92,11 +99,14 @@ class Store:
         keys: MasterKeys | None = None,
         compress: bool = False,
         ids: Ids | None = None,
+        patience: Duration | None = None,
     ) -> None:
+        self.patience = microseconds(PATIENCE if patience is None else patience)
+        """How long, in microseconds, callers wait for a store that is away or busy."""
         self._backend = backend
         self._handover = handover or Threads()
         self._keys = keys
-        self._ids = ids or RandomIds(SystemClock())
+        self._ids = ids or RandomIds(CLOCK)
         self.codec: Codec = Plain(compress=True) if compress else PLAIN
         """How what is written here is packed."""
         self.redaction: Redaction = NOTHING
@@ -112,7 +122,7 @@ class Store:
 
     async def is_there(self) -> bool:
         """Whether there is a store at its address, opened or not; none is made."""
-        return await self._handover.call(self._backend.is_there)
+        return await self._ask(self._backend.is_there)
 
     async def open(self) -> Self:
         """Connect, make or migrate the schema, and take out the keys."""
@@ -142,11 +152,11 @@ class Store:
 
     async def now(self) -> int:
         """The store's clock, in microseconds."""
-        return await self._handover.call(self._backend.now)
+        return await self._ask(self._backend.now)
 
     async def about(self) -> About:
         """What it is kept in."""
-        return await self._handover.call(self._backend.about)
+        return await self._ask(self._backend.about)
 
     # Writing
 
@@ -160,7 +170,7 @@ class Store:
             if isinstance(leg, ops.Extend):
                 self._check_codec(leg.events)
         small = await self._small(blobs) if blobs else ()
-        done = await self._writer.submit(ops.Append(legs, small))
+        done = await self._submit(ops.Append(legs, small))
         return ops.Taken(reveal_row(self.codec, done.row), done.first) if isinstance(done, ops.Taken) else done
 
     async def create(
@@ -230,15 +240,15 @@ class Store:
     async def register(self, worker: WorkerRow, *, lease: int) -> ops.Renewal:
         """A worker comes, for a lease in microseconds."""
         check_id(worker.id)
-        return await self._writer.submit(ops.Register(worker=worker, lease=lease))
+        return await self._submit(ops.Register(worker=worker, lease=lease))
 
     async def renew(self, worker: str, *, lease: int) -> ops.Renewal:
         """A worker is alive; raises NotFound if it was given up, and must register again."""
-        return await self._writer.submit(ops.Renew(worker=worker, lease=lease))
+        return await self._submit(ops.Renew(worker=worker, lease=lease))
 
     async def retire(self, worker: str) -> None:
         """A worker goes; what it still has can be claimed at once."""
-        await self._writer.submit(ops.Retire(worker=worker))
+        await self._submit(ops.Retire(worker=worker))
 
     async def claim(
         self,
@@ -256,7 +266,7 @@ class Store:
         op = ops.Claim(
             worker=worker, limit=limit, concurrency=dict(concurrency or {}), skip=tuple(skip), cleared=cleared
         )
-        return tuple(ops.Claimed(reveal_row(self.codec, row), died) for row, died in await self._writer.submit(op))
+        return tuple(ops.Claimed(reveal_row(self.codec, row), died) for row, died in await self._submit(op))
 
     async def release(
         self, run: str, *, fence: int, worker: str, reason: str, retry_at: int | None = None, fruitless: bool = False
@@ -268,23 +278,23 @@ class Store:
     async def save_snapshot(self, run: str, at: Head, data: bytes) -> None:
         """Keep a state of a run as it was at a head."""
         data = _digest(run, at.seq, at.hash, data) + data
-        await self._writer.submit(ops.SaveSnapshot(run=run, seq=at.seq, hash=at.hash, data=data))
+        await self._submit(ops.SaveSnapshot(run=run, seq=at.seq, hash=at.hash, data=data))
 
     async def drop_snapshots(self, run: str, seqs: Sequence[int]) -> None:
         """Delete snapshots; no answer changes."""
-        await self._writer.submit(ops.DropSnapshots(run=run, seqs=tuple(seqs)))
+        await self._submit(ops.DropSnapshots(run=run, seqs=tuple(seqs)))
 
     async def save_contracts(self, rows: Sequence[ContractRow]) -> None:
         """Keep what agents take and give, by agent and version; one whose hash is as stored is not written again."""
         for row in rows:
             ops.check_contract(row)
         if rows:
-            await self._writer.submit(ops.SaveContracts(rows=tuple(rows)))
+            await self._submit(ops.SaveContracts(rows=tuple(rows)))
 
     async def keep_late(self, events: Sequence[Sealed], *, blobs: Sequence[Blob] = ()) -> None:
         """Keep what a superseded worker still has, beside the log."""
         self._check_codec(events)
-        await self._writer.submit(ops.KeepLate(events=tuple(events), blobs=await self._small(blobs)))
+        await self._submit(ops.KeepLate(events=tuple(events), blobs=await self._small(blobs)))
 
     async def load(self, events: Sequence[Event], *, actor: str) -> RunRow:
         """Take in a whole log from elsewhere, after the blobs that it refers to; a live run waits to be resumed."""
@@ -294,7 +304,7 @@ class Store:
             check_id(event.run)
             if bool(event.key_id) != self.codec.is_private:
                 raise InvalidAppend(run=event.run, reason=f"event {event.seq} was not sealed by this store's codec")
-        return reveal_row(self.codec, await self._writer.submit(ops.Load(events=tuple(events), actor=actor)))
+        return reveal_row(self.codec, await self._submit(ops.Load(events=tuple(events), actor=actor)))
 
     async def prune(self, runs: Mapping[str, Head]) -> bool:
         """Delete runs and conversations with all that belongs to them, together or not at all; whether they were.
@@ -303,11 +313,11 @@ class Store:
         fork that is not among them, or is a conversation of somebody else, all stay. Blobs that nobody refers to any
         more are collected later.
         """
-        return await self._writer.submit(ops.Prune(runs=tuple(runs.items())))
+        return await self._submit(ops.Prune(runs=tuple(runs.items())))
 
     async def rebuild(self, run: str) -> None:
         """Make everything anew that was made from a log: its row, labels, requests and references to blobs."""
-        await self._writer.submit(ops.Rebuild(run=run))
+        await self._submit(ops.Rebuild(run=run))
 
     async def rotate_keys(self) -> None:
         """Encrypt what is written from now on with a new key, and wrap all keys with the current master key.
@@ -317,9 +327,9 @@ class Store:
         if self._keys is None:
             raise Unsupported(what="keys")
         while True:
-            before = await self._handover.call(self._backend.keys)
+            before = await self._ask(self._backend.keys)
             after = rotated(before, self._keys, await self.now())
-            if await self._writer.submit(ops.SaveKeys(before=tuple(before), after=after)):
+            if await self._submit(ops.SaveKeys(before=tuple(before), after=after)):
                 break
         self.codec.learn([key.id for key in after])
 
@@ -342,7 +352,7 @@ class Store:
     async def unpack_all(self, payloads: Sequence[Payload]) -> list[Any]:
         """The values of some payloads: those in small blobs are read together."""
         wanted = list({each.blob for each in payloads if isinstance(each.blob, str) and is_name(each.blob)})
-        small = await self._handover.call(lambda: self._backend.small_blobs(wanted)) if len(wanted) > 1 else []
+        small = await self._ask(lambda: self._backend.small_blobs(wanted)) if len(wanted) > 1 else []
         there = {row.id: whole_blob(self.codec, row, chunk) for row, chunk in small}
         return [
             _value(each.blob, there[each.blob]) if each.blob in there else await self.unpack(each) for each in payloads
@@ -359,15 +369,15 @@ class Store:
             hasher.update(part)
             size += len(part)
             chunk = pack_chunk(self.codec, upload, place, part)
-            await self._writer.submit(ops.PutChunk(upload=upload, place=place, chunk=chunk))
+            await self._submit(ops.PutChunk(upload=upload, place=place, chunk=chunk))
             place += 1
         name = hasher.hexdigest()
-        await self._writer.submit(ops.EndUpload(upload=upload, blob=name, size=size, chunks=place))
+        await self._submit(ops.EndUpload(upload=upload, blob=name, size=size, chunks=place))
         return Payload(blob=name, bytes=size)
 
     async def read_blob(self, blob: str) -> AsyncIterator[bytes]:
         """What a blob holds, chunk by chunk; raises BlobDamaged, at the latest at its end, if it is not what it was."""
-        row = await self._handover.call(lambda: self._backend.blob(blob)) if is_name(blob) else None
+        row = await self._ask(lambda: self._backend.blob(blob)) if is_name(blob) else None
         if row is None:
             raise NotFound(what="blob", id=blob)
         hasher, size = self.codec.hasher(), 0
@@ -385,7 +395,7 @@ class Store:
         """Delete the blobs that nobody has referred to for this long; how many."""
         collected, limit = 0, 500
         while True:
-            found = await self._writer.submit(ops.Collect(grace=microseconds(grace), limit=limit))
+            found = await self._submit(ops.Collect(grace=microseconds(grace), limit=limit))
             collected += found
             if found < limit:
                 return collected
@@ -398,14 +408,14 @@ class Store:
 
     async def get(self, run: str) -> RunRow:
         """A run's row."""
-        row = await self._handover.call(lambda: self._backend.get(run))
+        row = await self._ask(lambda: self._backend.get(run))
         if row is None:
             raise NotFound(what="run", id=run)
         return reveal_row(self.codec, row)
 
     async def places(self, runs: Sequence[str]) -> dict[str, Place]:
         """How far the logs of some runs have come; those that do not exist are left out."""
-        found = await self._handover.call(lambda: [self._backend.get(run) for run in runs])
+        found = await self._ask(lambda: [self._backend.get(run) for run in runs])
         return {row.id: Place(row.seq, row.fence, row.status) for row in found if row is not None}
 
     async def read(
@@ -413,7 +423,7 @@ class Store:
     ) -> list[Event]:
         """A page of a log: events with sequences strictly between `after` and `before`, in order or backwards."""
         _check_page(limit)
-        return await self._handover.call(lambda: self._known(self._backend.read(run, after, before, limit, backwards)))
+        return await self._ask(lambda: self._known(self._backend.read(run, after, before, limit, backwards)))
 
     async def log(self, run: str, *, after: int = 0, upto: int | None = None) -> AsyncIterator[Event]:
         """A whole log, or up to an event, page by page."""
@@ -430,14 +440,14 @@ class Store:
         """Runs that match, newest first; pass a page's `next` as `before` to go on."""
         _check_page(limit)
         wanted = hide_filter(self.codec, where)
-        page = await self._handover.call(lambda: self._backend.runs(wanted, before, limit))
+        page = await self._ask(lambda: self._backend.runs(wanted, before, limit))
         rows = tuple(reveal_row(self.codec, row) for row in page.rows)
         if where.text is None or not self.codec.is_private:
             return Page(rows, page.next)
         found = [row for row in rows if says(row, where.text)]  # hidden words are looked for here
         while len(found) < limit and page.next is not None:
             start = page.next
-            page = await self._handover.call(lambda: self._backend.runs(wanted, start, limit))  # noqa: B023
+            page = await self._ask(lambda: self._backend.runs(wanted, start, limit))  # noqa: B023
             found += [row for each in page.rows if says(row := reveal_row(self.codec, each), where.text)]
         more = page.next is not None or len(found) > limit
         return Page(tuple(found[:limit]), found[limit - 1].number if more and len(found) >= limit else None)
@@ -450,21 +460,21 @@ class Store:
                 total, page = total + len(page.rows), await self.runs(where, before=page.next, limit=LARGEST_PAGE)
             return total + len(page.rows)
         wanted = hide_filter(self.codec, where)
-        return await self._handover.call(lambda: self._backend.count(wanted))
+        return await self._ask(lambda: self._backend.count(wanted))
 
     async def counts(self) -> Mapping[tuple[str, str], int]:
         """How many runs there are by (agent, status); kept up to date, never counted."""
-        return await self._handover.call(self._backend.counts)
+        return await self._ask(self._backend.counts)
 
     async def requests(self, where: RequestFilter = OPEN, *, limit: int = LARGEST_PAGE) -> list[RequestRow]:
         """Requests that match, the oldest first."""
         _check_page(limit)
-        found = await self._handover.call(lambda: self._backend.requests(where, limit))
+        found = await self._ask(lambda: self._backend.requests(where, limit))
         return [reveal_request(self.codec, row) for row in found]
 
     async def workers(self) -> list[WorkerRow]:
         """All workers that were not given up yet."""
-        return await self._handover.call(self._backend.workers)
+        return await self._ask(self._backend.workers)
 
     async def snapshot(self, run: str, *, at_most: int | None = None) -> Snapshot | None:
         """The newest snapshot, or the newest not after a sequence; one that is not what it was is as good as none.
@@ -472,7 +482,7 @@ class Store:
         A fork without one of its own begins from its origin's.
         """
         try:
-            owner, found = await self._handover.call(lambda: self._newest(run, at_most))
+            owner, found = await self._ask(lambda: self._newest(run, at_most))
             if found is None:
                 return None
             data = self.codec.unpack(Packed(found.codec, found.key_id, found.data), f"snapshot:{owner}:{found.seq}")
@@ -493,54 +503,54 @@ class Store:
 
     async def snapshots(self, run: str) -> list[tuple[int, int]]:
         """The (sequence, time) of every snapshot of a run."""
-        return await self._handover.call(lambda: self._backend.snapshots(run))
+        return await self._ask(lambda: self._backend.snapshots(run))
 
     async def streams(self, *, after: int = 0, limit: int = LARGEST_PAGE) -> list[tuple[int, str]]:
         """The numbers and ids of all runs and conversations, in order; go on after the last number."""
         _check_page(limit)
-        return await self._handover.call(lambda: self._backend.streams(after, limit))
+        return await self._ask(lambda: self._backend.streams(after, limit))
 
     async def references(self, run: str) -> list[str]:
         """The blobs that a stream refers to."""
-        return await self._handover.call(lambda: self._backend.references(run))
+        return await self._ask(lambda: self._backend.references(run))
 
     async def late(self, run: str) -> list[Late]:
         """What came too late for a run."""
-        return await self._handover.call(lambda: self._backend.late(run))
+        return await self._ask(lambda: self._backend.late(run))
 
     async def contracts(self, agent: str | None = None) -> list[ContractRow]:
         """What an agent takes and gives, or all of them, by agent, then by when it was saved, then by version."""
-        return await self._handover.call(lambda: self._contracts(agent))
+        return await self._ask(lambda: self._contracts(agent))
 
     async def feed(self, after: str = "", *, limit: int = LARGEST_PAGE) -> Feed:
         """Events of all streams after a place, each exactly once and none missed; go on from the page's `next`."""
         _check_page(limit)
         try:
-            return await self._handover.call(lambda: self._feed(after, limit))
+            return await self._ask(lambda: self._feed(after, limit))
         except ValueError as error:
             raise InvalidValue(path="after", reason=f"{after!r} is not a place that a feed gave") from error
 
     async def recent(self, kinds: Sequence[str], *, before: str = "", scan: int = SCANNED) -> Recent:
         """Events of some kinds among the latest of all streams, the newest first; go on before the page's `next`."""
         try:
-            return await self._handover.call(lambda: self._recent(before, kinds, scan))
+            return await self._ask(lambda: self._recent(before, kinds, scan))
         except ValueError as error:
             raise InvalidValue(path="before", reason=f"{before!r} is no place that was given") from error
 
     async def feed_end(self) -> str:
         """The place from which a feed gives only what is written from now on."""
-        return await self._handover.call(self._backend.feed_end)
+        return await self._ask(self._backend.feed_end)
 
     async def check_rows(self, run: str) -> list[str]:
         """What the rows of a stream say otherwise than its log, in words; nothing if all is well."""
         while True:
             row = await self.get(run)
-            requests = await self._handover.call(
+            requests = await self._ask(
                 lambda: self._backend.requests(RequestFilter(status=None, run=run), row.seq + 1)  # noqa: B023
             )
             blobs = await self.references(run)
-            labels = await self._handover.call(lambda: self._backend.labels(run))
-            commands = await self._handover.call(lambda: self._backend.commands(run))
+            labels = await self._ask(lambda: self._backend.labels(run))
+            commands = await self._ask(lambda: self._backend.commands(run))
             own = self.log(run, after=row.origin_at or 0)
             log = [(event, self.decode(event)) async for event in own if event.seq <= row.seq]
             if (await self.get(run)).seq == row.seq:
@@ -557,16 +567,38 @@ class Store:
 
     async def check_counts(self) -> list[str]:
         """What the counters say otherwise than counting, in words."""
-        found = await self._handover.call(self._backend.miscounted)
+        found = await self._ask(self._backend.miscounted)
         return [f"{agent} {status}: {kept} are kept, and there are {there}" for agent, status, kept, there in found]
 
     async def recount(self) -> None:
         """Make the counters anew from the rows."""
-        await self._writer.submit(ops.Recount())
+        await self._submit(ops.Recount())
 
     def watch(self) -> Watch:
         """Hear of changes, of other processes too. Use as `with`."""
         return Watch(self._watching)
+
+    async def _ask(self, work: Callable[[], T]) -> T:
+        """Read beside the event loop; a store that is away is waited for."""
+        return await self._patiently(lambda: self._handover.call(work), ConnectionLost, StaleServer, StoreBusy)
+
+    async def _submit(self, op: ops.Op[T]) -> T:
+        """Write; a busy store is waited for.
+
+        The backend waits for one that is away, because it alone can find out what became of a commit.
+        """
+        return await self._patiently(lambda: self._writer.submit(op), StoreBusy)
+
+    async def _patiently(self, ask: Callable[[], Awaitable[T]], *passing: type[LimpetError]) -> T:
+        """Repeat what meets a passing error while patience lasts."""
+        deadline = CLOCK.ticks() + self.patience
+        while True:
+            try:
+                return await ask()
+            except passing:
+                if CLOCK.ticks() >= deadline:
+                    raise
+            await CLOCK.sleep(PAUSE)
 
     def _commit(self, batch: Sequence[ops.Op[Any]]) -> list[Outcome]:
         return self._backend.commit(batch, self.codec)
@@ -588,16 +620,16 @@ class Store:
 
     async def _send_ahead(self, blob: Blob) -> None:
         for place, chunk in enumerate(blob.chunks):
-            await self._writer.submit(ops.PutChunk(upload=blob.id, place=place, chunk=chunk))
+            await self._submit(ops.PutChunk(upload=blob.id, place=place, chunk=chunk))
         chunks = len(blob.chunks)
-        await self._writer.submit(ops.EndUpload(upload=blob.id, blob=blob.id, size=blob.size, chunks=chunks))
+        await self._submit(ops.EndUpload(upload=blob.id, blob=blob.id, size=blob.size, chunks=chunks))
 
     async def _late_blobs(self, run: str) -> list[str]:
         """The blobs that something refers to which came too late."""
         return [blob for late in await self.late(run) for blob in blobs_of(self.decode(late.event))]
 
     async def _chunk(self, blob: str, place: int) -> Packed:
-        found = await self._handover.call(lambda: self._backend.chunk(blob, place))
+        found = await self._ask(lambda: self._backend.chunk(blob, place))
         if found is None:
             raise NotFound(what="blob", id=blob)
         return found
@@ -631,20 +663,20 @@ class Store:
 
     async def _take_out_keys(self) -> None:
         """Unwrap the store's keys, or make the first ones; whether a store is encrypted is settled when it is made."""
-        settled = await self._handover.call(lambda: self._backend.setting(ops.ENCRYPTED))
+        settled = await self._ask(lambda: self._backend.setting(ops.ENCRYPTED))
         encrypted = settled == ops.YES
         if settled is None:  # whoever only looks does not wait for those who write
-            encrypted = await self._writer.submit(ops.Settle(encrypted=self._keys is not None))
+            encrypted = await self._submit(ops.Settle(encrypted=self._keys is not None))
         if self._keys is None:
             if encrypted:
                 raise WrongKeys(reason="it is encrypted, and no keys were given")
             return
         if not encrypted:
             raise WrongKeys(reason="it was made without encryption")
-        if not await self._handover.call(self._backend.keys):
+        if not await self._ask(self._backend.keys):
             first = rotated((), self._keys, await self.now())
-            await self._writer.submit(ops.SaveKeys(before=(), after=first))
-        self.codec = await self._handover.call(self._cipher)
+            await self._submit(ops.SaveKeys(before=(), after=first))
+        self.codec = await self._ask(self._cipher)
 
     def _cipher(self) -> Codec:
         assert self._keys is not None

@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import MsgspecError
 from msgspec.structs import replace
 
-from limpet.errors import InputConflict, InvalidAppend, LimpetError, NotFound, StoreBusy, Tampered
+from limpet.errors import InputConflict, InvalidAppend, LimpetError, NotFound, StoreBusy, StoreRefused, Tampered
 from limpet.events import AnyBody, Codec, blobs_of, verify
 from limpet.events import bodies as b
 from limpet.state import ENDED
@@ -89,7 +89,10 @@ def transact(
 def _commit(
     begin: Begin, batch: Sequence[ops.Op[Any]], codec: Codec, committing: Callable[[list[Outcome]], object]
 ) -> list[Outcome]:
-    """Do a batch in one transaction; if one operation breaks or blocks it, do each in a transaction of its own."""
+    """Do a batch in one transaction; if one operation breaks or blocks it, do each in a transaction of its own.
+
+    So only an operation that the database refuses by itself is refused.
+    """
     try:
         with begin() as tables:
             outcomes = _perform(Transaction(tables, codec), batch)
@@ -101,6 +104,9 @@ def _commit(
     except Blocked as blocked:
         if len(batch) == 1:
             return [StoreBusy(reason=str(blocked))]
+    except StoreRefused as refused:
+        if len(batch) == 1:
+            return [refused]
     return [_alone(begin, op, codec) for op in batch]
 
 

@@ -33,7 +33,7 @@ from limpet.stores import RequestFilter, RunFilter, Store, WorkerRow
 from limpet.stores.cipher import MasterKeys
 from limpet.stores.conformance.suite import LEASE, Harness, World, asked, completed, contract, created, signalled
 from limpet.stores.postgres import PostgresBackend
-from limpet.stores.postgres.connection import Address, Server, Standing
+from limpet.stores.postgres.connection import Address, Server, Standing, is_lost, translated
 from limpet.stores.processes import has_ended, this_process
 from limpet.stores.sql import load
 from tests.real.postgres import PostgresServer
@@ -101,9 +101,9 @@ def test_a_missing_driver_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) ->
 
 
 async def test_a_server_that_is_not_there_is_said_to_be(tmp_path: Path) -> None:
-    """At once, and without hanging."""
+    """When patience is over, and without hanging."""
     with pytest.raises(StoreUnavailable, match="no connection"):
-        await Store(PostgresBackend(f"postgresql://nobody@127.0.0.1:1/x?sslrootcert={tmp_path}")).open()
+        await Store(PostgresBackend(f"postgresql://nobody@127.0.0.1:1/x?sslrootcert={tmp_path}", patience=0)).open()
 
 
 # Servers that are refused
@@ -334,6 +334,7 @@ async def test_a_row_that_somebody_holds_stops_nobody_else(
         await world.create("r2")
         with psycopg.connect(Address.parse(postgres_schema).server) as holding:
             holding.execute("SELECT 1 FROM streams WHERE id = 'r1' FOR UPDATE")
+            world.store.patience = 0
             told = [world.store.tell(run, signalled(), actor="ann") for run in ("r1", "r2")]
             blocked, done = await asyncio.gather(*told, return_exceptions=True)
         assert isinstance(blocked, StoreBusy)
@@ -352,6 +353,45 @@ async def test_a_missing_privilege_is_said_and_forgotten(postgres_schema: str) -
             await world.log("r1")
         sql(postgres_schema, "ALTER TABLE elsewhere RENAME TO events")
         await world.create("r2")
+
+
+async def test_one_operation_that_the_database_refuses_fails_alone(postgres_schema: str) -> None:
+    """The others of its batch are done, though the database refused the batch as a whole."""
+    async with world_at(postgres_schema) as world:
+        refuse = "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RAISE 'not this one'; END$$"
+        sql(postgres_schema, refuse)
+        when = "BEFORE INSERT ON streams FOR EACH ROW WHEN (NEW.id = 'r7')"
+        sql(postgres_schema, f"CREATE TRIGGER refuse {when} EXECUTE FUNCTION refuse()")
+        creating = [world.store.create(f"r{place}", created(), actor="test") for place in range(20)]
+        done = await asyncio.gather(*creating, return_exceptions=True)
+        refused = [place for place, each in enumerate(done) if isinstance(each, BaseException)]
+        assert refused == [7]
+        assert isinstance(done[7], StoreRefused)
+        assert await world.store.count() == 19
+
+
+@pytest.mark.parametrize(
+    ("error", "lost", "busy"),
+    [
+        (psycopg.OperationalError("server closed the connection unexpectedly"), True, False),
+        (psycopg.errors.ConnectionFailure("08006"), True, False),
+        (psycopg.errors.CrashShutdown("57P02"), True, False),
+        (psycopg.errors.IoError("58030"), True, False),
+        (psycopg.errors.SerializationFailure("40001"), False, True),
+        (psycopg.errors.DiskFull("53100"), False, True),
+        (psycopg.errors.TooManyConnections("53300"), False, True),
+        (psycopg.errors.LockNotAvailable("55P03"), False, True),
+        (psycopg.errors.QueryCanceled("57014"), False, True),
+        (psycopg.errors.InsufficientPrivilege("42501"), False, False),
+        (psycopg.errors.CheckViolation("23514"), False, False),
+        (psycopg.DataError("text fields cannot contain NUL"), False, False),  # the driver sent nothing
+    ],
+    ids=str,
+)
+def test_errors_are_told_apart_by_their_class(error: psycopg.Error, lost: bool, busy: bool) -> None:
+    """Lost: reconnect and find out. Busy: nothing was written, repeat it. The rest is refused."""
+    assert is_lost(error) is lost
+    assert lost or isinstance(translated(error), StoreBusy if busy else StoreRefused)
 
 
 @pytest.mark.parametrize("setting", ["row_factory", "adapters", "synchronous_commit"])

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import psycopg
 
-from limpet.clock import Clock, SystemClock
+from limpet.clock import SECOND, Clock, Duration, SystemClock, microseconds
 from limpet.errors import ConnectionLost, InvalidValue, StaleServer, StoreBusy, StoreUnavailable
 from limpet.events import Codec, Event
 from limpet.ids import RandomIds
@@ -50,8 +50,8 @@ __all__ = ["PostgresBackend"]
 
 T = TypeVar("T")
 
-PATIENCE = 20.0
-"""For how long, in seconds, a server that is gone is waited for."""
+PATIENCE = "20s"
+"""For how long a server that is gone is waited for."""
 PAUSE = 0.1
 COLLISIONS = 100
 SLICE = 0.05
@@ -65,10 +65,10 @@ class PostgresBackend(SqlReads):
 
     capabilities = Capabilities(processes=True, durable=True, sees_death=CAN_SEE, transactions="beside")
 
-    def __init__(self, url: str, clock: Clock | None = None, *, patience: float = PATIENCE) -> None:
+    def __init__(self, url: str, clock: Clock | None = None, *, patience: Duration | None = None) -> None:
         self._address = Address.parse(url)
         self._clock = clock
-        self._patience = patience
+        self._patience = microseconds(PATIENCE if patience is None else patience) / SECOND
         schema = self._address.schema
         self._sql = load(__package__, "queries.sql", schema=f'"{schema}"', channel=f"limpet_{schema}")
         self._server = Server(self._address, self._sql["hello"])
@@ -110,10 +110,19 @@ class PostgresBackend(SqlReads):
         self._writing = db
 
     def _reach(self) -> Connection:
+        """A connection to a server that may just be starting; one that answers and refuses is not asked again."""
+        try:
+            return self._until_known(self._first)
+        except (psycopg.Error, ConnectionLost, StaleServer) as error:
+            raise StoreUnavailable(reason=f"no connection: {_first_line(error)}") from error
+
+    def _first(self) -> Connection:
         try:
             return self._server.connect()
-        except (psycopg.Error, ConnectionLost) as error:
-            raise StoreUnavailable(reason=f"no connection: {_first_line(error)}") from error
+        except (psycopg.OperationalError, ConnectionLost) as error:
+            if isinstance(error, ConnectionLost) or not self._server.answers():
+                raise _Lost(error) from error
+            raise
 
     def interrupt(self) -> None:
         """Wait for no server any more."""
@@ -218,7 +227,7 @@ class PostgresBackend(SqlReads):
                 raise _Collided(theirs.error) from theirs.error
             raise
         except psycopg.Error as error:
-            if is_lost(db, error):
+            if db.closed or is_lost(error):
                 db.close()
                 raise _Lost(error) from error
             tables.rollback()
@@ -337,24 +346,22 @@ class PostgresBackend(SqlReads):
         """Ask on a connection that was kept, and on a new one if that was lost meanwhile."""
         try:
             return self._asked(statement, values)
-        except psycopg.OperationalError:
+        except ConnectionLost:
             self._readers.clear()
-        except (psycopg.DataError, OverflowError) as error:
-            raise InvalidValue(path="$", reason="a number or a word that no column holds") from error
-        except psycopg.Error as error:
-            raise translated(error) from error
-        try:
             return self._asked(statement, values)
-        except psycopg.Error as error:
-            raise ConnectionLost(reason=_first_line(error)) from error
 
     def _asked(self, statement: str, values: Any) -> list[Sequence[Any]]:
         by_name = isinstance(values, dict)
         bound = dict(zip(values, safe(values.values()), strict=True)) if by_name else safe(values)
         with self._lock:
             readers = self._readers
-        with readers.one() as db:
-            return [plain(found) for found in query(db, statement, bound or None)]
+        try:
+            with readers.one() as db:
+                return [plain(found) for found in query(db, statement, bound or None)]
+        except (psycopg.DataError, OverflowError) as error:
+            raise InvalidValue(path="$", reason="a number or a word that no column holds") from error
+        except psycopg.Error as error:
+            raise (_gone(error) if is_lost(error) else translated(error)) from error
 
     def _bound(self, name: str, value: Any) -> Any:
         match name:

@@ -104,6 +104,10 @@ class Server:
             raise
         return db
 
+    def answers(self) -> bool:
+        """Whether a server is there that could take connections; what it then refuses is the address or the role."""
+        return psycopg.pq.PGconn.ping(self._address.server.encode()) == psycopg.pq.Ping.OK
+
     def _check(self, found: tuple[Any, ...]) -> None:
         standby, wal_file, system, durability, version, encoding = found
         if version < OLDEST_SERVER:
@@ -167,11 +171,13 @@ def query(db: Connection, statement: str, values: Any = None) -> list[tuple[Any,
     return cursor.fetchall() if cursor.description is not None else []
 
 
-def is_lost(db: Connection, error: psycopg.Error) -> bool:
+def is_lost(error: psycopg.Error) -> bool:
     """Whether nobody knows what became of the last statement, or the server takes no writes any more."""
-    if db.closed or isinstance(error, psycopg.errors.ReadOnlySqlTransaction):
+    if error.diag.severity_nonlocalized in ("FATAL", "PANIC"):  # its last words; the connection ends with them
         return True
-    return error.diag.severity_nonlocalized in ("FATAL", "PANIC")  # its last words; the connection ends with them
+    if error.sqlstate is None:  # the server never answered, unless the driver refused the values and sent nothing
+        return not isinstance(error, psycopg.DataError | psycopg.ProgrammingError | psycopg.NotSupportedError)
+    return error.sqlstate.startswith(("08", "57P", "58")) or isinstance(error, psycopg.errors.ReadOnlySqlTransaction)
 
 
 def again(error: psycopg.Error) -> bool:
@@ -190,11 +196,11 @@ def collided(error: BaseException) -> bool:
 _SAME_TIME = ("streams_id_key", "blobs_id_key")
 
 
-def translated(error: BaseException) -> LimpetError:
+def translated(error: psycopg.Error) -> LimpetError:
     """PostgreSQL's errors as ours, where the connection is still there: nothing was written."""
-    if isinstance(error, psycopg.OperationalError):
-        return StoreBusy(reason=_words(error))
-    return StoreRefused(reason=_words(error))
+    state = error.sqlstate or ""
+    is_busy = state.startswith(("40", "53", "55")) or isinstance(error, psycopg.errors.QueryCanceled)
+    return StoreBusy(reason=_words(error)) if is_busy else StoreRefused(reason=_words(error))
 
 
 def _words(error: BaseException) -> str:

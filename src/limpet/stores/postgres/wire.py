@@ -171,6 +171,6 @@ def _header(kind: int, values: Sequence[object]) -> bytes:
 def _checked(db: Connection, result: pq.abc.PGresult) -> None:
     if result.status in _DONE:
         return
-    if db.pgconn.status != pq.ConnStatus.OK:
+    if db.pgconn.status != pq.ConnStatus.OK or result.error_field(pq.DiagnosticField.SQLSTATE) is None:
         raise psycopg.OperationalError(db.pgconn.get_error_message())
     raise error_from_result(result)

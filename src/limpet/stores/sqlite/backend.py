@@ -24,7 +24,7 @@ from limpet.stores.sqlite.migrate import migrate, newest, schema_version
 from limpet.stores.sqlite.tables import SqliteTables
 from limpet.stores.transact import commit
 
-__all__ = ["PATIENCE", "SqliteBackend", "is_store"]
+__all__ = ["SqliteBackend", "is_store"]
 
 # Older ones can lose committed pages when a write-ahead log is reset under several connections.
 OLDEST_SQLITE = (3, 51, 3)
@@ -38,9 +38,9 @@ class SqliteBackend(SqlReads):
 
     capabilities = Capabilities(processes=True, durable=True, sees_death=HAVE_FLOCK, transactions="between")
 
-    def __init__(self, path: str | Path, clock: Clock | None = None, *, patience: Duration = PATIENCE) -> None:
+    def __init__(self, path: str | Path, clock: Clock | None = None, *, patience: Duration | None = None) -> None:
         self._path = Path(path).absolute()
-        self._patience = microseconds(patience)
+        self._patience = microseconds(PATIENCE if patience is None else patience)
         self._clock = clock or SystemClock()
         self._locks = WorkerLocks(self._path)
         self._sql = load(__package__, "queries.sql")

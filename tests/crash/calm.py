@@ -1,0 +1,62 @@
+"""A load of runs under which a database fails, and what must be true when it is well again."""
+
+import asyncio
+from collections import Counter
+
+import limpet
+
+__all__ = ["Walkers"]
+
+
+@limpet.tool(effect="once")
+async def put_down(run: str, step: int) -> int:
+    """An effect that must not happen twice."""
+    Walkers.here.seen(run, step)
+    return step
+
+
+@limpet.agent()
+async def walk(run: limpet.Run, steps: int) -> int:
+    """Some effects, one after the other."""
+    return sum([await run.step(put_down, run.id, step) for step in range(steps)])
+
+
+class Walkers:
+    """Runs of one app, each of some steps."""
+
+    here: "Walkers"
+    agents = (walk,)
+
+    def __init__(self, app: limpet.App, runs: int = 6, steps: int = 10) -> None:
+        self._app, self._runs, self._steps = app, runs, steps
+        self._done: Counter[tuple[str, int]] = Counter()
+        self._moved = asyncio.Event()
+        self._started = 0
+        Walkers.here = self
+
+    def seen(self, run: str, step: int) -> None:
+        """An effect was done."""
+        self._done[run, step] += 1
+        self._moved.set()
+
+    async def start(self) -> None:
+        """Start as many runs again."""
+        self._started += 1
+        runs = [f"w{self._started}-{n}" for n in range(self._runs)]
+        await asyncio.gather(*(self._app.start(walk, self._steps, id=run) for run in runs))
+
+    async def more(self, effects: int) -> None:
+        """Wait until so many more effects were done."""
+        until = self._done.total() + effects
+        while self._done.total() < until:
+            self._moved.clear()
+            await self._moved.wait()
+
+    async def arrive(self) -> None:
+        """Require that every run completes by itself, with every effect once, and a log that can be verified."""
+        runs = [f"w{batch}-{n}" for batch in range(1, self._started + 1) for n in range(self._runs)]
+        for run in runs:
+            handle = await self._app.get(run, walk)
+            assert await handle.result(timeout="120s") == sum(range(self._steps))
+            await self._app.verify(run)
+        assert self._done == {(run, step): 1 for run in runs for step in range(self._steps)}
