@@ -88,6 +88,7 @@ from limpet.errors import (
     StepFailed,
     StoreBusy,
     StoreRefused,
+    StoreReplaced,
     StoreUnavailable,
     Suspended,
     Tampered,
@@ -123,7 +124,7 @@ from limpet.service.webhooks import Webhook, is_genuine
 from limpet.stores import Backend, Store
 from limpet.stores.cipher import MasterKeys
 from limpet.stores.memory import MemoryBackend
-from limpet.stores.sqlite import SqliteBackend
+from limpet.stores.sqlite import HEALING, SqliteBackend
 
 __all__ = [
     "Agent",
@@ -213,6 +214,7 @@ __all__ = [
     "Store",
     "StoreBusy",
     "StoreRefused",
+    "StoreReplaced",
     "StoreUnavailable",
     "Suspended",
     "Tampered",
@@ -394,7 +396,8 @@ def _backend(url: str, clock: Clock | None, patience: Duration | None) -> Backen
     if parts.scheme == "memory" and not parts.netloc and not parts.path:
         return MemoryBackend(clock)
     if parts.scheme == "sqlite" and not parts.netloc and len(parts.path) > 1 and not parts.query:
-        return SqliteBackend(unquote(parts.path[1:]), clock, patience=patience)
+        healing = os.environ.get("LIMPET_HEALING") or HEALING
+        return SqliteBackend(unquote(parts.path[1:]), clock, patience=patience, healing=healing)
     if parts.scheme in ("postgresql", "postgres"):
         return _postgres(url, clock, patience)
     raise InvalidUrl(url=f"{parts.scheme}:…" if parts.password else url)

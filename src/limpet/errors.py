@@ -68,7 +68,8 @@
     ├── ConnectionLost        nobody knows whether it was written; repeating it is safe
     ├── StoreRefused          the database refused it; nothing was written
     ├── StoreBusy             somebody else held the store for too long; nothing was written
-    └── StoreUnavailable      the store refuses work until it is reopened
+    └── StoreUnavailable      the store cannot work now; it tries again with every call
+        └── StoreReplaced     its file was deleted or replaced; it stopped for good
 
 A class body holds two templates, `_says` and `_cure`, filled with the fields.
 """
@@ -135,6 +136,7 @@ __all__ = [
     "StepFailed",
     "StoreBusy",
     "StoreRefused",
+    "StoreReplaced",
     "StoreUnavailable",
     "Suspended",
     "Tampered",
@@ -962,9 +964,18 @@ class StoreBusy(LimpetError):
 
 @dataclass(eq=False, repr=False)
 class StoreUnavailable(LimpetError):
-    """The store refuses work until it is reopened: nothing is reported as done that may not be."""
+    """The store cannot work now: nothing is reported as done that may not be. Every call tries again."""
 
     reason: str
     code = "store_unavailable"
     _says = "The store does not take work: {reason}."
-    _cure = "Mend the cause (disk, space, connection), then reopen the store; repeating an append is safe."
+    _cure = "Mend the cause (disk, space, connection), then repeat it: what was written before is not written again."
+
+
+@dataclass(eq=False, repr=False)
+class StoreReplaced(StoreUnavailable):
+    """The file of the store was deleted or replaced while it was open; the store stopped for good."""
+
+    code = "store_replaced"
+    _says = "The store stopped for good, and what was being written may be in no file: {reason}."
+    _cure = "Stop every process that uses this store, put the file back or restore a backup, and start them again."

@@ -24,6 +24,9 @@ __all__ = ["as_worker", "code_of", "idle_app", "named_app", "serve", "worker_com
 
 log = logging.getLogger("limpet")
 
+LOOK = 1.0
+"""How often, in seconds, a worker looks whether its store has failed for good."""
+
 
 def worker_of(target: str, url: str | None, worker: Worker) -> App:
     """The app that a worker is, from what the user's module holds under a name."""
@@ -94,7 +97,7 @@ class JsonLines(logging.Formatter):
 
 
 async def serve(app: AbstractAsyncContextManager[App], *, json: bool = False) -> None:
-    """Work until SIGTERM or SIGINT; a second one does not wait for anything."""
+    """Work until SIGTERM or SIGINT; a second one does not wait for anything. Raise why, if the store cannot go on."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     if json:
         for handler in logging.getLogger().handlers:
@@ -109,8 +112,12 @@ async def serve(app: AbstractAsyncContextManager[App], *, json: bool = False) ->
     with suppress(NotImplementedError):  # Windows: Ctrl-C ends it at once
         for each in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(each, end)
-    async with app:
-        await stop.wait()
+    async with app as opened:
+        while not stop.is_set():
+            if (failure := opened.store.failure) is not None:
+                raise failure  # whoever supervises this process starts another
+            with suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), LOOK)
         log.info("stopping: effects under way finish, the rest is given back")
 
 

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from limpet.clock import Clock
-from limpet.errors import LimpetError
+from limpet.errors import LimpetError, StoreReplaced
 from limpet.stores import Store
 from limpet.stores.store import Place
 
@@ -75,7 +75,10 @@ class Ear:
                     try:
                         await self._look()
                     except Exception as error:  # whoever works with the store hears of it there; it is looked again
-                        if not isinstance(error, LimpetError):
+                        if isinstance(error, StoreReplaced):
+                            for each in list(self._interests):
+                                each.tell(GONE)  # nothing will come any more: whoever waits looks, and gets the error
+                        elif not isinstance(error, LimpetError):
                             log.exception("changes could not be looked for")
                         self._rung.set()
                         await self._clock.sleep(AGAIN)

@@ -277,7 +277,7 @@ class Backend(Protocol):
         """Do all of them in one durable transaction; a refused one fails alone.
 
         Raises StoreBusy if nothing was written and trying again may help, ConnectionLost if nobody knows but the store
-        goes on, StoreUnavailable if nobody knows and it takes no more work until it is reopened.
+        goes on, StoreUnavailable if nobody knows and it has to be reopened before the next batch.
         """
 
     def transact(self, op: Transact, codec: Codec) -> Outcome:

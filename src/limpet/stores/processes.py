@@ -7,7 +7,7 @@ same namespace may judge. Where there is no /proc, nobody can tell, and leases a
 import os
 from pathlib import Path
 
-__all__ = ["CAN_SEE", "has_ended", "this_process"]
+__all__ = ["CAN_SEE", "has_ended", "is_stopped", "this_process"]
 
 _PROC = Path("/proc")
 CAN_SEE = (_PROC / "self/stat").exists()
@@ -30,6 +30,11 @@ def has_ended(process: str) -> bool:
     return not _exists(pid) or _started(pid) not in ("", process.rpartition("/")[2])
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether a process was stopped by a signal or a debugger; false where nobody can tell."""
+    return CAN_SEE and _stat(pid)[:1] in (["T"], ["t"])
+
+
 def _here() -> str:
     boot = (_PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     return f"{boot}/{(_PROC / 'self/ns/pid').stat().st_ino}"
@@ -48,9 +53,16 @@ def _exists(pid: int) -> bool:
 
 def _started(pid: int) -> str:
     """When a process started, in ticks since boot; `gone` if it is but a name of the dead, nothing if it is hidden."""
+    stat = _stat(pid)
+    if not stat:
+        return ""
+    return "gone" if stat[0] in "ZX" else stat[19]
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields of a process from its state on; nothing if they are hidden."""
     try:
         _, _, after_name = (_PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")
     except OSError:
-        return ""
-    state, *fields = after_name.split()
-    return "gone" if state in "ZX" else fields[18]
+        return []
+    return after_name.split()

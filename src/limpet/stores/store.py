@@ -22,6 +22,7 @@ from limpet.errors import (
     NotFound,
     StaleServer,
     StoreBusy,
+    StoreUnavailable,
     Unsupported,
     WrongKeys,
 )
@@ -113,12 +114,17 @@ class Store:
         """What is done to values before that; a secret is never in them."""
         self._compress = compress
         self._watching = Watching(backend, self._handover)
-        self._writer = Writer(self._handover.lane("limpet-write"), self._commit, self._watching)
+        self._writer = Writer(self._handover.lane("limpet-write"), self._commit, backend.reopen, self._watching)
 
     @property
     def capabilities(self) -> Capabilities:
         """What this store has."""
         return self._backend.capabilities
+
+    @property
+    def failure(self) -> StoreUnavailable | None:
+        """Why nothing can be written, from when the store has given up waiting until something is written again."""
+        return self._writer.failure
 
     async def is_there(self) -> bool:
         """Whether there is a store at its address, opened or not; none is made."""
@@ -141,7 +147,7 @@ class Store:
         self._handover.close()
 
     async def reopen(self) -> None:
-        """After a failure: connect again, verify what is stored, and take work again."""
+        """Connect again, and verify what is stored, as is done by itself after a failure."""
         await self._writer.mend(self._backend.reopen)
 
     async def __aenter__(self) -> Self:

@@ -39,26 +39,35 @@ def commit(
     codec: Codec,
     committing: Callable[[list[Outcome]], object] = lambda _: None,
 ) -> list[Outcome]:
-    """Do a batch in one transaction; callers' own writes come after it, each in a transaction of its own.
+    """Do a batch in one transaction; if one operation breaks or blocks it, do each in a transaction of its own.
 
-    `committing` is told what is about to be committed, for whoever may have to ask afterwards whether it was.
+    So an operation is refused only for what it does itself.
+
+    `committing` is told what is about to be committed, for whoever may have to ask afterwards whether it was; it is
+    told of nothing when the batch has to be done in parts.
     """
-    if any(isinstance(op, ops.Transact) for op in batch):
-        return _commit_with_theirs(begin, batch, codec)
-    return _commit(begin, batch, codec, committing)
-
-
-def _commit_with_theirs(begin: Begin, batch: Sequence[ops.Op[Any]], codec: Codec) -> list[Outcome]:
-    ours = [op for op in batch if not isinstance(op, ops.Transact)]
-    done = iter(_commit(begin, ours, codec, lambda _: None) if ours else ())
-    return [_transact(begin, op, codec) if isinstance(op, ops.Transact) else next(done) for op in batch]
-
-
-def _transact(begin: Begin, op: ops.Transact, codec: Codec) -> Outcome:
     try:
-        return transact(begin, op, codec)
-    except StoreBusy as busy:  # others of its batch have been written
-        return busy
+        with begin() as tables:
+            outcomes = _perform(Transaction(tables, codec), batch)
+            committing(outcomes)
+            return outcomes
+    except (_Undone, Misfit, Blocked, StoreRefused) as broken:
+        if len(batch) == 1:
+            return [_refusal(broken)]
+    committing([])
+    return [_alone(begin, op, codec) for op in batch]
+
+
+def _refusal(broken: Exception) -> LimpetError:
+    match broken:
+        case _Undone():
+            return broken.error
+        case Blocked():
+            return StoreBusy(reason=str(broken))
+        case LimpetError():
+            return broken
+        case _:
+            return _unforeseen(broken)
 
 
 def transact(
@@ -86,33 +95,9 @@ def transact(
         return _unforeseen(misfit)
 
 
-def _commit(
-    begin: Begin, batch: Sequence[ops.Op[Any]], codec: Codec, committing: Callable[[list[Outcome]], object]
-) -> list[Outcome]:
-    """Do a batch in one transaction; if one operation breaks or blocks it, do each in a transaction of its own.
-
-    So only an operation that the database refuses by itself is refused.
-    """
-    try:
-        with begin() as tables:
-            outcomes = _perform(Transaction(tables, codec), batch)
-            committing(outcomes)
-            return outcomes
-    except (_Undone, Misfit) as broken:
-        if len(batch) == 1:
-            return [broken.error if isinstance(broken, _Undone) else _unforeseen(broken)]
-    except Blocked as blocked:
-        if len(batch) == 1:
-            return [StoreBusy(reason=str(blocked))]
-    except StoreRefused as refused:
-        if len(batch) == 1:
-            return [refused]
-    return [_alone(begin, op, codec) for op in batch]
-
-
 def _alone(begin: Begin, op: ops.Op[Any], codec: Codec) -> Outcome:
     try:
-        [outcome] = _commit(begin, [op], codec, lambda _: None)
+        [outcome] = commit(begin, [op], codec)
     except StoreBusy as busy:  # others of its batch may have been written
         return busy
     return outcome

@@ -1,7 +1,7 @@
 """The writer: one lane per store that commits whatever was asked for while the last commit was under way.
 
-Nothing is acknowledged before its commit has returned. A store whose disk failed takes no more work until it has been
-reopened: nobody knows what the disk still holds.
+Nothing is acknowledged before its commit has returned. A store that failed in a way that nobody foresaw is reopened,
+and verified, before the next batch.
 """
 
 import asyncio
@@ -10,7 +10,15 @@ from copy import copy
 from threading import Lock
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from limpet.errors import ConnectionLost, LimpetError, StaleServer, StoreBusy, StoreRefused, StoreUnavailable
+from limpet.errors import (
+    ConnectionLost,
+    LimpetError,
+    StaleServer,
+    StoreBusy,
+    StoreRefused,
+    StoreReplaced,
+    StoreUnavailable,
+)
 from limpet.stores.backend import Outcome
 from limpet.stores.handover import CLOSED, Lane, Reply, deliver
 from limpet.stores.ops import Missed, Op, Renew, Taken
@@ -40,14 +48,24 @@ class Audience(Protocol):
 class Writer:
     """Turns single requests from any event loop into batches on one lane."""
 
-    def __init__(self, lane: Lane, commit: Callable[[Sequence[Op[Any]]], list[Outcome]], audience: Audience) -> None:
+    def __init__(
+        self,
+        lane: Lane,
+        commit: Callable[[Sequence[Op[Any]]], list[Outcome]],
+        reopen: Callable[[], None],
+        audience: Audience,
+    ) -> None:
         self._lane = lane
         self._commit = commit
+        self._reopen = reopen
         self._audience = audience
         self._lock = Lock()
         self._asked: list[_Asked] = []
         self._busy = False
-        self._broken: str | None = None
+        self._broken = False
+        self._over: StoreUnavailable | None = None
+        self.failure: StoreUnavailable | None = None
+        """Why nothing can be written, from when the store has given up waiting until something is written again."""
 
     async def submit(self, op: Op[T]) -> T:
         """What the operation came to, after it was committed; raises why it was refused."""
@@ -55,8 +73,8 @@ class Writer:
         loop = asyncio.get_running_loop()
         reply: asyncio.Future[T] = loop.create_future()
         with self._lock:
-            if self._broken is not None:
-                raise StoreUnavailable(reason=self._broken)
+            if self._over is not None:
+                raise copy(self._over)
             self._asked.append(_Asked(op, reply, loop))
             wake, self._busy = not self._busy, True
         if wake:
@@ -75,7 +93,7 @@ class Writer:
         outcome: Outcome = None
         try:
             work()
-            self._broken = None
+            self._broken = False
         except Exception as error:  # noqa: BLE001 - whoever waits must hear
             outcome = error if isinstance(error, LimpetError) else _unavailable(error)
         deliver([_outcome(loop, reply, outcome)])
@@ -83,7 +101,7 @@ class Writer:
     def close(self) -> None:
         """Finish what was asked for, and end."""
         with self._lock:
-            self._broken = CLOSED
+            self._over = StoreUnavailable(reason=CLOSED)
         self._lane.close()
 
     def _wake(self) -> None:
@@ -109,15 +127,28 @@ class Writer:
         return batch
 
     def _do(self, batch: list[Op[Any]]) -> list[Outcome]:
-        if self._broken is not None and self._broken != CLOSED:
-            return [StoreUnavailable(reason=self._broken) for _ in batch]
         try:
-            return self._commit(batch)
+            return self._committed(batch)
         except (StoreBusy, StoreRefused, ConnectionLost, StaleServer) as passing:
             return [copy(passing) for _ in batch]
+        except StoreReplaced as replaced:
+            self._over = self.failure = replaced
+            return [copy(replaced) for _ in batch]
         except Exception as error:  # noqa: BLE001 - whoever waits must hear, and nobody knows what was written
-            self._broken = _unavailable(error).reason
+            self._broken = True
+            if isinstance(error, StoreUnavailable):
+                self.failure = error
             return [_unavailable(error) for _ in batch]
+
+    def _committed(self, batch: list[Op[Any]]) -> list[Outcome]:
+        if isinstance(self._over, StoreReplaced):
+            raise self._over
+        if self._broken:
+            self._reopen()
+            self._broken = False
+        done = self._commit(batch)
+        self.failure = None
+        return done
 
 
 def _is_news(asked: _Asked, outcome: Outcome) -> bool:

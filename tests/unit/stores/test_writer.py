@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from limpet.errors import StoreBusy, StoreUnavailable
+from limpet.errors import StoreBusy, StoreReplaced, StoreUnavailable
 from limpet.stores import Inline, Threads
 from limpet.stores.backend import Outcome
 from limpet.stores.ops import Op
@@ -44,6 +44,10 @@ class Nobody:
         raise AssertionError("nobody listens")
 
 
+def nothing() -> None:
+    """Reopening that does nothing."""
+
+
 class Write(Op[int], frozen=True):
     """Something to write; what comes back is the size of its batch."""
 
@@ -56,7 +60,7 @@ def op() -> Write:
 async def test_requests_during_a_commit_share_the_next_one() -> None:
     """One is being committed, five come meanwhile: two batches, of one and of five."""
     recorder, threads = Recorder(), Threads()
-    writer = Writer(threads.lane("test"), recorder.commit, Nobody())
+    writer = Writer(threads.lane("test"), recorder.commit, nothing, Nobody())
     first = asyncio.create_task(writer.submit(op()))
     await threads.call(recorder.entered.acquire)
     rest = [asyncio.create_task(writer.submit(op())) for _ in range(5)]
@@ -71,7 +75,7 @@ async def test_requests_during_a_commit_share_the_next_one() -> None:
 async def test_nothing_is_acknowledged_before_its_commit_returned() -> None:
     """While the commit is held up, the caller waits."""
     recorder, threads = Recorder(), Threads()
-    writer = Writer(threads.lane("test"), recorder.commit, Nobody())
+    writer = Writer(threads.lane("test"), recorder.commit, nothing, Nobody())
     waiting = asyncio.create_task(writer.submit(op()))
     await threads.call(recorder.entered.acquire)
     assert not waiting.done()
@@ -86,69 +90,84 @@ async def test_a_busy_store_can_be_tried_again() -> None:
     recorder = Recorder()
     recorder.raises = [StoreBusy(reason="locked")]
     recorder.go_on.release(2)
-    writer = Writer(Inline().lane("test"), recorder.commit, Nobody())
+    writer = Writer(Inline().lane("test"), recorder.commit, nothing, Nobody())
     with pytest.raises(StoreBusy):
         await writer.submit(op())
     assert await writer.submit(op()) == 1
 
 
 @pytest.mark.parametrize("error", [StoreUnavailable(reason="disk"), RuntimeError("a bug")])
-async def test_an_unknown_outcome_stops_the_writer(error: Exception) -> None:
-    """Whatever it was, everybody hears, and nothing more is taken until it was mended."""
-    recorder = Recorder()
+async def test_after_an_unknown_outcome_the_store_is_reopened(error: Exception) -> None:
+    """Whatever it was, everybody in the batch hears, and the store is reopened before the next one."""
+    recorder, reopened = Recorder(), list[int]()
     recorder.raises = [error]
     recorder.go_on.release(5)
-    writer = Writer(Inline().lane("test"), recorder.commit, Nobody())
+    lane = Inline().lane("test")
+    writer = Writer(lane, recorder.commit, lambda: reopened.append(len(recorder.batches)), Nobody())
     done = await asyncio.gather(writer.submit(op()), writer.submit(op()), return_exceptions=True)
     assert [type(each) for each in done] == [StoreUnavailable, StoreUnavailable]
     assert isinstance(done[0], StoreUnavailable)
     assert done[0].__cause__ is error
-    with pytest.raises(StoreUnavailable):
-        await writer.submit(op())
-    assert recorder.batches == [2]
-    await writer.mend(lambda: None)
+    assert writer.failure is (error if isinstance(error, StoreUnavailable) else None)
     assert await writer.submit(op()) == 1
+    assert await writer.submit(op()) == 1
+    assert (recorder.batches, reopened) == ([2, 1, 1], [1])
+    assert writer.failure is None
 
 
-async def test_what_gathered_during_a_failure_is_refused_too() -> None:
-    """The commit under way fails; whoever asked meanwhile must not hear of success."""
-    recorder, threads = Recorder(), Threads()
+async def test_what_cannot_be_reopened_is_tried_again_with_the_next_batch() -> None:
+    """Nothing is committed meanwhile, and whoever asks hears why."""
+    recorder, failing = Recorder(), [True]
+    recorder.raises = [StoreUnavailable(reason="disk")]
+    recorder.go_on.release(5)
+
+    def reopen() -> None:
+        if failing:
+            raise OSError("still broken")
+
+    writer = Writer(Inline().lane("test"), recorder.commit, reopen, Nobody())
+    for said in ("disk", "still broken", "still broken"):
+        with pytest.raises(StoreUnavailable, match=said):
+            await writer.submit(op())
+    failing.clear()
+    assert await writer.submit(op()) == 1
+    assert recorder.batches == [1, 1]
+
+
+async def test_a_replaced_file_stops_the_writer_for_good() -> None:
+    """It is not reopened, and nothing more is committed."""
+    recorder = Recorder()
+    recorder.raises = [StoreReplaced(reason="deleted")]
+    recorder.go_on.release(5)
+    writer = Writer(Inline().lane("test"), recorder.commit, nothing, Nobody())
+    for _ in range(3):
+        with pytest.raises(StoreReplaced):
+            await writer.submit(op())
+    assert recorder.batches == [1]
+
+
+async def test_what_gathered_during_a_failure_waits_for_reopening() -> None:
+    """The commit under way fails; whoever asked meanwhile is not answered before the store was reopened."""
+    recorder, threads, reopened = Recorder(), Threads(), list[int]()
     recorder.raises = [StoreUnavailable(reason="fsync failed")]
-    writer = Writer(threads.lane("test"), recorder.commit, Nobody())
+    writer = Writer(threads.lane("test"), recorder.commit, lambda: reopened.append(len(recorder.batches)), Nobody())
     first = asyncio.create_task(writer.submit(op()))
     await threads.call(recorder.entered.acquire)
     second = asyncio.create_task(writer.submit(op()))
     await threads.call(lambda: None)
     recorder.go_on.release(2)
-    done = await asyncio.gather(first, second, return_exceptions=True)
-    assert [type(each) for each in done] == [StoreUnavailable, StoreUnavailable]
-    assert recorder.batches == [1]
+    with pytest.raises(StoreUnavailable):
+        await first
+    assert await second == 1
+    assert (recorder.batches, reopened) == ([1, 1], [1])
     writer.close()
     threads.close()
-
-
-async def test_mending_that_fails_is_told_and_changes_nothing() -> None:
-    """The writer stays as it was."""
-    recorder = Recorder()
-    recorder.raises = [StoreUnavailable(reason="disk")]
-    recorder.go_on.release(5)
-    writer = Writer(Inline().lane("test"), recorder.commit, Nobody())
-    with pytest.raises(StoreUnavailable, match="disk"):
-        await writer.submit(op())
-
-    def fails() -> None:
-        raise OSError("still broken")
-
-    with pytest.raises(StoreUnavailable, match="still broken"):
-        await writer.mend(fails)
-    with pytest.raises(StoreUnavailable, match="disk"):
-        await writer.submit(op())
 
 
 async def test_a_closed_writer_finishes_and_then_refuses() -> None:
     """What was asked for is done; what comes later is refused."""
     recorder, threads = Recorder(), Threads()
-    writer = Writer(threads.lane("test"), recorder.commit, Nobody())
+    writer = Writer(threads.lane("test"), recorder.commit, nothing, Nobody())
     waiting = asyncio.create_task(writer.submit(op()))
     await threads.call(recorder.entered.acquire)
     recorder.go_on.release()
@@ -162,7 +181,7 @@ async def test_a_closed_writer_finishes_and_then_refuses() -> None:
 def test_a_caller_whose_loop_is_gone_harms_nobody() -> None:
     """Its loop was closed before the reply came; the writer goes on for others."""
     recorder, threads = Recorder(), Threads()
-    writer = Writer(threads.lane("test"), recorder.commit, Nobody())
+    writer = Writer(threads.lane("test"), recorder.commit, nothing, Nobody())
     loop = asyncio.new_event_loop()
     task = loop.create_task(writer.submit(op()))
     loop.run_until_complete(threads.call(recorder.entered.acquire))

@@ -164,7 +164,7 @@ class PostgresBackend(SqlReads):
         sent: list[list[Outcome]] = []
 
         def attempt() -> list[Outcome]:
-            if sent and self._was_committed():
+            if sent and sent[-1] and self._was_committed():
                 return sent[-1]
             sent.clear()
             return commit(self._begin, ops, codec, sent.append)

@@ -1,5 +1,5 @@
 """SQLite, embedded: the default store. Any number of processes on one machine may share a file."""
 
-from limpet.stores.sqlite.backend import SqliteBackend, is_store
+from limpet.stores.sqlite.backend import HEALING, SqliteBackend, is_store
 
-__all__ = ["SqliteBackend", "is_store"]
+__all__ = ["HEALING", "SqliteBackend", "is_store"]

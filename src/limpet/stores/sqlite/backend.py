@@ -1,16 +1,25 @@
-"""A SQLite file as a backend: one connection that writes, a few that read, and one that listens."""
+"""A SQLite file as a backend: one connection that writes, a few that read, and one that listens.
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+A disk that fails is waited for: the file is opened again, and what was under way is done again unless it is there.
+After a full disk that is all. After an I/O error or a failed fsync nobody knows what of the log is on the disk: all of
+it is moved into the database file, and synced there, before anything is acknowledged.
+
+A file that was deleted or replaced under us is not waited for: what we write there is in no file that anybody can find.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from threading import Event as Flag
 from threading import RLock
-from typing import Any
+from time import monotonic
+from typing import Any, TypeVar
 
 import apsw
 
-from limpet.clock import Clock, Duration, SystemClock, microseconds
-from limpet.errors import InvalidValue, StoreBusy, StoreUnavailable
+from limpet.clock import SECOND, Clock, Duration, SystemClock, microseconds
+from limpet.errors import ConnectionLost, InvalidValue, LimpetError, NotFound, StoreReplaced, StoreUnavailable
 from limpet.events import Codec, Event
 from limpet.stores.backend import About, Capabilities, Outcome, Tables
 from limpet.stores.columns import as_text
@@ -19,18 +28,29 @@ from limpet.stores.reads import LAST, SqlReads
 from limpet.stores.rows import Feed, Recent
 from limpet.stores.spares import Spares
 from limpet.stores.sql import load
+from limpet.stores.sqlite.faults import Failed, Fault, failing, meaning, told
+from limpet.stores.sqlite.files import Files
 from limpet.stores.sqlite.locks import HAVE_FLOCK, Gate, WorkerLocks
 from limpet.stores.sqlite.migrate import migrate, newest, schema_version
 from limpet.stores.sqlite.tables import SqliteTables
-from limpet.stores.transact import commit
+from limpet.stores.transact import Begin, commit, transact
 
-__all__ = ["SqliteBackend", "is_store"]
+__all__ = ["HEALING", "SqliteBackend", "is_store"]
 
 # Older ones can lose committed pages when a write-ahead log is reset under several connections.
 OLDEST_SQLITE = (3, 51, 3)
 LOOK_EVERY = 0.012
 # How long a lock of somebody else is waited for.
 PATIENCE = "60s"
+# After how long a disk that fails is said to be unavailable; it is tried again all the same.
+HEALING = "60s"
+# How long, in seconds, one batch waits for a disk that fails, and the pauses between two attempts.
+WAITING, PAUSE, LONGEST_PAUSE = 20.0, 0.02, 2.0
+# A larger file, in bytes, is not read as a whole after an error.
+LARGE = 10**9
+
+T = TypeVar("T")
+Note = Callable[[Any], object]
 
 
 class SqliteBackend(SqlReads):
@@ -38,14 +58,25 @@ class SqliteBackend(SqlReads):
 
     capabilities = Capabilities(processes=True, durable=True, sees_death=HAVE_FLOCK, transactions="between")
 
-    def __init__(self, path: str | Path, clock: Clock | None = None, *, patience: Duration | None = None) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        clock: Clock | None = None,
+        *,
+        patience: Duration | None = None,
+        healing: Duration = HEALING,
+    ) -> None:
         self._path = Path(path).absolute()
         self._patience = microseconds(PATIENCE if patience is None else patience)
+        self._healing = microseconds(healing) / SECOND
         self._clock = clock or SystemClock()
         self._locks = WorkerLocks(self._path)
         self._sql = load(__package__, "queries.sql")
         self._lock = RLock()
+        self._interrupted = Flag()
+        self._files = Files(self._path)
         self._opened: _Opened | None = None
+        self._fault: Fault | None = None
 
     def is_there(self) -> bool:
         """Whether there is a store in the file, which stays as it is."""
@@ -54,11 +85,14 @@ class SqliteBackend(SqlReads):
     def open(self) -> None:
         """Connect, and make or migrate the schema."""
         _check_version(apsw.sqlite_lib_version())
-        with _translated(self._path):
-            self._opened = _Opened(self._path, self._sql, self._clock, self._locks, self._patience)
+        self._interrupted.clear()
+        self._files = Files(self._path)
+        with told(self._path, passing=False):
+            self._opened = self._connected()
 
     def interrupt(self) -> None:
-        """Nothing is waited for that does not come by itself."""
+        """Wait for no disk any more."""
+        self._interrupted.set()
 
     def close(self) -> None:
         """Give up every connection and lock."""
@@ -67,15 +101,13 @@ class SqliteBackend(SqlReads):
 
     def reopen(self) -> None:
         """Connect again, and verify pages, indexes, and that every row agrees with its log; readers wait meanwhile."""
-        with self._lock:
-            self._disconnect()
-            self.open()
-        with self._reader() as db:
-            [(found,)] = db.execute(self._sql["quick_check"]).fetchall()
-            if found != "ok":
-                raise StoreUnavailable(reason=f"the file is damaged: {found}")
-            for run, seq in db.execute(self._sql["bad_head"]).fetchall():
-                raise StoreUnavailable(reason=f"the row of {run} does not agree with its log at event {seq}")
+        fault = self._fault = self._fault or Fault("it is being reopened", is_open=True)
+        if fault.is_open:  # it is asked for, and nobody knows why
+            fault.is_open = fault.is_full = False
+        try:
+            self._heal()
+        except Failed as failed:
+            raise StoreUnavailable(reason=failed.reason) from failed
 
     def now(self) -> int:
         """The store's clock, which is this machine's."""
@@ -87,20 +119,90 @@ class SqliteBackend(SqlReads):
         return About(f"SQLite {apsw.sqlite_lib_version()}", int(schema), self._path)
 
     def commit(self, ops: Sequence[Op[Any]], codec: Codec) -> list[Outcome]:
-        """Do all of them in one durable transaction; the gate makes processes take turns."""
-        opened = self._alive()
-        return commit(lambda: opened.transaction, ops, codec)
+        """Do all of them in one durable transaction; callers' own writes come after it, each in one of its own."""
+        ours = [op for op in ops if not isinstance(op, Transact)]
+        done = iter(self._durably(lambda begin, note: commit(begin, ours, codec, note)) if ours else ())
+        return [self._theirs(op, codec) if isinstance(op, Transact) else next(done) for op in ops]
 
     def transact(self, op: Transact, codec: Codec) -> Outcome:
         """A caller's own writes: in a transaction of its own, like any other."""
-        [outcome] = self.commit([op], codec)
-        return outcome
+        return self._durably(lambda begin, note: transact(begin, op, codec, note))
+
+    def _theirs(self, op: Transact, codec: Codec) -> Outcome:
+        try:
+            return self.transact(op, codec)
+        except LimpetError as refused:  # others of its batch have been written
+            return refused
+
+    # A disk that fails
+
+    def _durably(self, work: Callable[[Begin, Note], T]) -> T:
+        """Do it until it is known to be done or not, while patience for a failing disk lasts."""
+        sent: list[tuple[T, Event | None]] = []
+        deadline, pause = monotonic() + min(self._patience / SECOND, WAITING), PAUSE
+        while True:
+            try:
+                self._heal()
+                done = sent[-1][0] if sent and self._has(sent[-1][1]) else self._do(work, sent)
+            except Failed as failed:
+                fault = self._fault = (self._fault or Fault(failed.reason)).again(failed)
+                is_over = monotonic() - fault.since > self._healing
+                if is_over or self._interrupted.wait(pause) or monotonic() > deadline:
+                    raise (StoreUnavailable if is_over else ConnectionLost)(reason=failed.reason) from failed
+                pause = min(2 * pause, LONGEST_PAUSE)
+            else:
+                self._fault = None
+                return done
+
+    def _do(self, work: Callable[[Begin, Note], T], sent: list[tuple[T, Event | None]]) -> T:
+        """Do it in the transaction of this connection, and note what is about to be committed."""
+        sent.clear()
+        opened = self._alive()
+        return work(lambda: opened.transaction, lambda done: sent.append((done, opened.tables.last if done else None)))
+
+    def _has(self, event: Event | None) -> bool:
+        """Whether a commit that failed took place after all; one that added no event may be done again."""
+        if event is None:
+            return False
+        try:
+            found = self.read(event.run, event.seq - 1, None, 1, backwards=False)
+        except NotFound:
+            return False
+        except ConnectionLost as lost:
+            raise Failed(lost.reason) from lost
+        return [each.hash for each in found] == [event.hash]
+
+    def _heal(self) -> None:
+        """Open the file again if it failed, and require of the disk what it must have done before we go on."""
+        fault = self._fault
+        if fault is None or fault.is_open:
+            return
+        with self._lock, failing(self._path):
+            self._files.check()
+            self._disconnect()
+            self._files.closed()
+            opened = self._connected()
+            try:
+                if not fault.is_full:
+                    opened.checkpoint()
+                    began = monotonic()
+                    opened.verify()
+                    fault.since += monotonic() - began  # it takes as long as the file is large
+            except BaseException:
+                opened.close()
+                raise
+            self._opened = opened
+        fault.is_open = fault.is_full = True
+
+    def _connected(self) -> "_Opened":
+        return _Opened(self._path, self._sql, self._clock, self._locks, self._patience, self._files)
 
     def changes(self, stop: Flag) -> Iterator[None]:
         """Look every few milliseconds whether another connection has committed."""
-        with _translated(self._path), closing(self._alive().connect(reading=True)) as db:
+        with told(self._path), closing(self._alive().reader()) as db:
             seen: Sequence[object] = ()
             while not stop.is_set():
+                self._files.check_sometimes()
                 found = db.execute(self._sql["data_version"]).fetchall()
                 if found != seen:
                     seen = found
@@ -141,9 +243,10 @@ class SqliteBackend(SqlReads):
 
     @contextmanager
     def _reader(self) -> Iterator[apsw.Connection]:
-        with self._lock:
-            readers = self._alive().readers
-        with _translated(self._path), readers.one() as db:
+        with told(self._path), ExitStack() as taken:
+            with self._lock:  # not while it is opened again
+                self._files.check_sometimes()
+                db = taken.enter_context(self._alive().readers.one())
             yield db
 
     def _disconnect(self) -> None:
@@ -153,6 +256,8 @@ class SqliteBackend(SqlReads):
 
     def _alive(self) -> "_Opened":
         if self._opened is None:
+            if self._fault is not None:
+                raise ConnectionLost(reason=self._fault.reason)
             raise StoreUnavailable(reason="it is not open")
         return self._opened
 
@@ -161,7 +266,7 @@ def is_store(path: Path, patience: Duration = PATIENCE) -> bool:
     """Whether there is a store in a file, which stays as it is."""
     if not path.is_file():
         return False
-    with _translated(path), _looking(path, microseconds(patience)) as db:
+    with told(path, passing=False), _looking(path, microseconds(patience)) as db:
         return schema_version(db, load(__package__, "queries.sql")) > 0
 
 
@@ -189,37 +294,63 @@ def _looking(path: Path, patience: int) -> Iterator[apsw.Connection]:
 class _Opened:
     """What is held while the file is open."""
 
-    def __init__(self, path: Path, sql: Mapping[str, str], clock: Clock, locks: WorkerLocks, patience: int) -> None:
-        self._path, self._sql, self._patience = path, sql, patience
+    def __init__(
+        self, path: Path, sql: Mapping[str, str], clock: Clock, locks: WorkerLocks, patience: int, files: Files
+    ) -> None:
+        self._path, self._sql, self._patience, self._files = path, sql, patience, files
         if not path.parent.is_dir():
             raise StoreUnavailable(reason=f"there is no folder {path.parent}")
         self.gate = Gate(path.with_name(f"{path.name}-gate"), patience)
-        self.readers = Spares(lambda: self.connect(reading=True))
+        self.readers = Spares(self.reader)
         try:
-            self.writing = self.connect(reading=False) if _is_ready(path, sql, patience) else self._made()
+            self.writing = self._made() if not _is_ready(path, sql, patience) else self._connect()
+            files.opened(Path(self.writing.filename_wal))
         except BaseException:
             self.gate.close()
             raise
-        tables = SqliteTables(self.writing, sql, clock, locks)
-        self.transaction = _Transaction(path, self.writing, self.gate, tables, sql)
+        self.tables = SqliteTables(self.writing, sql, clock, locks)
+        self.transaction = _Transaction(path, self.writing, self.gate, self.tables, sql, files)
 
     def _made(self) -> apsw.Connection:
         """The connection that writes, to a file that was made or migrated, one process at a time."""
         self.gate.enter()
         try:
-            db = self.connect(reading=False)
+            db = self._connect()
             migrate(db, self._sql)
             return db
         finally:
             self.gate.leave()
 
-    def connect(self, *, reading: bool) -> apsw.Connection:
-        """A new connection."""
+    def reader(self) -> apsw.Connection:
+        """A new connection that reads the file that is open: another one in its place would get our log."""
+        self._files.check()
+        db = self._connect()
+        db.execute(self._sql["read_only"])
+        return db
+
+    def checkpoint(self) -> None:
+        """Have everything that was committed in the database file, and synced."""
+        self.gate.enter()
+        try:
+            [(busy, _, _)] = self.writing.execute(self._sql["checkpoint"]).fetchall()
+        finally:
+            self.gate.leave()
+        if busy:
+            raise Failed(f"{self._path}: others read, so that the write-ahead log cannot be emptied")
+
+    def verify(self) -> None:
+        """Check pages, indexes, and that every row agrees with its log."""
+        if os.stat(self._path).st_size < LARGE:
+            [(found,)] = self.writing.execute(self._sql["quick_check"]).fetchall()
+            if found != "ok":
+                raise StoreUnavailable(reason=f"the file is damaged: {found}")
+        for run, seq in self.writing.execute(self._sql["bad_head"]).fetchall():
+            raise StoreUnavailable(reason=f"the row of {run} does not agree with its log at event {seq}")
+
+    def _connect(self) -> apsw.Connection:
         db = apsw.Connection(str(self._path), statementcachesize=200)
         db.set_busy_timeout(self._patience // 1000)
         db.execute(self._sql["connect"]).fetchall()
-        if reading:
-            db.execute(self._sql["read_only"])
         return db
 
     def close(self) -> None:
@@ -233,9 +364,15 @@ class _Transaction:
     """The writer's transaction, behind the gate."""
 
     def __init__(
-        self, path: Path, db: apsw.Connection, gate: Gate, tables: SqliteTables, sql: Mapping[str, str]
+        self,
+        path: Path,
+        db: apsw.Connection,
+        gate: Gate,
+        tables: SqliteTables,
+        sql: Mapping[str, str],
+        files: Files,
     ) -> None:
-        self._path, self._db, self._gate, self._tables = path, db, gate, tables
+        self._path, self._db, self._gate, self._tables, self._files = path, db, gate, tables, files
         self._execute = db.cursor().execute
         self._begin, self._commit, self._rollback = sql["begin"], sql["commit"], sql["rollback"]
 
@@ -245,7 +382,8 @@ class _Transaction:
             self._execute(self._begin)
         except BaseException as error:
             self._gate.leave()
-            raise _ours(error, self._path) from error
+            raise meaning(error, self._path) from error
+        self._tables.last = None
         return self._tables
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
@@ -253,34 +391,20 @@ class _Transaction:
             if error is None:
                 self._execute(self._commit)
                 self._tables.committed()
-        except apsw.Error as failed:
+                self._files.check()
+        except (apsw.Error, OSError, StoreReplaced) as failed:
             error = failed
         finally:
             self._tables.undone()
             try:
                 if self._db.in_transaction:
                     self._execute(self._rollback)
+            except apsw.Error as failed:
+                error = failed
             finally:
                 self._gate.leave()
         if error is not None:
-            raise _ours(error, self._path) from error
-
-
-@contextmanager
-def _translated(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except (apsw.Error, OSError) as error:
-        raise _ours(error, path) from error
-
-
-def _ours(error: BaseException, path: Path) -> BaseException:
-    """SQLite's errors as ours: busy means that nothing was written, anything else that nobody knows."""
-    if isinstance(error, apsw.BusyError | apsw.LockedError):
-        return StoreBusy(reason=str(error))
-    if isinstance(error, apsw.Error | OSError):
-        return StoreUnavailable(reason=f"{path}: {type(error).__name__}: {error}")
-    return error
+            raise meaning(error, self._path) from error
 
 
 def _check_version(found: str) -> None:

@@ -12,6 +12,7 @@ from threading import Event, Thread
 from weakref import WeakSet
 
 from limpet.errors import StoreBusy, StoreUnavailable, WorkerAlive
+from limpet.stores.processes import is_stopped
 
 try:
     import fcntl
@@ -58,7 +59,19 @@ class Gate:
             if not _queue(self._file).wait(self._patience):
                 self.close()  # whoever waits with it lets go at once when its turn comes
                 self._file = self._open()
-                raise StoreBusy(reason=f"another process is at {self._path.name}") from None
+                raise StoreBusy(reason=self._who()) from None
+        with suppress(OSError):  # a full disk: then nobody is told who it is
+            os.pwrite(self._file, b"%-20d" % os.getpid(), 0)
+
+    def _who(self) -> str:
+        """Who holds the gate, in words; a process in another container is known only to that."""
+        assert self._file is not None
+        noted = os.pread(self._file, 20, 0).strip()
+        if not noted.isdigit():
+            return f"another process is at {self._path.name}"
+        pid = int(noted)
+        stopped = f", and is stopped; `kill -CONT {pid}` lets it go on" if is_stopped(pid) else ""
+        return f"process {pid} is at {self._path.name}{stopped}"
 
     def leave(self) -> None:
         """Let the next one in."""

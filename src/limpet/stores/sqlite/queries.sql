@@ -18,6 +18,10 @@ PRAGMA query_only = ON
 -- name: data_version
 PRAGMA data_version
 
+-- name: checkpoint
+-- Everything that was committed is moved into the database file and synced there, and the write-ahead log is emptied.
+PRAGMA wal_checkpoint(TRUNCATE)
+
 -- name: quick_check
 PRAGMA quick_check(1)
 

@@ -41,6 +41,8 @@ class SqliteTables:
         self._locks = locks
         self._numbers: dict[str, int] = {}
         self._gone: list[str] = []
+        self.last: Event | None = None
+        """The last event that was added."""
 
     def now(self) -> int:
         """The store's clock, which is this machine's."""
@@ -110,6 +112,7 @@ class SqliteTables:
                 for event in each.events
             ]
             self._many("insert", rows)
+            self.last = extensions[-1].events[-1]
         return all_moved
 
     def _extended(self, wanted: Extension) -> int | None:
@@ -138,6 +141,7 @@ class SqliteTables:
 
     def insert(self, number: int, events: Sequence[Event], commands: Sequence[str | None] | None = None) -> None:
         """Add events; commands come each with the id that it is known by."""
+        self.last = events[-1]
         if commands is None and len(events) == 1:
             self._run("insert", number, *astuple(events[0])[1:], None)
             return
