@@ -3,10 +3,7 @@
 import asyncio
 import os
 import signal
-import subprocess
-import tempfile
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import psycopg
 import pytest
@@ -14,6 +11,7 @@ import pytest
 import limpet
 from limpet.stores.sql import load
 from tests.crash.calm import Walkers
+from tests.real.disk import fill, small_disk
 from tests.real.postgres import PostgresServer
 
 BACKENDS = "SELECT pid FROM pg_stat_activity WHERE application_name = 'limpet'"
@@ -116,45 +114,21 @@ async def test_runs_go_on_by_themselves_after_locks_are_given_back(
         await walkers.arrive()
 
 
-@pytest.fixture
-def small_disk() -> Iterator[Path]:
-    """A disk that can be filled."""
-    if os.geteuid() != 0:
-        pytest.skip("only root can mount a disk that can be filled")
-    folder = Path(tempfile.mkdtemp(prefix="limpet-disk-"))
-    folder.chmod(0o755)
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256m", "tmpfs", str(folder)], check=False).returncode:
-        pytest.skip("no disk can be mounted here")
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)
-    folder.rmdir()
-
-
-async def test_runs_go_on_by_themselves_when_there_is_space_again(small_disk: Path) -> None:
+async def test_runs_go_on_by_themselves_when_there_is_space_again() -> None:
     """The server's disk is full for a while: its tables cannot grow, or it cannot write its log and crashes."""
     settings = {"fsync": "off", "min_wal_size": "32MB", "max_wal_size": "64MB", "wal_recycle": "off"}
-    with PostgresServer(small_disk, **settings) as server:
+    with small_disk("256m") as folder, PostgresServer(folder, **settings) as server:
         async with limpet.open(server.url, agents=Walkers.agents) as app:
             walkers = Walkers(app)
             await walkers.start()
             await walkers.more(20)
-            fill(small_disk / "filler")
+            filler = fill(folder)
             await use_up(server)
-            (small_disk / "filler").unlink()
+            filler.unlink()
             if not await asyncio.to_thread(is_up, server):  # it could not recover without space, and has ended
                 await asyncio.to_thread(server.restart)
             await walkers.start()
             await walkers.arrive()
-
-
-def fill(path: Path) -> None:
-    """Write until there is no space left."""
-    with path.open("wb", buffering=0) as file:
-        try:
-            while file.write(b"\0" * 65536):
-                pass
-        except OSError:
-            return
 
 
 async def use_up(server: PostgresServer) -> None:

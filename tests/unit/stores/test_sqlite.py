@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -20,9 +21,10 @@ from limpet.stores.blobs import Blob
 from limpet.stores.conformance import Harness, World
 from limpet.stores.conformance.suite import completed, contract, created, started
 from limpet.stores.ops import Work
+from limpet.stores.processes import CAN_SEE
 from limpet.stores.sql import load
 from limpet.stores.sqlite import SqliteBackend, backend
-from limpet.stores.sqlite.locks import Gate, WorkerLocks
+from limpet.stores.sqlite.locks import HAVE_FLOCK, Gate, WorkerLocks
 from limpet.stores.sqlite.migrate import newest
 
 
@@ -179,6 +181,33 @@ def test_a_place_in_the_queue_that_was_given_up_keeps_nobody_out(tmp_path: Path)
         three.enter()
     for gate in (one, two, three, patient):
         gate.close()
+
+
+HOLDS = """
+import os, signal, sys
+from pathlib import Path
+from limpet.stores.sqlite.locks import Gate
+gate = Gate(Path(sys.argv[1]), 0)
+gate.enter()
+os.kill(os.getpid(), signal.SIGSTOP)
+gate.leave()
+"""
+
+
+@pytest.mark.skipif(not HAVE_FLOCK or not CAN_SEE, reason="needs Linux's /proc")
+async def test_a_stopped_process_that_holds_the_gate_is_named(tmp_path: Path) -> None:
+    """Whoever waits for it in vain hears which process it is, and that it is stopped; when it goes on, all go on."""
+    async with Store(SqliteBackend(tmp_path / "limpet.db", patience="100ms"), patience=0) as store:
+        with subprocess.Popen([sys.executable, "-c", HOLDS, str(tmp_path / "limpet.db-gate")]) as holder:
+            try:
+                os.waitpid(holder.pid, os.WUNTRACED)
+                with pytest.raises(StoreBusy, match=f"process {holder.pid} .* is stopped"):
+                    await store.create("r1", created(), actor="test")
+                holder.send_signal(signal.SIGCONT)
+                assert holder.wait() == 0
+            finally:
+                holder.kill()
+        await store.create("r1", created(), actor="test")
 
 
 def test_a_held_lock_is_not_free_and_a_dropped_one_leaves_nothing(tmp_path: Path) -> None:

@@ -1,0 +1,81 @@
+"""Runs on a disk that fails: `python -m tests.crash.disk FOLDER WHAT`, preloaded with a library that fails."""
+
+import asyncio
+import errno
+import logging
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import limpet
+from limpet.stores import Store
+from limpet.stores.conformance.suite import created
+from limpet.stores.sqlite import SqliteBackend
+from tests.crash.calm import Walkers
+from tests.real.disk import SYNC, WRITE, Disk
+
+FAULTS = {"ENOSPC": (WRITE, errno.ENOSPC), "EIO": (WRITE, errno.EIO), "fsync": (SYNC, errno.EIO)}
+
+
+async def each(folder: Path, first: int, every: int, last: int) -> None:
+    """The same runs again and again, each time with another write or sync that fails, for each kind of failure."""
+    disk, met = Disk(), 0
+    for place in range(first, last + 1, every):
+        for name, (call, error) in FAULTS.items():
+            before = disk.failed
+            path = folder / f"{name}-{place}" / "limpet.db"
+            path.parent.mkdir()
+            async with limpet.open(f"sqlite:///{path}", agents=Walkers.agents) as app:
+                walkers = Walkers(app, runs=3, steps=4)
+                disk.fails(call, error, nth=place, times=1 + place % 3)
+                await walkers.start()
+                await walkers.arrive()
+                disk.is_well()
+            met += disk.failed > before
+            for left in path.parent.iterdir():
+                left.unlink()
+    print(met)
+
+
+async def chance(folder: Path, faults: int) -> None:
+    """Runs under so many failures at random, then calm."""
+    disk = Disk()
+    async with limpet.open(f"sqlite:///{folder}/limpet.db", agents=Walkers.agents) as app:
+        walkers, rounds = Walkers(app), 0
+        while disk.failed < faults:
+            rounds += 1
+            disk.fails_by_chance(rounds, 15)
+            await walkers.start()
+            await walkers.more(10)
+            disk.is_well()
+        await walkers.arrive()
+    print(disk.failed, rounds)
+
+
+async def unsynced(folder: Path) -> None:
+    """A sync of the log fails, and none of the database succeeds: nothing is acknowledged until one does.
+
+    A full disk asks for no such thing.
+    """
+    disk = Disk()
+    async with Store(SqliteBackend(folder / "limpet.db", patience="300ms"), patience=0) as store:
+        disk.fails(SYNC, errno.EIO, times=-1, suffix=".db", rule=1)
+        disk.fails(WRITE, errno.ENOSPC, suffix="-wal")
+        await store.create("full", created(), actor="test")
+        disk.fails(SYNC, errno.EIO, suffix="-wal")
+        asked = (store.create("lost", created(), actor="test"), store.get("lost"))
+        for ask in asked:
+            with pytest.raises(limpet.ConnectionLost):
+                await ask
+        disk.is_well()
+        await store.create("lost", created(), actor="test")
+        await store.create("new", created(), actor="test")
+        print(await store.count())
+
+
+if __name__ == "__main__":
+    logging.disable(logging.CRITICAL)
+    what: Any = {"each": each, "chance": chance, "unsynced": unsynced}[sys.argv[2]]
+    asyncio.run(what(Path(sys.argv[1]), *map(int, sys.argv[3:])))

@@ -1,0 +1,73 @@
+"""SQLite on a disk that fails, and is well again: everything goes on by itself, and nothing is lost."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import limpet
+from tests.crash.calm import Walkers
+from tests.real.disk import ROOT, fill, run_on_faulty_disk, small_disk
+
+
+def test_runs_go_on_whichever_write_or_sync_fails(tmp_path: Path, full: bool) -> None:
+    """ENOSPC, EIO and a failed fsync at each of 300 writes and syncs with --full, else at 12 of them."""
+    first, every, last = (1, 1, 300) if full else (2, 9, 101)
+    met = int(run_on_faulty_disk(tmp_path, "tests.crash.disk", "each", first, every, last))
+    print(f"{met} failures were met")
+    assert met >= (300 if full else 12)
+
+
+def test_runs_go_on_after_failures_at_random(tmp_path: Path, full: bool) -> None:
+    """2,000 failures with --full, else 30, under load."""
+    print(run_on_faulty_disk(tmp_path, "tests.crash.disk", "chance", 2000 if full else 30))
+
+
+def test_nothing_is_acknowledged_after_a_failed_sync_before_everything_is_synced(tmp_path: Path) -> None:
+    """Neither to who wrote it nor to who reads; once the database is synced, it goes on, and nothing is there twice."""
+    assert run_on_faulty_disk(tmp_path, "tests.crash.disk", "unsynced").split() == ["3"]
+
+
+async def test_runs_go_on_when_there_is_space_again() -> None:
+    """A disk that is really full stops every run; when there is space, they complete in the same process."""
+    with small_disk("8m") as folder:
+        url = f"sqlite:///{folder}/limpet.db"
+        async with limpet.open(url, agents=Walkers.agents) as app:
+            walkers = Walkers(app)
+            await walkers.start()
+            await walkers.more(20)
+            filler = fill(folder)
+            starting = asyncio.ensure_future(walkers.start())
+            async with limpet.open_store(url, patience="200ms") as other:
+                with pytest.raises(limpet.ConnectionLost, match="full"):
+                    await until_full(other)
+            filler.unlink()
+            await starting
+            await walkers.arrive()
+
+
+async def until_full(store: limpet.stores.Store) -> None:
+    """Write until it is refused; the log may have had some space left."""
+    while True:
+        await store.put_blob(os.urandom(65536))
+
+
+@pytest.mark.parametrize("what", ["full", "deleted"])
+def test_a_worker_that_cannot_go_on_ends(what: str) -> None:
+    """A disk that stays full, or a file that was deleted: the process ends with an error, for its supervisor to see."""
+    with small_disk("8m") as folder:
+        env = {**os.environ, "LIMPET_URL": f"sqlite:///{folder}/limpet.db", "LIMPET_HEALING": "300ms"}
+        command = [str(Path(sys.executable).with_name("limpet")), "worker", "tests.crash.calm:walk", "--lease", "300ms"]
+        with subprocess.Popen(command, cwd=ROOT, env=env, stderr=subprocess.PIPE, text=True) as worker:
+            assert worker.stderr is not None
+            assert any("serves walk" in line for line in worker.stderr)
+            if what == "full":
+                fill(folder)
+            else:
+                (folder / "limpet.db").unlink()
+            said = worker.stderr.read()
+        assert worker.returncode == 1, said
+        assert f"[{'store_unavailable' if what == 'full' else 'store_replaced'}]" in said
