@@ -31,7 +31,7 @@ async def test_a_store_goes_on_at_the_new_primary_and_refuses_the_old_one(pair: 
     """Nothing is written at the old primary, which still lives, and nothing that was acknowledged is lost."""
     primary, standby = pair
     with Proxy(primary.port) as proxy:
-        async with Store(PostgresBackend(PostgresServer.url_at(proxy.port), patience=0.2)) as store:
+        async with Store(PostgresBackend(PostgresServer.url_at(proxy.port), patience=0.2), patience=0.2) as store:
             shared = await common(store, 12)
             first = await load(store, "first", shared)
             caught_up(primary, standby)
@@ -63,7 +63,7 @@ async def test_a_standby_that_was_behind_is_found_out(pair: Pair) -> None:
     """Events that were acknowledged are lost with the primary: their writer is told so, and nothing is written."""
     primary, standby = pair
     with Proxy(primary.port) as proxy:
-        async with Store(PostgresBackend(PostgresServer.url_at(proxy.port), patience=0.2)) as store:
+        async with Store(PostgresBackend(PostgresServer.url_at(proxy.port), patience=0.2), patience=0.2) as store:
             head, fence = await own(store, "r1")
             head = await extend(store, "r1", head, fence, recorded("kept"))
             caught_up(primary, standby)

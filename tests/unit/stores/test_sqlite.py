@@ -144,7 +144,7 @@ async def test_whoever_only_reads_does_not_wait_for_those_who_write(tmp_path: Pa
     async with Store(SqliteBackend(path, patience="50ms")) as store:
         pass
     with held(path, what):
-        store = await Store(SqliteBackend(path, patience="50ms")).open()
+        store = await Store(SqliteBackend(path, patience="50ms"), patience=0).open()
         assert (await store.get("r1")).status == "pending"
         for _ in range(2):
             with pytest.raises(StoreBusy):
