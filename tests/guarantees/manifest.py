@@ -157,7 +157,8 @@ PROMISES = (
         (
             "tests/unit/test_errors.py::test_the_templates_format_with_the_fields",
             "tests/engine/test_steps.py::test_an_output_that_cannot_be_stored_is_unavailable_and_never_run_again",
-            "tests/unit/stores/test_disk_failures.py::test_everybody_in_a_failed_batch_hears_of_it",
+            "tests/unit/stores/test_files.py::test_nothing_is_acknowledged_that_is_in_no_file",
+            "tests/crash/test_disk.py::test_nothing_is_acknowledged_after_a_failed_sync_before_everything_is_synced",
         ),
     ),
 )
