@@ -41,9 +41,9 @@ class Walkers:
 
     async def start(self) -> None:
         """Start as many runs again."""
-        self._started += 1
-        runs = [f"w{self._started}-{n}" for n in range(self._runs)]
+        runs = [f"w{self._started + 1}-{n}" for n in range(self._runs)]
         await asyncio.gather(*(self._app.start(walk, self._steps, id=run) for run in runs))
+        self._started += 1
 
     async def more(self, effects: int) -> None:
         """Wait until so many more effects were done."""

@@ -1,6 +1,5 @@
 """SQLite on a disk that fails, and is well again: everything goes on by itself, and nothing is lost."""
 
-import asyncio
 import os
 import subprocess
 import sys
@@ -9,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import limpet
+from limpet.stores import Store
 from tests.crash.calm import Walkers
 from tests.real.disk import ROOT, fill, run_on_faulty_disk, small_disk
 
@@ -31,25 +31,32 @@ def test_nothing_is_acknowledged_after_a_failed_sync_before_everything_is_synced
     assert run_on_faulty_disk(tmp_path, "tests.crash.disk", "unsynced").split() == ["3"]
 
 
-async def test_runs_go_on_when_there_is_space_again() -> None:
-    """A disk that is really full stops every run; when there is space, they complete in the same process."""
+@pytest.mark.parametrize("healing", ["60s", "10ms"])
+async def test_runs_go_on_when_there_is_space_again(healing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that is really full stops every run; when there is space, they complete in the same process.
+
+    So they do after it was full for longer than a worker would wait.
+    """
+    monkeypatch.setenv("LIMPET_HEALING", healing)
     with small_disk("8m") as folder:
         url = f"sqlite:///{folder}/limpet.db"
-        async with limpet.open(url, agents=Walkers.agents) as app:
+        async with limpet.open(url, agents=Walkers.agents, worker=limpet.Worker(lease="1s")) as app:
             walkers = Walkers(app)
             await walkers.start()
             await walkers.more(20)
             filler = fill(folder)
-            starting = asyncio.ensure_future(walkers.start())
             async with limpet.open_store(url, patience="200ms") as other:
                 with pytest.raises(limpet.ConnectionLost, match="full"):
-                    await until_full(other)
+                    await use_up(other)
+            while healing == "10ms" and app.store.failure is None:
+                await app.runs()
             filler.unlink()
-            await starting
+            await walkers.start()
             await walkers.arrive()
+            assert app.store.failure is None
 
 
-async def until_full(store: limpet.stores.Store) -> None:
+async def use_up(store: Store) -> None:
     """Write until it is refused; the log may have had some space left."""
     while True:
         await store.put_blob(os.urandom(65536))

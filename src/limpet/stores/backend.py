@@ -11,7 +11,7 @@ from pathlib import Path
 from threading import Event as Flag
 from typing import Any, Literal, NamedTuple, Protocol
 
-from limpet.errors import LimpetError
+from limpet.errors import LimpetError, StoreUnavailable
 from limpet.events import Codec, Event, Head, Packed
 from limpet.stores.blobs import Blob, BlobRow
 from limpet.stores.ops import Op, Transact
@@ -248,6 +248,10 @@ class Backend(Protocol):
     """A database that holds the rows. Reads may come from any thread, `commit` from one at a time."""
 
     capabilities: Capabilities
+
+    @property
+    def failure(self) -> StoreUnavailable | None:
+        """Why it has raised ConnectionLost for so long that another process had better try."""
 
     def is_there(self) -> bool:
         """Whether there is a store, opened or not; none is made."""

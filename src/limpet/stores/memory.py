@@ -60,6 +60,10 @@ class MemoryBackend:
         """It is where this is."""
         return True
 
+    @property
+    def failure(self) -> None:
+        """Nothing that could fail."""
+
     def open(self) -> None:
         """Nothing to connect to."""
 

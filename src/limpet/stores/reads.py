@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from limpet.errors import NotFound
+from limpet.errors import NotFound, StoreUnavailable
 from limpet.events import Event, Packed
 from limpet.stores.blobs import BlobRow
 from limpet.stores.columns import contract_of, late_of, request_of, row_of, worker_of
@@ -31,6 +31,11 @@ class SqlReads(ABC):
     """The reads of a backend. Whoever inherits them says how a statement is run and how some values are bound."""
 
     _sql: Mapping[str, str]
+
+    @property
+    def failure(self) -> StoreUnavailable | None:
+        """A server is waited for, however long it is away."""
+        return None
 
     @abstractmethod
     def _ask(self, statement: str, values: Any) -> Sequence[Sequence[Any]]:

@@ -123,8 +123,8 @@ class Store:
 
     @property
     def failure(self) -> StoreUnavailable | None:
-        """Why nothing can be written, from when the store has given up waiting until something is written again."""
-        return self._writer.failure
+        """Why nothing can be written, where waiting has not helped: a process that only works ends then."""
+        return self._writer.failure or self._backend.failure
 
     async def is_there(self) -> bool:
         """Whether there is a store at its address, opened or not; none is made."""

@@ -65,7 +65,7 @@ class Writer:
         self._broken = False
         self._over: StoreUnavailable | None = None
         self.failure: StoreUnavailable | None = None
-        """Why nothing can be written, from when the store has given up waiting until something is written again."""
+        """Why the store could not be reopened, or stopped for good."""
 
     async def submit(self, op: Op[T]) -> T:
         """What the operation came to, after it was committed; raises why it was refused."""

@@ -19,7 +19,15 @@ from typing import Any, TypeVar
 import apsw
 
 from limpet.clock import SECOND, Clock, Duration, SystemClock, microseconds
-from limpet.errors import ConnectionLost, InvalidValue, LimpetError, NotFound, StoreReplaced, StoreUnavailable
+from limpet.errors import (
+    ConnectionLost,
+    InvalidValue,
+    LimpetError,
+    NotFound,
+    StoreBusy,
+    StoreReplaced,
+    StoreUnavailable,
+)
 from limpet.events import Codec, Event
 from limpet.stores.backend import About, Capabilities, Outcome, Tables
 from limpet.stores.columns import as_text
@@ -42,7 +50,7 @@ OLDEST_SQLITE = (3, 51, 3)
 LOOK_EVERY = 0.012
 # How long a lock of somebody else is waited for.
 PATIENCE = "60s"
-# After how long a disk that fails is said to be unavailable; it is tried again all the same.
+# After how long a process that only works gives a failing disk up.
 HEALING = "60s"
 # How long, in seconds, one batch waits for a disk that fails, and the pauses between two attempts.
 WAITING, PAUSE, LONGEST_PAUSE = 20.0, 0.02, 2.0
@@ -86,7 +94,7 @@ class SqliteBackend(SqlReads):
         """Connect, and make or migrate the schema."""
         _check_version(apsw.sqlite_lib_version())
         self._interrupted.clear()
-        self._files = Files(self._path)
+        self._files, self._fault = Files(self._path), None
         with told(self._path, passing=False):
             self._opened = self._connected()
 
@@ -108,6 +116,13 @@ class SqliteBackend(SqlReads):
             self._heal()
         except Failed as failed:
             raise StoreUnavailable(reason=failed.reason) from failed
+
+    @property
+    def failure(self) -> StoreUnavailable | None:
+        """Why nothing was written for so long, though it was tried again and again."""
+        fault = self._fault
+        is_over = fault is not None and monotonic() - fault.since > self._healing
+        return StoreUnavailable(reason=fault.reason) if fault is not None and is_over else None
 
     def now(self) -> int:
         """The store's clock, which is this machine's."""
@@ -145,13 +160,13 @@ class SqliteBackend(SqlReads):
                 self._heal()
                 done = sent[-1][0] if sent and self._has(sent[-1][1]) else self._do(work, sent)
             except Failed as failed:
-                fault = self._fault = (self._fault or Fault(failed.reason)).again(failed)
-                is_over = monotonic() - fault.since > self._healing
-                if is_over or self._interrupted.wait(pause) or monotonic() > deadline:
-                    raise (StoreUnavailable if is_over else ConnectionLost)(reason=failed.reason) from failed
+                self._fault = (self._fault or Fault(failed.reason)).again(failed)
+                if self.failure is not None or self._interrupted.wait(pause) or monotonic() > deadline:
+                    raise ConnectionLost(reason=failed.reason) from failed
                 pause = min(2 * pause, LONGEST_PAUSE)
             else:
-                self._fault = None
+                if self._alive().transaction.wrote:  # without that, a full disk does not mind
+                    self._fault = None
                 return done
 
     def _do(self, work: Callable[[Begin, Note], T], sent: list[tuple[T, Event | None]]) -> T:
@@ -177,22 +192,29 @@ class SqliteBackend(SqlReads):
         fault = self._fault
         if fault is None or fault.is_open:
             return
-        with self._lock, failing(self._path):
-            self._files.check()
-            self._disconnect()
-            self._files.closed()
-            opened = self._connected()
-            try:
-                if not fault.is_full:
-                    opened.checkpoint()
-                    began = monotonic()
-                    opened.verify()
-                    fault.since += monotonic() - began  # it takes as long as the file is large
-            except BaseException:
-                opened.close()
-                raise
-            self._opened = opened
+        try:
+            with self._lock, failing(self._path):
+                self._files.check()
+                self._disconnect()
+                self._files.closed()
+                self._opened = self._required(fault)
+        except StoreBusy as busy:  # what was under way before may have been written all the same
+            raise Failed(busy.reason) from busy
         fault.is_open = fault.is_full = True
+
+    def _required(self, fault: Fault) -> "_Opened":
+        """The file, opened again, with everything in it on the disk and verified if nobody knows whether it was."""
+        opened = self._connected()
+        try:
+            if not fault.is_full:
+                opened.checkpoint()
+                began = monotonic()
+                opened.verify()
+                fault.since += monotonic() - began  # it takes as long as the file is large
+        except BaseException:
+            opened.close()
+            raise
+        return opened
 
     def _connected(self) -> "_Opened":
         return _Opened(self._path, self._sql, self._clock, self._locks, self._patience, self._files)
@@ -375,6 +397,12 @@ class _Transaction:
         self._path, self._db, self._gate, self._tables, self._files = path, db, gate, tables, files
         self._execute = db.cursor().execute
         self._begin, self._commit, self._rollback = sql["begin"], sql["commit"], sql["rollback"]
+        self._changes = 0
+
+    @property
+    def wrote(self) -> bool:
+        """Whether anything was written since the last one began."""
+        return self._db.total_changes() > self._changes
 
     def __enter__(self) -> Tables:
         self._gate.enter()
@@ -383,7 +411,7 @@ class _Transaction:
         except BaseException as error:
             self._gate.leave()
             raise meaning(error, self._path) from error
-        self._tables.last = None
+        self._tables.last, self._changes = None, self._db.total_changes()
         return self._tables
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
