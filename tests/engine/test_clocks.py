@@ -103,3 +103,24 @@ async def test_jumps_change_no_outcome(urls: list[str]) -> None:
 
     found = await asyncio.gather(*(outcome(url, jumps(by)) for url, by in zip(urls, JUMPS, strict=True)))
     assert found == [OUTCOME] * len(JUMPS)
+
+
+class Leaping(SystemClock):
+    """A clock that nobody can set, but that goes on while a process stands still or its store is away."""
+
+    passed = 0
+
+    def ticks(self) -> int:
+        return super().ticks() + self.passed
+
+
+async def test_a_lease_is_renewed_again_after_a_long_time_without(tmp_path: Path) -> None:
+    """The event loop or the store stood still for longer than an event loop may: the worker goes on all the same."""
+    clock = Leaping()
+    settings = Settings(limpet.open_store(f"sqlite:///{tmp_path}/limpet.db"), clock, RandomIds(SystemClock()))
+    settings.worker = limpet.Worker(lease="30ms")
+    async with App(settings, [clocked]) as app:
+        clock.passed = microseconds("61s")
+        [before] = await app.store.workers()
+        while (await app.store.workers())[0].lease_until == before.lease_until:
+            pass

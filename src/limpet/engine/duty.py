@@ -201,17 +201,18 @@ class Duty:
 
     def _renew_on_thread(self, loop: asyncio.AbstractEventLoop) -> None:
         while not self._stop_renewing.wait(self._worker.lease * 0.3 / SECOND):
-            if self._kit.clock.ticks() - self._ticked > STUCK:
-                continue
             try:
-                renewal = asyncio.run(self._renew())
+                loop.call_soon_threadsafe(self._tick)
+                if self._kit.clock.ticks() - self._ticked <= STUCK:
+                    loop.call_soon_threadsafe(self._renewed, asyncio.run(self._renew()))
             except Exception as error:  # noqa: BLE001 - a machine may lack files or threads for a moment
+                if loop.is_closed():
+                    return
                 self._not_renewed(error)
-                continue
-            try:
-                loop.call_soon_threadsafe(self._renewed, renewal)
-            except RuntimeError:
-                return  # the loop was closed
+
+    def _tick(self) -> None:
+        """The event loop turns, whether or not the store can be reached."""
+        self._ticked = self._kit.clock.ticks()
 
     async def _renew_here(self) -> None:
         while True:
@@ -253,7 +254,7 @@ class Duty:
                 drive.lose()
 
     def _take_in(self, renewal: Renewal) -> None:
-        self._ticked = self._kit.clock.ticks()
+        self._tick()
         self._time.told(renewal.now)
 
     # Runs
