@@ -934,12 +934,12 @@ class StaleServer(LimpetError):
 
 @dataclass(eq=False, repr=False)
 class ConnectionLost(LimpetError):
-    """The connection to the database is lost: nobody knows whether it was written. The store reconnects by itself."""
+    """The server is away, or the disk fails: nobody knows whether it was written. The store goes on by itself."""
 
     reason: str
     code = "connection_lost"
-    _says = "The connection to the store was lost: {reason}."
-    _cure = "Repeat it: what was written before is not written again. The store reconnects by itself."
+    _says = "The store could not be reached: {reason}."
+    _cure = "Repeat it when server and disk are well: what was written before is not written again."
 
 
 @dataclass(eq=False, repr=False)

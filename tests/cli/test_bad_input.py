@@ -219,7 +219,8 @@ def test_a_disk_without_space(url: str, tmp_path: Path) -> None:
     words = ["start", "order", "--id", "o-9", "--input", f"@{tmp_path}/long"]
     with sync.open(url) as app:
         before = [each.id for each in app.runs()]
-    check(words, 1, "store_unavailable", "The store does not take work", process(words, SMALL_DISK))
+    done = process(words, SMALL_DISK, LIMPET_PATIENCE="50ms")
+    check(words, 1, "connection_lost", "The store could not be reached", done)
     with sync.open(url) as app:
         assert [each.id for each in app.runs()] == before
     assert process(["verify"]).returncode == 0
