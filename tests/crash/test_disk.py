@@ -10,20 +10,22 @@ import pytest
 import limpet
 from limpet.stores import Store
 from tests.crash.calm import Walkers
+from tests.crash.disk import FAULTS
 from tests.real.disk import ROOT, fill, run_on_faulty_disk, small_disk
 
 
-def test_runs_go_on_whichever_write_or_sync_fails(tmp_path: Path, full: bool) -> None:
-    """ENOSPC, EIO and a failed fsync at each of 300 writes and syncs with --full, else at 8 of them."""
-    first, every, last = (1, 1, 300) if full else (2, 13, 93)
-    met = int(run_on_faulty_disk(tmp_path, "tests.crash.disk", "each", first, every, last))
-    print(f"{met} failures were met")
-    assert met >= (300 if full else 8)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_runs_go_on_whichever_write_or_sync_fails(tmp_path: Path, fault: str, full: bool) -> None:
+    """No space or an error at each of up to 300 writes with --full, else at 6; or at each sync."""
+    places = range(1, 301) if full else range(2, 76, 13) if fault != "fsync" else range(1, 22, 4)
+    met = run_on_faulty_disk(tmp_path, "tests.crash.disk", "each", fault, places.start, places.stop, places.step)
+    print(f"{fault}: {met.strip()} of {len(places)} were met")
+    assert int(met) >= (20 if full else 3)
 
 
 def test_runs_go_on_after_failures_at_random(tmp_path: Path, full: bool) -> None:
-    """2,000 failures with --full, else 30, under load."""
-    print(run_on_faulty_disk(tmp_path, "tests.crash.disk", "chance", 2000 if full else 30))
+    """500 failures with --full, else 30, under load."""
+    print(run_on_faulty_disk(tmp_path, "tests.crash.disk", "chance", 500 if full else 30))
 
 
 def test_nothing_is_acknowledged_after_a_failed_sync_before_everything_is_synced(tmp_path: Path) -> None:
