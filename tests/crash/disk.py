@@ -47,7 +47,7 @@ async def chance(folder: Path, faults: str) -> None:
         walkers, rounds = Walkers(app), 0
         while disk.failed < int(faults):
             rounds += 1
-            disk.fails_by_chance(rounds, 15)
+            disk.fails_by_chance(rounds, 8)
             await walkers.start()
             await walkers.more(10)
             disk.is_well()
