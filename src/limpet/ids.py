@@ -22,7 +22,7 @@ def check_id(id: object) -> str:
     """The id itself, if it may name a run, a conversation, a worker or a command."""
     if not isinstance(id, str) or _ID.fullmatch(id) is None:
         raise InvalidId(id=str(id)[:300])
-    return id
+    return str.__str__(id)  # msgspec encodes no subclass of str
 
 
 class Ids(Protocol):

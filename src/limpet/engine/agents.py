@@ -8,6 +8,7 @@ from typing import Any, Generic, Literal, TypeVar, get_args, get_type_hints
 
 from msgspec import to_builtins
 
+from limpet.arguments import brief
 from limpet.clock import Duration, microseconds
 from limpet.engine.shapes import Shape, shape
 from limpet.engine.versions import Versions
@@ -214,4 +215,5 @@ def _is_json(value: object) -> bool:
 def check_agent(given: object) -> None:
     """Refuse what is no agent, where one is wanted."""
     if not isinstance(given, Agent):
-        raise DefinitionError(what=f"A run of {given!r}", reason="it is no agent: put @limpet.agent() on the function")
+        reason = "it is no agent: put @limpet.agent() on the function"
+        raise DefinitionError(what=f"A run of {brief(given)}", reason=reason)

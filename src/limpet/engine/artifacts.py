@@ -8,7 +8,7 @@ from msgspec import UnsetType
 from limpet.engine.execution import Execution
 from limpet.engine.functions import Pool
 from limpet.engine.history import Record
-from limpet.errors import InvalidValue, NotFound
+from limpet.errors import FileFailed, InvalidValue, NotFound
 from limpet.events import Artifact, Payload
 from limpet.events.bodies import ArtifactStored
 from limpet.stores import Store
@@ -81,6 +81,9 @@ def _content(data: bytes | str | Path) -> bytes | AsyncIterator[bytes]:
 
 async def _read(path: Path) -> AsyncIterator[bytes]:
     """A file, piece by piece, beside the event loop."""
-    with await _threads.run(lambda: path.open("rb")) as file:
-        while piece := await _threads.run(lambda: file.read(CHUNK)):
-            yield piece
+    try:
+        with await _threads.run(lambda: path.open("rb")) as file:
+            while piece := await _threads.run(lambda: file.read(CHUNK)):
+                yield piece
+    except OSError as error:
+        raise FileFailed(path=str(path), reason=error.strerror or str(error)) from error

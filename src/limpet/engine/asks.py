@@ -1,9 +1,10 @@
 """Asking a person, as the agent's code does it: yes or no, one of some options, or an answer of a type."""
 
-from collections.abc import Coroutine, Mapping
-from typing import Any
+from collections.abc import Coroutine, Sequence
+from typing import Any, TypedDict
 
-from limpet.clock import earliest, microseconds
+from limpet.arguments import brief, check
+from limpet.clock import Duration, earliest, microseconds
 from limpet.engine.execution import Execution
 from limpet.engine.history import Record
 from limpet.engine.shapes import Shape, shape
@@ -11,9 +12,19 @@ from limpet.engine.waits import Waits
 from limpet.errors import Expired, InvalidAnswer, InvalidValue
 from limpet.events import bodies as b
 
-__all__ = ["Asks"]
+__all__ = ["Asked", "Asks"]
 
-_KNOWN = {"answer", "options", "to", "expires", "escalate", "default", "name"}
+
+class Asked(TypedDict, total=False):
+    """How a person is asked."""
+
+    answer: Any
+    options: Sequence[str]
+    to: str | Sequence[str]
+    expires: Duration | None
+    escalate: Sequence[str]
+    default: Any
+    name: str | None
 
 
 class Asks:
@@ -23,27 +34,28 @@ class Asks:
         self._x = execution
         self._waits = waits
 
-    def ask(self, question: str, how: Mapping[str, Any]) -> Coroutine[Any, Any, Any]:
+    def ask(self, question: str, how: Asked) -> Coroutine[Any, Any, Any]:
         """Take the question's place; what it returns waits for the answer."""
-        if unknown := set(how) - _KNOWN:
+        if unknown := set(how) - set(Asked.__annotations__):
             raise TypeError(f"ask() has no {sorted(unknown)}")
+        check("answer", how.get("answer", Any), type)
         wanted = shape(how["answer"]) if "answer" in how else shape(str if "options" in how else bool)
         name = self._x.take(how.get("name") or "ask")
         record = self._x.find(name, b.RequestOpened)
         opened = self._request(name, question, how, wanted) if record is None else None
         return self._wait(name, record, opened, wanted)
 
-    def _request(self, name: str, question: str, how: Mapping[str, Any], wanted: Shape) -> b.RequestOpened:
+    def _request(self, name: str, question: str, how: Asked, wanted: Shape) -> b.RequestOpened:
         x = self._x
         to = how.get("to", "anyone")
         expires = None
-        if how.get("expires") is not None:
-            expires = x.kit.now() + microseconds(how["expires"])
+        if (period := how.get("expires")) is not None:
+            expires = x.kit.now() + microseconds(period)
             if x.deadline is not None and expires > x.deadline:
                 raise InvalidValue(path="expires", reason="the run's deadline lies before it")
         options = [*how["options"]] if "options" in how else None
         if options is not None and "default" in how and how["default"] not in options:
-            raise InvalidValue(path="default", reason=f"{how['default']!r} is none of the options")
+            raise InvalidValue(path="default", reason=f"{brief(how['default'])} is none of the options")
         if how.get("escalate") and expires is None:
             raise InvalidValue(path="escalate", reason="say expires=, or nobody else is ever asked")
         return b.RequestOpened(

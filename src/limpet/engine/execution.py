@@ -29,6 +29,7 @@ from limpet.errors import (
     DeadlineExceeded,
     Divergence,
     HandedOff,
+    InvalidValue,
     LimpetError,
     StoreBusy,
     Suspended,
@@ -308,9 +309,14 @@ class Execution:
         await self.insist(self.journal.flush)
 
     async def insist(self, write: Callable[[], Awaitable[T]]) -> T:
-        """What writing gives, repeated until the store is there: it lands once. If it is refused, the run stops."""
+        """What writing gives, repeated until the store is there: it lands once. If it is refused, the run stops.
+
+        An argument of a wrong type is refused before anything is written, and is the code's own error.
+        """
         try:
             return await self.patiently(write)
+        except InvalidValue:
+            raise
         except LimpetError as error:
             await self.halt(error)
 

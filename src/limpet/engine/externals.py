@@ -9,6 +9,7 @@ from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
 
 from msgspec import Raw
 
+from limpet.arguments import brief
 from limpet.clock import Duration, microseconds
 from limpet.engine.execution import Execution
 from limpet.engine.history import Record
@@ -95,6 +96,7 @@ class Reads:
         self, source: External[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Coroutine[Any, Any, Any]:
         """The read that the code asks for now: what is known, if that still holds, else a step."""
+        _check_source(source)
         x, tool = self._x, source.tool
         bound = tool.bind(args, kwargs, x.kit.store.redaction)
         name, key = x.take(tool.step_name), digest(bound)
@@ -109,6 +111,7 @@ class Reads:
 
     async def again(self, source: External[..., Any]) -> Any:
         """The same that was read last, once more where that does not hold any more."""
+        _check_source(source)
         x = self._x
         record = x.history.records.get(x.peek(source.tool.step_name))
         opened = record.opened if record is not None else None
@@ -153,6 +156,13 @@ class Reads:
             await x.finish(ticket, "patch_returns")
         x.learn(lambda working: working.apply(patch))
         return found
+
+
+def _check_source(given: object) -> None:
+    """Refuse what is no source, where one is wanted."""
+    if not isinstance(given, External):
+        reason = "it is no source: put @limpet.external(ttl=...) on the function"
+        raise DefinitionError(what=f"A read of {brief(given)}", reason=reason)
 
 
 def fact_key(source: str, args: Mapping[str, Any]) -> str:

@@ -8,17 +8,18 @@ from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Generic, ParamSpec, overload
+from typing import Any, Generic, ParamSpec, Unpack, overload
 from uuid import UUID  # noqa: TID251 - how one is written, not a new one
 
 from msgspec import UNSET, UnsetType
 from typing_extensions import TypeForm, TypeVar
 
+from limpet.arguments import brief, checked
 from limpet.clock import Duration, microseconds, when
 from limpet.context.slice import ContextSlice, Known, slice_of
 from limpet.engine.agents import Agent, Budget
 from limpet.engine.artifacts import Artifacts
-from limpet.engine.asks import Asks
+from limpet.engine.asks import Asked, Asks
 from limpet.engine.children import Children, How, Sent
 from limpet.engine.execution import Execution, here, move_to, strand
 from limpet.engine.externals import External
@@ -60,6 +61,7 @@ class Turn:
         return f"Turn({self.number})"
 
 
+@checked
 class Run(Generic[S]):
     """One execution of an agent toward a goal."""
 
@@ -249,7 +251,7 @@ class Run(Generic[S]):
         name: str | None = None,
     ) -> Coroutine[Any, Any, T]: ...
 
-    def ask(self, question: str, /, **how: Any) -> Coroutine[Any, Any, Any]:
+    def ask(self, question: str, /, **how: Unpack[Asked]) -> Coroutine[Any, Any, Any]:
         """Ask a person: yes or no, one of some options, or an answer of a type. The run may wait for days."""
         return self._asks.ask(question, how)
 
@@ -330,7 +332,7 @@ class Run(Generic[S]):
     ) -> Coroutine[Any, Any, T]:
         """Choose at a branch, and say from what and why; the first choice stands."""
         if choose not in over:
-            raise InvalidValue(path="choose", reason=f"{choose!r} is none of the options")
+            raise InvalidValue(path="choose", reason=f"{brief(choose)} is none of the options")
         redaction = self._x.kit.store.redaction
         options = [redaction.value(_UNDECLARED.dump(each)) for each in over]
         chosen = redaction.value(_UNDECLARED.dump(choose))

@@ -102,9 +102,9 @@ class Shape:
         try:
             return msgspec.json.schema(self._hint, schema_hook=_schema_of)
         except TypeError as error:
-            if "Secret" not in str(error):
-                raise
-            reason = "a secret that is a default stands in the code: use a default factory"
+            reason = str(error)
+            if "Secret" in reason:
+                reason = "a secret that is a default stands in the code: use a default factory"
             raise DefinitionError(what=f"{self._hint}", reason=reason) from error
 
     def _plain(self, value: object) -> Any:

@@ -23,6 +23,7 @@ from typing import (
     overload,
 )
 
+from limpet.arguments import brief
 from limpet.clock import Duration, microseconds
 from limpet.engine.call import is_in_agent
 from limpet.engine.shapes import Shape, shape
@@ -395,7 +396,7 @@ def check_tool(given: object) -> None:
     """Refuse what is no tool, where one is wanted."""
     if not isinstance(given, Tool):
         reason = "it is no tool: put @limpet.tool(effect=...) on the function"
-        raise DefinitionError(what=f"A step of {given!r}", reason=reason)
+        raise DefinitionError(what=f"A step of {brief(given)}", reason=reason)
 
 
 def _register(made: Tool[..., Any, Any]) -> None:

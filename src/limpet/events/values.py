@@ -98,7 +98,7 @@ def digest(value: object) -> str:
 
 def check_finite(field: str, number: float | None) -> None:
     """Refuse a number that JSON would turn into null."""
-    if number is not None and not isfinite(number):
+    if isinstance(number, float) and not isfinite(number):
         raise InvalidValue(path=f"$.{field}", reason=f"{number} is not a JSON number")
 
 

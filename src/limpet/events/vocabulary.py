@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from limpet.errors import DamagedEvent, UnknownEvent
+from limpet.errors import DamagedEvent, InvalidArgument, UnknownEvent
 from limpet.events import bodies as b
 from limpet.events.values import encode
 
@@ -109,6 +109,22 @@ class Vocabulary:
         """The kind that a body is of."""
         return self._by_body[type(body)]
 
+    def check(self, body: AnyBody) -> None:
+        """Refuse a body that would not decode to itself once it is stored; raises InvalidArgument with its field.
+
+        msgspec encodes any Python object that it knows, whatever the field's type says.
+        """
+        try:
+            decoded = self._decoders[self.kind_of(body).name].decode(encode(body))
+        except msgspec.ValidationError as error:
+            reason, _, path = str(error).partition(" - at `$.")
+            raise InvalidArgument(path=path.rstrip("`") or "$", reason=reason) from error
+        except (TypeError, ValueError, RecursionError) as error:  # UnicodeEncodeError is a ValueError
+            raise InvalidArgument(path=_changed(body), reason=_refused(error)) from error
+        if decoded != body:
+            field = _changed(body, decoded)
+            raise InvalidArgument(path=field, reason=f"{type(getattr(body, field)).__name__} is not its type")
+
     def decode(self, name: str, version: int, data: bytes) -> AnyBody:
         """Return the body, lifted to its newest version.
 
@@ -131,6 +147,29 @@ class Vocabulary:
         for old in range(version, kind.version):
             body = self._upcasts[kind.name, old](body)
         return encode(body)
+
+
+def _changed(body: AnyBody, decoded: AnyBody | None = None) -> str:
+    """The first field that cannot be encoded, or that was decoded to something else."""
+    for field in body.__struct_fields__:
+        value = getattr(body, field)
+        if decoded is None and not _encodes(value):
+            return field
+        if decoded is not None and getattr(decoded, field) != value:
+            return field
+    return "$"
+
+
+def _encodes(value: object) -> bool:
+    try:
+        encode(value)
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return True
+
+
+def _refused(error: Exception) -> str:
+    return "a lone surrogate is not a character" if isinstance(error, UnicodeEncodeError) else str(error)
 
 
 _CREATOR, _OWNER, _COMMAND, _STORE, _SPEAKER = Writer

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Self
 
 from limpet.errors import StoreBusy
-from limpet.events import AnyBody, Sealed, seal_all, verify
+from limpet.events import VOCABULARY, AnyBody, Sealed, seal_all, verify
 from limpet.events import bodies as b
 from limpet.journal.snapshots import Learner, Loaded, load_whole, save
 from limpet.journal.talk import Saying
@@ -21,7 +21,7 @@ from limpet.state import Fold, RunState
 from limpet.state.patch import Working
 from limpet.stores import Appended, Extend, Leg, Missed, Store, Taken
 from limpet.stores.blobs import Blob
-from limpet.stores.ops import Claimed, Work
+from limpet.stores.ops import Claimed, Work, check_leg
 
 __all__ = ["Journal"]
 
@@ -89,8 +89,9 @@ class Journal:
     def add(self, *bodies: AnyBody, blobs: Sequence[Blob] = ()) -> None:
         """Put events into the log with the next flush, and the blobs that they refer to into the store.
 
-        Raises InvalidPatch, with nothing added, for a wrong patch.
+        Raises InvalidArgument or InvalidPatch, with nothing added, for a wrong type or a wrong patch.
         """
+        _check_types(bodies)
         self._check(bodies, keep=True)
         self._buffer.extend(bodies)
         self._blobs.extend(blobs)
@@ -124,6 +125,7 @@ class Journal:
 
         def checked(connection: Any) -> tuple[Sequence[AnyBody], Sequence[Blob]]:
             bodies, blobs = work(connection)
+            _check_types(bodies)
             self._check(bodies)
             return bodies, blobs
 
@@ -148,6 +150,7 @@ class Journal:
 
         If another run was to be created and there is one of that id, nothing was written, and it is given back.
         """
+        _check_types(bodies, legs)
         self._check(bodies)
         async with self._turn:
             done = await self._send_last(bodies, tuple(legs), blobs)
@@ -168,6 +171,7 @@ class Journal:
         async with self._turn:
             while True:
                 note, leg = saying.prepare()
+                _check_types((note,), (leg,))
                 done = await self._send_last((note,), (leg,), blobs)
                 blobs = ()  # they have gathered
                 match done:
@@ -189,6 +193,7 @@ class Journal:
         Whoever gets false looks at the state, which knows more by then, and decides anew. `legs` tell other runs
         something in the same transaction.
         """
+        _check_types(bodies, legs)
         async with self._turn:
             done = await self._send_last(bodies, tuple(legs), blobs, heard)
             assert not isinstance(done, Taken), "other runs are told something, not created"
@@ -320,6 +325,14 @@ class Journal:
             self._tail_bytes += len(sealed.event.body)
         self._tail_events += len(events)
         self.head = events[-1].event.head
+
+
+def _check_types(bodies: Sequence[AnyBody], legs: Sequence[Leg] = ()) -> None:
+    """Refuse what could not be read again, before anything of it is on its way."""
+    for body in bodies:
+        VOCABULARY.check(body)
+    for leg in legs:
+        check_leg(leg)
 
 
 _CHANGING = (b.StatePatched, b.ArtifactStored, b.RiskFlagged)

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Generator, Mapping, Sequence
+from contextlib import nullcontext
 from copy import copy
 from datetime import datetime
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any, Self, TypedDict, TypeVar, Unpack, overload
 import msgspec
 from msgspec import UNSET
 
+from limpet.arguments import checked
 from limpet.clock import Duration, microseconds, since_1970
 from limpet.engine.agents import Agent, check_agent
 from limpet.engine.children import creation
@@ -34,6 +36,7 @@ from limpet.events import bodies as b
 from limpet.ids import check_id
 from limpet.policy.retention import KeepRule
 from limpet.service.bundles import export_run, load_run
+from limpet.service.files import using
 from limpet.service.finding import each_run, run_of
 from limpet.service.forking import Wanted, forked, make_fork
 from limpet.service.looking import Looking
@@ -75,6 +78,7 @@ class Begin(About, total=False):
     at: datetime | Duration | None
 
 
+@checked
 class App(Looking):
     """Start runs, answer, look, steer. Use as `async with`, or `await` it and close it."""
 
@@ -440,11 +444,13 @@ class App(Looking):
 
     async def export(self, run: str, path: str | Path, /) -> None:
         """Write a run to a file, readable by people, that `load` takes into another store."""
-        await export_run(self.store, run, Path(path))
+        with using(path) as file:
+            await export_run(self.store, run, file)
 
     async def load(self, path: str | Path, /) -> Handle[Any]:
         """Take a run from a file into this store; one that has not ended goes on here when it is resumed."""
-        row = await load_run(self.store, Path(path), self._actor)
+        with using(path) as file:
+            row = await load_run(self.store, file, self._actor)
         return Handle(self, row.id, self._serving(row.agent, row.agent_version))
 
     async def prune(
@@ -464,7 +470,8 @@ class App(Looking):
         `snapshots` is how many cached states of a run stay.
         """
         rule = KeepRule(older_than=older_than, by_status=by_status, by_agent=by_agent)
-        done = await prune(self.store, rule, dry_run=dry_run, archive=None if archive is None else Path(archive))
+        with nullcontext() if archive is None else using(archive) as folder:
+            done = await prune(self.store, rule, dry_run=dry_run, archive=folder)
         if snapshots is not None and not dry_run:
             done.snapshots = await rotate(self.store, keep=snapshots, older_than=older_than)
         return done

@@ -1,12 +1,14 @@
 """Looking: everything that can be asked of a store, and changes nothing."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import nullcontext
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from limpet.arguments import checked
 from limpet.clock import Duration
 from limpet.context.slice import ContextSlice
 from limpet.engine.agents import Agent
@@ -18,6 +20,7 @@ from limpet.events import Payload
 from limpet.service import travel
 from limpet.service.artifacts import content_of
 from limpet.service.desk import Desk
+from limpet.service.files import using
 from limpet.service.finding import each_run, run_of
 from limpet.service.fleet import AgentInfo, Fleet, Stats, WorkerInfo, agents_of, fleet_of, stats_of, workers_of
 from limpet.service.queries import CallInfo, DecisionInfo, ErrorInfo, Queries, check_last, check_status
@@ -38,6 +41,7 @@ __all__ = ["Looking"]
 OWN = "limpet."
 
 
+@checked
 class Looking:
     """Questions to one store."""
 
@@ -240,12 +244,16 @@ class Looking:
         """
         if run is not None:
             return await verify_one(self.store, run)
-        kept, gone = (None if each is None else Path(each) for each in (heads, pruned))
-        return await verify_all(self.store, kept, pruned=gone)
+        with (
+            nullcontext() if heads is None else using(heads) as kept,
+            nullcontext() if pruned is None else using(pruned) as gone,
+        ):
+            return await verify_all(self.store, kept, pruned=gone)
 
     async def save_heads(self, path: str | Path, /) -> int:
         """Write where every log ends now to a file, to be kept elsewhere; how many. `verify(heads=...)` reads it."""
-        return await save_heads(self.store, Path(path))
+        with using(path) as file:
+            return await save_heads(self.store, file)
 
     async def value(self, payload: Mapping[str, Any]) -> Any:
         """What is in a payload of an event, as `log` and `events` show it, wherever it is stored."""

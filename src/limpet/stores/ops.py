@@ -373,6 +373,8 @@ def _check_extension(leg: Extend) -> None:
         if event.run != leg.run or event.seq != seq or event.fence != fence:
             raise InvalidAppend(run=leg.run, reason=f"event {event.seq} was sealed for another run, place or fence")
         _check_writer(leg.run, sealed.body, writer)
+        if writer is Writer.SPEAKER:  # an owner's journal has checked its own
+            VOCABULARY.check(sealed.body)
     for sealed in leg.events[:-1]:
         if isinstance(sealed.body, LEAVING):
             raise InvalidAppend(run=leg.run, reason=f"nothing follows {sealed.event.kind} under the same fence")
@@ -393,6 +395,7 @@ def _check_bodies(run: str, bodies: tuple[AnyBody, ...], writer: Writer, at_leas
         raise InvalidAppend(run=run, reason="there is nothing to append")
     for body in bodies:
         _check_writer(run, body, writer)
+        VOCABULARY.check(body)
 
 
 # What is looked up is short: a database's index holds no more.

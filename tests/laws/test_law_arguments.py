@@ -1,0 +1,526 @@
+"""Wrong values in every argument of every public verb and command.
+
+Each call ends in one of two ways: a LimpetError, with nothing written; or a log that reads back. The verbs and commands
+are found by introspection, with all their parameters: a new one fails here until it has an example.
+"""
+
+import inspect
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple, get_args, get_overloads, get_type_hints
+
+import pytest
+
+import limpet
+from limpet import testing
+from limpet.engine.run import Run
+from limpet.service.app import App
+from limpet.stores import RunFilter
+from limpet.testing.app import TestApp
+
+WRITTEN = "run.created", "run.claimed", "state.patched", "run.completed"
+# These are recorded themselves: the call was right, and its end was not good.
+RECORDED = limpet.StepFailed, limpet.Expired
+
+
+class Text(str):
+    """Not quite a str."""
+
+    __slots__ = ()
+
+
+def _deep() -> Any:
+    found: Any = "x"
+    for _ in range(2_000):
+        found = [found]
+    return found
+
+
+# Made anew for each call: a verb may use one up.
+WRONG: Mapping[str, Callable[[], Any]] = {
+    "None": lambda: None,
+    "True": lambda: True,
+    "zero": lambda: 0,
+    "int": lambda: 5,
+    "negative": lambda: -1,
+    "float": lambda: 1.5,
+    "nan": lambda: float("nan"),
+    "infinity": lambda: float("inf"),
+    "huge": lambda: 10**400,
+    "beyond 64 bits": lambda: 1 << 70,
+    "empty": lambda: "",
+    "word": lambda: "no such thing",
+    "surrogate": lambda: "a\ud800b",
+    "nul": lambda: "a\0b",
+    "long": lambda: "x" * 70_000,
+    "subclass of str": lambda: Text("text"),
+    "bytes": lambda: b"bytes",
+    "object": object,
+    "list": list,
+    "list of ints": lambda: [5],
+    "list of surrogates": lambda: ["\ud800"],
+    "list of None": lambda: [None],
+    "dict": dict,
+    "int keys": lambda: {1: 2},
+    "surrogate keys": lambda: {"\ud800": 1},
+    "surrogate values": lambda: {"key": "\ud800"},
+    "object values": lambda: {"key": object()},
+    "set": lambda: {1, 2},
+    "tuple": lambda: (1, 2),
+    "function": lambda: lambda: None,
+    "class": lambda: int,
+    "generator": lambda: (each for each in (1, 2)),
+    "naive time": lambda: datetime(2026, 1, 1),  # noqa: DTZ001 - it is wrong on purpose
+    "first year": lambda: datetime(1, 1, 1, tzinfo=UTC),
+    "path": lambda: Path("no/such/file"),
+    "exception": lambda: ValueError("no"),
+    "deep": _deep,
+}
+
+
+@limpet.tool(effect="none", name="law_look")
+async def look(order: str) -> str:
+    return order
+
+
+@limpet.tool(effect="idempotent", risk="external_action", name="law_refund")
+async def refund(order: str) -> str:
+    return order
+
+
+@limpet.external(ttl="1h", name="law_price")
+async def price(item: str = "tea") -> int:
+    return len(item)
+
+
+@limpet.agent(name="law_child")
+async def child(run: Run, task: str) -> str:
+    return task
+
+
+class Example(NamedTuple):
+    """A call that is right, in which one argument after the other becomes wrong."""
+
+    args: Mapping[str, Any]
+    kwargs: Mapping[str, Any] = {}
+
+
+VERBS: Mapping[str, tuple[Example, ...]] = {
+    "step": (Example({"tool": look, "args": "o-1"}),),
+    "read": (Example({"source": price, "args": "tea"}),),
+    "read_again": (Example({"source": price}),),
+    "call": (
+        Example(
+            {"agent": child, "input": "go"},
+            {"budget": limpet.Budget(max_steps=3), "deadline": "1h", "facts": ["known"], "artifacts": []},
+        ),
+        Example({"agent": "law_child", "input": "go"}),
+    ),
+    "handoff": (Example({"agent": child, "input": "go"}, {"facts": ["known"], "artifacts": []}),),
+    "start": (Example({"agent": child, "input": "go"}, {"id": None}),),
+    "ask": (
+        Example({"question": "Is it?"}, {"to": "ann", "expires": "1h", "escalate": ["bob"], "default": True}),
+        Example({"question": "Which?"}, {"options": ["a", "b"], "default": "a", "expires": "1h", "name": "which"}),
+        Example({"question": "How many?"}, {"answer": int, "default": 5, "expires": "1h"}),
+    ),
+    "sleep": (Example({"how_long": "1h"}),),
+    "receive": (Example({"name": "go", "type": str}, {"timeout": "1h"}),),
+    "patch": (
+        Example(
+            {},
+            {
+                "goal": "settle it",
+                "facts": {"price": 5},
+                "plan": ["look"],
+                "questions": ["why?"],
+                "answered": {"old?": "yes"},
+                "flags": ["angry"],
+                "data": {"seen": 1},
+                "source": "shop",
+                "retract": ["known"],
+                "derived_from": ["other"],
+            },
+        ),
+    ),
+    "decide": (Example({"question": "Which?"}, {"choose": 1, "over": [1, 2], "because": "less", "confidence": 0.5}),),
+    "artifact": (Example({"data": b"big"}, {"type": "text", "summary": "It is big."}),),
+    "content": (Example({"artifact": "a-1"}),),
+    "say": (Example({"text": "Hello."}, {"role": "assistant"}),),
+    "messages": (Example({}, {"last": 5}),),
+    "context": (Example({}, {"max_tokens": 2_000, "max_bytes": 5_000}),),
+    "scope": (Example({"name": "inner"}),),
+    "turns": (Example({}, {"max": 1}),),
+    "version": (Example({"change": "new-way"}),),
+    "now": (Example({}),),
+    "random": (Example({}),),
+    "uuid": (Example({}),),
+}
+
+
+@dataclass
+class Outcome:
+    """What came of one call."""
+
+    error: BaseException | None = None
+
+
+def public(kind: type) -> set[str]:
+    """The names of everything that users can call on objects of a class."""
+    return {name for name, each in inspect.getmembers(kind, inspect.isfunction) if not name.startswith("_")}
+
+
+def parameters(kind: type, name: str) -> set[str]:
+    """Every parameter of a public function, those of its overloads included."""
+    fn = getattr(kind, name)
+    found: set[str] = set()
+    for each in (*get_overloads(fn), fn):
+        signature = inspect.signature(each).parameters.values()
+        found |= {p.name for p in signature if p.kind is not p.VAR_KEYWORD}
+        for more in (p.annotation for p in signature if p.kind is p.VAR_KEYWORD):
+            found |= {name for kind in get_args(more) for name in get_type_hints(kind)}
+    return found - {"self", "kwargs"}
+
+
+def wrong_calls(example: Example) -> Iterator[tuple[str, list[Any], dict[str, Any]]]:
+    """Each argument of an example made wrong in each way."""
+    for name in (*example.args, *example.kwargs):
+        for wrong, make in WRONG.items():
+            args = [make() if each == name else given for each, given in example.args.items()]
+            kwargs = {each: make() if each == name else given for each, given in example.kwargs.items()}
+            yield f"{name}={wrong}", args, kwargs
+
+
+class Case(NamedTuple):
+    """One wrong call of a verb."""
+
+    verb: str
+    what: str
+    args: list[Any]
+    kwargs: dict[str, Any]
+
+
+CASES: dict[str, tuple[Case, Outcome]] = {}
+
+
+@limpet.agent(name="law_caller")
+async def caller(run: Run, case: str) -> str:
+    """Make a wrong call, and go on."""
+    (_, _, args, kwargs), outcome = CASES[case][0], CASES[case][1]
+    await run.patch(facts={"known": 1, "other": 2}, questions=["old?"])
+    try:
+        await perform(getattr(run, CASES[case][0].verb)(*args, **kwargs))
+    except Exception as error:
+        outcome.error = error
+        if not isinstance(error, limpet.LimpetError):
+            raise
+    return case
+
+
+async def perform(given: Any) -> None:
+    """Wait for what a verb or a command gives, whatever that is."""
+    if isinstance(given, AbstractAsyncContextManager):
+        async with given:
+            pass
+    elif isinstance(given, AsyncIterator):
+        async for _ in given:
+            break  # it may have no end
+    elif inspect.isawaitable(given):
+        await given
+
+
+def test_every_public_verb_has_an_example_with_all_its_parameters() -> None:
+    """A verb, or a parameter, that is added cannot be forgotten here."""
+    assert public(Run) == set(VERBS)
+    for name, examples in VERBS.items():
+        given = {each for example in examples for each in (*example.args, *example.kwargs)}
+        assert given == parameters(Run, name), name
+
+
+@pytest.mark.parametrize("verb", sorted(VERBS))
+async def test_a_verb_with_a_wrong_value_raises_or_its_log_reads_back(verb: str) -> None:
+    """Whatever the code gives to a verb, its run can be read, and goes on."""
+    faults: list[str] = []
+    async with testing.app(caller, child) as app:
+        for example in VERBS[verb]:
+            for what, args, kwargs in wrong_calls(example):
+                id = f"r-{len(CASES)}"
+                CASES[id] = (Case(verb, what, args, kwargs), Outcome())
+                await app.start(caller, id, id=id)
+                await app.settle()
+                if wrong := await unreadable(app, id):
+                    faults.append(f"{what}: {wrong}")
+    assert not faults, "\n".join(faults)
+
+
+async def unreadable(app: TestApp, id: str) -> str | None:
+    """What is wrong with a run in which a wrong call was made."""
+    error = CASES[id][1].error
+    if error is not None and not isinstance(error, limpet.LimpetError):
+        return f"untyped {error!r}"
+    try:
+        await read_all(app, id)
+    except Exception as unread:  # noqa: BLE001 - whatever it is, the log does not read back
+        return f"unreadable {unread!r} after {error!r}"
+    status = (await app.info(id)).status
+    kinds = [event.kind for event in await app.log(id)]
+    if error is not None and status != "completed":
+        return f"{status} after {error!r}, {kinds}"
+    if error is not None and not isinstance(error, RECORDED) and tuple(kinds) != WRITTEN:
+        return f"wrote {kinds} before {error!r}"
+    return None if status in ("completed", "waiting") else f"{status}, {(await app.info(id))}, {kinds}"
+
+
+async def read_all(app: App, run: str) -> None:
+    """Everything that shows a run."""
+    await app.verify(run)
+    await app.log(run)
+    await app.state(run)
+    await app.timeline(run)
+    await app.inbox(run=run)
+
+
+# Commands
+
+
+@limpet.agent(name="law_world", approvals=limpet.Approvals("external_action"))
+async def world(run: Run, part: str) -> str:
+    """One agent in every state that a command may find a run in."""
+    await run.patch(goal="stand", facts={"part": part})
+    await run.decide("Which?", choose=part, over=[part, "none"], because="it was said")
+    match part:
+        case "asking":
+            await run.ask("Is it?")
+        case "approving":
+            await run.step(refund, "o-1")
+        case "granted":
+            await run.step(refund, "o-1")
+            await run.receive("go", str)
+        case "hearing":
+            await run.receive("go", str)
+        case "failed":
+            raise ValueError("it fails")
+        case _:
+            await run.artifact(b"big", type="text", summary="It is big.")
+            await run.step(look, "o-1")
+    return part
+
+
+PARTS = "asking", "approving", "granted", "hearing", "failed", "done"
+
+
+@dataclass(frozen=True)
+class Made:
+    """Something that a world has, by its name there."""
+
+    name: str
+
+
+@asynccontextmanager
+async def worlds() -> AsyncIterator[tuple[TestApp, dict[str, Any]]]:
+    """A run in each state, a conversation, and what else commands are about."""
+    async with testing.app(world, child) as app:
+        for part in PARTS:
+            await app.start(world, part, id=part)
+        await app.settle()
+        asked = {each.run: each for each in await app.inbox()}
+        await app.approve(asked["granted"], by="ann", standing=True)
+        await app.say("talk", "Hello.")
+        await app.settle()
+        [grant] = await app.grants("granted")
+        [artifact] = (await app.state("done")).artifacts
+        made = {"ask": asked["asking"], "approval": asked["approving"].id, "grant": grant.grant}
+        yield app, {**made, "artifact": artifact.artifact_id}
+
+
+async def nothing() -> int:
+    return 1
+
+
+COMMANDS: Mapping[str, tuple[Example, ...]] = {
+    "agents": (Example({}),),
+    "answer": (Example({"request": Made("ask"), "answer": True}, {"by": "ann"}),),
+    "approve": (
+        Example({"request": Made("approval")}, {"by": "ann", "args": {"order": "o-2"}, "standing": False}),
+        Example({"request": Made("ask")}, {"by": "ann"}),
+    ),
+    "artifact": (Example({"run": "done", "artifact": Made("artifact")}),),
+    "but": (Example({}, {"door": "x", "idle": True, "makes": True, "store": None, "url": None, "worker": None}),),
+    "cancel": (Example({"run": "hearing"}, {"reason": "enough"}),),
+    "close": (),
+    "compare": (Example({"one": "done", "other": "failed"}),),
+    "context": (Example({"run": "done"}, {"before": None, "after": None, "max_bytes": 5_000, "max_tokens": 2_000}),),
+    "conversations": (Example({}, {"session": None}),),
+    "decisions": (Example({"text": "Which"}, {"agent": None, "last": 5, "since": "1d"}),),
+    "diff": (Example({"run": "done"}, {"since": None, "until": None, "step": None}),),
+    "errors": (Example({}, {"agent": None, "last": 5, "since": "1d"}),),
+    "events": (Example({"run": "done", "after": 0}, {"follow": False}),),
+    "export": (Example({"run": "done", "path": "run.zip"}),),
+    "fork": (
+        Example(
+            {"run": "done"},
+            {
+                "at": 1,
+                "effects": "stub",
+                "id": None,
+                "input": "asking",
+                "patch": {"goal": "other"},
+                "results": {},
+                "version": None,
+            },
+        ),
+        Example({"run": "done"}, {"seq": 3}),
+    ),
+    "get": (Example({"run": "done", "agent": world}),),
+    "grants": (Example({"run": "granted"}),),
+    "inbox": (Example({}, {"older_than": "1us", "risk": None, "run": None, "to": "ann"}),),
+    "info": (Example({"run": "done"}),),
+    "load": (Example({"path": "run.zip"}),),
+    "log": (Example({"run": "done"}),),
+    "messages": (Example({"conversation": "talk"}, {"last": 5, "whole": False}),),
+    "model_input": (Example({"run": "done"}, {"step": 1}),),
+    "once": (Example({"key": "k-1", "fn": nothing}),),
+    "open": (),
+    "pause": (Example({"run": "hearing"}),),
+    "prune": (
+        Example(
+            {},
+            {
+                "older_than": "1d",
+                "dry_run": True,
+                "by_status": {"failed": "2d"},
+                "by_agent": {"law_world": None},
+                "archive": None,
+                "snapshots": 3,
+            },
+        ),
+        Example({}, {"older_than": 0, "dry_run": False, "archive": "kept", "snapshots": 3}),
+    ),
+    "reject": (Example({"request": Made("approval")}, {"by": "ann", "because": "no"}),),
+    "replay": (Example({"run": "done"}, {"allow": [], "coming_to": None, "to": None}),),
+    "replay_all": (Example({}, {"agent": None, "last": 5, "status": ()}),),
+    "result": (Example({"run": "done", "timeout": "1s"}),),
+    "resume": (Example({"run": "failed"}),),
+    "revoke": (Example({"run": "granted", "grant": Made("grant")}, {"by": "ann", "because": "enough"}),),
+    "run": (
+        Example(
+            {"agent": world, "input": "done"},
+            {"id": None, "session": "s", "user": "u", "conversation": None, "labels": {"a": "b"}, "constraints": None},
+        ),
+    ),
+    "runs": (Example({}, {"agent": None, "last": 5, "session": None, "status": None}),),
+    "save_heads": (Example({"path": "heads.json"}),),
+    "say": (Example({"conversation": "talk", "text": "Hello."}, {"interrupt": False}),),
+    "search": (Example({"text": "Which"}, {"kind": None, "last": 5, "since": "1d"}),),
+    "sessions": (Example({}),),
+    "signal": (Example({"run": "hearing", "name": "go", "value": "x"}),),
+    "start": (
+        Example(
+            {"agent": world, "input": "done"},
+            {
+                "id": None,
+                "session": "s",
+                "user": "u",
+                "conversation": "talk",
+                "labels": {"a": "b"},
+                "constraints": {},
+                "at": "1s",
+            },
+        ),
+        Example({"agent": "law_world", "input": "done"}),
+    ),
+    "state": (Example({"run": "done"}, {"before": None, "after": None, "seq": None, "at": None}),),
+    "stats": (Example({}),),
+    "timeline": (Example({"run": "done"}),),
+    "tool_calls": (Example({"tool": "law_look"}, {"agent": None, "last": 5, "since": "1d", "where": ["order=o-1"]}),),
+    "value": (Example({"payload": {"json": 1}}),),
+    "verify": (Example({"run": "done"}), Example({}, {"heads": None, "pruned": None})),
+    "workers": (Example({}),),
+}
+
+
+def test_every_public_command_has_an_example_with_all_its_parameters() -> None:
+    """A command, or a parameter, that is added cannot be forgotten here."""
+    assert public(App) == set(COMMANDS)
+    for name, examples in COMMANDS.items():
+        given = {each for example in examples for each in (*example.args, *example.kwargs)}
+        assert given == parameters(App, name), name
+
+
+def test_there_are_at_least_five_thousand_wrong_calls() -> None:
+    """So many were promised."""
+    examples = [each for table in (VERBS, COMMANDS) for found in table.values() for each in found]
+    assert sum(len([*wrong_calls(each)]) for each in examples) >= 5_000
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS))
+async def test_a_command_with_a_wrong_value_raises_or_logs_read_back(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever a command is given, every run can be read."""
+    monkeypatch.chdir(tmp_path)
+    faults: list[str] = []
+    for example in COMMANDS[command]:
+        calls = wrong_calls(example)
+        while found := await until_changed(command, calls, faults):
+            faults += [each for each in found if each]
+    assert not faults, "\n".join(faults)
+
+
+async def until_changed(
+    command: str, calls: Iterator[tuple[str, list[Any], dict[str, Any]]], faults: list[str]
+) -> list[str | None]:
+    """Make wrong calls in one world until one changes it; what is wrong after that, nothing if there are no more."""
+    async with worlds() as (app, made):
+        before = await ends(app)
+        for what, args, kwargs in calls:
+            error = await called(app, command, [real(each, made) for each in args], kwargs)
+            if isinstance(error, Exception) and not isinstance(error, limpet.LimpetError):
+                faults.append(f"{what}: untyped {error!r}")
+            after = await ends(app)
+            if after == before:
+                continue
+            if error is not None and not isinstance(error, (*RECORDED, limpet.NotDone, limpet.RunFailed)):
+                faults.append(f"{what}: wrote before {error!r}")
+            return [await damage(app, what, after)]
+    return []
+
+
+def real(given: Any, made: dict[str, Any]) -> Any:
+    """What is meant in this world."""
+    return made[given.name] if isinstance(given, Made) else given
+
+
+async def called(app: App, command: str, args: list[Any], kwargs: dict[str, Any]) -> Exception | None:
+    try:
+        await perform(getattr(App, command)(app, *args, **kwargs))
+    except Exception as error:  # noqa: BLE001 - it is looked at
+        return error
+    return None
+
+
+async def ends(app: App) -> dict[str, int]:
+    """Where every log ends."""
+    rows = [*(await app.store.runs(limit=1000)).rows]
+    rows += (await app.store.runs(RunFilter(type="conversation"), limit=1000)).rows
+    return {row.id: row.seq for row in rows}
+
+
+async def damage(app: TestApp, what: str, logs: Mapping[str, int]) -> str | None:
+    """What cannot be read after a command was taken, when everything that it set off is over."""
+    try:
+        await app.settle()
+        await app.verify()
+        await app.runs()
+        await app.inbox()
+        for run in logs:
+            if (await app.store.get(run)).type == "run":
+                await read_all(app, run)
+            else:
+                await app.messages(run)
+    except Exception as error:  # noqa: BLE001 - whatever it is, something does not read back
+        return f"{what}: unreadable {error!r}"
+    parked = [row.id for row in (await app.store.runs(limit=1000)).rows if "operator" in str(row.waits)]
+    return f"{what}: {parked} wait for an operator" if parked else None
