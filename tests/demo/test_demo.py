@@ -82,7 +82,7 @@ def test_it_fits_the_terminal(tmp_path: Path, columns: int) -> None:
     """No line is longer than it is wide; the bar moves; a person says no, and that is what happens."""
     with on_terminal(*DEMO, "--pause", "20ms", cwd=tmp_path, columns=columns, env=env_of(tmp_path)) as terminal:
         terminal.until("approved by")
-        terminal.type("n too dear\n" if columns == 60 else "\n")
+        terminal.type("No, too dear.\n" if columns == 60 else "approve\n")
         said = terminal.rest()
     assert terminal.process.returncode == 0, said
     assert max(cell_len(line) for line in said.splitlines()) <= columns
@@ -90,7 +90,7 @@ def test_it_fits_the_terminal(tmp_path: Path, columns: int) -> None:
     assert "━" in said
     if columns == 60:
         assert "rejected by" in said
-        assert "Not refunded: too dear" in said
+        assert "Not refunded: too dear." in said
         assert "refund" not in {name for name, numbers in counters(said).items() if numbers[-1]}
     assert counters(said)["mail"] == (1, 0, 1)
     assert left_behind(tmp_path) == []

@@ -12,10 +12,10 @@ from limpet.cli.pages import question_of
 from limpet.engine.views import Request
 from limpet.errors import InvalidAnswer
 from limpet.service.answers import answer_of
+from limpet.service.reading import yes_or_no
 
 __all__ = ["prompt_for"]
 
-YES, NO = ("y", "yes", "true"), ("n", "no", "false")
 Schema = Mapping[str, Any]
 
 
@@ -102,9 +102,9 @@ def _array(name: str, schema: Schema, root: Schema) -> list[Any]:
 
 def _boolean(name: str) -> bool:
     while True:
-        given = _line(f"{name or 'yes or no'} [y/n]: ").strip().lower()
-        if given in (*YES, *NO):
-            return given in YES
+        said = yes_or_no(_line(f"{name or 'yes or no'} [y/n]: "))
+        if said is not None and not said[1]:
+            return said[0]
         _say("Say y or n.")
 
 

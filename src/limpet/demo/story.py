@@ -18,6 +18,7 @@ from limpet.demo.processes import DemoBroken, Worker, worker
 from limpet.demo.service import FACTS, Service, serving
 from limpet.demo.stage import Stage, somebody_types
 from limpet.demo.words import args_of, words
+from limpet.service.reading import yes_or_no
 
 __all__ = ["Wishes", "play"]
 
@@ -143,20 +144,23 @@ class _Story:
         said = await self._answer()
         if said is None:
             await app.approve(request, by="limpet demo")
-        elif said.lower() in ("", "y", "yes"):
+        elif said[0]:
             await app.approve(request, by=getpass.getuser())
         else:
-            await app.reject(request, by=getpass.getuser(), because=said[1:].strip() or "no reason was given")
+            await app.reject(request, by=getpass.getuser(), because=said[1] or "no reason was given")
 
-    async def _answer(self) -> str | None:
-        """What is typed; nothing, if nobody does."""
+    async def _answer(self) -> tuple[bool, str] | None:
+        """Yes or no, and why, as somebody types it; nothing, if nobody does."""
         if self._wishes.yes or not somebody_types():
             why = "--yes" if self._wishes.yes else "nobody is at a keyboard"
             self._stage.line(f"{why}: it is approved by itself", "dim")
             return None
         self._stage.line(f"Enter: approve · n, and why: reject · nothing for {PATIENCE}: approved by itself", "magenta")
-        typed = await self._stage.typed(PATIENCE)
-        return typed if typed is None else typed.strip()
+        while (typed := await self._stage.typed(PATIENCE)) is not None:
+            if (said := yes_or_no(typed.strip() or "yes")) is not None:
+                return said
+            self._stage.line("Say yes, or no and why.", "magenta")
+        return None
 
     async def _until_held(self, handle: limpet.Handle[str]) -> int:
         """Until the service has done what the step wants, and not answered; the number of the step."""

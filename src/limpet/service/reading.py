@@ -1,15 +1,20 @@
-"""JSON that somebody typed or sent: strictly, as text that means one thing only."""
+"""What somebody typed or sent, strictly, as text that means one thing only: JSON, or yes or no."""
 
 import json
+import re
 from typing import Any
 
 from limpet.errors import InvalidArgument
 from limpet.events.values import parse
 
-__all__ = ["LARGEST", "read_json"]
+__all__ = ["LARGEST", "read_json", "yes_or_no"]
 
 # In bytes; more is no input but a file, whose address is the input.
 LARGEST = 16 * 1024 * 1024
+YES = ("y", "yes", "true", "ok", "okay", "approve", "approved")
+NO = ("n", "no", "false", "reject", "rejected")
+# A word, and what is said after it.
+_WORD = re.compile(r"([a-z]+)(?:[\s,.:;!]+(.*))?", re.IGNORECASE | re.DOTALL)
 
 
 def read_json(text: str | bytes, what: str = "The input") -> Any:
@@ -19,6 +24,17 @@ def read_json(text: str | bytes, what: str = "The input") -> Any:
     value = parse(text)
     _refuse_twins(text, what)
     return value
+
+
+def yes_or_no(text: str) -> tuple[bool, str] | None:
+    """Return yes or no, and the reason after a no; None for a text that is neither, or a yes with reservations."""
+    found = _WORD.fullmatch(text.strip())
+    if found is None:
+        return None
+    word, more = found[1].lower(), (found[2] or "").strip()
+    if word in YES and not more:
+        return True, ""
+    return (False, more) if word in NO else None
 
 
 def _refuse_twins(text: str | bytes, what: str) -> None:
