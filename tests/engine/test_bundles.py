@@ -78,6 +78,6 @@ async def test_a_file_that_cannot_be_written_leaves_nothing_behind(tmp_path: Pat
     (tmp_path / "run.zip").mkdir()
     async with testing.app(agent) as app:
         await app.run(agent, id="r1")
-        with pytest.raises(OSError, match=r"run\.zip"):
+        with pytest.raises(limpet.FileFailed, match=r"run\.zip"):
             await app.export("r1", tmp_path / "run.zip")
     assert [path.name for path in tmp_path.iterdir()] == ["run.zip"]

@@ -377,7 +377,7 @@ COMMANDS: Mapping[str, tuple[Example, ...]] = {
     "grants": (Example({"run": "granted"}),),
     "inbox": (Example({}, {"older_than": "1us", "risk": None, "run": None, "to": "ann"}),),
     "info": (Example({"run": "done"}),),
-    "load": (Example({"path": "run.zip"}),),
+    "load": (Example({"path": "run.zip"}, {"max_bytes": 1_000_000}),),
     "log": (Example({"run": "done"}),),
     "messages": (Example({"conversation": "talk"}, {"last": 5, "whole": False}),),
     "model_input": (Example({"run": "done"}, {"step": 1}),),

@@ -17,12 +17,15 @@ from limpet.cli.progress import bar
 from limpet.engine.views import RunInfo
 from limpet.errors import Tampered
 from limpet.service import App
+from limpet.service.archives import MAX_BYTES
 from limpet.service.bundles import verify_bundle
 from limpet.service.finding import find_run
 from limpet.service.pruning import Pruned
 from limpet.service.trust import Verified, verify_all
 
 __all__: list[str] = []
+
+MaxBytes = Annotated[int, typer.Option(help="Most bytes that a file may unpack to.", show_default="1 GiB")]
 
 
 @command.command(epilog=example("limpet verify --heads heads.jsonl", "limpet verify ticket-42"))
@@ -39,12 +42,13 @@ def verify(
     heads: Annotated[Path | None, typer.Option(help="Where logs ended, as --save-heads wrote it earlier.")] = None,
     pruned: Annotated[Path | None, typer.Option(help="What was pruned since: pruned.jsonl of the archive.")] = None,
     save_heads: Annotated[Path | None, typer.Option(help="Write where every log ends now, to keep elsewhere.")] = None,
+    max_bytes: MaxBytes = MAX_BYTES,
     url: Url = STORE,
     json: Json = False,
 ) -> None:
     """Check that nothing stored was changed, cut off or written anew. Names all that was, and ends with 1."""
     if run is not None and run.endswith(".zip") and Path(run).is_file():
-        done = asyncio.run(verify_bundle(Path(run)))
+        done = asyncio.run(verify_bundle(Path(run), max_bytes))
         print_json(done) if json else print_text(str(done))
         return
     bad: list[Tampered] = []
@@ -87,6 +91,8 @@ def export(
 @command.command(epilog=example("limpet load ticket-42.zip --url sqlite:///other.db"))
 def load(
     path: Annotated[Path, typer.Argument(metavar="FILE", help="What `limpet export` wrote.", show_default=False)],
+    *,
+    max_bytes: MaxBytes = MAX_BYTES,
     url: Url = STORE,
     json: Json = False,
 ) -> None:
@@ -94,7 +100,7 @@ def load(
 
     async def read(app: App) -> RunInfo:
         with bar("load"):
-            return await app.info((await app.load(path)).id)
+            return await app.info((await app.load(path, max_bytes=max_bytes)).id)
 
     found = ask(url, read, makes=True)
     print_json(found) if json else print_text(f"{found.id} is here")

@@ -35,6 +35,7 @@ from limpet.events import Constraints, Effects, Payload, StatePatch
 from limpet.events import bodies as b
 from limpet.ids import check_id
 from limpet.policy.retention import KeepRule
+from limpet.service.archives import MAX_BYTES
 from limpet.service.bundles import export_run, load_run
 from limpet.service.files import using
 from limpet.service.finding import each_run, run_of
@@ -447,10 +448,13 @@ class App(Looking):
         with using(path) as file:
             await export_run(self.store, run, file)
 
-    async def load(self, path: str | Path, /) -> Handle[Any]:
-        """Take a run from a file into this store; one that has not ended goes on here when it is resumed."""
+    async def load(self, path: str | Path, /, *, max_bytes: int = MAX_BYTES) -> Handle[Any]:
+        """Take a run from a file into this store; one that has not ended goes on here when it is resumed.
+
+        A file that would unpack to more than `max_bytes`, 1 GiB, is refused: it is read as a whole.
+        """
         with using(path) as file:
-            row = await load_run(self.store, file, self._actor)
+            row = await load_run(self.store, file, self._actor, max_bytes)
         return Handle(self, row.id, self._serving(row.agent, row.agent_version))
 
     async def prune(

@@ -7,17 +7,19 @@ runs whose beginnings it shares, each in a file of `origins/`; with a run that t
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from io import BytesIO
 from pathlib import Path
-from typing import Any
-from zipfile import ZIP_DEFLATED, BadZipFile, ZipFile
+from typing import Annotated, Any
+from zipfile import ZipFile
 
 import msgspec
-from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from limpet.engine.talks import talk_of
 from limpet.errors import InputConflict, InvalidBundle, NotFound, Tampered
 from limpet.events import PLAIN, START, VOCABULARY, AnyBody, Codec, Event, blobs_of, seal, verify
 from limpet.events.values import encode
+from limpet.service.archives import LEVEL, MAX_BYTES, compression_of, unpacking
 from limpet.service.progress import progress
 from limpet.service.trust import End, Verified, verify_one
 from limpet.stores import Inline, RunRow, Store
@@ -27,6 +29,8 @@ from limpet.stores.memory import MemoryBackend
 __all__ = ["Bundle", "export_run", "load_run", "read_bundle", "verify_bundle"]
 
 FORMAT = 1
+# What every database can hold.
+Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 
 class Manifest(Struct, frozen=True, kw_only=True):
@@ -46,11 +50,11 @@ class Line(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """An event, as one line."""
 
     run: str
-    seq: int
-    time: int
+    seq: Count
+    time: Count
     kind: str
-    version: int
-    fence: int
+    version: Count
+    fence: Count
     actor: str
     codec: str
     key_id: str = ""
@@ -199,19 +203,23 @@ def _write(path: Path, bundle: Bundle) -> None:
     manifest = Manifest(format=FORMAT, run=head.run, seq=head.seq, hash=head.hash, origins=ends, talks=talks)
     part = path.with_name(f"{path.name}.part")
     try:
-        with ZipFile(part, "w", ZIP_DEFLATED) as file:
-            file.writestr("manifest.json", msgspec.json.encode(manifest))
-            file.writestr("log.jsonl", _lines(bundle.events))
+        with ZipFile(part, "w", compresslevel=LEVEL) as file:
+            _put(file, "manifest.json", msgspec.json.encode(manifest))
+            _put(file, "log.jsonl", _lines(bundle.events))
             for end, origin in zip(ends, bundle.origins, strict=True):
-                file.writestr(f"origins/{end.run}.jsonl", _lines(origin))
+                _put(file, f"origins/{end.run}.jsonl", _lines(origin))
             for end, talk in zip(talks, bundle.talks, strict=True):
-                file.writestr(f"conversations/{end.run}.jsonl", _lines(talk))
+                _put(file, f"conversations/{end.run}.jsonl", _lines(talk))
             for name, data in bundle.blobs.items():
-                file.writestr(f"blobs/{name}", data)
+                _put(file, f"blobs/{name}", data)
         part.replace(path)
     except BaseException:
         part.unlink(missing_ok=True)
         raise
+
+
+def _put(file: ZipFile, name: str, data: bytes) -> None:
+    file.writestr(name, data, compression_of(data))
 
 
 def _lines(events: Sequence[Event]) -> bytes:
@@ -219,29 +227,24 @@ def _lines(events: Sequence[Event]) -> bytes:
 
 
 def _events(lines: bytes) -> tuple[Event, ...]:
-    return tuple(msgspec.json.decode(line, type=Line).event() for line in lines.splitlines())
+    return tuple(msgspec.json.decode(line, type=Line).event() for line in BytesIO(lines))
 
 
-async def read_bundle(path: Path) -> Bundle:
-    """What a file holds; raises InvalidBundle for one that is none."""
-    return await asyncio.to_thread(_read, path)
+async def read_bundle(path: Path, max_bytes: int = MAX_BYTES) -> Bundle:
+    """What a file holds; raises InvalidBundle for one that is none, or that would unpack to more."""
+    return await asyncio.to_thread(_read, path, max_bytes)
 
 
-def _read(path: Path) -> Bundle:
-    try:
-        with ZipFile(path) as bundle:
-            manifest = msgspec.json.decode(bundle.read("manifest.json"), type=Manifest)
-            if manifest.format != FORMAT:
-                raise InvalidBundle(path=str(path), reason=f"its format is {manifest.format}, and {FORMAT} is known")
-            events = _events(bundle.read("log.jsonl"))
-            origins = tuple(_events(bundle.read(f"origins/{end.run}.jsonl")) for end in manifest.origins)
-            talks = tuple(_events(bundle.read(f"conversations/{end.run}.jsonl")) for end in manifest.talks)
-            names = [name for name in bundle.namelist() if name.startswith("blobs/")]
-            blobs = {name.removeprefix("blobs/"): bundle.read(name) for name in names}
-    except OSError as error:
-        raise InvalidBundle(path=str(path), reason=(error.strerror or str(error)).lower()) from error
-    except (BadZipFile, KeyError, msgspec.MsgspecError) as error:
-        raise InvalidBundle(path=str(path), reason=f"{type(error).__name__}: {error}") from error
+def _read(path: Path, max_bytes: int) -> Bundle:
+    with unpacking(path, max_bytes) as bundle:
+        manifest = msgspec.json.decode(bundle.read("manifest.json"), type=Manifest)
+        if manifest.format != FORMAT:
+            raise InvalidBundle(path=str(path), reason=f"its format is {manifest.format}, and {FORMAT} is known")
+        events = _events(bundle.read("log.jsonl"))
+        origins = tuple(_events(bundle.read(f"origins/{end.run}.jsonl")) for end in manifest.origins)
+        talks = tuple(_events(bundle.read(f"conversations/{end.run}.jsonl")) for end in manifest.talks)
+        names = [name for name in bundle.namelist() if name.startswith("blobs/")]
+        blobs = {name.removeprefix("blobs/"): bundle.read(name) for name in names}
     head = End(run=manifest.run, seq=manifest.seq, hash=manifest.hash)
     ends, logs = (*manifest.origins, *manifest.talks, head), (*origins, *talks, events)
     for end, log in zip(ends, logs, strict=True):
@@ -250,9 +253,12 @@ def _read(path: Path) -> Bundle:
     return Bundle(events, blobs, origins, talks)
 
 
-async def load_run(store: Store, path: Path, actor: str) -> RunRow:
+async def load_run(store: Store, path: Path, actor: str, max_bytes: int = MAX_BYTES) -> RunRow:
     """Take a run from a file, with those whose beginnings it shares, as far as they are not here."""
-    bundle = await read_bundle(path)
+    return await _load(store, await read_bundle(path, max_bytes), actor)
+
+
+async def _load(store: Store, bundle: Bundle, actor: str) -> RunRow:
     _verify_logs(bundle)
     if store.codec.is_private and not any(event.key_id for event in bundle.events):
         bundle = _recoded(bundle, PLAIN, store.codec)
@@ -285,14 +291,14 @@ def _verify_logs(bundle: Bundle) -> None:
         raise Tampered(run=bundle.events[-1].run, seq=1, reason="what it shares is not what its origins say")
 
 
-async def verify_bundle(path: Path) -> Verified:
+async def verify_bundle(path: Path, max_bytes: int = MAX_BYTES) -> Verified:
     """Check a file by itself: its logs against their hashes, its blobs against their names; raises Tampered."""
-    bundle = await read_bundle(path)
+    bundle = await read_bundle(path, max_bytes)
     _verify_logs(bundle)
     if any(event.key_id for event in bundle.events):  # without the keys, hashes are all that can be checked
         return Verified(runs=1, events=len(bundle.events))
     async with Store(MemoryBackend(), Inline()) as store:
-        row = await load_run(store, path, "verify")
+        row = await _load(store, bundle, "verify")
         names = {name for event in bundle.events for name in blobs_of(store.decode(event))}
         for name in sorted(names):
             async for _ in store.read_blob(name):

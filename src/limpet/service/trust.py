@@ -5,6 +5,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -19,6 +20,8 @@ from limpet.stores import Store
 __all__ = ["End", "Verified", "read_ends", "save_heads", "verify_all", "verify_one"]
 
 # What is raised by bytes that are no text, no JSON or no word of ours any more.
+# A longer line of a file with heads is none.
+LONGEST_LINE = 10_000
 UNREADABLE = (ValueError, msgspec.MsgspecError, RecursionError, KeyMissing, UnknownEvent)
 
 
@@ -179,13 +182,14 @@ def read_ends(path: Path, *, torn: bool = False) -> list[End]:
     """The ends of logs in a file; in one that is `torn`, a line that was cut off by a kill is passed over."""
     found = []
     try:
-        for line in path.read_bytes().splitlines():
-            try:
-                found.append(msgspec.json.decode(line, type=End))
-            except msgspec.MsgspecError:
-                if not torn:
-                    raise
-    except (OSError, msgspec.MsgspecError) as error:
+        with path.open("rb") as file:
+            for line in iter(partial(file.readline, LONGEST_LINE), b""):
+                try:
+                    found.append(msgspec.json.decode(line, type=End))
+                except msgspec.MsgspecError:
+                    if not torn:
+                        raise
+    except (OSError, RecursionError, msgspec.MsgspecError) as error:
         raise InvalidBundle(path=str(path), reason=f"it holds no heads ({error})") from error
     return found
 

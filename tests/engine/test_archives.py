@@ -1,0 +1,182 @@
+"""Files from elsewhere that are no bundles, or are meant to do harm: refused with a LimpetError, before they are read."""
+
+import random
+import zipfile
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import limpet
+from limpet import testing
+from limpet.service import archives
+from limpet.service.bundles import verify_bundle
+
+
+@limpet.agent(name="archived")
+async def archived(run: limpet.Run, size: int) -> int:
+    await run.artifact(bytes(size), type="zeros", summary="Nothing but zeros.")
+    await run.ask("Go on?")
+    return size
+
+
+async def exported(path: Path, size: int = 100) -> None:
+    """A good bundle."""
+    async with testing.app(archived) as app:
+        await app.start(archived, size, id="r1")
+        await app.settle()
+        await app.export("r1", path)
+
+
+def rewritten(path: Path, **parts: bytes) -> None:
+    """The same file with other parts."""
+    with zipfile.ZipFile(path) as file:
+        held = {name: file.read(name) for name in file.namelist()}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+        for name, data in held.items():
+            file.writestr(name, parts.get(name.partition(".")[0], data))
+
+
+async def load(path: Path) -> None:
+    async with testing.app() as app:
+        await app.load(path)
+
+
+def bomb(path: Path) -> None:
+    rewritten(path, log=bytes(100 * 1024**2))
+
+
+def deep(path: Path) -> None:
+    rewritten(path, log=b'{"run":"r1","seq":1,"body":' + b"[" * 200_000)
+
+
+def deep_manifest(path: Path) -> None:
+    rewritten(path, manifest=b'{"more":' + b"[" * 200_000)
+
+
+def many_lines(path: Path) -> None:
+    rewritten(path, log=b"\n" * 60_000_000)
+
+
+def encrypted(path: Path) -> None:
+    changed(path, 8, b"\x01")
+
+
+def unknown_compression(path: Path) -> None:
+    changed(path, 10, b"\x63")
+
+
+def changed(path: Path, place: int, value: bytes) -> None:
+    """Change a byte of the first entry in the directory."""
+    data = bytearray(path.read_bytes())
+    at = data.index(b"PK\1\2") + place
+    data[at : at + 1] = value
+    path.write_bytes(data)
+
+
+def huge(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    at = data.index(b"PK\1\2") + 24
+    data[at : at + 4] = (3 * 1024**3).to_bytes(4, "little")
+    path.write_bytes(data)
+
+
+def another_codec(path: Path) -> None:
+    with zipfile.ZipFile(path) as file:
+        held = {name: file.read(name) for name in file.namelist()}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_BZIP2) as file:
+        for name, data in held.items():
+            file.writestr(name, data)
+
+
+def damaged(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[60:90] = bytes(30)
+    path.write_bytes(data)
+
+
+def cut_off(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-30])
+
+
+def too_many(path: Path) -> None:
+    with zipfile.ZipFile(path, "a") as file:
+        for number in range(archives.MAX_ENTRIES):
+            file.writestr(f"x{number}", b"")
+
+
+def no_text(path: Path) -> None:
+    rewritten(path, log=b"\xff\xfe\n", manifest=b"\xff")
+
+
+HARMFUL = [
+    bomb,
+    deep,
+    deep_manifest,
+    many_lines,
+    encrypted,
+    unknown_compression,
+    huge,
+    another_codec,
+    damaged,
+    cut_off,
+    too_many,
+    no_text,
+]
+
+
+@pytest.mark.parametrize("read", [load, verify_bundle])
+@pytest.mark.parametrize("harm", HARMFUL)
+async def test_a_harmful_file_is_refused(
+    tmp_path: Path, harm: Callable[[Path], None], read: Callable[[Path], Awaitable[Any]]
+) -> None:
+    """A bomb, deep JSON, a password, another compression, damage: each says that the file is no bundle."""
+    path = tmp_path / "run.zip"
+    await exported(path)
+    harm(path)
+    with pytest.raises(limpet.InvalidBundle):
+        await read(path)
+
+
+async def test_a_file_with_any_damage_is_refused_with_an_error_of_ours(tmp_path: Path, full: bool) -> None:
+    """Whatever the bytes are; and what is not damaged is the very run."""
+    path, other = tmp_path / "run.zip", tmp_path / "other.zip"
+    await exported(path)
+    good, draw = path.read_bytes(), random.Random(7)  # noqa: S311 - repeatable on purpose
+    for _ in range(5_000 if full else 500):
+        data = bytearray(good)
+        for _ in range(draw.randint(1, 4)):
+            data[draw.randrange(len(data))] = draw.randrange(256)
+        other.write_bytes(data[: draw.choice([len(data), draw.randrange(len(data))])])
+        try:
+            assert (await verify_bundle(other)).runs == 1
+        except limpet.LimpetError:
+            pass
+
+
+async def test_what_compresses_well_is_loaded_again(tmp_path: Path) -> None:
+    """An export never looks like a bomb."""
+    path = tmp_path / "run.zip"
+    await exported(path, size=archives.SMALL + 1)
+    await load(path)
+
+
+async def test_a_large_file_is_read_if_that_is_said(tmp_path: Path) -> None:
+    """How much is read at most is up to the caller."""
+    path = tmp_path / "run.zip"
+    await exported(path)
+    async with testing.app() as app:
+        with pytest.raises(limpet.InvalidBundle, match="max_bytes"):
+            await app.load(path, max_bytes=1_000)
+        assert (await app.load(path, max_bytes=1_000_000)).id == "r1"
+
+
+@pytest.mark.parametrize("held", [b"[" * 200_000, b"\xff\n", b"x" * 100_000])
+async def test_heads_that_are_none_are_refused(tmp_path: Path, held: bytes) -> None:
+    """Deep JSON, no text, no end of a line."""
+    path = tmp_path / "heads.jsonl"
+    path.write_bytes(held)
+    async with testing.app() as app:
+        with pytest.raises(limpet.InvalidBundle):
+            await app.verify(heads=path)
