@@ -3,6 +3,7 @@
 import random
 import zipfile
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -149,10 +150,8 @@ async def test_a_file_with_any_damage_is_refused_with_an_error_of_ours(tmp_path:
         for _ in range(draw.randint(1, 4)):
             data[draw.randrange(len(data))] = draw.randrange(256)
         other.write_bytes(data[: draw.choice([len(data), draw.randrange(len(data))])])
-        try:
+        with suppress(limpet.LimpetError):
             assert (await verify_bundle(other)).runs == 1
-        except limpet.LimpetError:
-            pass
 
 
 async def test_what_compresses_well_is_loaded_again(tmp_path: Path) -> None:
