@@ -144,7 +144,7 @@ async def test_a_file_with_any_damage_is_refused_with_an_error_of_ours(tmp_path:
     """Whatever the bytes are; and what is not damaged is the very run."""
     path, other = tmp_path / "run.zip", tmp_path / "other.zip"
     await exported(path)
-    good, draw = path.read_bytes(), random.Random(7)  # noqa: S311 - repeatable on purpose
+    good, draw = path.read_bytes(), random.Random(7)
     for _ in range(5_000 if full else 500):
         data = bytearray(good)
         for _ in range(draw.randint(1, 4)):
