@@ -15,6 +15,7 @@ from urllib.parse import unquote, urlsplit
 from typing_extensions import TypeVar
 
 from limpet import sync
+from limpet.arguments import defining
 from limpet.clock import Clock, Duration, SystemClock
 from limpet.context.slice import ContextSlice
 from limpet.engine.agents import Agent, Budget
@@ -255,6 +256,7 @@ DEFAULT_URL = "sqlite:///limpet.db"
 LONGEST_CHANNEL = 50
 
 
+@defining
 def open(
     url: str | None = None,
     *,
@@ -286,6 +288,7 @@ def open(
     return App(settings, agents)
 
 
+@defining
 def llm_agent(  # noqa: PLR0913 - all by name, and few at a time
     name: str,
     *,
@@ -315,7 +318,9 @@ def llm_agent(  # noqa: PLR0913 - all by name, and few at a time
     in and out, by the model's name. The model may call `tools`, and hand the task over for good to one of `handoffs`.
     `choose`, `normalise` and `see` replace what is done next, what is made of a result, and what the model sees.
     """
-    found = cache(lambda: importlib.import_module("limpet.adapters.models").model_of(model))
+    models = importlib.import_module("limpet.adapters.models")
+    models.check_model(model)
+    found = cache(lambda: models.model_of(model))
     more: dict[str, Any] = {
         "compact": compact,
         "window": window,
@@ -388,7 +393,7 @@ def _keys() -> MasterKeys | None:
 
 
 def _address(url: str | None) -> str:
-    return url or os.environ.get("LIMPET_URL") or DEFAULT_URL
+    return url if url is not None else os.environ.get("LIMPET_URL") or DEFAULT_URL
 
 
 def _backend(url: str, clock: Clock | None, patience: Duration | None) -> Backend:

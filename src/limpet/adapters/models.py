@@ -3,10 +3,11 @@
 import importlib
 from typing import Any
 
+from limpet.arguments import brief
 from limpet.errors import DefinitionError
 from limpet.llm.model import Model
 
-__all__ = ["model_of"]
+__all__ = ["check_model", "model_of"]
 
 CHOICES = (
     'say "openai:gpt-5-mini" (for any server that speaks like OpenAI, with OPENAI_BASE_URL), another "provider:name" '
@@ -15,15 +16,23 @@ CHOICES = (
 )
 
 
+def check_model(spec: object) -> None:
+    """Refuse what names no model, and is none."""
+    if isinstance(spec, str):
+        fits = all(part.strip() for part in spec.partition(":"))
+    else:
+        fits = isinstance(getattr(spec, "name", None), str) and callable(getattr(spec, "reply", None))
+    if not fits:
+        raise DefinitionError(what=f"The model {brief(spec)}", reason=CHOICES)
+
+
 def model_of(spec: "str | Model") -> Model:
     """A model by its name, or itself. Nothing is imported that is not needed, and nothing asked for a key yet."""
-    if isinstance(spec, str):
-        provider, _, name = spec.partition(":")
-        if provider.strip() and name.strip():
-            return _named(provider, name)
-    elif isinstance(getattr(spec, "name", None), str) and callable(getattr(spec, "reply", None)):
+    check_model(spec)
+    if not isinstance(spec, str):
         return spec
-    raise DefinitionError(what=f"The model {spec!r}", reason=CHOICES)
+    provider, _, name = spec.partition(":")
+    return _named(provider, name)
 
 
 def _named(provider: str, name: str) -> Model:

@@ -29,7 +29,7 @@ MaxBytes = Annotated[int, typer.Option(help="Most bytes that a file may unpack t
 
 
 @command.command(epilog=example("limpet verify --heads heads.jsonl", "limpet verify ticket-42"))
-def verify(
+def verify(  # noqa: PLR0913 - all by name, and few at a time
     run: Annotated[
         str | None,
         typer.Argument(

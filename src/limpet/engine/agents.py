@@ -8,7 +8,7 @@ from typing import Any, Generic, Literal, TypeVar, get_args, get_type_hints
 
 from msgspec import to_builtins
 
-from limpet.arguments import brief
+from limpet.arguments import brief, defining
 from limpet.clock import Duration, microseconds
 from limpet.engine.shapes import Shape, shape
 from limpet.engine.versions import Versions
@@ -26,6 +26,7 @@ Exclusive = Literal["session", "user"]
 _JSON = shape(Any)
 
 
+@defining
 class Budget:
     """What a run may use up: steps, running time, tokens, money."""
 

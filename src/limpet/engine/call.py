@@ -5,6 +5,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
 
+from limpet.arguments import checked
 from limpet.errors import NoCall
 from limpet.events import Payload, Spent, inline
 from limpet.redaction import NOTHING, Redaction, say
@@ -16,6 +17,7 @@ _current: ContextVar["Call | None"] = ContextVar("limpet_call", default=None)
 _in_agent: ContextVar[bool] = ContextVar("limpet_in_agent", default=False)
 
 
+@checked
 class Call:
     """One attempt of a step, as its tool sees it. May be used from any thread."""
 

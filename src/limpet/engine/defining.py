@@ -1,12 +1,14 @@
 """Making a function an agent."""
 
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Protocol, TypeVar, cast, overload
+from typing import Any, Never, Protocol, TypeVar, cast, overload
 
+from limpet.arguments import defining
 from limpet.clock import Duration, microseconds
 from limpet.engine.agents import Agent, Budget, Exclusive, Rules
 from limpet.engine.blocking import BlockingRun
 from limpet.engine.run import Run
+from limpet.engine.tools import check_function
 from limpet.errors import DefinitionError, InvalidId
 from limpet.ids import check_id
 from limpet.policy.checkpoint import Strategy
@@ -48,8 +50,9 @@ class _Define(Protocol):
     def __call__(self, fn: Callable[[BlockingRun[S]], Out], /) -> Agent[None, Out]: ...
 
 
+@defining
 def agent(  # noqa: PLR0913 - all by name, and few at a time
-    *,
+    *bare: Never,
     name: str | None = None,
     version: str = "1",
     accepts: Sequence[str] = (),
@@ -63,10 +66,8 @@ def agent(  # noqa: PLR0913 - all by name, and few at a time
     max_age: Duration | None = None,
 ) -> _Define:
     """Make a function an agent. `accepts` names older versions whose runs this code may take over."""
-    if checkpoint not in ("every_step", "every_iteration", "on_state_change"):
-        raise DefinitionError(what=name or "An agent", reason=f"checkpoint={checkpoint!r} is none of the strategies")
-    if exclusive not in (None, "session", "user"):
-        raise DefinitionError(what=name or "An agent", reason=f"exclusive={exclusive!r}: say 'session' or 'user'")
+    if bare:
+        raise DefinitionError(what="An agent", reason="put parentheses behind the decorator: @limpet.agent()")
     rules = Rules(
         version=version,
         accepts=tuple(accepts),
@@ -81,6 +82,7 @@ def agent(  # noqa: PLR0913 - all by name, and few at a time
     )
 
     def define(fn: Callable[..., Any], /) -> Agent[Any, Any]:
+        check_function("An agent", fn, name)
         return Agent(fn, _checked_name(name or fn.__name__), rules)
 
     return cast("_Define", define)

@@ -12,6 +12,7 @@ from typing import Any
 
 from msgspec import structs
 
+from limpet.arguments import defining
 from limpet.clock import SECOND, Clock, Duration, microseconds
 from limpet.engine.agents import Agent
 from limpet.engine.drive import Drive
@@ -45,6 +46,7 @@ LOOK_AT_SUSPECTS = SECOND // 20
 STUCK = 60 * SECOND
 
 
+@defining
 class Worker:
     """How a worker works: number of concurrent runs, length of its lease, time to finish when it stops, parole."""
 

@@ -5,17 +5,17 @@ knows is a fact, as of the step that read it.
 """
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
+from typing import Any, Generic, Never, ParamSpec, Protocol, TypeVar, overload
 
 from msgspec import Raw
 
-from limpet.arguments import brief
+from limpet.arguments import brief, defining
 from limpet.clock import Duration, microseconds
 from limpet.engine.execution import Execution
 from limpet.engine.history import Record
 from limpet.engine.memory import Read
 from limpet.engine.step import Step
-from limpet.engine.tools import Tool
+from limpet.engine.tools import Tool, check_function
 from limpet.engine.traits import Traits
 from limpet.errors import DefinitionError
 from limpet.events import Fact, Payload, Seen, StatePatch, canonical, digest
@@ -70,17 +70,20 @@ class _Steps(Protocol):
     async def run(self, step: Step, record: Record | None) -> Any: ...
 
 
-def external(*, ttl: Duration, name: str | None = None, same: Same | None = None) -> _Define:
+@defining
+def external(*bare: Never, ttl: Duration = 0, name: str | None = None, same: Same | None = None) -> _Define:
     """Declare a source outside: what `run.read` gives of it holds for a time.
 
     `same(before, after)` tells whether a value that was read again after an approval still means what the person saw;
     without it, the values must be equal.
     """
-    lives = microseconds(ttl)
+    lives = 0 if bare else microseconds(ttl)
     if lives <= 0:
-        raise DefinitionError(what=name or "A source", reason="what it says must hold for some time: ttl='5m', say")
+        reason = "what it says must hold for some time: say @limpet.external(ttl='5m')"
+        raise DefinitionError(what=name or "A source", reason=reason)
 
     def define(fn: Callable[..., Any], /) -> Any:
+        check_function("A source", fn, name)
         return External(fn, name or fn.__name__, lives, same)
 
     return define

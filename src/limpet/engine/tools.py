@@ -23,7 +23,7 @@ from typing import (
     overload,
 )
 
-from limpet.arguments import brief
+from limpet.arguments import brief, checked, defining
 from limpet.clock import Duration, microseconds
 from limpet.engine.call import is_in_agent
 from limpet.engine.shapes import Shape, shape
@@ -31,7 +31,7 @@ from limpet.engine.traits import EFFECTS, Effect, Traits
 from limpet.engine.versions import Versions
 from limpet.errors import DefinitionError, NotDurable
 from limpet.events import Spent
-from limpet.policy.retry import Retry
+from limpet.policy.retry import Retry, patience
 from limpet.redaction import NOTHING, Redaction
 from limpet.secret import MARK
 
@@ -69,6 +69,7 @@ class Hooks:
     compensate: Callable[..., Any] | None = None
 
 
+@checked
 class Tool(Generic[P, T_co, R_co]):
     """A function with a declared effect."""
 
@@ -93,12 +94,12 @@ class Tool(Generic[P, T_co, R_co]):
         return f"<tool {self.name}, effect {self.traits.effect!r}>"
 
     def options(
-        self, *, name: str | None = None, retry: Retry | None = None, timeout: Duration | None = None
+        self, *, name: str | None = None, retry: Retry | int | None = None, timeout: Duration | None = None
     ) -> "Tool[P, T_co, R_co]":
         """The same tool, called otherwise: under another name in the log, more patiently, for longer."""
         longer = self.traits.timeout if timeout is None else microseconds(timeout)
         other: Tool[P, T_co, R_co] = Tool(
-            self.fn, self.name, replace(self.traits, retry=retry or self.traits.retry, timeout=longer)
+            self.fn, self.name, replace(self.traits, retry=patience(retry) or self.traits.retry, timeout=longer)
         )
         other.step_name, other.hooks, other.kind = name or self.step_name, self.hooks, self.kind
         other.fresh = self.fresh
@@ -321,7 +322,7 @@ class _Declare(Protocol):
         effect: Effect,
         name: str | None = None,
         risk: str | None = None,
-        retry: Retry | None = None,
+        retry: Retry | int | None = None,
         timeout: Duration | None = None,
         not_applied: tuple[type[BaseException], ...] = (),
         irreversible: bool = False,
@@ -333,34 +334,49 @@ class _Declare(Protocol):
         """Make a function a tool."""
 
 
-def _declare(  # noqa: PLR0913 - all by name
-    *bare: object,
-    effect: Effect | None = None,
-    name: str | None = None,
-    timeout: Duration | None = None,
-    max_tokens: int | None = None,
-    max_cost: float | None = None,
-    fresh: Sequence["Source"] = (),
-    invalidates: Sequence["Source"] = (),
-    **more: Any,
-) -> _Define:
-    if effect is None or effect not in EFFECTS:
+def _declare(*bare: object, effect: Any = None, name: Any = None, **more: Any) -> _Define:
+    if not isinstance(effect, str) or effect not in EFFECTS:
         choices = "; ".join(f"{each!r}, {meaning}" for each, meaning in EFFECTS.items())
         said = "is not said" if effect is None else f"is {effect!r}"
         what = name or next((getattr(each, "__name__", "A tool") for each in bare), "A tool")
         raise DefinitionError(what=what, reason=f"its effect {said}: say one of {choices}")
     _check_options(name, bare, more)
+    return _tool(effect=cast("Effect", effect), name=name, **more)
+
+
+@defining
+def _tool(  # noqa: PLR0913 - all by name
+    *,
+    effect: Effect,
+    name: str | None = None,
+    retry: Retry | int | None = None,
+    timeout: Duration | None = None,
+    max_tokens: int | None = None,
+    max_cost: float | None = None,
+    fresh: Sequence["Source"] = (),
+    invalidates: Sequence["Source"] = (),
+    risk: str | None = None,
+    not_applied: tuple[type[BaseException], ...] = (),
+    irreversible: bool = False,
+) -> _Define:
+    for each in (*fresh, *invalidates):
+        if not isinstance(getattr(each, "name", None), str):
+            raise DefinitionError(what=name or "A tool", reason=f"{brief(each)} is no source: @limpet.external(ttl=…)")
     most = Spent(tokens=max_tokens or 0, cost=max_cost or 0.0) if max_tokens or max_cost else None
     traits = Traits(
         effect=effect,
+        retry=patience(retry),
         timeout=None if timeout is None else microseconds(timeout),
         most=most,
         fresh=tuple(each.name for each in fresh),
         invalidates=tuple(each.name for each in invalidates),
-        **more,
+        risk=risk,
+        not_applied=not_applied,
+        irreversible=irreversible,
     )
 
     def define(fn: Callable[..., Any], /) -> Tool[..., Any, Any]:
+        check_function("A tool", fn, name)
         made: Tool[..., Any, Any] = Tool(fn, name or fn.__name__, traits)
         made.fresh = tuple(fresh)
         _register(made)
@@ -380,6 +396,14 @@ def _check_options(name: str | None, bare: Sequence[object], more: Mapping[str, 
         how = f"; put @{name or 'its_name'}.{hook} on a function of its own" if hook in Hooks.__annotations__ else ""
         reason = f"there is no option {wrong[0]}: there are {', '.join(OPTIONS)}{how}"
         raise DefinitionError(what=name or "A tool", reason=reason)
+
+
+def check_function(what: str, fn: object, name: str | None) -> None:
+    """Refuse what cannot be called, or has no name to be recorded under."""
+    if not callable(fn):
+        raise DefinitionError(what=what, reason=f"{brief(fn)} is no function")
+    if not name and getattr(fn, "__name__", "<lambda>") == "<lambda>":
+        raise DefinitionError(what=what, reason=f"{brief(fn)} has no name to be recorded under: use def, or say name=")
 
 
 def find_tool(name: str) -> Tool[..., Any, Any] | None:

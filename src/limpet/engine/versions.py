@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 import msgspec
 from typing_extensions import is_typeddict
 
+from limpet.arguments import defining
 from limpet.errors import DefinitionError, InvalidValue
 
 __all__ = ["NOTHING", "Versions", "check_known", "has_fields", "upgraded", "versioned", "versions_of"]
@@ -34,6 +35,7 @@ class _Version(NamedTuple):
 _declared: "WeakKeyDictionary[type, _Version]" = WeakKeyDictionary()
 
 
+@defining
 def versioned(
     version: int, *, upgrades: Mapping[int, Upgrade], name: str | None = None
 ) -> Callable[[type[T]], type[T]]:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from limpet.arguments import defining
 from limpet.context.window import select, tokens, units
 from limpet.engine.agents import Agent, Budget
 from limpet.engine.call import current
@@ -26,7 +27,7 @@ from limpet.events import Spent, canonical
 from limpet.events import bodies as b
 from limpet.llm.hearing import Hearing
 from limpet.llm.model import Call, Message, Model, ModelRequest, Reply
-from limpet.llm.providers import distinct
+from limpet.llm.providers import distinct, whole, whole_in
 from limpet.llm.request import (
     REPLY,
     Context,
@@ -84,6 +85,7 @@ async def by_the_model(run: Run[Any], request: ModelRequest, ask: Ask) -> Reply:
     return await ask(request)
 
 
+@defining
 @dataclass(frozen=True, kw_only=True)
 class Compaction:
     """When messages are summarised: from so many tokens on, down to so many of the newest; none means by the window."""
@@ -335,7 +337,7 @@ class _Loop:
 
             def heard(piece: str) -> None:
                 pieces.append(piece)
-                call.partial("".join(pieces))
+                call.partial(whole("".join(pieces)))
 
             reply = await llm.model().reply(request, told=heard)
             call.partial_value = None  # from here on the result says it
@@ -343,7 +345,7 @@ class _Loop:
             price = llm.prices.get(reference["model"], (0.0, 0.0))
             cost = usage.cost or (usage.input_tokens * price[0] + usage.output_tokens * price[1]) / 1e6
             call.spent(tokens=usage.input_tokens + usage.output_tokens, cost=cost)
-            return recorded(self._unaltered(reply), llm.model().name)
+            return whole_in(recorded(self._unaltered(reply), llm.model().name))  # it is paid for: it must be kept
 
         most = Spent(tokens=size + self._frame.reply)
         tool: Tool[..., Any, Any] = Tool(ask, name, Traits(effect="none", retry=PATIENCE, timeout=WITHIN, most=most))

@@ -27,6 +27,7 @@ __all__ = [
     "message_of",
     "thoughts",
     "whole",
+    "whole_in",
 ]
 
 T = TypeVar("T")
@@ -76,14 +77,15 @@ def whole(text: str) -> str:
 
 def thoughts(by: str, kept: Any) -> Thoughts | None:
     """What is kept of a reply, if there is anything; text in it is whole."""
-    return Thoughts(by=by, kept=_whole_in(kept)) if kept else None
+    return Thoughts(by=by, kept=whole_in(kept)) if kept else None
 
 
-def _whole_in(value: Any) -> Any:
+def whole_in(value: Any) -> Any:
+    """JSON in which every text is whole."""
     if isinstance(value, dict):
-        return {name: _whole_in(each) for name, each in value.items()}
+        return {whole_in(name): whole_in(each) for name, each in value.items()}
     if isinstance(value, list):
-        return [_whole_in(each) for each in value]
+        return [whole_in(each) for each in value]
     return whole(value) if isinstance(value, str) else value
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from limpet.arguments import defining
 from limpet.clock import Duration, microseconds
 from limpet.errors import DefinitionError, is_named
 from limpet.events import Failure
@@ -9,6 +10,7 @@ from limpet.events import Failure
 __all__ = ["Escalate"]
 
 
+@defining
 class Escalate:
     """What makes an agent ask: errors of these classes, attempts that are used up, a budget that is nearly used up, an
     effect that nobody knows the outcome of, a decision that is less sure than this."""

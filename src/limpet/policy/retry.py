@@ -3,12 +3,14 @@
 from dataclasses import KW_ONLY, dataclass
 from math import inf
 
+from limpet.arguments import defining
 from limpet.clock import Duration, microseconds
 from limpet.errors import DefinitionError
 
-__all__ = ["Again", "Attempt", "GiveUp", "Retry", "decide"]
+__all__ = ["Again", "Attempt", "GiveUp", "Retry", "decide", "patience"]
 
 
+@defining
 @dataclass(frozen=True)
 class Retry:
     """How often and how patiently a step is tried: exponential, up to a cap, spread by full jitter."""
@@ -28,6 +30,11 @@ class Retry:
             raise DefinitionError(what=repr(self), reason=reason)
         microseconds(self.first)
         microseconds(self.cap)
+
+
+def patience(retry: Retry | int | None) -> Retry | None:
+    """What a tool says about retrying; a number is how often it is tried."""
+    return Retry(retry) if isinstance(retry, int) else retry
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from limpet.arguments import defining
 from limpet.clock import Duration, microseconds
 from limpet.errors import DefinitionError
 from limpet.events import Constraints
@@ -11,6 +12,7 @@ from limpet.state.run import Grant
 __all__ = ["Approvals", "AskPerson", "Free", "decide"]
 
 
+@defining
 class Approvals:
     """Which risks need a person, who that is, how long they may take, and how long their approval may be used.
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from limpet.arguments import brief
 from limpet.engine.permits import CHOICES, OUTCOMES
 from limpet.engine.schema import faults
 from limpet.engine.shapes import shape
@@ -20,11 +21,26 @@ YES_OR_NO = {"type": "boolean"}
 
 def answer_of(request: Request, answer: object) -> Any:
     """The answer as JSON, if the request allows it; raises InvalidAnswer."""
-    plain = shape(type(answer)).dump(answer)
-    wrong = _fault(request, plain)
+    try:
+        plain = shape(type(answer)).dump(answer)
+    except InvalidValue as error:
+        raise InvalidAnswer(request=request.id, reason=f"{error.path}: {error.reason}") from error
+    wrong = _changed(answer) or _fault(request, plain)
     if wrong is not None:
         raise InvalidAnswer(request=request.id, reason=wrong)
     return plain
+
+
+def _changed(answer: object) -> str | None:
+    """Why JSON would hold something else than what was answered."""
+    if isinstance(answer, set | frozenset):
+        return "a set has no order: say a list"
+    if isinstance(answer, Mapping):
+        if other := [key for key in answer if not isinstance(key, str)]:
+            return f"the key {brief(other[0])} is not text, and JSON has no others"
+        answer = list(answer.values())
+    items = answer if isinstance(answer, list | tuple) else ()
+    return next((wrong for each in items if (wrong := _changed(each)) is not None), None)
 
 
 def _are_limits(plain: Any, names: list[str]) -> bool:

@@ -84,6 +84,8 @@ class App(Looking):
     """Start runs, answer, look, steer. Use as `async with`, or `await` it and close it."""
 
     def __init__(self, settings: Settings, agents: Sequence[Agent[Any, Any]] = ()) -> None:
+        for each in agents:
+            check_agent(each)
         super().__init__(settings, {each.name: each for each in agents}, self._tell)
         self._all = tuple(agents)
         self._duty: Duty | None = None
@@ -122,6 +124,11 @@ class App(Looking):
         return self._all
 
     # Opening and closing
+
+    def _check_open(self) -> Ear:
+        if self._ear is None or not self.is_open:
+            raise StoreUnavailable(reason="the app is not open: use `async with limpet.open(...) as app`, or await it")
+        return self._ear
 
     async def open(self) -> Self:
         """Open the store; with agents, begin to work, and go on with what an earlier process left behind."""
@@ -203,6 +210,7 @@ class App(Looking):
 
     async def start(self, agent: Agent[Any, Any] | str, input: Any = None, /, **how: Unpack[Begin]) -> Handle[Any]:
         """Start a run, or find the one of this id with the same input; it goes on by itself."""
+        self._check_open()
         for name in how.keys() - Begin.__annotations__:
             raise InvalidArgument(path=name, reason=f"of a run one says {', '.join(Begin.__annotations__)}")
         if isinstance(agent, str):
@@ -283,12 +291,11 @@ class App(Looking):
 
     async def once(self, key: str, fn: Callable[[], Awaitable[T]], /) -> T:
         """Do something once for a key, and give the same result ever after: for whoever writes a tool's server."""
-        if self._ear is None:
-            raise StoreUnavailable(reason="the app is not open")
+        ear = self._check_open()
         created = await create_once(self._settings, key)
         if created.status not in ENDED:
             duty = self._settings.duty([agent_of(key, fn)], self._settings.worker or Worker(), self._time, self)
-            await duty.begin(self._ear)
+            await duty.begin(ear)
             try:
                 await self._until_ended(key, None)
             finally:
@@ -324,6 +331,7 @@ class App(Looking):
         await self._tell(run, body, blobs=blobs)
 
     async def _tell(self, run: str, *bodies: Any, blobs: Any = (), judged: tuple[str, ...] | None = None) -> None:
+        self._check_open()
         await self.store.tell(run, *bodies, actor=self._actor, blobs=blobs, judged=judged)
         if self._duty is not None:
             self._duty.ring()
@@ -507,8 +515,7 @@ class App(Looking):
                 raise NotDone(run=run, status=(await self.store.get(run)).status)
 
     async def _until_ended(self, run: str, timeout: Duration | None) -> None:
-        if self._ear is None:
-            raise StoreUnavailable(reason="the app is not open")
+        ear = self._check_open()
         ended = asyncio.Event()
         duty = self._duty
         interest = Interest(
@@ -517,11 +524,11 @@ class App(Looking):
             lambda place: ended.set() if place is GONE or place.status in ENDED else None,
         )
         take_back = None if timeout is None else self._settings.clock.later(microseconds(timeout), ended.set)
-        self._ear.listen(interest)
+        ear.listen(interest)
         try:
             await ended.wait()
         finally:
-            self._ear.forget(interest)
+            ear.forget(interest)
             if take_back is not None:
                 take_back()
 

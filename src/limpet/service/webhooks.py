@@ -21,6 +21,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 from typing import Any
 from urllib.parse import SplitResult, quote, urlsplit
 
+from limpet.arguments import defining
 from limpet.clock import SECOND, Duration, microseconds
 from limpet.engine.verdict import NotApplied, Permanent, RetryAfter
 from limpet.errors import DefinitionError
@@ -57,6 +58,7 @@ _NOT_PUBLIC_4 = [
 ]
 
 
+@defining
 class Webhook:
     """An address that is told of requests, and the secret that signs what is sent there."""
 

@@ -1,0 +1,110 @@
+"""Wrong definitions: each is refused where it stands, in words that say what to write."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+import limpet
+
+WRONG: list[tuple[Callable[[], Any], str]] = [
+    (lambda: limpet.agent(lambda _: None), r"put parentheses behind the decorator: @limpet\.agent\(\)"),
+    (lambda: limpet.external(lambda: None), r"say @limpet\.external\(ttl='5m'\)"),
+    (limpet.external, r"say @limpet\.external\(ttl='5m'\)"),
+    (lambda: limpet.tool(lambda: None), "its effect is not said"),
+    (lambda: limpet.tool(effect="none")(lambda: None), "use def, or say name="),
+    (lambda: limpet.tool(effect="none")(partial(print)), "use def, or say name="),
+    (lambda: limpet.tool(effect="none")(5), "5 is no function"),
+    (lambda: limpet.agent()(5), "5 is no function"),
+    (lambda: limpet.agent()(lambda _: None), "use def, or say name="),
+    (lambda: limpet.external(ttl="5m")(lambda: None), "use def, or say name="),
+    (lambda: limpet.tool(effect=5), "its effect is 5"),
+    (lambda: limpet.tool(effect=["none"]), "its effect is"),
+    (lambda: limpet.tool(effect="none", retry="3"), r"tool\(retry=…\).*must be Retry or int or None"),
+    (lambda: limpet.tool(effect="none", retry=0), "at least 1 attempt"),
+    (lambda: limpet.tool(effect="none", timeout=[5]), r"tool\(timeout=…\)"),
+    (lambda: limpet.tool(effect="none", name=5), r"tool\(name=…\)"),
+    (lambda: limpet.tool(effect="none", name="\ud800"), "surrogate"),
+    (lambda: limpet.tool(effect="none", risk=5), r"tool\(risk=…\)"),
+    (lambda: limpet.tool(effect="none", irreversible="no"), r"tool\(irreversible=…\)"),
+    (lambda: limpet.tool(effect="none", not_applied=ValueError), r"tool\(not_applied=…\).*a tuple"),
+    (lambda: limpet.tool(effect="none", not_applied=("ValueError",)), r"tool\(not_applied=…\)"),
+    (lambda: limpet.tool(effect="none", max_tokens="5"), r"tool\(max_tokens=…\)"),
+    (lambda: limpet.tool(effect="none", max_cost=float("nan")), r"tool\(max_cost=…\)"),
+    (lambda: limpet.tool(effect="none", fresh=["price"]), "'price' is no source"),
+    (lambda: limpet.tool(effect="none", fresh="price"), r"tool\(fresh=…\)"),
+    (lambda: limpet.agent(version=1), r"agent\(version=…\).*must be str"),
+    (lambda: limpet.agent(accepts="1"), r"agent\(accepts=…\).*a list"),
+    (lambda: limpet.agent(steps="9"), r"agent\(steps=…\)"),
+    (lambda: limpet.agent(deadline={}), r"agent\(deadline=…\)"),
+    (lambda: limpet.agent(budget=5), r"agent\(budget=…\).*must be Budget"),
+    (lambda: limpet.agent(approvals="pay"), r"agent\(approvals=…\).*must be Approvals"),
+    (lambda: limpet.agent(escalate=True), r"agent\(escalate=…\).*must be Escalate"),
+    (lambda: limpet.agent(checkpoint="never"), r"agent\(checkpoint=…\).*say one of 'every_step'"),
+    (lambda: limpet.agent(exclusive="tenant"), r"agent\(exclusive=…\).*say one of 'session', 'user'"),
+    (lambda: limpet.Budget(max_steps="3"), r"Budget\(max_steps=…\).*must be int"),
+    (lambda: limpet.Budget(max_steps=True), r"Budget\(max_steps=…\)"),
+    (lambda: limpet.Budget(max_cost="1"), r"Budget\(max_cost=…\)"),
+    (lambda: limpet.Budget(exhausted="stop"), r"Budget\(exhausted=…\).*say one of 'fail', 'ask'"),
+    (lambda: limpet.Retry("3"), r"Retry\(attempts=…\)"),
+    (lambda: limpet.Retry(3, on=[ValueError]), r"Retry\(on=…\)"),
+    (lambda: limpet.Approvals(5), r"Approvals\(risks=…\)"),
+    (lambda: limpet.Approvals("pay", to=[5]), r"Approvals\(to=…\)"),
+    (lambda: limpet.Approvals("pay", expires="1h", escalate="boss"), r"Approvals\(escalate=…\).*a list"),
+    (lambda: limpet.Escalate(retries="yes"), r"Escalate\(retries=…\)"),
+    (lambda: limpet.Escalate(confidence="low"), r"Escalate\(confidence=…\)"),
+    (lambda: limpet.Worker(concurrency="5"), r"Worker\(concurrency=…\)"),
+    (lambda: limpet.Compaction(above="many"), r"Compaction\(above=…\)"),
+    (lambda: limpet.Webhook(5, secret="x" * 40), r"Webhook\(url=…\)"),
+    (lambda: limpet.versioned("2", upgrades={}), r"versioned\(version=…\)"),
+    (lambda: limpet.open("memory:", agents=limpet.agent), r"open\(agents=…\).*a list"),
+    (lambda: limpet.open("memory:", agents=[print]), r"put @limpet\.agent\(\) on the function"),
+    (lambda: limpet.open("memory:", people={"all": "ann"}), r"open\(people=…\)"),
+    (lambda: limpet.open("memory:", worker=4), r"open\(worker=…\)"),
+    (lambda: limpet.open(5), r"open\(url=…\)"),
+    (lambda: limpet.llm_agent("bot", model="gpt-5", instructions="Help."), '"openai:gpt-5-mini"'),
+    (lambda: limpet.llm_agent("bot", model="openai:", instructions="Help."), '"openai:gpt-5-mini"'),
+    (lambda: limpet.llm_agent("bot", model=5, instructions="Help."), '"openai:gpt-5-mini"'),
+    (lambda: limpet.llm_agent("bot", model="openai:gpt-5", instructions=None), r"llm_agent\(instructions=…\)"),
+    (
+        lambda: limpet.llm_agent("bot", model="openai:gpt-5", instructions="", max_turns="9"),
+        r"llm_agent\(max_turns=…\)",
+    ),
+]
+
+
+@pytest.mark.parametrize(("define", "says"), WRONG)
+def test_a_wrong_definition_is_refused_where_it_stands(define: Callable[[], Any], says: str) -> None:
+    """It names the option, and what that should be; no run has to find out."""
+    with pytest.raises(limpet.DefinitionError, match=f"(?s){says}"):
+        define()
+
+
+def test_an_empty_address_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No file is made in silence; without an address, the environment says which."""
+    with pytest.raises(limpet.InvalidUrl):
+        limpet.open("")
+    monkeypatch.setenv("LIMPET_URL", "memory:")
+    assert limpet.open()._settings.url == "memory:"
+
+
+def test_a_number_of_attempts_is_a_retry() -> None:
+    """`retry=3` is what everybody writes first."""
+
+    @limpet.tool(effect="none", name="definition_retried", retry=3)
+    async def look() -> None: ...
+
+    assert look.traits.retry == limpet.Retry(3)
+    assert look.options(retry=5).traits.retry == limpet.Retry(5)
+
+
+async def test_an_app_that_was_not_opened_says_so() -> None:
+    """In memory too, where nothing would be missing but the worker."""
+
+    @limpet.agent()
+    async def agent(run: limpet.Run) -> None: ...
+
+    app = limpet.open("memory:", agents=[agent])
+    with pytest.raises(limpet.StoreUnavailable, match="async with"):
+        await app.start(agent)
