@@ -58,7 +58,7 @@ def defining(thing: T) -> T:
 
 def check(name: str, value: object, hint: Any) -> None:
     """Refuse a value that is not what an annotation says."""
-    if (reason := _fault(value, hint)) is not None:
+    if (reason := _finder(hint)(value)) is not None:
         raise InvalidArgument(path=name, reason=reason)
 
 
@@ -69,9 +69,12 @@ def _passes_on(fn: Callable[..., Any]) -> bool:
 
 def _wrapped(fn: Any, refuse: Refuse) -> Any:
     def check_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        places, rest, hints = _hints(fn)
-        for name, value in chain(zip(chain(places, repeat(rest)), args, strict=False), kwargs.items()):
-            if name in hints and (reason := _fault(value, hints[name])) is not None:
+        places, rest, finders = _finders(fn)
+        for name, value in zip(places if rest is None else chain(places, repeat(rest)), args, strict=False):
+            if name in finders and (reason := finders[name](value)) is not None:
+                raise refuse(name, reason)
+        for name, value in kwargs.items():
+            if name in finders and (reason := finders[name](value)) is not None:
                 raise refuse(name, reason)
 
     @wraps(fn)
@@ -88,9 +91,9 @@ def _wrapped(fn: Any, refuse: Refuse) -> Any:
 
 
 @cache
-def _hints(fn: Callable[..., Any]) -> tuple[tuple[str, ...], str, dict[str, Any]]:
-    """The names of parameters by place, of what takes all further places, and the annotations of all by name."""
-    hints, places, rest = get_type_hints(fn), [], ""
+def _finders(fn: Callable[..., Any]) -> tuple[tuple[str, ...], str | None, dict[str, "Find"]]:
+    """The parameters by place, the one that takes all further places, and what finds faults with each by its name."""
+    hints, places, rest = get_type_hints(fn), [], None
     for each in inspect.signature(fn).parameters.values():
         if each.kind is each.VAR_KEYWORD:
             [more] = get_args(hints.pop(each.name, None)) or [None]
@@ -99,28 +102,43 @@ def _hints(fn: Callable[..., Any]) -> tuple[tuple[str, ...], str, dict[str, Any]
             rest = each.name
         elif each.kind is not each.KEYWORD_ONLY:
             places.append(each.name)
-    return tuple(places), rest, hints
+    return tuple(places), rest, {name: _finder(hint) for name, hint in hints.items()}
 
 
-def _fault(value: object, hint: Any) -> str | None:
-    """Why a value is not what an annotation says; none if it is, or if that cannot be told."""
+Fault = str | None
+Find = Callable[[Any], Fault]
+
+
+@cache
+def _finder(hint: Any) -> Find:
+    """What says why a value is not what an annotation says; it finds no fault with what cannot be told."""
     origin = get_origin(hint)
-    check = _CHECKS.get(origin or hint)
-    if check is not None:
-        return check(value, hint)
+    make = _MAKERS.get(origin or hint)
+    if make is not None:
+        return make(hint)
     is_class = (
         origin is None and isinstance(hint, type) and hint is not Any and not getattr(hint, "_is_protocol", False)
     )
-    return _not(value, hint.__name__) if is_class and not isinstance(value, hint) else None
+    if is_class:
+        return lambda value: None if isinstance(value, hint) else _not(value, hint.__name__)
+    return lambda _: None
 
 
-def _fault_of_any(value: object, hint: Any) -> str | None:
+def _any(hint: Any) -> Find:
     kinds = get_args(hint)
-    faults = [_fault(value, each) for each in kinds]
-    if None in faults:
-        return None
-    near = [fault for fault, each in zip(faults, kinds, strict=True) if _is_near(value, each)]
-    return near[0] if near else _not(value, " or ".join(map(_name, kinds)))
+    finders = [_finder(each) for each in kinds]
+    wanted = " or ".join(map(_name, kinds))
+
+    def find(value: Any) -> Fault:
+        faults = []
+        for each in finders:
+            if (fault := each(value)) is None:
+                return None
+            faults.append(fault)
+        near = [fault for fault, kind in zip(faults, kinds, strict=True) if _is_near(value, kind)]
+        return near[0] if near else _not(value, wanted)
+
+    return find
 
 
 def _is_near(value: object, hint: Any) -> bool:
@@ -130,65 +148,84 @@ def _is_near(value: object, hint: Any) -> bool:
     return any(isinstance(each, type) and isinstance(value, each) for each in kinds)
 
 
-def _fault_of_literal(value: object, hint: Any) -> str | None:
-    fits = any(type(value) is type(each) and value == each for each in get_args(hint))
-    return None if fits else f"say one of {', '.join(map(repr, get_args(hint)))}"
+def _literal(hint: Any) -> Find:
+    said = get_args(hint)
+    wanted = f"say one of {', '.join(map(repr, said))}"
+    return lambda value: None if any(type(value) is type(each) and value == each for each in said) else wanted
 
 
-def _fault_of_many(value: Any, hint: Any) -> str | None:
-    kind = get_origin(hint)
-    if not isinstance(value, kind) or isinstance(value, str | bytes | bytearray):
-        return _not(value, "a mapping" if kind is Mapping else "a list")
-    groups = (value.keys(), value.values()) if kind is Mapping else (value,)
-    for items, inner in zip(groups, get_args(hint), strict=False):
-        for each in items:
-            if (fault := _fault(each, inner)) is not None:
-                return f"in it, {fault}"
-    return None
+def _many(hint: Any) -> Find:
+    kind, finders = get_origin(hint), [_finder(each) for each in get_args(hint)]
+
+    def find(value: Any) -> Fault:
+        if not isinstance(value, kind) or isinstance(value, str | bytes | bytearray):
+            return _not(value, "a mapping" if kind is Mapping else "a list")
+        if not isinstance(value, Collection):
+            return None  # it can be gone through only once, and not here
+        groups = (value.keys(), value.values()) if isinstance(value, Mapping) else (value,)
+        for items, inner in zip(groups, finders, strict=False):
+            for each in items:
+                if (fault := inner(each)) is not None:
+                    return f"in it, {fault}"
+        return None
+
+    return find
 
 
-def _fault_of_items(value: Any, hint: Any) -> str | None:
-    """Of something that may be gone through once only: looked into if that does no harm."""
-    if not isinstance(value, Iterable) or isinstance(value, str | bytes | bytearray):
-        return _not(value, "a list")
-    return _fault_of_many(value, Collection[get_args(hint)]) if isinstance(value, Collection) else None  # type: ignore[misc]
-
-
-def _fault_of_tuple(value: Any, hint: Any) -> str | None:
-    if not isinstance(value, tuple):
-        return _not(value, "a tuple")
+def _tuple(hint: Any) -> Find:
     inner = get_args(hint)
-    hints = repeat(inner[0]) if inner[1:] == (...,) else inner
-    return next((fault for pair in zip(value, hints, strict=False) if (fault := _fault(*pair)) is not None), None)
+    finders = [_finder(each) for each in inner if each is not ...]
+    is_endless = len(finders) < len(inner)
+
+    def find(value: Any) -> Fault:
+        if not isinstance(value, tuple):
+            return _not(value, "a tuple")
+        each_its_own = repeat(finders[0]) if is_endless else finders
+        return next((fault for one, each in zip(value, each_its_own, strict=False) if (fault := each(one))), None)
+
+    return find
 
 
-def _fault_of_text(value: object, _: Any) -> str | None:
-    if not isinstance(value, str):
-        return _not(value, "str")
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return "a lone surrogate is not a character"
-    return None
+def _text(_: Any) -> Find:
+    def find(value: Any) -> Fault:
+        if not isinstance(value, str):
+            return _not(value, "str")
+        if not value.isascii():
+            try:
+                value.encode()
+            except UnicodeEncodeError:
+                return "a lone surrogate is not a character"
+        return None
+
+    return find
 
 
-def _fault_of_number(value: Any, hint: Any) -> str | None:
-    if isinstance(value, bool) or not isinstance(value, int if hint is int else int | float):
-        return _not(value, hint.__name__)
-    return None if abs(value) <= LARGEST else f"{brief(value)} is not a number below 2**63"
+def _number(hint: Any) -> Find:
+    kinds = int if hint is int else (int, float)
+
+    def find(value: Any) -> Fault:
+        if isinstance(value, bool) or not isinstance(value, kinds):
+            return _not(value, hint.__name__)
+        return None if abs(value) <= LARGEST else f"{brief(value)} is not a number below 2**63"
+
+    return find
 
 
-def _fault_of_type(value: object, hint: Any) -> str | None:
+def _type(hint: Any) -> Find:
     above = next(iter(get_args(hint)), None)
-    if isinstance(above, type) and above is not Any:
-        is_below = isinstance(value, type) and issubclass(value, above)
-        return None if is_below else _not(value, f"a class of {above.__name__}")
-    is_type = isinstance(value, type | UnionType | NewType) or get_origin(value) is not None
-    return None if is_type or value is Any or value is None else _not(value, "a type")
+
+    def find(value: Any) -> Fault:
+        if isinstance(above, type) and above is not Any:
+            is_below = isinstance(value, type) and issubclass(value, above)
+            return None if is_below else _not(value, f"a class of {above.__name__}")
+        is_type = isinstance(value, type | UnionType | NewType) or get_origin(value) is not None
+        return None if is_type or value is Any or value is None else _not(value, "a type")
+
+    return find
 
 
-def _fault_of_function(value: object, _: Any) -> str | None:
-    return None if callable(value) else _not(value, "a function")
+def _function(_: Any) -> Find:
+    return lambda value: None if callable(value) else _not(value, "a function")
 
 
 def _not(value: object, wanted: str) -> str:
@@ -199,18 +236,18 @@ def _name(hint: Any) -> str:
     return "None" if hint is NoneType else getattr(hint, "__name__", str(hint))
 
 
-_CHECKS: Mapping[Any, Callable[[Any, Any], str | None]] = {
-    Union: _fault_of_any,
-    UnionType: _fault_of_any,
-    Literal: _fault_of_literal,
-    Sequence: _fault_of_many,
-    Collection: _fault_of_many,
-    Mapping: _fault_of_many,
-    Iterable: _fault_of_items,
-    tuple: _fault_of_tuple,
-    Callable: _fault_of_function,
-    type: _fault_of_type,
-    str: _fault_of_text,
-    int: _fault_of_number,
-    float: _fault_of_number,
+_MAKERS: Mapping[Any, Callable[[Any], Find]] = {
+    Union: _any,
+    UnionType: _any,
+    Literal: _literal,
+    Sequence: _many,
+    Collection: _many,
+    Mapping: _many,
+    Iterable: _many,
+    tuple: _tuple,
+    Callable: _function,
+    type: _type,
+    str: _text,
+    int: _number,
+    float: _number,
 }

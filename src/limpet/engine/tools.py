@@ -23,7 +23,7 @@ from typing import (
     overload,
 )
 
-from limpet.arguments import brief, checked, defining
+from limpet.arguments import brief, defining
 from limpet.clock import Duration, microseconds
 from limpet.engine.call import is_in_agent
 from limpet.engine.shapes import Shape, shape
@@ -69,7 +69,6 @@ class Hooks:
     compensate: Callable[..., Any] | None = None
 
 
-@checked
 class Tool(Generic[P, T_co, R_co]):
     """A function with a declared effect."""
 
@@ -93,6 +92,7 @@ class Tool(Generic[P, T_co, R_co]):
     def __repr__(self) -> str:
         return f"<tool {self.name}, effect {self.traits.effect!r}>"
 
+    @defining
     def options(
         self, *, name: str | None = None, retry: Retry | int | None = None, timeout: Duration | None = None
     ) -> "Tool[P, T_co, R_co]":
