@@ -9,6 +9,7 @@ import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache, wraps
 from itertools import chain, repeat
+from math import isfinite
 from reprlib import repr as brief
 from types import NoneType, UnionType
 from typing import (
@@ -201,12 +202,12 @@ def _text(_: Any) -> Find:
 
 
 def _number(hint: Any) -> Find:
-    kinds = int if hint is int else (int, float)
-
     def find(value: Any) -> Fault:
-        if isinstance(value, bool) or not isinstance(value, kinds):
+        if isinstance(value, bool) or not isinstance(value, int if hint is int else int | float):
             return _not(value, hint.__name__)
-        return None if abs(value) <= LARGEST else f"{brief(value)} is not a number below 2**63"
+        if isinstance(value, float):
+            return None if isfinite(value) else f"{value} is not a finite number"
+        return None if hint is float or abs(value) <= LARGEST else f"{brief(value)} has more than 64 bits"
 
     return find
 
