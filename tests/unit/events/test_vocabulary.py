@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from msgspec import NODEFAULT, Raw, Struct, UnsetType
 
-from limpet.errors import UnknownEvent
+from limpet.errors import InvalidArgument, UnknownEvent
 from limpet.events import KINDS, VOCABULARY, AnyBody, Kind, Vocabulary, Writer, inline
 from limpet.events import bodies as b
 from limpet.events.values import Payload
@@ -287,3 +287,48 @@ def test_a_version_without_its_upcast_stops() -> None:
     """A step of the way that is missing is never skipped."""
     with pytest.raises(UnknownEvent):
         WITH_A_PAST.decode("run.released", 1, b'{"reason":"drain"}')
+
+
+def example(hint: Any) -> Any:
+    """A value of the type of a field."""
+    origin, args = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return example(args[0])
+    if origin is Literal:
+        return args[0]
+    if origin in (tuple, dict):
+        return origin()
+    if hint is Payload:
+        return inline({"a": 1})
+    if isinstance(hint, type) and issubclass(hint, Struct):
+        return made(hint)
+    return {Raw: Raw(b"1"), NoneType: None, UnsetType: msgspec.UNSET}.get(hint, hint())
+
+
+def made(struct: type[Struct]) -> Any:
+    """A struct of which every field is said."""
+    return struct(**{name: example(hint) for name, hint in get_type_hints(struct).items()})
+
+
+WRONG = [None, 5, 1.5, True, "\ud800", b"x", {1: 2}, {1, 2}, [5], object(), float("nan"), 1 << 70, ("\ud800",)]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_a_body_that_passes_the_check_decodes_to_itself(kind: Kind) -> None:
+    """And one that would not is refused with the name of its field: nothing unreadable can be sealed."""
+    good = made(kind.body)
+    VOCABULARY.check(good)
+    refused: list[tuple[str, str]] = []
+    for field in kind.body.__struct_fields__:
+        for wrong in WRONG:
+            body = made(kind.body)
+            msgspec.structs.force_setattr(body, field, wrong)
+            try:
+                VOCABULARY.check(body)
+            except InvalidArgument as error:
+                refused.append((field, error.path.partition(".")[0].partition("[")[0]))
+            else:
+                decoded = VOCABULARY.decode(kind.name, kind.version, msgspec.json.encode(body))
+                assert decoded == body
+    assert refused
+    assert all(field == named for field, named in refused)

@@ -11,7 +11,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from limpet.clock import FrozenClock
-from limpet.errors import InvalidPatch, LeaseLost, StoreUnavailable, Tampered, UnknownEvent
+from limpet.errors import InvalidArgument, InvalidPatch, LeaseLost, StoreUnavailable, Tampered, UnknownEvent
 from limpet.events import AnyBody, Codec, Event, PlanItem, Revision, StatePatch, Wait, canonical, inline, parse
 from limpet.events import bodies as b
 from limpet.events.values import encode
@@ -503,3 +503,25 @@ async def test_a_callers_writes_and_events_are_one(tmp_path: Path) -> None:
 
 CALLED = b.AgentCalled(name="call#1", run="child", agent="other", mode="call", asked="")
 CHILD = Create(run="child", bodies=(created("other"),), actor="w1")
+
+
+async def test_what_could_not_be_read_again_is_refused_before_it_is_on_its_way(world: World) -> None:
+    """By whichever way it comes; what comes after it is written."""
+    journal = await journal_of(world)
+    wrong: Any = None
+    bad = b.DecisionMade(name="d#1", question="?", chosen=inline(1), options=inline([1]), because=wrong)
+    told = Create(run="r2", bodies=(replace(created(), user=5),), actor="w")
+    with pytest.raises(InvalidArgument, match="because"):
+        journal.add(bad)
+    with pytest.raises(InvalidArgument, match="because"):
+        await journal.append_together(bad, legs=[])
+    with pytest.raises(InvalidArgument, match="user"):
+        await journal.append_together(started(1), legs=[told])
+    with pytest.raises(InvalidArgument, match="because"):
+        await journal.append_if_current(bad, heard=journal.heard)
+    with pytest.raises(InvalidArgument, match="reason"):
+        await world.store.tell("r1", b.CancelRequested(command="c1", reason=wrong), actor="ann")
+    assert not journal.pending
+    await journal.append(started(1))
+    await verify_run(world.store, "r1")
+    assert [event.kind async for event in world.store.log("r1")][-1] == "step.started"

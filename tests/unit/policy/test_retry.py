@@ -105,7 +105,7 @@ def test_no_factor_and_no_number_of_attempts_is_too_big(retry: Retry, number: in
 )
 def test_a_retry_that_makes_no_sense_is_refused_at_once(given: dict[str, Any]) -> None:
     """When it is written, and not when the first error comes."""
-    with pytest.raises(DefinitionError, match="at least 1 attempt|finite number"):
+    with pytest.raises(DefinitionError, match=r"at least 1 attempt|finite number"):
         Retry(**given)
 
 
