@@ -126,7 +126,7 @@ class App(Looking):
     # Opening and closing
 
     def _check_open(self) -> Ear:
-        if self._ear is None or not self.is_open:
+        if self._ear is None:
             raise StoreUnavailable(reason="the app is not open: use `async with limpet.open(...) as app`, or await it")
         return self._ear
 
