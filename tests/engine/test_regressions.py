@@ -782,10 +782,10 @@ async def test_a_worker_claims_again_after_whatever_went_wrong(monkeypatch: pyte
     async with limpet.open("memory:", agents=[agent]) as app:
         claim, wrong = app.store.claim, [OSError("too many open files")]
 
-        async def poor(worker: str, *, limit: int) -> Sequence[Claimed]:
+        async def poor(worker: str, **how: Any) -> Sequence[Claimed]:
             if wrong:
                 raise wrong.pop()
-            return await claim(worker, limit=limit)
+            return await claim(worker, **how)
 
         monkeypatch.setattr(app.store, "claim", poor)
         assert await (await app.start(agent)).result(timeout="20s") == 1

@@ -30,6 +30,7 @@ from limpet.errors import (
 )
 from limpet.events import Wait, seal_all
 from limpet.events import bodies as b
+from limpet.journal import verify_run
 from limpet.policy.quarantine import MAX_FRUITLESS, pause_before_retry
 from limpet.stores import Claimed, Extend, Renewal, Store, WorkerRow
 from limpet.stores.project import project
@@ -431,8 +432,19 @@ class Duty:
         return count
 
     async def _leave_to_newer(self, drive: Drive, error: UnknownEvent) -> None:
-        """Give back a run that a newer worker has written to, and claim no run of its agent for a while."""
+        """Give back a run that a newer worker has written to, and claim no run of its agent for a while.
+
+        A log that does not fit its own hashes is not newer: it was tampered with.
+        """
         _cut(drive)
+        try:
+            await verify_run(self.store, drive.run)
+        except Tampered as tampered:
+            await self._set_aside(drive, "unreadable", str(tampered))
+            return
+        except LimpetError as failed:
+            log.warning("run %s will be looked at again: %s", drive.run, failed)
+            return  # it is adopted again when the store can be reached
         met, until = self._left_alone.get(drive.agent, (0, 0))
         if until <= self._time.now():
             pause = pause_before_retry(met + 1)

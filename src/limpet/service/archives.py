@@ -23,6 +23,9 @@ _END, _END_SIZE, _LONGEST_COMMENT = b"PK\5\6", 22, 65_535
 _LOCATOR, _LOCATOR_SIZE, _END_64_SIZE = b"PK\6\7", 20, 56
 _ENCRYPTED = 1
 
+# What zipfile and what is inside raise for damaged files; a RuntimeError for what an entry needs and we do not have.
+_DAMAGED = (BadZipFile, EOFError, LookupError, RuntimeError, ValueError, struct.error, zlib.error, msgspec.MsgspecError)
+
 
 @contextmanager
 def unpacking(path: Path, max_bytes: int = MAX_BYTES) -> Iterator[ZipFile]:
@@ -41,7 +44,7 @@ def unpacking(path: Path, max_bytes: int = MAX_BYTES) -> Iterator[ZipFile]:
         raise InvalidBundle(path=str(path), reason=(error.strerror or str(error)).lower()) from error
     except RecursionError as error:
         raise InvalidBundle(path=str(path), reason="its JSON is nested too deep") from error
-    except (BadZipFile, EOFError, LookupError, ValueError, struct.error, zlib.error, msgspec.MsgspecError) as error:
+    except _DAMAGED as error:
         raise InvalidBundle(path=str(path), reason=f"{type(error).__name__}: {error}") from error
 
 
