@@ -24,6 +24,7 @@
     ├── SchemaTooNew          the store was migrated by a newer version of Limpet
     ├── DefinitionError       a tool or an agent that cannot be
     ├── NotDurable            a tool was called directly in an agent's code
+    ├── NeverAwaited          an agent's code called a verb and forgot to await it
     ├── UnscopedParallel      parallel code without a scope of its own
     ├── Divergence            the code is not the one that wrote the log
     ├── StepFailed            a step failed
@@ -112,6 +113,7 @@ __all__ = [
     "LeaseLost",
     "LimpetError",
     "ModelRefused",
+    "NeverAwaited",
     "NoCall",
     "NoProgress",
     "NoStore",
@@ -443,6 +445,18 @@ class NotDurable(LimpetError):
     code = "not_durable"
     _says = "The tool {tool} was called directly inside an agent."
     _cure = "Write `run.step({tool}, ...)`; in another tool and outside a run, a direct call is fine."
+
+
+@dataclass(eq=False, repr=False)
+class NeverAwaited(LimpetError):
+    """An agent's code called a verb and returned without awaiting it, so that it was never done."""
+
+    verb: str
+    place: str
+    """The file and the line of the call."""
+    code = "never_awaited"
+    _says = "run.{verb} was called in {place} and never awaited: nothing was done."
+    _cure = "Put `await` before the call, and resume the run."
 
 
 @dataclass(eq=False, repr=False)

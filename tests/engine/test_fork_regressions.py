@@ -477,7 +477,7 @@ async def test_a_fork_of_a_first_step_knows_what_was_said_before_it() -> None:
     agent = limpet.llm_agent("regress_talk", model=testing.ScriptedModel(lambda _: "hi"), instructions="Talk.")
     async with testing.app(agent) as app:
         await app.run(agent, "hello", id="r", conversation="c")
-        await app.fork("r", at=1, id="f", effects="stub")
+        await app.fork("r", at=1, id="f", effects="stub", model="live")
         await app.settle()
         assert [each.text for each in await app.messages("f.chat")][:1] == ["hello"]
         [first] = [each for each in await app.log("f") if each.kind == "step.started"][:1]

@@ -186,6 +186,11 @@ async def test_effects_made_up_and_live() -> None:
         await made_up.result()
         assert len(sent) == 6
         own = [each for each in await app.log(made_up.id) if each.run == made_up.id and each.kind == "step.started"]
+        assert {each.body.get("stubbed", False) for each in own} == {True}
+        reading = await app.fork("r", at=6, effects="stub", reads="live", input=2)
+        await reading.result()
+        assert len(sent) == 6
+        own = [each for each in await app.log(reading.id) if each.run == reading.id and each.kind == "step.started"]
         assert [each.body.get("stubbed", False) for each in own] == [n % 5 == 0 for n in range(6, 31)]
         live = await app.fork("r", at=6, effects="live", input=2)
         await live.result()
@@ -628,3 +633,68 @@ async def test_a_fork_of_a_failed_run_goes_past_the_failure() -> None:
         assert (report.spent.steps, report.position.step, report.error) == (2, 2, None)
         assert report.fork is not None
         assert report.spent.wall_us < 3600 * 10**6
+
+
+async def test_a_fork_that_only_tries_touches_nothing_outside() -> None:
+    """A read gives what the other run was told for the same arguments, else a sample, marked as such."""
+    called: list[str] = []
+
+    @limpet.tool(effect="none", name="fork_balance")
+    async def balance(account: str) -> dict[str, int]:
+        called.append(account)
+        return {"cents": len(called)}
+
+    @limpet.external(ttl="1h", name="fork_rate")
+    async def rate(currency: str) -> int:
+        called.append(currency)
+        return 7
+
+    @limpet.agent(name="fork_reader")
+    async def reader(run: limpet.Run, account: str) -> list[Any]:
+        first = await run.step(balance, "a")
+        second = await run.step(balance, account)
+        return [first, second, await run.read(rate, "eur"), await run.call(helper, account)]
+
+    @limpet.agent(name="fork_helper")
+    async def helper(run: limpet.Run, account: str) -> dict[str, int]:
+        return await run.step(balance, account)
+
+    async with testing.app(reader, helper) as app:
+        assert await app.run(reader, "b", id="r") == [{"cents": 1}, {"cents": 2}, 7, {"cents": 4}]
+        before = list(called)
+        same = await app.fork("r", at=1, effects="stub")
+        assert await same.result() == [{"cents": 1}, {"cents": 2}, 7, {}]
+        other = await app.fork("r", at=2, effects="stub", input="c")
+        assert await other.result() == [{"cents": 1}, {}, 7, {}]
+        assert called == before
+        own = [each.body for each in await app.log(other.id) if each.run == other.id and each.kind == "step.started"]
+        assert [(each["tool"], each.get("made_up", False)) for each in own] == [
+            ("fork_balance", True),
+            ("fork_rate", False),
+        ]
+        live = await app.fork("r", at=2, effects="stub", reads="live", input="c")
+        assert await live.result() == [{"cents": 1}, {"cents": 5}, 7, {"cents": 7}]
+        with pytest.raises(limpet.InvalidArgument, match="effects='stub'"):
+            await app.fork("r", at=2, reads="live")
+
+
+async def test_a_fork_that_only_tries_asks_no_model() -> None:
+    """It is parked before the call, and says how to let it."""
+    model = testing.ScriptedModel(lambda _: "hi")
+    agent = limpet.llm_agent("fork_talker", model=model, instructions="Talk.")
+    async with testing.app(agent) as app:
+        await app.run(agent, "hello", id="r")
+        asked = len(model.requests)
+        fork = await app.fork("r", at=1, effects="stub")
+        await app.settle()
+        assert (await fork.info()).waits_for == "operator:model"
+        [flag] = [each.body for each in await app.log(fork.id) if each.kind == "risk.flagged"]
+        assert "model='live'" in flag["detail"]
+        await app.crash()
+        await app.resume(fork.id)
+        await app.settle()
+        assert (await fork.info()).waits_for == "operator:model"
+        assert len(model.requests) == asked
+        live = await app.fork("r", at=1, effects="stub", model="live")
+        assert await live.result() == "hi"
+        assert len(model.requests) == asked + 1

@@ -80,7 +80,7 @@ async def test_the_example_from_start_to_end(tmp_path: Path) -> None:
         again = await app.replay("r")
         assert again.value == {"fixed": True, "what": "cleaned the logs"}
         assert len(model.requests) == 3
-        fork = await app.fork("r", at=3, effects="stub")
+        fork = await app.fork("r", at=3, effects="stub", model="live")
         await fork.result()
         for run in ("r", fork.id):
             await app.export(run, tmp_path / f"{run}.zip")

@@ -1,6 +1,7 @@
 """Steps: intent before effect, results verbatim, attempts, and what nobody knows."""
 
 import asyncio
+import inspect
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 
 import limpet
 from limpet import testing
+from limpet.engine import awaiting
 
 
 async def kinds(app: limpet.App, run: str) -> list[str]:
@@ -493,3 +495,74 @@ def test_options_that_a_tool_has_not_are_named() -> None:
         limpet.tool(print)  # type: ignore[arg-type,call-arg]
     with pytest.raises(limpet.DefinitionError, match="there is no option <built-in function print>"):
         limpet.tool(print, effect="none")  # type: ignore[arg-type,misc]
+
+
+@limpet.tool(effect="once", name="steps_forgotten")
+async def forgettable(n: int) -> int:
+    return n
+
+
+def line_of(fn: Any, text: str) -> str:
+    """Where a function has a text."""
+    lines, first = inspect.getsourcelines(fn.fn)
+    return f"test_steps.py, line {first + next(n for n, line in enumerate(lines) if text in line)}"
+
+
+@limpet.agent(name="forgets_a_step")
+async def forgets_a_step(run: limpet.Run) -> str:
+    await run.step(forgettable, 1)
+    run.step(forgettable, 2)  # type: ignore[unused-coroutine] # forgotten
+    return "ok"
+
+
+@limpet.agent(name="forgets_an_ask")
+async def forgets_an_ask(run: limpet.Run) -> str:
+    run.ask("sure?")  # type: ignore[unused-coroutine] # forgotten
+    await run.step(forgettable, 1)
+    return "ok"
+
+
+@limpet.agent(name="forgets_a_task")
+async def forgets_a_task(run: limpet.Run) -> str:
+    asyncio.create_task(run.step(forgettable, 1))  # noqa: RUF006 - forgotten
+    return "ok"
+
+
+@pytest.mark.parametrize("agent", [forgets_a_step, forgets_an_ask, forgets_a_task], ids=lambda each: each.name)
+async def test_a_verb_that_is_never_awaited_fails_the_run_and_names_the_line(agent: Any) -> None:
+    """It was never done, so the run must not complete as if it were."""
+    async with testing.app(agent) as app:
+        handle = await app.start(agent)
+        with pytest.raises(limpet.RunFailed) as failed:
+            await handle.result()
+        assert failed.value.error_type == "limpet.NeverAwaited"
+        assert line_of(agent, "# forgotten" if agent is not forgets_a_task else "# noqa") in str(failed.value)
+
+
+async def test_verbs_that_were_awaited_cancelled_or_raced_are_not_forgotten() -> None:
+    """Nor those of a function that failed by itself."""
+
+    @limpet.agent(name="forgets_nothing")
+    async def careful(run: limpet.Run) -> str:
+        cancelled = asyncio.create_task(run.step(forgettable, 1))
+        cancelled.cancel()
+        waiting = asyncio.create_task(run.receive("never", int))
+        await asyncio.wait([waiting, asyncio.create_task(run.sleep("1s"))], return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        await asyncio.gather(*(run.step(forgettable, n) for n in range(200)))
+        return "ok"
+
+    async with testing.app(careful) as app:
+        handle = await app.start(careful)
+        await app.advance("2s")
+        assert await handle.result() == "ok"
+
+
+def test_every_verb_is_noticed() -> None:
+    """A new one, too."""
+    verbs = [fn for name, fn in vars(limpet.Run).items() if callable(fn) and not name.startswith("_")]
+    coroutines = [fn for fn in verbs if "Coroutine" in str(inspect.signature(fn).return_annotation)]
+    assert len(coroutines) >= 15
+    for fn in coroutines:
+        noticing = inspect.unwrap(fn, stop=lambda each: each.__code__.co_filename == awaiting.__file__)
+        assert noticing.__code__.co_filename == awaiting.__file__, fn

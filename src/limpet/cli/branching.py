@@ -103,6 +103,10 @@ def fork(  # noqa: PLR0913 - all by name, and few at a time
     effects: Annotated[
         Literal["ask", "stub", "live"], typer.Option(help="Ask before each effect, make up results, or do them.")
     ] = "ask",
+    reads: Annotated[
+        Literal["live"] | None, typer.Option(help="With --effects stub: call tools without an effect all the same.")
+    ] = None,
+    model: Annotated[Literal["live"] | None, typer.Option(help="With --effects stub: ask models all the same.")] = None,
     id: Annotated[str | None, typer.Option(help="Its id, if not the run's with the next number.")] = None,
     code: Code = None,
     url: OwnUrl = None,
@@ -111,13 +115,12 @@ def fork(  # noqa: PLR0913 - all by name, and few at a time
     """Begin a new run that shares everything before a step of another; a worker drives it."""
     results = {number_of(number): json_or_text(value) for number, value in map(pair_of, result or ())}
     more: dict[str, Any] = {} if input is None else {"input": input_of(input)}
+    more |= {"effects": effects, "reads": reads, "model": model}
 
     async def make(app: App) -> tuple[str, RunRow]:
         row = await find_run(app.store, run)
         patch = _patch(set_ or [])
-        made = await app.fork(
-            row.id, at=at, seq=seq, patch=patch, results=results, effects=effects, version=version, id=id, **more
-        )
+        made = await app.fork(row.id, at=at, seq=seq, patch=patch, results=results, version=version, id=id, **more)
         return made.id, row
 
     app = named_app(code, url)

@@ -277,6 +277,7 @@ class Children:
                 "session": x.session,
                 "artifacts": {each: x.memory.artifacts[each] for each in how.artifacts},
                 "effects": x.effects,
+                "live": x.memory.created.live,
                 "conversation": self._conversation() if mode == "handoff" else None,
             },
         )
@@ -388,9 +389,9 @@ def _child_id(run: str, agent: str, number: int) -> str:
     return child if len(child) <= LONGEST_ID else f"{digest(run)[:32]}.{agent}-{number}"
 
 
-def _essence(created: b.RunCreated) -> tuple[str, Payload, str]:
+def _essence(created: b.RunCreated) -> tuple[Any, ...]:
     """What makes two beginnings the same."""
-    return created.agent, created.input, created.effects
+    return created.agent, created.input, created.effects, created.live
 
 
 def _faults(failure: Failure) -> tuple[str, ...]:

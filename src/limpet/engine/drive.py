@@ -34,6 +34,7 @@ from limpet.errors import (
     LeaseLost,
     LimpetError,
     NotFound,
+    NotStubbed,
     StaleServer,
     StoreBusy,
     StoreUnavailable,
@@ -251,7 +252,10 @@ class Drive:
         if not self._agent.is_async:
             return await run_blocking(self._agent.fn, run, args)
         move_to(Scope("", asyncio.current_task()))
-        return await self._agent.fn(run, *args)
+        result = await self._agent.fn(run, *args)
+        if not run.execution.is_rehearsal:
+            run.calls.check_all_awaited()
+        return result
 
     # Attending
 
@@ -532,6 +536,8 @@ class Drive:
                 with suppress(LimpetError):
                     self.wake = self._kit.now() + SECOND
                     await self._release(f"its worker could not go on: {error}", retry_at=self.wake)
+            case NotStubbed():
+                await self._park_for_operator("model", str(error))
             case UnknownEvent():  # a newer worker may be able to read it
                 raise error
             case _:  # the next one would come to just the same

@@ -35,7 +35,7 @@ from limpet.errors import (
     Suspended,
     UnscopedParallel,
 )
-from limpet.events import AnyBody, Effects, Payload, StatePatch, Wait, inline
+from limpet.events import AnyBody, Effects, Outside, Payload, StatePatch, Wait, inline
 from limpet.events import bodies as b
 from limpet.ids import Ids
 from limpet.journal import Journal
@@ -432,6 +432,13 @@ class Execution:
     def effects(self) -> Effects:
         """What becomes of effects here."""
         return self.memory.created.effects
+
+    def is_stubbed(self, tool: Tool[..., Any, Any]) -> bool:
+        """Whether a tool is not called here: nothing outside is touched, unless whoever made the fork said so."""
+        if self.effects != "stub":
+            return False
+        outside: Outside = "model" if tool.kind == "model" else "reads"
+        return tool.traits.effect != "none" or outside not in self.memory.created.live
 
     def shown(self, value: object) -> Payload:
         """Something that a request shows: it stands in the event, however long it is."""

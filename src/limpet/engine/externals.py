@@ -149,7 +149,10 @@ class Reads:
         else:
             plain = x.kit.store.redaction.value(source.tool.plain_result(found))
             fact = Fact(
-                key=fact_key(source.name, step.args), value=Raw(canonical(plain)), source=source.name, step=step.number
+                key=fact_key(source.name, step.args),
+                value=Raw(canonical(plain)),
+                source=f"{source.name} (made up)" if step.made_up else source.name,
+                step=step.number,
             )
             patch, until = StatePatch(facts=(fact,)), x.kit.now() + source.ttl
             x.journal.add(b.ExternalRead(source=source.name, key=key, number=step.number, stale_at=until))

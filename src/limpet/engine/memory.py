@@ -171,6 +171,7 @@ class Memory:
             deadline=body.deadline,
             exclusive=body.exclusive,
             effects=body.effects,
+            live=body.live,
         )
         if body.patch is not None:
             self.overrides.append((event.seq, body.patch))

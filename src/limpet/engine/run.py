@@ -20,6 +20,7 @@ from limpet.context.slice import ContextSlice, Known, slice_of
 from limpet.engine.agents import Agent, Budget
 from limpet.engine.artifacts import Artifacts
 from limpet.engine.asks import Asked, Asks
+from limpet.engine.awaiting import Calls, noticed
 from limpet.engine.children import Children, How, Sent
 from limpet.engine.execution import Execution, here, move_to, strand
 from limpet.engine.externals import External
@@ -62,6 +63,7 @@ class Turn:
 
 
 @checked
+@noticed
 class Run(Generic[S]):
     """One execution of an agent toward a goal."""
 
@@ -75,6 +77,8 @@ class Run(Generic[S]):
         self._artifacts = Artifacts(execution)
         self.talks = Talks(execution)
         """Its conversation, for loops of a model."""
+        self.calls = Calls()
+        """The verbs that its code has called."""
         self._seen: tuple[int, State[S]] | None = None
 
     @property

@@ -1,7 +1,7 @@
 """What an effect would have given, where it is not done: as in the run that was forked, else made up by its type."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from limpet.engine.execution import Execution
 from limpet.engine.schema import faults, resolved
@@ -26,37 +26,59 @@ _FORMATS: Mapping[str, str] = {
 }
 
 
+class _Given(NamedTuple):
+    """What the run that was forked was given."""
+
+    steps: Mapping[str, Payload]
+    """By the identity of the step, behind the cut."""
+    calls: Mapping[tuple[str, str], Payload]
+    """By the tool and what it was asked, anywhere."""
+
+
 class Samples:
-    """The results of one execution whose effects are not done."""
+    """The results of one execution in which nothing outside is touched."""
 
     def __init__(self, execution: Execution) -> None:
         self._x = execution
-        self._known: Mapping[str, Payload] | None = None
+        self._given: _Given | None = None
 
-    async def result(self, step: Step) -> Any:
-        """What the same step gave in the run that this one branched off, if it did; else something of its type."""
-        if self._known is None:
-            self._known = await self._given()
-        known = self._known.get(step.name)
+    async def result(self, step: Step) -> tuple[Any, bool]:
+        """What a step gives, and whether that is made up.
+
+        The run that was forked has it, if the same step had an effect there, or the same tool was asked the same;
+        else it is something of its type.
+        """
+        known = await self._known(step)
         value = sample(step.tool.result_schema) if known is None else await self._x.unpack(known)
         try:
             loaded = step.tool.load_result(value, None if known is None else known.versions)
             value = step.tool.plain_result(loaded)
         except InvalidValue as error:
             raise NotStubbed(tool=step.tool.name, number=step.number, reason=error.reason) from error
-        return value
+        return value, known is None
 
-    async def _given(self) -> Mapping[str, Payload]:
-        """The results of the run that was forked, from behind the cut on."""
-        fork, found = self._x.journal.state.fork, dict[str, Payload]()
+    async def _known(self, step: Step) -> Payload | None:
+        if self._given is None:
+            self._given = await self._read()
+        same = self._given.calls.get((step.tool.name, step.asked))
+        return same if step.tool.traits.effect == "none" else self._given.steps.get(step.name, same)
+
+    async def _read(self) -> _Given:
+        """Read the log of the run that was forked: it is there as long as its fork is."""
+        fork = self._x.journal.state.fork
+        steps, calls = dict[str, Payload](), dict[tuple[str, str], Payload]()
         if fork is None:
-            return found
-        store = self._x.kit.store
-        async for event in store.log(fork.run, after=fork.at):  # it is there as long as its fork is
+            return _Given(steps, calls)
+        store, asked = self._x.kit.store, dict[int, tuple[str, str]]()
+        async for event in store.log(fork.run):
             body = store.decode(event)
-            if isinstance(body, b.StepCompleted | b.StepResolved) and body.output is not None:
-                found[body.name] = body.output
-        return found
+            if isinstance(body, b.StepStarted):
+                asked[body.number] = (body.tool, body.asked)
+            elif isinstance(body, b.StepCompleted | b.StepResolved) and body.output is not None:
+                calls[asked[body.number]] = body.output
+                if event.seq > fork.at:
+                    steps[body.name] = body.output
+        return _Given(steps, calls)
 
 
 def sample(schema: Schema) -> Any:

@@ -46,6 +46,8 @@ class Step:
     """The budget was asked for the attempt that comes next."""
     is_fresh: bool = False
     """What the tool goes by was read again for the attempt that comes next."""
+    made_up: bool = False
+    """Its result is a sample, in a fork that only tries."""
     attempt: int = 0
     """The last one that was begun here."""
     call: Call | None = None

@@ -47,6 +47,7 @@ from limpet.stores.blobs import Blob
 
 __all__ = ["Step", "Steps"]
 
+NO_MODEL = "this fork asks no model; make one with model='live' to let it"
 # How a secret looks in encoded arguments.
 MARKED = MARK.encode()
 
@@ -241,7 +242,7 @@ class Steps:
         if not is_fresh and (stale := await self._stale(step, attempt, nothing_left)) is not None:
             return stale
         with x.work():
-            if step.tool.traits.effect != "none" and x.effects == "stub":
+            if x.is_stubbed(step.tool):
                 return await self._make_up(step, attempt)
             if step.tool.traits.effect == "transaction" and not x.kit.perform.is_stubbed(step.tool):
                 return await self._transact(step, attempt)
@@ -273,8 +274,12 @@ class Steps:
     async def _make_up(self, step: Step, attempt: int) -> Latest:
         """Do nothing, and say what it would have given, in a fork that only tries."""
         x, started = self._x, replace(self._started(step, attempt), stubbed=True)
+        if step.tool.kind == "model":
+            await x.halt(NotStubbed(tool=step.tool.name, number=step.number, reason=NO_MODEL))
         try:
-            packed, blobs = step.pack(x.kit.store, await self._samples.result(step))
+            result, step.made_up = await self._samples.result(step)
+            started = replace(started, made_up=step.made_up)
+            packed, blobs = step.pack(x.kit.store, result)
         except NotStubbed as error:
             failed = b.StepFailed(**step.place(attempt), failure=failure_of(error))
             x.journal.add(started, failed, blobs=step.blobs)

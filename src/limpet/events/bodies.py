@@ -6,7 +6,7 @@ the id under which a command from outside is deduplicated. Times are microsecond
 
 from typing import Literal
 
-from limpet.events.parts import Effects, Failure, Limits, Lineage, Part, Seen, Spent, StatePatch, Wait
+from limpet.events.parts import Effects, Failure, Limits, Lineage, Outside, Part, Seen, Spent, StatePatch, Wait
 from limpet.events.values import Payload, check_finite
 
 
@@ -48,6 +48,8 @@ class RunCreated(Body, frozen=True, kw_only=True):
     """What the artifacts hold that came along, by their ids."""
     effects: Effects = "live"
     """Whether what it does outside is done, asked for first, or made up: as in the fork that called it."""
+    live: tuple[Outside, ...] = ()
+    """What of the outside is used all the same where effects are made up."""
 
 
 class RunForked(Body, frozen=True, kw_only=True):
@@ -78,6 +80,8 @@ class RunForked(Body, frozen=True, kw_only=True):
     item: int | None = None
     items: int = 0
     """Where in its plan it is, and how long that is."""
+    live: tuple[Outside, ...] = ()
+    """What of the outside is used all the same where effects are made up."""
 
 
 class RunClaimed(Body, frozen=True, kw_only=True):
@@ -162,7 +166,9 @@ class StepStarted(Body, frozen=True, kw_only=True):
     timeout_at: int | None = None
     kind: Literal["tool", "model", "read"] = "tool"
     stubbed: bool = False
-    """It is not done: its result is made up, in a fork that only tries."""
+    """It is not done, in a fork that only tries: its result is that of the run that was forked, or made up."""
+    made_up: bool = False
+    """Its result is a sample of its type: the run that was forked has none."""
 
 
 class StepProgressed(Body, frozen=True, kw_only=True):

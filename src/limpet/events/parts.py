@@ -15,6 +15,7 @@ __all__ = [
     "HumanInTheLoop",
     "Limits",
     "Lineage",
+    "Outside",
     "Part",
     "PlanItem",
     "PlanStatus",
@@ -127,6 +128,9 @@ class Wait(Part, frozen=True, kw_only=True):
 
 Effects = Literal["ask", "stub", "live"]
 """What becomes of effects: a person is asked before each, their results are made up, or they are done."""
+
+Outside = Literal["reads", "model"]
+"""What else of the outside there is: tools without an effect with sources, and models."""
 
 PlanStatus = Literal["pending", "doing", "done", "skipped"]
 

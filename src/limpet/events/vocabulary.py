@@ -175,8 +175,8 @@ def _refused(error: Exception) -> str:
 _CREATOR, _OWNER, _COMMAND, _STORE, _SPEAKER = Writer
 
 KINDS = (
-    Kind("run.created", 1, b.RunCreated, _CREATOR),
-    Kind("run.forked", 1, b.RunForked, _CREATOR),
+    Kind("run.created", 2, b.RunCreated, _CREATOR),
+    Kind("run.forked", 2, b.RunForked, _CREATOR),
     Kind("run.claimed", 2, b.RunClaimed, _STORE),
     Kind("run.released", 2, b.RunReleased, _STORE),
     Kind("run.waiting", 1, b.RunWaiting, _OWNER),
@@ -184,7 +184,7 @@ KINDS = (
     Kind("run.failed", 1, b.RunFailed, _OWNER),
     Kind("run.cancelled", 1, b.RunCancelled, _OWNER),
     Kind("turn.started", 1, b.TurnStarted, _OWNER),
-    Kind("step.started", 1, b.StepStarted, _OWNER),
+    Kind("step.started", 2, b.StepStarted, _OWNER),
     Kind("step.progressed", 1, b.StepProgressed, _OWNER),
     Kind("step.completed", 1, b.StepCompleted, _OWNER),
     Kind("step.failed", 1, b.StepFailed, _OWNER),
@@ -234,6 +234,9 @@ def _unchanged(body: dict[str, Any]) -> dict[str, Any]:
 # One function per step of a kind's version: ("step.completed", 1) lifts a body of version 1 to version 2.
 UPCASTS: Upcasts = {
     ("request.opened", 1): _unchanged,  # version 2 adds `seen`, `valid`, `instead_of` and `again`
+    ("run.created", 1): _unchanged,  # version 2 adds `live`
+    ("run.forked", 1): _unchanged,  # version 2 adds `live`
+    ("step.started", 1): _unchanged,  # version 2 adds `made_up`
     ("run.claimed", 1): _unchanged,  # version 2 adds `alone`
     ("run.released", 1): _unchanged,  # version 2 adds `retry_at` and `fruitless`
 }

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from copy import copy
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Self, TypedDict, TypeVar, Unpack, overload
+from typing import Any, Literal, Self, TypedDict, TypeVar, Unpack, overload
 
 import msgspec
 from msgspec import UNSET
@@ -31,7 +31,7 @@ from limpet.errors import (
     RunFailed,
     StoreUnavailable,
 )
-from limpet.events import Constraints, Effects, Payload, StatePatch
+from limpet.events import Constraints, Effects, Outside, Payload, StatePatch
 from limpet.events import bodies as b
 from limpet.ids import check_id
 from limpet.policy.retention import KeepRule
@@ -377,6 +377,8 @@ class App(Looking):
         patch: Mapping[str, Any] | None = None,
         results: Mapping[int, Any] | None = None,
         effects: Effects = "ask",
+        reads: Literal["live"] | None = None,
+        model: Literal["live"] | None = None,
         input: Any = ...,
         version: str | None = None,
         id: str | None = None,
@@ -386,13 +388,16 @@ class App(Looking):
         `seq` says it by the last event that is shared: to be asked something again, say.
         `patch` is what it knows otherwise (as `run.patch` takes it), `results` are other results of shared steps by
         their numbers, `input` and `version` are another input and another version of the agent. With `effects="ask"`
-        a person is asked before each effect, with `"stub"` none happens and results are made up, with `"live"` they
-        happen.
+        a person is asked before each effect, with `"live"` they happen. With `"stub"` nothing outside is touched: a
+        tool gives what the other run got from the same call, or a sample of its type, and a model call parks the fork;
+        `reads="live"` calls tools without an effect and sources all the same, `model="live"` asks models.
         """
         row = await run_of(self.store, run)
         agent = self._serving(row.agent, version or row.agent_version)
         more = {"patch": patch or {}, "results": results or {}, "input": input}
-        wanted = Wanted(at=at, seq=seq, effects=effects, version=version, **more)
+        said: Mapping[Outside, str | None] = {"reads": reads, "model": model}
+        live = tuple(outside for outside, how in said.items() if how == "live")
+        wanted = Wanted(at=at, seq=seq, effects=effects, live=live, version=version, **more)
         body, blobs = await forked(self.store, row, agent, wanted, self._time.now())
         name = await make_fork(self.store, run, body, blobs, actor=self._actor, id=id)
         if self._duty is not None:

@@ -18,7 +18,7 @@ from limpet.engine.talks import talk_of
 from limpet.engine.tools import Tool, find_tool
 from limpet.engine.typed import Change
 from limpet.errors import InvalidArgument, InvalidValue
-from limpet.events import Effects, Payload, StatePatch, digest
+from limpet.events import Effects, Outside, Payload, StatePatch, digest
 from limpet.events import bodies as b
 from limpet.ids import LONGEST_ID, check_id
 from limpet.journal import load_whole
@@ -50,6 +50,8 @@ class Wanted:
     patch: Mapping[str, Any] = field(default_factory=dict)
     results: Mapping[int, Any] = field(default_factory=dict)
     effects: Effects = "ask"
+    live: tuple[Outside, ...] = ()
+    """What of the outside is used all the same where effects are made up."""
     version: str | None = None
     input: Any = ...
     """Another input; an ellipsis for the same."""
@@ -61,6 +63,9 @@ async def forked(
     """How a fork begins, and the blobs that come with it; raises what is wrong with what is wanted."""
     if wanted.effects not in _MODES:
         raise InvalidArgument(path="effects", reason=f"{wanted.effects!r} is none of {', '.join(_MODES)}")
+    if wanted.live and wanted.effects != "stub":
+        reason = "only a fork with effects='stub' leaves the outside alone"
+        raise InvalidArgument(path=wanted.live[0], reason=reason)
     at = await _cut(store, row, wanted)
     memory = Memory()
     state = (await load_whole(store, row.id, at_most=at, learner=memory)).state
@@ -89,6 +94,7 @@ async def forked(
         at=at,
         step=max(_settled(state), *(_number_of(record) for record in memory.history.records.values()), 0),
         effects=wanted.effects,
+        live=wanted.live,
         agent=state.agent,
         agent_version=version,
         patch=patch,

@@ -127,10 +127,10 @@ def test_hashes_are_what_the_specification_says() -> None:
 @pytest.mark.parametrize(
     ("place", "expected"),
     [
-        (0, "5d9cf53e3393a78804e37e26693df56d895909d5a4050514fcdb55db6ce45d68"),
-        (1, "0b95c1354fa6900a2806af3338d469a34b38a7e2db237ccd65f4df91494ad2ca"),
-        (2, "d1a6adbbc12b0f46ef2068baf37bf2bf2cb934bac82a22578904c04940a1df92"),
-        (3, "e0340dab39727b385a98c2b96e2f3892f93d7e7414b5f35b29fccde885a9dba2"),
+        (0, "51983425f5af84f0cbea25f938b9f92e1a236221048a7a8719872eaeb9b83160"),
+        (1, "8fb9d14b2a901364db104a2f3ea7525da8bea1da5abae26d5dea61dd32386140"),
+        (2, "ee4786424136b540b96af91456f2d12728b07e71aace6dd042863a38714068f7"),
+        (3, "63a526533eb30a8498ee852e6121bd08c89d3e7efd55de36f9fd9ac9af709485"),
     ],
 )
 def test_hashes_never_change(place: int, expected: str) -> None:

@@ -1,0 +1,79 @@
+"""Verbs that an agent's code called and never awaited: nothing was done, so the run must not end well."""
+
+import asyncio
+import sys
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from inspect import CORO_CREATED, getcoroutinestate, isfunction
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, TypeVar, get_origin
+
+from limpet.errors import NeverAwaited
+
+__all__ = ["Calls", "noticed"]
+
+T = TypeVar("T")
+# So many calls are kept before those that were awaited are dropped.
+FEW = 64
+
+
+class _Called(NamedTuple):
+    verb: str
+    coroutine: Coroutine[Any, Any, Any]
+    file: str
+    line: int
+
+    @property
+    def is_pending(self) -> bool:
+        return getcoroutinestate(self.coroutine) == CORO_CREATED
+
+
+class Calls:
+    """The verbs that the code of one execution has called."""
+
+    def __init__(self) -> None:
+        self._called: list[_Called] = []
+        self._most = FEW
+
+    def add(self, verb: str, coroutine: Coroutine[Any, Any, Any], file: str, line: int) -> None:
+        """Remember a call until it is awaited."""
+        self._called.append(_Called(verb, coroutine, file, line))
+        if len(self._called) > self._most:
+            self._called = [each for each in self._called if each.is_pending]
+            self._most = FEW + 2 * len(self._called)
+
+    def check_all_awaited(self) -> None:
+        """Raise NeverAwaited for the first verb that the code called and did not await."""
+        pending = [each for each in self._called if each.is_pending]
+        if not pending:
+            return
+        tasks = {task.get_coro() for task in asyncio.all_tasks()}
+        for each in pending:
+            if each.coroutine not in tasks:
+                each.coroutine.close()  # Python need not warn of it, too
+        first = pending[0]
+        raise NeverAwaited(verb=first.verb, place=f"{Path(first.file).name}, line {first.line}")
+
+
+class _Calling(Protocol):
+    calls: Calls
+
+
+def noticed(kind: type[T]) -> type[T]:
+    """Have every verb of a class, which returns a coroutine, remember where it was called."""
+    for name, fn in list(vars(kind).items()):
+        if isfunction(fn) and not name.startswith("_") and get_origin(fn.__annotations__.get("return")) is Coroutine:
+            setattr(kind, name, _noticing(name, fn))
+    return kind
+
+
+def _noticing(verb: str, fn: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[..., Coroutine[Any, Any, Any]]:
+    @wraps(fn)
+    def call(run: _Calling, /, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
+        coroutine, frame = fn(run, *args, **kwargs), sys._getframe(1)
+        while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("limpet."):
+            frame = frame.f_back
+        run.calls.add(verb, coroutine, frame.f_code.co_filename, frame.f_lineno)
+        return coroutine
+
+    return call
