@@ -17,7 +17,7 @@ from limpet.errors import ConnectionLost
 from limpet.events import Event
 from limpet.events import bodies as b
 from limpet.state import Fold
-from limpet.stores import Claimed, Extend, Renewal
+from limpet.stores import Claimed, Extend, Renewal, Store, WorkerRow
 from limpet.stores.store import Place
 
 
@@ -790,6 +790,28 @@ async def test_a_worker_claims_again_after_whatever_went_wrong(monkeypatch: pyte
         monkeypatch.setattr(app.store, "claim", poor)
         assert await (await app.start(agent)).result(timeout="20s") == 1
         assert not wrong
+
+
+async def test_a_worker_that_is_taken_for_dead_while_it_starts_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its row may be swept between its registration and its first claim, after a stop or a jump of the clock."""
+
+    @limpet.agent(name="swept_early")
+    async def agent(run: limpet.Run) -> int:
+        return 1
+
+    register, swept = Store.register, list[str]()
+
+    async def unlucky(store: Store, worker: WorkerRow, *, lease: int) -> Renewal:
+        renewal = await register(store, worker, lease=lease)
+        if not swept:
+            swept.append(worker.id)
+            await store.retire(worker.id)
+        return renewal
+
+    monkeypatch.setattr(Store, "register", unlucky)
+    async with limpet.open("memory:", agents=[agent]) as app:
+        assert await (await app.start(agent)).result(timeout="20s") == 1
+        assert [each.id for each in await app.store.workers()] == swept
 
 
 async def test_what_a_transaction_said_before_it_failed_is_redacted(tmp_path: Path) -> None:
