@@ -10,7 +10,7 @@ SCRATCH := $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 4000000 {
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo picture test tools check fix bench crash golden pin clean
+.PHONY: help demo picture test quick tools check fix bench crash golden pin clean
 
 help:  ## show this help
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -30,6 +30,9 @@ picture: $(READY)  ## play the demo, and draw it for the README
 
 test: check tools  ## everything that must hold, in a few minutes
 	@$(SCRATCH) $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+
+quick: check  ## check, unit, laws, behaviour on one store: about two minutes, for the inner loop
+	@$(SCRATCH) $(BIN)/python -m pytest tests/unit tests/laws tests/engine tests/conformance/test_sqlite.py -n auto --maxprocesses 4 -q
 
 tools:  ## install what tests use and pip cannot: PgBouncer, where root and apt are there
 	@PATH="$$PATH:/usr/sbin"; command -v pgbouncer >/dev/null || test "$$(id -u)" != 0 || ! command -v apt-get >/dev/null || { \

@@ -49,7 +49,8 @@ def _facts(report: Report) -> Iterator[tuple[str, str]]:
     yield "position", info.position
     wake = "" if waits_for_worker(info) else until(report.wake)
     more: dict[str, str | None] = {"goal": info.goal, "input": report.input, "output": report.output}
-    more |= {"waits for": info.waits_for and f"{info.waits_for}{wake}"}
+    more |= {"waits for": info.waits_for and f"{info.waits_for}{wake}", "why": report.why}
+    more |= {"goes on": moment(report.wake) if info.status == "pending" and report.wake is not None else None}
     more |= {"parent": info.parent, "fork of": info.fork_of, "user": info.user, "session": info.session}
     more |= {"labels": ", ".join(f"{name}={value}" for name, value in info.labels.items())}
     yield from ((name, value) for name, value in more.items() if value)

@@ -12,7 +12,7 @@ from limpet.service.app import App
 from limpet.service.timeline import Line, Lines
 from limpet.service.travel import Moment
 from limpet.service.views import said_in
-from limpet.state import Fold
+from limpet.state import Fold, RunState
 
 __all__ = ["Report", "ReportJson", "StepInfo", "report"]
 
@@ -68,6 +68,7 @@ class ReportJson(TypedDict):
     input: str
     output: str
     wake: int | None
+    why: str | None
     steps: list[StepInfo]
     requests: list[Request]
     decisions: list[Chosen]
@@ -86,6 +87,8 @@ class Report:
     """What came of it, in short."""
     wake: int | None
     """When it goes on by itself, if it waits for a time."""
+    why: str | None
+    """Why it waits for an operator, or why a worker gave it back for a while."""
     steps: tuple[StepInfo, ...]
     requests: tuple[Request, ...]
     """What it asks, and nobody has decided."""
@@ -109,7 +112,13 @@ class Report:
             }
         found: Any = {each.name: getattr(self.info, each.name) for each in fields(self.info)}
         found |= {"input": self.input, "output": self.output}
-        found |= {"wake": self.wake, "steps": list(self.steps), "requests": list(self.requests), "error": error}
+        found |= {
+            "wake": self.wake,
+            "why": self.why,
+            "steps": list(self.steps),
+            "requests": list(self.requests),
+            "error": error,
+        }
         found |= {"decisions": list(self.decisions), "timeline": list(self.timeline)}
         shown: ReportJson = found
         return shown
@@ -117,18 +126,20 @@ class Report:
 
 async def report(app: App, run: str) -> Report:
     """The report on a run."""
-    steps, lines, folding = _Steps(), Lines(), Fold()
+    steps, lines, folding, reasons = _Steps(), Lines(), Fold(), dict[str, str]()
     async for event in app.store.log(run):
         body = app.store.decode(event)
         folding.add(event, body)
         steps.learn(event, body)
         lines.learn(event, body)
+        reasons |= _reason(body)
     state = folding.freeze()
     return Report(
         info=await app.info(run),
         input=await said_in(app.store, state.input),
         output=await said_in(app.store, state.output),
         wake=state.wake,
+        why=next((reasons[key] for key in _keys(state) if key in reasons), None),
         steps=tuple(steps.found.values()),
         requests=tuple(await app.inbox(run=run)),
         decisions=Moment(state).decisions,
@@ -136,6 +147,22 @@ async def report(app: App, run: str) -> Report:
         error=state.error,
         error_step=state.error_step,
     )
+
+
+def _reason(body: AnyBody) -> dict[str, str]:
+    """Why a run is set aside, by what it waits for then."""
+    match body:
+        case b.RiskFlagged() if body.detail:
+            return {f"operator:{body.flag}": body.detail}
+        case b.RunReleased() if body.retry_at is not None:
+            return {"retry": f"its worker gave it back: {body.reason}"}
+        case _:
+            return {}
+
+
+def _keys(state: RunState) -> list[str]:
+    waits_for_retry = state.status == "pending" and state.wake is not None
+    return ["retry"] if waits_for_retry else [str(wait) for wait in state.waits]
 
 
 class _Steps:
