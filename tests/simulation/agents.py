@@ -101,7 +101,7 @@ async def sim_unpay(result: str | None, n: int) -> None:
     await world.some_time()
     if world.is_unlucky(0.1):
         raise ConnectionError("the answer was lost")
-    world.undone[limpet.current().key] += 1
+    world.undone[limpet.current().original_key] += 1
 
 
 @limpet.tool(effect="once", name="sim_mail")

@@ -16,6 +16,9 @@ class Turns(asyncio.BaseEventLoop):
         self._selector = self
         self._tick = tick
         self._turns = 0
+        # Killed processes leave tasks behind whose errors nobody retrieves. Formatting those while garbage is collected
+        # breaks CPython 3.11's parser, if it is at work just then.
+        self.set_exception_handler(lambda *_: None)
 
     def select(self, timeout: float | None) -> list[object]:
         """What `BaseEventLoop` asks for news from outside; there are none."""
