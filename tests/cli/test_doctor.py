@@ -67,7 +67,7 @@ async def test_a_store_that_is_well(url: str) -> None:
     ]
     _, worst = examined("--url", url)
     assert worst["database"]["says"] == f"SQLite {apsw.sqlite_lib_version()}"
-    assert worst["schema"]["says"].startswith("3, the newest")
+    assert worst["schema"]["says"].startswith("4, the newest")
     assert set(worst["rows"]) == set(contract.fields_of(contract.VIEWS["a finding of the doctor"]))
 
 

@@ -18,7 +18,7 @@ from tests.crash.agents import Here, lay_fuse, post
 __all__ = ["Shifted", "Verdict", "agents_of", "answer", "drive", "opened", "race", "visit"]
 
 LINGER = 20_000
-APPROVALS = limpet.Approvals("external_action", to=["parent"], expires="1h")
+APPROVALS = limpet.Approvals("external_action", to=["parent"], expires="1h", valid="1h")
 PATIENT = limpet.Approvals("external_action", to=["parent"])
 
 

@@ -147,7 +147,7 @@ async def written_then(url: str, version: int) -> tuple[RunRow, list[Event]]:
     async with open_store("memory:") as store:
         row, _ = await store.create("r1", created(), actor="test")
         events = await store.read("r1")
-    since = {"origin": 3, "origin_at": 3}
+    since = {"origin": 3, "origin_at": 3, "alone": 4}
     names = [name for name in RunRow.__struct_fields__ if name != "number"]
     values = dict(zip(names, columns(row), strict=True))
     there = {name: value for name, value in values.items() if since.get(name, 1) <= version}
