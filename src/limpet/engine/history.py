@@ -109,7 +109,9 @@ class History:
         self.escalations: dict[str, list[b.RequestExpired]] = {}
         """How a request went on from person to person."""
         self.last_number = 0
-        """The highest number of a step."""
+        """The highest number that a step was given."""
+        self.recorded_number = 0
+        """The highest number of a step in the log."""
         self.last_child = 0
         """The number of the last run that was named after this one."""
         self.used: set[str] = set()
@@ -154,7 +156,7 @@ class History:
                 self.signals.setdefault(body.signal, []).append(event.seq)
             case b.RequestOpened():
                 self._open(event, body)  # a step that waits for a word has its number
-                self.last_number = max(self.last_number, body.number or 0)
+                self._number(body.number or 0)
             case b.TimerSet() | b.WaitOpened():
                 self._open(event, body)
             case b.AgentCalled():
@@ -222,9 +224,13 @@ class History:
     def _begin_attempt(self, event: Event, body: b.StepStarted) -> None:
         record = self.records.get(body.name) or self._open(event, body)
         record.latest = body
-        self.last_number = max(self.last_number, body.number)
+        self._number(body.number)
         if body.grant is not None:
             self.used.add(body.grant)
+
+    def _number(self, number: int) -> None:
+        self.recorded_number = max(self.recorded_number, number)
+        self.last_number = max(self.last_number, number)
 
     def _open(self, event: Event, body: Opening) -> Record:
         """A new record; one that was opened before, and ended with a failure of the run, begins anew."""
@@ -292,7 +298,8 @@ class History:
                     name=record.name, number=record.number, attempt=1, output=output
                 )
             self.put(record)
-        self.last_number, self._failed, self.undoing = body.step, None, None
+        self.last_number = self.recorded_number = body.step
+        self._failed = self.undoing = None
 
     def _is_shared(self, record: Record) -> bool:
         """Whether the code was told how a call ended; a word for a step counts with that step."""

@@ -72,6 +72,7 @@ class _Memory(Struct, frozen=True):
     turned: dict[str, int] = {}
     reads: list[tuple[str, str, Read]] = []
     used: list[str] = []
+    reading: list[tuple[int, Payload, Payload | None]] = []
 
 
 class Memory:
@@ -131,6 +132,8 @@ class Memory:
                 args, output = self._reading.pop(body.number, (None, None))
                 if output is not None:
                     self.note_read(body.source, body.key, Read(output, body.stale_at, args))
+            case b.StepFailed(is_final=True):
+                self._reading.pop(body.number, None)
             case b.ExternalInvalidated():
                 self.forget_reads(body.source)
             case _:
@@ -194,13 +197,14 @@ class Memory:
                 signals={name: seqs for name, seqs in history.signals.items() if seqs},
                 flags=history.flags,
                 turns=history.turns,
-                last_number=history.last_number,
+                last_number=history.recorded_number,
                 last_child=history.last_child,
                 undoing=None if history.undoing is None else _dump(history.undoing),
                 artifacts=self.artifacts,
                 overrides=self.overrides,
                 turned={loop: seq for loop, seq in self.turned.items() if loop in self.states},
                 used=sorted(history.used),
+                reading=[(number, *read) for number, read in self._reading.items()],
                 reads=[(source, key, read) for (source, key), read in self.reads.items()],
             )
         )
@@ -221,12 +225,14 @@ class Memory:
         self.artifacts = kept.artifacts
         self.overrides, self.turned = kept.overrides, kept.turned
         self.reads = {(source, key): read for source, key, read in kept.reads}
+        self._reading = {number: (args, output) for number, args, output in kept.reading}
         history = self.history
         for record in records:
             history.put(record)
         history.commands, history.expired, history.escalations = commands, expired, escalations
         history.signals, history.flags, history.turns = kept.signals, kept.flags, kept.turns
-        history.last_number, history.last_child, history.used = kept.last_number, kept.last_child, set(kept.used)
+        history.last_number = history.recorded_number = kept.last_number
+        history.last_child, history.used = kept.last_child, set(kept.used)
         history.undoing = undoing
         return True
 

@@ -1,7 +1,7 @@
 """The log of one run: append, state from snapshots and tail, verify."""
 
 from limpet.journal.journal import Journal
-from limpet.journal.snapshots import load, load_whole
+from limpet.journal.snapshots import check_snapshots, load, load_whole
 from limpet.journal.talk import Entry, Saying, Summary, Talk, entries, latest
 from limpet.journal.verify import verify_run
 
@@ -11,6 +11,7 @@ __all__ = [
     "Saying",
     "Summary",
     "Talk",
+    "check_snapshots",
     "entries",
     "latest",
     "load",

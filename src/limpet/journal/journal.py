@@ -245,8 +245,8 @@ class Journal:
 
     @property
     def is_snapshot_due(self) -> bool:
-        """Whether the tail has outgrown the last snapshot."""
-        return snapshot_due(
+        """Whether the tail has outgrown the last snapshot; not while the learner may know what is not stored yet."""
+        return not self.pending and snapshot_due(
             tail_bytes=self._tail_bytes, tail_events=self._tail_events, snapshot_bytes=self._snapshot_bytes
         )
 

@@ -1,19 +1,25 @@
 """Snapshots: cached states of a run. Deleting them all changes no answer; one that cannot be read is not used."""
 
-from typing import NamedTuple, Protocol
+import logging
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
+from limpet.errors import Tampered
 from limpet.events import AnyBody, Event, Head
 from limpet.events.values import encode
 from limpet.state import Fold, RunState
-from limpet.stores import Store
+from limpet.stores import Snapshot, Store
 
-__all__ = ["VERSION", "Learner", "Loaded", "load", "load_whole", "save"]
+__all__ = ["VERSION", "Learner", "Loaded", "check_snapshots", "load", "load_whole", "save"]
 
-# Grows when RunState changes in a way that older snapshots do not fit; those are then folded anew from the log.
-VERSION = 1
+log = logging.getLogger("limpet")
+
+# Grows whenever a log folds to another RunState, or a learner learns something else from it, than before: snapshots of
+# another version are not used, and `verify` does not compare them.
+VERSION = 2
 SHORT = 4
 
 
@@ -80,6 +86,53 @@ async def load_whole(store: Store, run: str, *, at_most: int | None = None, lear
     return Loaded(folding.freeze(), snapshot_bytes, tail_bytes, tail_events)
 
 
+async def check_snapshots(store: Store, run: str, new_learner: Callable[[], Learner]) -> None:
+    """Fold a log from its first event and compare every snapshot with it; raises Tampered with the first that differs.
+
+    Snapshots of another version are never used, and not compared.
+    """
+    seqs = [seq for seq, _ in await store.snapshots(run)]
+    if not seqs:
+        return
+    if (await store.get(run)).type != "run":
+        raise Tampered(run=run, seq=seqs[0], reason="it has a snapshot, and only runs have")
+    found = {seq: snapshot for seq in seqs if (snapshot := await store.own_snapshot(run, seq)) is not None}
+    folding, learner = Fold(None), new_learner()
+    async for event in store.log(run, upto=seqs[-1]):
+        body = store.decode(event)
+        folding.add(event, body)
+        learner.learn(event, body, folding)
+        snapshot = found.pop(event.seq, None)
+        if snapshot is not None:
+            wrong = _difference(snapshot, event, folding.freeze(), learner.dump(), new_learner())
+            if wrong is not None:
+                raise Tampered(run=run, seq=event.seq, reason=f"its snapshot {wrong}")
+    for seq in found:
+        raise Tampered(run=run, seq=seq, reason="it has a snapshot, and there is no such event")
+
+
+def _difference(found: Snapshot, event: Event, state: RunState, memory: bytes | None, fresh: Learner) -> str | None:
+    """What a snapshot says otherwise than the log, in words; what no reader would use is not compared."""
+    if found.hash != event.hash:
+        return "is of another log"
+    stored = _decode(found.data)
+    if stored is None:
+        return None
+    if _plain(encode(stored.state)) != _plain(encode(state)):
+        return "holds another state than the log folds to"
+    if not _remembers(stored, fresh):
+        return None
+    kept = fresh.dump()
+    if kept is None or memory is None or _plain(kept) != _plain(memory):
+        return "remembers something else than the log says"
+    return None
+
+
+def _plain(data: bytes) -> Any:
+    """JSON as values, in which the order of keys does not count."""
+    return msgspec.json.decode(data)
+
+
 def _is_short(at_most: int | None) -> bool:
     """Whether the log is read faster than it is looked for a snapshot."""
     return at_most is not None and at_most < SHORT
@@ -96,6 +149,7 @@ async def _newest(store: Store, run: str, at_most: int | None) -> tuple[_Stored 
         return None, 0
     anchor = await store.read(run, after=found.seq - 1, limit=1)
     if not anchor or anchor[0].hash != found.hash:
+        log.warning("a snapshot of run %s is not used, and its log is folded instead: it is of another log", run)
         return None, 0
     stored = _decode(found.data)
     return stored, len(found.data) if stored else 0

@@ -11,9 +11,10 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from limpet.engine.memory import Memory
 from limpet.errors import BlobDamaged, InvalidBundle, KeyMissing, NotFound, Tampered, UnknownEvent
 from limpet.events import Event, blobs_of
-from limpet.journal import verify_run
+from limpet.journal import check_snapshots, verify_run
 from limpet.service.progress import progress
 from limpet.stores import Store
 
@@ -131,6 +132,7 @@ async def _verify(store: Store, run: str, seen: set[str]) -> Verified:
             if blob not in seen:
                 await _check_blob(store, run, blob)
                 seen.add(blob)
+        await check_snapshots(store, run, Memory)
         is_talk = (await store.get(run)).type == "conversation"
     return Verified(runs=int(not is_talk), events=head.seq, conversations=int(is_talk))
 

@@ -3,6 +3,7 @@
 Writes go through one writer, which groups them; reads go beside it. The event loop never waits for a disk.
 """
 
+import logging
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, NamedTuple, Self, TypeVar
@@ -23,6 +24,7 @@ from limpet.errors import (
     StaleServer,
     StoreBusy,
     StoreUnavailable,
+    Tampered,
     Unsupported,
     WrongKeys,
 )
@@ -68,10 +70,13 @@ from limpet.stores.writer import Writer
 
 __all__ = ["LARGEST_PAGE", "Place", "Store"]
 
+log = logging.getLogger("limpet")
+
 LARGEST_PAGE = 1_000
 SCANNED = 10_000
 """How many events are looked at for those of some kinds, at a time."""
 DIGEST = 32
+WITHOUT_DIGEST = b'{"version":1,'
 PATIENCE = "20s"
 PAUSE = SECOND // 10
 CLOCK = SystemClock()
@@ -483,20 +488,33 @@ class Store:
         return await self._ask(self._backend.workers)
 
     async def snapshot(self, run: str, *, at_most: int | None = None) -> Snapshot | None:
-        """The newest snapshot, or the newest not after a sequence; one that is not what it was is as good as none.
+        """The newest snapshot, or the newest not after a sequence; one that is not what was saved is as good as none.
 
         A fork without one of its own begins from its origin's.
         """
         try:
             owner, found = await self._ask(lambda: self._newest(run, at_most))
-            if found is None:
-                return None
-            data = self.codec.unpack(Packed(found.codec, found.key_id, found.data), f"snapshot:{owner}:{found.seq}")
-        except (ValueError, KeyMissing):
+            return None if found is None else self._open_snapshot(owner, found)
+        except (Tampered, ValueError) as error:
+            log.warning("a snapshot of run %s is not used, and its log is folded instead: %s", run, error)
             return None
-        if data[:DIGEST] == _digest(owner, found.seq, found.hash, data[DIGEST:]):
-            return Snapshot(found.seq, found.hash, found.time, data[DIGEST:])
-        return Snapshot(found.seq, found.hash, found.time, data) if data.startswith(b"{") else None  # without one, once
+
+    async def own_snapshot(self, run: str, seq: int) -> Snapshot | None:
+        """The snapshot of a run at an event, or nothing; raises Tampered if it is not what was saved."""
+        found = await self._ask(lambda: self._backend.snapshot(run, seq))
+        return self._open_snapshot(run, found) if found is not None and found.seq == seq else None
+
+    def _open_snapshot(self, run: str, found: Snapshot) -> Snapshot | None:
+        """A snapshot as it was saved, or nothing if an early version saved it without a digest; raises Tampered."""
+        try:
+            data = self.codec.unpack(Packed(found.codec, found.key_id, found.data), f"snapshot:{run}:{found.seq}")
+        except (ValueError, KeyMissing) as error:
+            raise Tampered(run=run, seq=found.seq, reason=f"its snapshot cannot be read ({error})") from error
+        if data.startswith(WITHOUT_DIGEST):
+            return None
+        if data[:DIGEST] != _digest(run, found.seq, found.hash, data[DIGEST:]):
+            raise Tampered(run=run, seq=found.seq, reason="its snapshot is not what was saved")
+        return Snapshot(found.seq, found.hash, found.time, data[DIGEST:])
 
     def _newest(self, run: str, at_most: int | None) -> tuple[str, Snapshot | None]:
         found = self._backend.snapshot(run, at_most)
