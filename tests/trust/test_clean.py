@@ -13,6 +13,7 @@ from limpet.clock import Clock
 from limpet.service.app import App
 from limpet.service.trust import verify_all
 from limpet.stores import Backend, Inline, Store
+from limpet.stores.columns import OF_A_STREAM
 from limpet.stores.conformance import Harness, World
 from limpet.stores.conformance.suite import Owner, asked, gave, signalled, started
 from limpet.stores.memory import MemoryBackend
@@ -130,7 +131,8 @@ async def test_a_run_that_is_deleted_meanwhile_raises_no_alarm(app: App, hand: S
 
     async def and_delete(*, after: int = 0, limit: int = 1_000) -> list[tuple[int, str]]:
         found = await listed(after=after, limit=limit)
-        for table, column in (("events", "run"), ("requests", "run"), ("labels", "run"), ("streams", "number")):
+        for table in OF_A_STREAM:
+            column = "number" if table == "streams" else "run"
             hand.run(f"DELETE FROM {{{table}}} WHERE {column} = (SELECT max(number) FROM {{streams}})")
         await app.store.recount()
         return found

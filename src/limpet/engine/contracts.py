@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from msgspec import convert
-from msgspec.structs import replace
 
 from limpet.engine.agents import Agent, Rules
 from limpet.engine.schema import faults
@@ -83,9 +82,8 @@ async def save_contracts(store: Store, agents: Sequence[Agent[Any, Any]], *, ser
         await store.save_contracts([row for row in rows if row.agent not in there])
         return
     newest = {row.agent: row.version for row in known}
-    older = [replace(row, hash="") for row in rows if newest.get(row.agent, row.version) != row.version]
-    await store.save_contracts(older)  # what is not changed is not written: an older version is back, and is the newest
-    await store.save_contracts(rows)
+    older = [(row.agent, row.version) for row in rows if newest.get(row.agent, row.version) != row.version]
+    await store.save_contracts(rows, again=older)
 
 
 async def find_agent(store: Store, name: str) -> Agent[Any, Any]:

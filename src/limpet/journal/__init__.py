@@ -3,7 +3,7 @@
 from limpet.journal.journal import Journal
 from limpet.journal.snapshots import check_snapshots, load, load_whole
 from limpet.journal.talk import Entry, Saying, Summary, Talk, entries, latest
-from limpet.journal.verify import verify_run
+from limpet.journal.verify import check_late, verify_run
 
 __all__ = [
     "Entry",
@@ -11,6 +11,7 @@ __all__ = [
     "Saying",
     "Summary",
     "Talk",
+    "check_late",
     "check_snapshots",
     "entries",
     "latest",

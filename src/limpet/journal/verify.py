@@ -6,7 +6,7 @@ from limpet.errors import Tampered
 from limpet.events import START, Event, Head, verify
 from limpet.stores import Store
 
-__all__ = ["verify_run"]
+__all__ = ["check_late", "verify_run"]
 
 
 async def verify_run(store: Store, run: str) -> Head:
@@ -27,6 +27,25 @@ async def verify_run(store: Store, run: str) -> Head:
     if head.seq > row.seq and head.seq > (now := await store.get(run)).seq:  # events come with their row, or not at all
         raise Tampered(run=run, seq=now.seq + 1, reason="its row says that the log ends before it")
     return head
+
+
+async def check_late(store: Store, run: str) -> None:
+    """What came too late was sealed to an event of the log, or to another that came too late; raises Tampered."""
+    late = [each.event for each in await store.late(run)]
+    for event in late:
+        before = [each for each in late if each.seq == event.seq - 1]
+        if event.seq > 1:
+            before += await store.read(run, after=event.seq - 2, limit=1)
+        if not any(_follows(event, each) for each in before):
+            raise Tampered(run=run, seq=event.seq, reason="what came too late for it is not what was kept")
+
+
+def _follows(event: Event, before: Event) -> bool:
+    try:
+        verify([event], before.head, before.fence)
+    except Tampered:
+        return False
+    return True
 
 
 async def _page(store: Store, run: str, after: int) -> Sequence[Event]:

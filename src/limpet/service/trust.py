@@ -13,8 +13,9 @@ from msgspec import Struct
 
 from limpet.engine.memory import Memory
 from limpet.errors import BlobDamaged, InvalidBundle, KeyMissing, NotFound, Tampered, UnknownEvent
-from limpet.events import Event, blobs_of
-from limpet.journal import check_snapshots, verify_run
+from limpet.events import Event, blobs_of, digest
+from limpet.events.values import parse
+from limpet.journal import check_late, check_snapshots, verify_run
 from limpet.service.progress import progress
 from limpet.stores import Store
 
@@ -90,8 +91,9 @@ async def verify_all(
         with _heard(bad):
             await _check_head(store, each, gone=ended.get(each.run, 0) >= each.seq)
             held += 1
-    with _heard(bad):
-        await _check_counts(store)
+    for check in (_check_counts, _check_strays, _check_contracts):
+        with _heard(bad):
+            await check(store)
     return Verified(runs=runs, events=events, conversations=talks, heads=held)
 
 
@@ -133,6 +135,7 @@ async def _verify(store: Store, run: str, seen: set[str]) -> Verified:
                 await _check_blob(store, run, blob)
                 seen.add(blob)
         await check_snapshots(store, run, Memory)
+        await check_late(store, run)
         is_talk = (await store.get(run)).type == "conversation"
     return Verified(runs=int(not is_talk), events=head.seq, conversations=int(is_talk))
 
@@ -178,6 +181,28 @@ async def _check_counts(store: Store) -> None:
     """How many runs of an agent there are is counted where no single run tells."""
     for wrong in await store.check_counts():
         raise Tampered(run=wrong.partition(" ")[0], seq=0, reason=f"its runs are not counted right ({wrong})")
+
+
+async def _check_strays(store: Store) -> None:
+    """Every row belongs to a run or a blob, and every slot to a run that may hold it."""
+    for table, number, rows in await store.check_strays():
+        reason = f"table {table} has {rows} rows that no log accounts for, under number {number}"
+        raise Tampered(run=f"number {number}", seq=0, reason=reason)
+
+
+async def _check_contracts(store: Store) -> None:
+    """A contract is what its hash says, and of its agent and version.
+
+    A run may name another one of the same version: contracts change while a version stays.
+    """
+    with _readable("contracts"):
+        rows = await store.contracts()
+    for row in rows:
+        with _readable(row.agent):
+            contract = parse(row.contract)
+            said = contract if isinstance(contract, dict) else {}
+            if digest(contract) != row.hash or (said.get("agent"), said.get("version")) != (row.agent, row.version):
+                raise Tampered(run=row.agent, seq=0, reason=f"its contract {row.version} is not what its hash says")
 
 
 def read_ends(path: Path, *, torn: bool = False) -> list[End]:

@@ -310,6 +310,12 @@ class Backend(Protocol):
     def miscounted(self) -> list[tuple[str, str, int, int]]:
         """Each (agent, status) whose counter is not what counting finds, with both numbers, of one moment."""
 
+    def strays(self) -> list[tuple[str, int, int]]:
+        """The rows of no stream or blob that there is, and slots that are held or missed without right, of one moment.
+
+        Each with its table, the number that it names, and how many there are.
+        """
+
     def streams(self, after: int, limit: int) -> list[tuple[int, str]]:
         """The numbers and ids of all streams after a number, in order, whether their rows can be read or not."""
 

@@ -138,6 +138,10 @@ class MemoryBackend:
         """They are counted whenever somebody asks."""
         return []
 
+    def strays(self) -> list[tuple[str, int, int]]:
+        """Nobody else has a hand in here."""
+        return []
+
     def streams(self, after: int, limit: int) -> list[tuple[int, str]]:
         """The numbers and ids of all streams after a number."""
         with self._lock:

@@ -237,6 +237,8 @@ class SaveContracts(Op[None], frozen=True, kw_only=True):
     """Contracts of agents; of two of the same agent and version the last stands."""
 
     rows: tuple[ContractRow, ...]
+    again: frozenset[tuple[str, str]] = frozenset()
+    """Agents and versions that are written though their hash is as stored."""
 
 
 class SaveSnapshot(Op[None], frozen=True, kw_only=True):

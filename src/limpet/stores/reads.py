@@ -89,6 +89,10 @@ class SqlReads(ABC):
         found = self._all("miscounted")
         return [(_readable(agent), _readable(status), kept, there) for agent, status, kept, there in found]
 
+    def strays(self) -> list[tuple[str, int, int]]:
+        """Rows that belong to nothing that there is."""
+        return [(table, number, rows) for table, number, rows in self._all("strays")]
+
     def streams(self, after: int, limit: int) -> list[tuple[int, str]]:
         """The numbers and ids of all streams after a number."""
         return [(number, _readable(id)) for number, id in self._all("streams", after, limit)]

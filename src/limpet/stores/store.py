@@ -4,7 +4,7 @@ Writes go through one writer, which groups them; reads go beside it. The event l
 """
 
 import logging
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, NamedTuple, Self, TypeVar
 
@@ -295,12 +295,17 @@ class Store:
         """Delete snapshots; no answer changes."""
         await self._submit(ops.DropSnapshots(run=run, seqs=tuple(seqs)))
 
-    async def save_contracts(self, rows: Sequence[ContractRow]) -> None:
-        """Keep what agents take and give, by agent and version; one whose hash is as stored is not written again."""
+    async def save_contracts(
+        self, rows: Sequence[ContractRow], *, again: Collection[tuple[str, str]] = frozenset()
+    ) -> None:
+        """Keep what agents take and give, by agent and version; one whose hash is as stored is not written again.
+
+        Those in `again` are: an older version that is back is the newest from now on.
+        """
         for row in rows:
             ops.check_contract(row)
         if rows:
-            await self._submit(ops.SaveContracts(rows=tuple(rows)))
+            await self._submit(ops.SaveContracts(rows=tuple(rows), again=frozenset(again)))
 
     async def keep_late(self, events: Sequence[Sealed], *, blobs: Sequence[Blob] = ()) -> None:
         """Keep what a superseded worker still has, beside the log."""
@@ -593,6 +598,10 @@ class Store:
         """What the counters say otherwise than counting, in words."""
         found = await self._ask(self._backend.miscounted)
         return [f"{agent} {status}: {kept} are kept, and there are {there}" for agent, status, kept, there in found]
+
+    async def check_strays(self) -> list[tuple[str, int, int]]:
+        """Rows of no stream or blob that there is, and wrong slots: by table and number, and how many."""
+        return await self._ask(self._backend.strays)
 
     async def recount(self) -> None:
         """Make the counters anew from the rows."""

@@ -209,14 +209,18 @@ def _drop_snapshots(tx: Transaction, op: ops.DropSnapshots) -> None:
 
 def _save_contracts(tx: Transaction, op: ops.SaveContracts) -> None:
     now = tx.tables.now()
-    last = {(row.agent, row.version): row for row in op.rows}
-    tx.tables.save_contracts([hide_contract(tx.codec, replace(row, saved=now)) for row in last.values()])
+    last = {(row.agent, row.version): replace(row, saved=now) for row in op.rows}
+    again = [replace(row, hash="") for row in last.values() if (row.agent, row.version) in op.again]
+    for rows in filter(None, (again, list(last.values()))):  # one whose hash is as stored is not written
+        tx.tables.save_contracts([hide_contract(tx.codec, row) for row in rows])
 
 
 def _keep_late(tx: Transaction, op: ops.KeepLate) -> None:
     rows = [tx.row(sealed.event.run) for sealed in op.events]
     tx.bring(op.blobs, references(sealed.body for sealed in op.events))
     for row, sealed in zip(rows, op.events, strict=True):
+        if sealed.event.time < row.created:
+            continue  # it was for an earlier run of this id
         if [event.hash for event in tx.tables.events(row, sealed.event.seq - 1, 1)] == [sealed.event.hash]:
             continue  # it came in time, and only its reply was lost
         tx.tables.save_late(row.number, Late(sealed.event, tx.tables.now()))

@@ -564,6 +564,32 @@ SELECT agent, status, sum(kept)::bigint, sum(there)::bigint FROM (
     UNION ALL SELECT agent, status, 0, 1 FROM {schema}.streams WHERE type = 'run'
 ) AS both_ways GROUP BY agent, status HAVING sum(kept) <> sum(there) ORDER BY agent, status
 
+-- name: strays
+-- Rows of no stream or blob that there is, slots that their run has no right to, and running runs without their slot.
+SELECT 'events', t.run, count(*) FROM {schema}.events AS t
+WHERE NOT EXISTS (SELECT 1 FROM {schema}.streams AS s WHERE s.number = t.run) GROUP BY t.run
+UNION ALL SELECT 'labels', t.run, count(*) FROM {schema}.labels AS t
+WHERE NOT EXISTS (SELECT 1 FROM {schema}.streams AS s WHERE s.number = t.run) GROUP BY t.run
+UNION ALL SELECT 'requests', t.run, count(*) FROM {schema}.requests AS t
+WHERE NOT EXISTS (SELECT 1 FROM {schema}.streams AS s WHERE s.number = t.run) GROUP BY t.run
+UNION ALL SELECT 'blob_refs', t.run, count(*) FROM {schema}.blob_refs AS t
+WHERE NOT EXISTS (SELECT 1 FROM {schema}.streams AS s WHERE s.number = t.run) GROUP BY t.run
+UNION ALL SELECT 'snapshots', t.run, count(*) FROM {schema}.snapshots AS t
+WHERE NOT EXISTS (SELECT 1 FROM {schema}.streams AS s WHERE s.number = t.run) GROUP BY t.run
+UNION ALL SELECT 'late', t.run, count(*) FROM {schema}.late AS t
+WHERE NOT EXISTS (SELECT 1 FROM {schema}.streams AS s WHERE s.number = t.run) GROUP BY t.run
+UNION ALL SELECT 'chunks', t.blob, count(*) FROM {schema}.chunks AS t
+WHERE NOT EXISTS (SELECT 1 FROM {schema}.blobs AS o WHERE o.number = t.blob) GROUP BY t.blob
+UNION ALL SELECT 'blob_refs', t.blob, count(*) FROM {schema}.blob_refs AS t
+WHERE NOT EXISTS (SELECT 1 FROM {schema}.blobs AS o WHERE o.number = t.blob) GROUP BY t.blob
+UNION ALL SELECT 'slots', t.run, count(*) FROM {schema}.slots AS t LEFT JOIN {schema}.streams AS s ON s.number = t.run
+WHERE NOT coalesce(CASE WHEN t.driven THEN t.name = 'agent:' || s.agent AND s.worker IS NOT NULL
+    ELSE t.name = 'exclusive:' || s.exclusive AND t.place = 0 AND s.ended IS NULL END, false) GROUP BY t.run
+UNION ALL SELECT 'slots', s.number, count(*) FROM {schema}.streams AS s
+WHERE s.status = 'running' AND s.exclusive IS NOT NULL AND NOT s.cancelling AND NOT EXISTS (
+    SELECT 1 FROM {schema}.slots AS t WHERE t.name = 'exclusive:' || s.exclusive AND t.run = s.number
+) GROUP BY s.number
+
 -- name: streams
 SELECT number, id FROM {schema}.streams WHERE number > %b::bigint ORDER BY number LIMIT %b::bigint
 

@@ -384,6 +384,32 @@ SELECT CAST(agent AS BLOB), CAST(status AS BLOB), sum(kept), sum(there) FROM (
     UNION ALL SELECT agent, status, 0, 1 FROM limpet_streams WHERE type = 'run'
 ) GROUP BY agent, status HAVING sum(kept) <> sum(there) ORDER BY agent, status
 
+-- name: strays
+-- Rows of no stream or blob that there is, slots that their run has no right to, and running runs without their slot.
+SELECT 'events', t.run, count(*) FROM limpet_events AS t
+WHERE NOT EXISTS (SELECT 1 FROM limpet_streams AS s WHERE s.number = t.run) GROUP BY t.run
+UNION ALL SELECT 'labels', t.run, count(*) FROM limpet_labels AS t
+WHERE NOT EXISTS (SELECT 1 FROM limpet_streams AS s WHERE s.number = t.run) GROUP BY t.run
+UNION ALL SELECT 'requests', t.run, count(*) FROM limpet_requests AS t
+WHERE NOT EXISTS (SELECT 1 FROM limpet_streams AS s WHERE s.number = t.run) GROUP BY t.run
+UNION ALL SELECT 'blob_refs', t.run, count(*) FROM limpet_blob_refs AS t
+WHERE NOT EXISTS (SELECT 1 FROM limpet_streams AS s WHERE s.number = t.run) GROUP BY t.run
+UNION ALL SELECT 'snapshots', t.run, count(*) FROM limpet_snapshots AS t
+WHERE NOT EXISTS (SELECT 1 FROM limpet_streams AS s WHERE s.number = t.run) GROUP BY t.run
+UNION ALL SELECT 'late', t.run, count(*) FROM limpet_late AS t
+WHERE NOT EXISTS (SELECT 1 FROM limpet_streams AS s WHERE s.number = t.run) GROUP BY t.run
+UNION ALL SELECT 'chunks', t.blob, count(*) FROM limpet_chunks AS t
+WHERE NOT EXISTS (SELECT 1 FROM limpet_blobs AS o WHERE o.number = t.blob) GROUP BY t.blob
+UNION ALL SELECT 'blob_refs', t.blob, count(*) FROM limpet_blob_refs AS t
+WHERE NOT EXISTS (SELECT 1 FROM limpet_blobs AS o WHERE o.number = t.blob) GROUP BY t.blob
+UNION ALL SELECT 'slots', t.run, count(*) FROM limpet_slots AS t LEFT JOIN limpet_streams AS s ON s.number = t.run
+WHERE NOT coalesce(CASE WHEN t.driven THEN t.name = 'agent:' || s.agent AND s.worker IS NOT NULL
+    ELSE t.name = 'exclusive:' || s.exclusive AND t.place = 0 AND s.ended IS NULL END, 0) GROUP BY t.run
+UNION ALL SELECT 'slots', s.number, count(*) FROM limpet_streams AS s
+WHERE s.status = 'running' AND s.exclusive IS NOT NULL AND NOT s.cancelling AND NOT EXISTS (
+    SELECT 1 FROM limpet_slots AS t WHERE t.name = 'exclusive:' || s.exclusive AND t.run = s.number
+) GROUP BY s.number
+
 -- name: streams
 SELECT number, CAST(id AS BLOB) FROM limpet_streams WHERE number > ?1 ORDER BY number LIMIT ?2
 
