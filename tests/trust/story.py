@@ -8,9 +8,10 @@ from unittest.mock import patch
 
 import limpet
 from limpet.clock import Clock, FrozenClock
+from limpet.engine.memory import Memory
 from limpet.events import AnyBody, StatePatch, Wait, inline, seal_all
 from limpet.events import bodies as b
-from limpet.journal import load
+from limpet.journal import load_whole
 from limpet.journal.snapshots import save
 from limpet.stores import Backend, Create, MasterKeys, Store, WorkerRow, ops
 from limpet.stores.postgres import PostgresBackend
@@ -161,7 +162,7 @@ async def _others(store: Store) -> None:
         )
         await store.create(run, created, actor="ann")
     await store.register(WorkerRow(id="w-old", agents={"told_old": ("1",)}), lease=10_000_000)
-    await store.claim("w-old", limit=10)
+    await store.claim("w-old", limit=10, concurrency={"told_old": 9})
     for run in ("woken", "parked"):
         await tell(run, b.RunWaiting(waits=(Wait(what="signal", key="go"),), wake=4 * 10**15))
     await store.tell("woken", b.SignalReceived(command="go-1", signal="go", value=inline(1)), actor="ann")
@@ -186,7 +187,8 @@ async def _talks(store: Store) -> None:
 
 
 async def _snapshots(store: Store) -> None:
-    """States of the longest run, as they were at some events."""
+    """States of the longest run, and what a worker remembers of it, as they were at some events."""
     for seq in (7, 15, 30):
-        [event] = await store.read("done", after=seq - 1, limit=1)
-        await save(store, event.head, await load(store, "done", at_most=seq))
+        [event], memory = await store.read("done", after=seq - 1, limit=1), Memory()
+        loaded = await load_whole(store, "done", at_most=seq, learner=memory)
+        await save(store, event.head, loaded.state, memory.dump())

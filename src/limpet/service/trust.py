@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from limpet.engine.memory import Memory
-from limpet.errors import BlobDamaged, InvalidBundle, KeyMissing, NotFound, Tampered, UnknownEvent
+from limpet.errors import BlobDamaged, InvalidBundle, InvalidValue, KeyMissing, NotFound, Tampered, UnknownEvent
 from limpet.events import Event, blobs_of, digest
 from limpet.events.values import parse
 from limpet.journal import check_late, check_snapshots, verify_run
@@ -22,9 +22,11 @@ from limpet.stores import Store
 __all__ = ["End", "Verified", "read_ends", "save_heads", "verify_all", "verify_one"]
 
 # What is raised by bytes that are no text, no JSON or no word of ours any more.
+UNREADABLE = (ValueError, msgspec.MsgspecError, RecursionError, InvalidValue, KeyMissing, UnknownEvent)
 # A longer line of a file with heads is none.
 LONGEST_LINE = 10_000
-UNREADABLE = (ValueError, msgspec.MsgspecError, RecursionError, KeyMissing, UnknownEvent)
+# Below every number that a store gives.
+BEFORE_ALL = -(1 << 62)
 
 
 class End(Struct, frozen=True, kw_only=True):
@@ -223,7 +225,7 @@ def read_ends(path: Path, *, torn: bool = False) -> list[End]:
 
 async def _streams(store: Store) -> AsyncIterator[tuple[int, str]]:
     """Every run and conversation by number and id, the oldest first."""
-    after = 0
+    after = BEFORE_ALL
     while page := await store.streams(after=after):
         for after, run in page:
             yield after, run

@@ -131,6 +131,8 @@ class Cipher:
         if not dot:
             raise ValueError("it is not encrypted, and this store is")
         data = base64.urlsafe_b64decode(text)
+        if base64.urlsafe_b64encode(data).decode() != text:
+            raise ValueError("it is not as it was encoded")
         key = self._key(id)
         return _opened(key, data[:NONCE_BYTES], data[NONCE_BYTES:], _bound("hidden", about)).decode()
 

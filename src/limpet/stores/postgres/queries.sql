@@ -585,6 +585,7 @@ WHERE NOT EXISTS (SELECT 1 FROM {schema}.blobs AS o WHERE o.number = t.blob) GRO
 UNION ALL SELECT 'slots', t.run, count(*) FROM {schema}.slots AS t LEFT JOIN {schema}.streams AS s ON s.number = t.run
 WHERE NOT coalesce(CASE WHEN t.driven THEN t.name = 'agent:' || s.agent AND s.worker IS NOT NULL
     ELSE t.name = 'exclusive:' || s.exclusive AND t.place = 0 AND s.ended IS NULL END, false) GROUP BY t.run
+UNION ALL SELECT 'slots', run, count(*) FROM {schema}.slots GROUP BY name, run HAVING count(*) > 1
 UNION ALL SELECT 'slots', s.number, count(*) FROM {schema}.streams AS s
 WHERE s.status = 'running' AND s.exclusive IS NOT NULL AND NOT s.cancelling AND NOT EXISTS (
     SELECT 1 FROM {schema}.slots AS t WHERE t.name = 'exclusive:' || s.exclusive AND t.run = s.number

@@ -405,6 +405,7 @@ WHERE NOT EXISTS (SELECT 1 FROM limpet_blobs AS o WHERE o.number = t.blob) GROUP
 UNION ALL SELECT 'slots', t.run, count(*) FROM limpet_slots AS t LEFT JOIN limpet_streams AS s ON s.number = t.run
 WHERE NOT coalesce(CASE WHEN t.driven THEN t.name = 'agent:' || s.agent AND s.worker IS NOT NULL
     ELSE t.name = 'exclusive:' || s.exclusive AND t.place = 0 AND s.ended IS NULL END, 0) GROUP BY t.run
+UNION ALL SELECT 'slots', run, count(*) FROM limpet_slots GROUP BY name, run HAVING count(*) > 1
 UNION ALL SELECT 'slots', s.number, count(*) FROM limpet_streams AS s
 WHERE s.status = 'running' AND s.exclusive IS NOT NULL AND NOT s.cancelling AND NOT EXISTS (
     SELECT 1 FROM limpet_slots AS t WHERE t.name = 'exclusive:' || s.exclusive AND t.run = s.number
