@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 import pytest
 
-from limpet import Tampered
+from limpet import LimpetError, Tampered, UnknownEvent
 from limpet.clock import Clock
 from limpet.service.app import App
 from limpet.service.trust import verify_all
@@ -18,6 +18,7 @@ from limpet.stores.conformance import Harness, World
 from limpet.stores.conformance.suite import Owner, asked, gave, signalled, started
 from limpet.stores.memory import MemoryBackend
 from limpet.stores.sqlite import SqliteBackend
+from tests.crash.versions import become_newer
 from tests.golden.test_golden import VERSIONS
 from tests.laws.test_law_rows import Walk
 from tests.simulation.world import simulate
@@ -113,6 +114,18 @@ async def test_what_earlier_versions_stored_is_whole(version: Path, tmp_path: Pa
     (tmp_path / "store.db").write_bytes(gzip.decompress((version / "store.gz").read_bytes()))
     async with app_at(f"sqlite:///{tmp_path}/store.db") as app:
         assert (await app.verify()).runs >= 1
+
+
+async def test_what_a_newer_version_wrote_is_no_tampering(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its hashes fit, and what it says is for a newer version to check; the others are looked at all the same."""
+    with monkeypatch.context() as newer:
+        become_newer(newer.setitem)
+        await app.signal("paused", "go", 1)
+    with pytest.raises(UnknownEvent):
+        await app.verify()
+    bad = list[LimpetError]()
+    assert (await verify_all(app.store, bad=bad.append)).runs == 17
+    assert [each.code for each in bad] == ["unknown_event"]
 
 
 async def test_one_run_is_one_run(tmp_path: Path) -> None:

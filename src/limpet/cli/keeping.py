@@ -15,7 +15,7 @@ from limpet.cli.options import STORE, Json, RunId, Url
 from limpet.cli.output import print_json, print_text
 from limpet.cli.progress import bar
 from limpet.engine.views import RunInfo
-from limpet.errors import Tampered
+from limpet.errors import LimpetError
 from limpet.service import App
 from limpet.service.archives import MAX_BYTES
 from limpet.service.bundles import verify_bundle
@@ -51,7 +51,7 @@ def verify(  # noqa: PLR0913 - all by name, and few at a time
         done = asyncio.run(verify_bundle(Path(run), max_bytes))
         print_json(done) if json else print_text(str(done))
         return
-    bad: list[Tampered] = []
+    bad: list[LimpetError] = []
 
     async def look(app: App) -> Verified:
         if run is not None:

@@ -12,7 +12,17 @@ import msgspec
 from msgspec import Struct
 
 from limpet.engine.memory import Memory
-from limpet.errors import BlobDamaged, InvalidBundle, InvalidValue, KeyMissing, NotFound, Tampered, UnknownEvent
+from limpet.errors import (
+    BlobDamaged,
+    DamagedEvent,
+    InvalidBundle,
+    InvalidValue,
+    KeyMissing,
+    LimpetError,
+    NotFound,
+    Tampered,
+    UnknownEvent,
+)
 from limpet.events import Event, blobs_of, digest
 from limpet.events.values import parse
 from limpet.journal import check_late, check_snapshots, verify_run
@@ -22,7 +32,7 @@ from limpet.stores import Store
 __all__ = ["End", "Verified", "read_ends", "save_heads", "verify_all", "verify_one"]
 
 # What is raised by bytes that are no text, no JSON or no word of ours any more.
-UNREADABLE = (ValueError, msgspec.MsgspecError, RecursionError, InvalidValue, KeyMissing, UnknownEvent)
+UNREADABLE = (ValueError, msgspec.MsgspecError, RecursionError, InvalidValue, KeyMissing, DamagedEvent)
 # A longer line of a file with heads is none.
 LONGEST_LINE = 10_000
 # Below every number that a store gives.
@@ -69,12 +79,13 @@ async def verify_all(
     heads: Path | None = None,
     *,
     pruned: Path | None = None,
-    bad: Callable[[Tampered], object] | None = None,
+    bad: Callable[[LimpetError], object] | None = None,
 ) -> Verified:
     """Check every run and conversation, and where its log ended once.
 
     What the list at `pruned` names was deleted on purpose, if it is not there any more. The first that is not whole
-    raises Tampered; or else `bad` hears of each, and the others are looked at.
+    raises Tampered, and the first that a newer version wrote UnknownEvent; or else `bad` hears of each, and the others
+    are looked at.
     """
     kept = [] if heads is None else await asyncio.to_thread(read_ends, heads)
     gone = [] if pruned is None else await asyncio.to_thread(read_ends, pruned, torn=True)
@@ -129,6 +140,7 @@ async def _verify(store: Store, run: str, seen: set[str]) -> Verified:
     """Check one run; blobs that were seen are not read again."""
     with _readable(run):
         head = await verify_run(store, run)
+        await check_late(store, run)
         wrong = await store.check_rows(run)
         if wrong:
             raise Tampered(run=run, seq=head.seq, reason=f"its rows are not what its log says ({wrong[0]})")
@@ -137,7 +149,6 @@ async def _verify(store: Store, run: str, seen: set[str]) -> Verified:
                 await _check_blob(store, run, blob)
                 seen.add(blob)
         await check_snapshots(store, run, Memory)
-        await check_late(store, run)
         is_talk = (await store.get(run)).type == "conversation"
     return Verified(runs=int(not is_talk), events=head.seq, conversations=int(is_talk))
 
@@ -233,7 +244,10 @@ async def _streams(store: Store) -> AsyncIterator[tuple[int, str]]:
 
 @contextmanager
 def _readable(run: str) -> Iterator[None]:
-    """What cannot be read was not written so; nor was a fork without its origin."""
+    """What cannot be read was not written so; nor was a fork without its origin.
+
+    An event of a newer version, in a log whose hashes fit, is for a newer version to check: UnknownEvent is raised.
+    """
     try:
         yield
     except NotFound as error:
@@ -245,11 +259,11 @@ def _readable(run: str) -> Iterator[None]:
 
 
 @contextmanager
-def _heard(bad: Callable[[Tampered], object] | None) -> Iterator[None]:
-    """What is wrong is told, if somebody listens."""
+def _heard(bad: Callable[[LimpetError], object] | None) -> Iterator[None]:
+    """What is wrong, or cannot be checked here, is told, if somebody listens."""
     try:
         yield
-    except Tampered as error:
+    except (Tampered, UnknownEvent) as error:
         if bad is None:
             raise
         bad(error)
