@@ -293,8 +293,10 @@ def isolation(seen: Seen, event: Event, body: Any, _: int) -> None:
             own = seen.owns(args["n"]) if "n" in args else args["request"] == seen.run.split("-")[1]
             assert own, f"arguments of another run: {args}"
             assert seen.solo < SOLO_DEATHS + seen.quarantines, f"driven after {seen.solo} deaths alone"
-        case b.RunClaimed() if body.alone:
-            assert seen.deaths + body.died >= SUSPECT, "alone, though it is no suspect"
+        case b.RunClaimed():
+            assert not body.alone or seen.deaths + body.died >= SUSPECT, "alone, though it is no suspect"
+            most = 2 * SOLO_DEATHS + seen.quarantines  # some may die between the claim and what it leads to
+            assert seen.solo < most, f"claimed after {seen.solo} deaths alone"
         case b.AgentCalled():
             tells = body.mode == "notify" and body.run.split("-")[1] in seen.requests
             assert tells or body.run.startswith(f"{seen.run}."), f"the child {body.run}"

@@ -242,7 +242,7 @@ SABOTAGE: list[tuple[str, object, str, object]] = [
     ("I7", Tool, "load_result", changing()),
     ("I8", Duty, "claim", nothing),
     ("I9", drive, "is_poison", lambda *_: False),
-    ("I9", claiming, "_group", lambda suspects, *_: {row.number for row in suspects}),
+    ("I8", claiming, "_group", lambda suspects, *_: {row.number for row in suspects}),
     ("I10", invariants, "verify_run", nothing),
     ("I11", App, "result", nothing_returned),
     ("I12", Tool, "load_result", revived),
