@@ -23,7 +23,7 @@ class Market:
         self.last = 0
         self.ages: list[int] = []
         """How old the news were that it went by, each time."""
-        self.is_open = True
+        self.is_open = self.moves = True
 
         @limpet.external(ttl="5m", name="stale_price")
         async def price(symbol: str) -> int:
@@ -32,7 +32,7 @@ class Market:
             if not market.is_open:
                 raise limpet.Permanent("closed")
             market.last = market.now()
-            return 100 + len(market.read)
+            return 100 + (len(market.read) if market.moves else 0)
 
         @limpet.tool(effect="once", risk="money", name="stale_sell", fresh=[price], invalidates=[price])
         async def sell(at: int) -> str:
@@ -81,6 +81,46 @@ async def test_what_is_old_is_read_again_as_it_was_read() -> None:
         assert len(market.read) == 4
         state = await app.state("r")
         assert state.facts['stale_price(symbol="x")'] == 104
+
+
+async def test_an_action_that_is_approved_days_later_is_performed() -> None:
+    """The price is still the same: the approval and the edit hold, the model is not asked again, it is done once."""
+    market = Market()
+    market.moves = False
+    sells = (calls("stale_price", symbol="x"), calls("stale_sell", at=100), "done")
+    agent = market.agent("stale_patient", *sells, approvals=MONEY)
+    async with testing.app(agent) as app:
+        handle = await app.start(agent, "go", id="r")
+        await app.settle()
+        [request] = await app.inbox()
+        await app.advance("3d")
+        app.crash_at("after", "step.started", tool="stale_price")
+        await app.approve(request, by="ann", args={"at": 90})
+        assert await handle.result() == "done"
+        assert (market.read[:1], market.sold) == (["x"], [90])
+        assert (await results(app))[1] == 'A person changed the arguments to {"at":90}. sold at 90'
+        [sold] = await app.tool_calls("stale_sell")
+        assert (sold.args, sold.status) == ({"at": 90}, "completed")
+        assert await app.inbox() == []
+
+
+async def test_a_person_sees_that_the_price_has_moved_before_they_allow_it() -> None:
+    """They are asked again, with both; then it is done, once."""
+    market = Market()
+    sells = (calls("stale_price", symbol="x"), calls("stale_sell", at=100), "done")
+    agent = market.agent("stale_moved", *sells, approvals=MONEY)
+    async with testing.app(agent) as app:
+        handle = await app.start(agent, "go", id="r")
+        await app.settle()
+        [request] = await app.inbox()
+        await app.advance("1h")
+        await app.approve(request, by="ann")
+        await app.settle()
+        [again] = await app.inbox()
+        assert "was 101 then, and is 102 now" in again.question
+        await app.approve(again, by="ann")
+        assert await handle.result() == "done"
+        assert market.sold == [100]
 
 
 async def test_what_was_never_read_or_does_not_answer_is_told() -> None:
