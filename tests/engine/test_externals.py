@@ -1,5 +1,6 @@
 """The outside world: reads that hold for a time, and tools that must not go by old news."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -236,7 +237,7 @@ async def test_an_approval_that_comes_late_holds_if_nothing_has_changed(args: An
         await app.approve(request, by="ann", args=args)
         assert await handle.result() == f"sold at {90 if args else 100}"
         assert desk.sold == [90 if args else 100]
-        assert desk.reads == 2
+        assert desk.reads == 2 + dies
         assert await app.inbox() == []
 
 
@@ -260,7 +261,7 @@ async def test_dead_between_the_second_look_and_the_start() -> None:
         app.crash_at("before", "step.started", tool="desk_sell")
         await app.approve(request, by="ann")
         assert await handle.result() == "sold at 100"
-        assert (desk.reads, desk.sold) == (2, [100])
+        assert (desk.reads, desk.sold) == (3, [100])
 
 
 async def test_a_person_is_asked_again_if_what_they_saw_has_changed() -> None:
@@ -331,3 +332,122 @@ async def test_nobody_is_asked_about_what_would_not_start() -> None:
         with pytest.raises(limpet.RunFailed, match="desk_price"):
             await handle.result()
         assert [each.kind for each in await app.log(handle.id)].count("request.opened") == 0
+
+
+async def test_the_second_look_tells_the_code_nothing() -> None:
+    """What the code knows is what it read itself, live and when it is resumed."""
+    desk = Desk(same=lambda before, after: abs(before - after) < 50)
+
+    @limpet.tool(effect="once", name="desk_note")
+    async def note(n: int) -> int:
+        return n
+
+    @limpet.agent(name="desk_knows", approvals=limpet.Approvals("external_action"))
+    async def knows(run: limpet.Run) -> int:
+        await run.step(desk.sell, await run.read(desk.source, "x"))
+        known = await run.step(note, run.state.facts['desk_price(symbol="x")'])
+        await run.sleep("1m")
+        return known
+
+    async with testing.app(knows) as app:
+        handle = await app.start(knows)
+        request = await only(app)
+        desk.price = 120
+        await app.advance("1h")
+        await app.approve(request, by="ann")
+        await app.settle()
+        await app.crash()
+        await app.advance("2m")
+        assert await handle.result() == 100
+        assert desk.sold == [100]
+
+
+@pytest.mark.parametrize("price", [100, 120])
+async def test_an_approval_that_is_no_longer_valid_is_asked_for_with_fresh_news(price: int) -> None:
+    """Late and stale at once: what is asked again is fresh, and the second yes is acted on."""
+    desk = Desk()
+
+    @limpet.external(ttl="30d", name="desk_mood")
+    async def mood() -> str:
+        return "fine"
+
+    @limpet.tool(effect="once", name="desk_both", risk="external_action", fresh=[mood, desk.source])
+    async def both(at: int) -> int:
+        desk.sold.append(at)
+        return at
+
+    @limpet.agent(name="desk_valid", approvals=limpet.Approvals("external_action", valid="1h"))
+    async def agent(run: limpet.Run) -> int:
+        await run.read(mood)
+        return await run.step(both, await run.read(desk.source, "x"))
+
+    async with testing.app(agent) as app:
+        handle = await app.start(agent)
+        request = await only(app)
+        await app.pause(handle.id)
+        await app.approve(request, by="ann", args={"at": 90})
+        desk.price = price
+        await app.advance("2h")
+        await app.resume(handle.id)
+        again = await only(app)
+        assert ("is 120 now" if price == 120 else "not done in time") in again.question
+        assert desk.reads == 2
+        await app.approve(again, by="ann")
+        assert await handle.result() == 90
+        assert desk.sold == [90]
+
+
+async def test_values_that_cannot_be_compared_are_shown_to_the_person() -> None:
+    """A rule of the source's own that fails never decides."""
+
+    def same(before: int, after: int) -> bool:
+        raise ValueError("no")
+
+    desk = Desk(same=same)
+    async with testing.app(desk.agent) as app:
+        handle = await app.start(desk.agent)
+        request = await only(app)
+        desk.price = 101
+        await app.advance("1h")
+        await app.approve(request, by="ann")
+        again = await only(app)
+        assert "was 100 then, and is 101 now" in again.question
+        await app.approve(again, by="ann")
+        assert await handle.result() == "sold at 100"
+
+
+async def test_the_second_look_needs_no_budget() -> None:
+    """Whether an approved action is done does not depend on how long the person took."""
+    desk = Desk()
+
+    @limpet.agent(name="desk_poor", approvals=limpet.Approvals("external_action"), budget=limpet.Budget(max_steps=2))
+    async def poor(run: limpet.Run) -> str:
+        return await run.step(desk.sell, await run.read(desk.source, "x"))
+
+    async with testing.app(poor) as app:
+        handle = await app.start(poor)
+        request = await only(app)
+        await app.advance("1h")
+        await app.approve(request, by="ann")
+        assert await handle.result() == "sold at 100"
+
+
+async def test_two_approved_actions_at_once() -> None:
+    """Each has its own request, and its own second look."""
+    desk = Desk()
+
+    @limpet.agent(name="desk_two", approvals=limpet.Approvals("external_action"))
+    async def two(run: limpet.Run) -> list[str]:
+        at = await run.read(desk.source, "x")
+        return list(await asyncio.gather(run.step(desk.sell, at), run.step(desk.sell, at + 1)))
+
+    async with testing.app(two) as app:
+        handle = await app.start(two)
+        await app.settle()
+        requests = await app.inbox()
+        await app.advance("1h")
+        for request in requests:
+            await app.approve(request, by="ann")
+            await app.crash()
+        assert await handle.result() == ["sold at 100", "sold at 101"]
+        assert sorted(desk.sold) == [100, 101]

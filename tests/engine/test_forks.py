@@ -672,6 +672,14 @@ async def test_a_fork_that_only_tries_touches_nothing_outside() -> None:
             ("fork_balance", True),
             ("fork_rate", False),
         ]
+        second = await app.fork(other.id, at=2, effects="stub")
+        assert await second.result() == [{"cents": 1}, {}, 7, {}]
+        [made_up] = [
+            each.body
+            for each in await app.log(second.id)
+            if each.run == second.id and each.kind == "step.started" and each.body["tool"] == "fork_balance"
+        ]
+        assert made_up["made_up"], "it is as made up as in the fork before"
         live = await app.fork("r", at=2, effects="stub", reads="live", input="c")
         assert await live.result() == [{"cents": 1}, {"cents": 5}, 7, {"cents": 7}]
         with pytest.raises(limpet.InvalidArgument, match="effects='stub'"):

@@ -536,6 +536,7 @@ async def test_a_verb_that_is_never_awaited_fails_the_run_and_names_the_line(age
         with pytest.raises(limpet.RunFailed) as failed:
             await handle.result()
         assert failed.value.error_type == "limpet.NeverAwaited"
+        assert isinstance((await app.replay(handle.id)).raised, limpet.NeverAwaited)
         assert line_of(agent, "# forgotten" if agent is not forgets_a_task else "# noqa") in str(failed.value)
 
 
@@ -544,12 +545,12 @@ async def test_verbs_that_were_awaited_cancelled_or_raced_are_not_forgotten() ->
 
     @limpet.agent(name="forgets_nothing")
     async def careful(run: limpet.Run) -> str:
-        cancelled = asyncio.create_task(run.step(forgettable, 1))
-        cancelled.cancel()
+        asyncio.create_task(run.step(forgettable, 1)).cancel()
         waiting = asyncio.create_task(run.receive("never", int))
         await asyncio.wait([waiting, asyncio.create_task(run.sleep("1s"))], return_when=asyncio.FIRST_COMPLETED)
         waiting.cancel()
         await asyncio.gather(*(run.step(forgettable, n) for n in range(200)))
+        asyncio.create_task(run.step(forgettable, 2)).cancel()
         return "ok"
 
     async with testing.app(careful) as app:

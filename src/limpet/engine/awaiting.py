@@ -45,13 +45,15 @@ class Calls:
     def check_all_awaited(self) -> None:
         """Raise NeverAwaited for the first verb that the code called and did not await."""
         pending = [each for each in self._called if each.is_pending]
-        if not pending:
-            return
-        tasks = {task.get_coro() for task in asyncio.all_tasks()}
-        for each in pending:
+        tasks = {task.get_coro(): task for task in asyncio.all_tasks()} if pending else {}
+        cancelled = {coroutine for coroutine, task in tasks.items() if task.cancelling()}
+        forgotten = [each for each in pending if each.coroutine not in cancelled]
+        for each in forgotten:
             if each.coroutine not in tasks:
                 each.coroutine.close()  # Python need not warn of it, too
-        first = pending[0]
+        if not forgotten:
+            return
+        first = forgotten[0]
         raise NeverAwaited(verb=first.verb, place=f"{Path(first.file).name}, line {first.line}")
 
 

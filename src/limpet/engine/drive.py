@@ -253,8 +253,7 @@ class Drive:
             return await run_blocking(self._agent.fn, run, args)
         move_to(Scope("", asyncio.current_task()))
         result = await self._agent.fn(run, *args)
-        if not run.execution.is_rehearsal:
-            run.calls.check_all_awaited()
+        run.calls.check_all_awaited()
         return result
 
     # Attending

@@ -413,7 +413,7 @@ class Duty:
         """Give back a run that could not be driven, for ever longer; after too many times, park it."""
         _cut(drive)
         why = f"{type(error).__name__}: {error}"[:500]
-        with suppress(LimpetError):
+        with suppress(LimpetError):  # a store that is away: the run is adopted again when it is there
             fruitless = await self._fruitless(drive.run) + 1
             if fruitless >= MAX_FRUITLESS:
                 await self._set_aside(drive, "stuck", f"{fruitless} workers could not drive it: {why}")

@@ -44,10 +44,12 @@ class External(Generic[P, T]):
         return f"<external {self.name}>"
 
     def is_same(self, before: Any, after: Any, versions: Mapping[str, int]) -> bool:
-        """Whether two results, as JSON, mean the same: by the source's own rule, or exactly."""
-        if self._same is None:
-            return canonical(before) == canonical(after)
-        return bool(self._same(self.tool.load_result(before, versions), self.tool.load_result(after)))
+        """Whether two results, as JSON, are equal, or mean the same by the source's own rule."""
+        if canonical(before) == canonical(after):
+            return True
+        return self._same is not None and bool(
+            self._same(self.tool.load_result(before, versions), self.tool.load_result(after))
+        )
 
 
 class _Define(Protocol):
@@ -127,8 +129,16 @@ class Reads:
         """Read what a person saw again, as a step of this name; the result as JSON."""
         given = source.tool.renew(await self._x.unpack(seen.args), seen.args.versions) if seen.args is not None else {}
         args, kwargs = source.tool.unbind(given)
+        x = self._x
         step, record = self._steps.find(source.tool, args, kwargs, name)
-        return source.tool.plain_result(await self._read(source, seen.key, step, record))
+        step.is_check = True
+        plain = source.tool.plain_result(await self._steps.run(step, record))
+        if record is None:  # the code is not told: it would not be told again when it is resumed
+            until = x.kit.now() + source.ttl
+            x.journal.add(b.ExternalRead(source=source.name, key=seen.key, number=step.number, stale_at=until))
+            output, _ = step.pack(x.kit.store, x.kit.store.redaction.value(plain))
+            x.memory.note_read(source.name, seen.key, Read(output, until, step.packed))
+        return plain
 
     async def _known(self, source: External[..., Any], name: str, output: Payload, record: Record | None) -> Any:
         """What was read before, the same in every execution."""

@@ -5,6 +5,7 @@ after the approval exactly that is read again. If it is the same, the approval h
 changed, the person is asked again, with both values.
 """
 
+import logging
 from collections.abc import Sequence
 from itertools import count
 from typing import Any, NamedTuple, NoReturn
@@ -17,6 +18,8 @@ from limpet.events import Seen, canonical
 from limpet.events import bodies as b
 
 __all__ = ["Change", "Freshness"]
+
+log = logging.getLogger("limpet")
 
 # How much of a value is shown in a question.
 BRIEF = 200
@@ -72,7 +75,7 @@ class Freshness:
                 continue  # today's tool does not go by it
             before = await self._x.unpack(each.value)
             after = await self._current(source, each, f"{request}/{source.tool.step_name}:{each.key[:8]}")
-            if not source.is_same(before, after, each.value.versions):
+            if not _is_same(source, before, after, each):
                 args = await self._x.unpack(each.args) if each.args is not None else {}
                 what = fact_key(source.name, args)
                 found.append(Change(source.name, f"{what} was {_brief(before)} then, and is {_brief(after)} now"))
@@ -91,6 +94,15 @@ class Freshness:
             if not is_recorded:
                 return value
         raise AssertionError
+
+
+def _is_same(source: External[..., Any], before: Any, after: Any, seen: Seen) -> bool:
+    """Whether two values mean the same; if their comparison fails, a person decides."""
+    try:
+        return source.is_same(before, after, seen.value.versions)
+    except Exception:
+        log.exception("what %s said cannot be compared with what it says now: a person is asked again", source.name)
+        return False
 
 
 def _brief(value: Any) -> str:

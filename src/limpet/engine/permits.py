@@ -173,11 +173,13 @@ class Permits:
             asking.args = self._checked(tool, edited, decided, request)
         opened = self._x.history.records[request].opened
         assert isinstance(opened, b.RequestOpened)
-        asking.earlier = self._late(decided, answer) or await self._changed(asking, opened, answer)
+        changed = await self._changed(asking, opened, answer)  # also if it is late: what is asked again must be fresh
+        asking.earlier = changed or self._late(decided, answer)
         if asking.earlier is not None:
             return None
         await self.afford(asking.name, asking.number, tool.traits.most)  # others went on meanwhile
-        return Permit(decided.request, asking.args, is_fresh=bool(opened.seen))
+        sources = {each.source for each in opened.seen}
+        return Permit(decided.request, asking.args, is_fresh=sources.issuperset(tool.traits.fresh))
 
     async def _edited(self, request: str) -> Any:
         """The arguments that a person made of those that they were shown, if they did."""

@@ -32,7 +32,7 @@ class _Given(NamedTuple):
     steps: Mapping[str, Payload]
     """By the identity of the step, behind the cut."""
     calls: Mapping[tuple[str, str], Payload]
-    """By the tool and what it was asked, anywhere."""
+    """By the tool and what it was asked, anywhere. What was made up there is not given."""
 
 
 class Samples:
@@ -72,9 +72,13 @@ class Samples:
         store, asked = self._x.kit.store, dict[int, tuple[str, str]]()
         async for event in store.log(fork.run):
             body = store.decode(event)
-            if isinstance(body, b.StepStarted):
+            if isinstance(body, b.StepStarted) and not body.made_up:
                 asked[body.number] = (body.tool, body.asked)
-            elif isinstance(body, b.StepCompleted | b.StepResolved) and body.output is not None:
+            elif isinstance(body, b.StepStarted):
+                asked.pop(body.number, None)
+            elif (
+                isinstance(body, b.StepCompleted | b.StepResolved) and body.number in asked and body.output is not None
+            ):
                 calls[asked[body.number]] = body.output
                 if event.seq > fork.at:
                     steps[body.name] = body.output

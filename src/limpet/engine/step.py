@@ -46,6 +46,8 @@ class Step:
     """The budget was asked for the attempt that comes next."""
     is_fresh: bool = False
     """What the tool goes by was read again for the attempt that comes next."""
+    is_check: bool = False
+    """It only looks whether an approval still holds: the code does not know of it."""
     made_up: bool = False
     """Its result is a sample, in a fork that only tries."""
     attempt: int = 0

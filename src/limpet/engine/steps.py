@@ -149,6 +149,9 @@ class Steps:
             await self._freshness.recall(step.name)
         if self._x.is_late:
             raise self._x.late(step.name)
+        if step.is_check:
+            self._prepare(step, step.args)
+            return
         permit = await self.permits.permit(step.tool, step.name, step.number, step.args)
         if step.tool.traits.effect != "none":
             await self._x.check_new(step.name)
@@ -239,7 +242,11 @@ class Steps:
         is_fresh = step.is_fresh
         step.is_afforded = step.is_fresh = False
         await x.admit()
-        if not is_fresh and (stale := await self._stale(step, attempt, nothing_left)) is not None:
+        if (
+            not is_fresh
+            and not x.is_stubbed(step.tool)
+            and (stale := await self._stale(step, attempt, nothing_left)) is not None
+        ):
             return stale
         with x.work():
             if x.is_stubbed(step.tool):

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from limpet.errors import NotFound
 from limpet.events import bodies as b
 from limpet.policy.quarantine import SUSPECT, group_size
+from limpet.state.fold import QUARANTINED
 from limpet.stores import ops
 from limpet.stores.columns import enough
 from limpet.stores.privacy import is_readable
@@ -69,19 +70,20 @@ def _group(suspects: Sequence[RunRow], held: Sequence[RunRow], cleared: int) -> 
 
     The group shrinks with the deaths, so that a run which kills is soon alone; those with the fewest deaths come first.
     It grows with each suspect that got on in this worker, so that all go on soon when kills from outside are over.
-    Nothing joins a suspect that was claimed alone: if the worker dies, that must tell which run killed it.
+    A run on parole is tried alone. Nothing joins a suspect that was claimed alone: its worker's death must tell.
     """
     if any(row.alone for row in held):
         return set()
     total = len(suspects) + len(held)
     deaths = max((row.deaths for row in held), default=SUSPECT)
     group: set[int] = set()
-    for row in sorted(suspects, key=_deaths):
+    paroled = [row for row in suspects if str(QUARANTINED) in row.waits]
+    for row in sorted((row for row in suspects if row not in paroled), key=_deaths):
         deaths = max(deaths, _deaths(row))
         if len(held) + len(group) >= group_size(total, deaths) + cleared:
             break
         group.add(row.number)
-    return group
+    return group if group or held else {row.number for row in paroled[:1]}
 
 
 def _deaths(row: RunRow) -> int:
@@ -90,12 +92,15 @@ def _deaths(row: RunRow) -> int:
 
 
 def _ready(tx: Transaction, agent: str, versions: Sequence[str], limit: int) -> list[RunRow]:
-    """Runs that may be claimed; those that cannot be decrypted here stand in nobody's way."""
-    return enough(
-        lambda count: tx.tables.ready(agent, versions, count),
-        lambda found: [row for row in found if is_readable(tx.codec, row)],
-        limit,
-    )
+    """Runs that may be claimed; suspects, and those that cannot be decrypted here, stand in nobody's way."""
+    suspects: list[RunRow] = []
+
+    def innocent(found: Sequence[RunRow]) -> list[RunRow]:
+        readable = [row for row in found if is_readable(tx.codec, row)]
+        suspects[:] = [row for row in readable if _deaths(row) >= SUSPECT]
+        return [row for row in readable if _deaths(row) < SUSPECT]
+
+    return [*enough(lambda count: tx.tables.ready(agent, versions, count), innocent, limit), *suspects]
 
 
 def _renewal(tx: Transaction, worker: str, now: int) -> ops.Renewal:

@@ -1,7 +1,7 @@
 """Leases: a dead worker's runs go on, a live one's are left alone, and poison is counted."""
 
 from limpet.errors import LeaseLost, NotFound, WorkerAlive
-from limpet.events import AnyBody, inline
+from limpet.events import AnyBody, Wait, inline
 from limpet.events import bodies as b
 from limpet.stores import WorkerRow
 from limpet.stores.conformance.suite import LEASE, Owner, World, behaviour, completed, expect, signalled, started
@@ -374,3 +374,39 @@ async def a_suspect_with_fewer_deaths_comes_first(world: World) -> None:
     world.advance("11s")
     await world.worker("w4")
     assert [each.row.id for each in await world.claim("w4")] == ["good"]
+
+
+@behaviour()
+async def suspects_hide_no_other_runs(world: World) -> None:
+    """A claim of a few gives runs that are ready behind suspects which must wait."""
+    for number in range(4):
+        await world.own(f"s{number}", worker="w0")
+    world.advance("11s")
+    for _ in range(3):  # under the same name again: what it had is given back, as after a death
+        await world.store.register(WorkerRow(id="w1", agents={"a": ("1",)}), lease=LEASE)
+        claimed = await world.claim("w1")
+    [alone] = claimed
+    assert alone.row.alone
+    for number in range(5):
+        await world.create(f"r{number}")
+    assert len(await world.claim("w1", limit=3)) == 3
+
+
+@behaviour()
+async def a_run_on_parole_is_tried_alone(world: World) -> None:
+    """However many suspects got on in the worker before."""
+    for run in ("bad", "good"):
+        await world.own(run, worker="w0")
+    for place in range(1, 3):
+        world.advance("11s")
+        await world.worker(f"w{place}")
+        claimed = await world.claim(f"w{place}")
+    [tried] = claimed
+    quarantined = b.RunWaiting(waits=(Wait(what="operator", key="quarantined"),), wake=world.clock.now())
+    await Owner(world, tried.row).append(quarantined)
+    [other] = await world.store.claim("w2", limit=10, cleared=9)
+    assert other.row.id != tried.row.id
+    assert await world.store.claim("w2", limit=10, cleared=9) == ()
+    await Owner(world, other.row).append(completed())
+    [paroled] = await world.store.claim("w2", limit=10, cleared=9)
+    assert (paroled.row.id, paroled.row.alone) == (tried.row.id, True)
