@@ -117,7 +117,8 @@ async def serve(app: AbstractAsyncContextManager[App], *, json: bool = False) ->
             if (failure := opened.store.failure) is not None:
                 raise failure  # whoever supervises this process starts another
             with suppress(TimeoutError):
-                await asyncio.wait_for(stop.wait(), LOOK)
+                async with asyncio.timeout(LOOK):
+                    await stop.wait()
         log.info("stopping: effects under way finish, the rest is given back")
 
 

@@ -25,5 +25,6 @@ async def watch_runs(
         while True:
             yield await app.runs(status=status, agent=agent, last=last)
             await clock.sleep(AT_MOST_EVERY)
-            with suppress(TimeoutError):
-                await asyncio.wait_for(watch.changed(), AT_LEAST_EVERY)
+            with suppress(TimeoutError):  # wait_for would lose a Ctrl-C that comes together with a change
+                async with asyncio.timeout(AT_LEAST_EVERY):
+                    await watch.changed()
