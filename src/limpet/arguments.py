@@ -163,7 +163,7 @@ def _many(hint: Any) -> Find:
             return _not(value, "a mapping" if kind is Mapping else "a list")
         if not isinstance(value, Collection):
             return None  # it can be gone through only once, and not here
-        groups = (value.keys(), value.values()) if isinstance(value, Mapping) else (value,)
+        groups: tuple[Iterable[Any], ...] = (value.keys(), value.values()) if isinstance(value, Mapping) else (value,)
         for items, inner in zip(groups, finders, strict=False):
             for each in items:
                 if (fault := inner(each)) is not None:
