@@ -47,7 +47,8 @@ async def quarantines(app: limpet.App, run: str) -> list[int]:
 
 async def test_kills_from_outside_cost_nothing_but_time(url: str, full: bool) -> None:
     """One worker with many runs is killed again and again; when that is over, all complete, each paid once."""
-    runs, kills = (300, 200) if full else (60, 12)
+    few = (60, 12) if url.startswith("sqlite") else (20, 4)
+    runs, kills = (300, 200) if full else few
     chance = random.Random(7)
     async with limpet.open(url, agents=AGENTS, worker=False) as app:
         await make(app, url, runs)
@@ -89,7 +90,7 @@ class Supervisor:
 
 async def test_a_run_that_kills_its_worker_is_quarantined_and_paroled(url: str, tmp_path: Path, full: bool) -> None:
     """The others go on meanwhile; once its cause is mended, it goes on by itself."""
-    runs, mended = 300 if full else 40, tmp_path / "mended"
+    runs, mended = 300 if full else 20, tmp_path / "mended"
     async with limpet.open(url, agents=AGENTS, worker=False) as app:
         await app.start("killer", str(mended), id="killer")
         await make(app, url, runs)

@@ -286,7 +286,7 @@ async def test_each_person_it_goes_on_to_is_told() -> None:
         await app.verify("r1")
 
 
-@limpet.tool(effect="once", risk="external_action", name="people_act")
+@limpet.tool(effect="once", risk="external_action", name="people_valid_act")
 async def act(n: int) -> str:
     return f"done {n}"
 
