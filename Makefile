@@ -34,11 +34,12 @@ test: check tools  ## everything that must hold, in a few minutes
 quick: check  ## check, unit, laws, behaviour on one store: about two minutes, for the inner loop
 	@$(SCRATCH) $(BIN)/python -m pytest tests/unit tests/laws tests/engine tests/conformance/test_sqlite.py -n auto --maxprocesses 4 -q
 
-tools:  ## install what tests use and pip cannot: PgBouncer, where root and apt are there
-	@PATH="$$PATH:/usr/sbin"; command -v pgbouncer >/dev/null || test "$$(id -u)" != 0 || ! command -v apt-get >/dev/null || { \
+tools:  ## install what tests use and pip cannot: PgBouncer and gcc, where root and apt are there
+	@PATH="$$PATH:/usr/sbin"; for each in pgbouncer gcc; do \
+		command -v $$each >/dev/null || test "$$(id -u)" != 0 || ! command -v apt-get >/dev/null || { \
 		export RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive; \
-		apt-get install -qq -y pgbouncer >/dev/null 2>&1 \
-		|| { apt-get update -qq && apt-get install -qq -y pgbouncer; } >/dev/null 2>&1 || true; }
+		apt-get install -qq -y $$each >/dev/null 2>&1 \
+		|| { apt-get update -qq && apt-get install -qq -y $$each; } >/dev/null 2>&1 || true; }; done
 
 check: $(READY)  ## lint, types, import order
 	@$(BIN)/ruff check --quiet

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.real import need
+from tests.real import lack, need
 
 __all__ = ["SYNC", "WRITE", "Disk", "fill", "run_on_faulty_disk", "small_disk"]
 
@@ -63,11 +63,11 @@ def run_on_faulty_disk(folder: Path, module: str, *words: object) -> str:
 def small_disk(size: str) -> Iterator[Path]:
     """A disk that can be filled, where this process may mount one."""
     if not hasattr(os, "geteuid") or os.geteuid() != 0:
-        pytest.skip("only root can mount a disk that can be filled")
+        lack("only root can mount a disk that can be filled")
     folder = Path(tempfile.mkdtemp(prefix="limpet-disk-"))
     folder.chmod(0o755)
     if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], check=False).returncode:
-        pytest.skip("no disk can be mounted here")
+        lack("no disk can be mounted here")
     try:
         yield folder
     finally:
