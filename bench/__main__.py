@@ -24,10 +24,10 @@ from limpet.clock import SystemClock
 from limpet.events import Head, inline, seal
 from limpet.events import bodies as b
 from limpet.stores import Appended, Claimed, Extend, Store, WorkerRow
-from limpet.stores.bare import Bare
-from limpet.stores.postgres.bare import bare as bare_postgres
-from limpet.stores.postgres.bare import in_schema
-from limpet.stores.sqlite.bare import bare as bare_sqlite
+from limpet.stores.baseline import Bare
+from limpet.stores.postgres.baseline import bare as bare_postgres
+from limpet.stores.postgres.baseline import in_schema
+from limpet.stores.sqlite.baseline import bare as bare_sqlite
 from tests.real.postgres import PostgresServer, drop_schema
 
 ROUNDS = 5

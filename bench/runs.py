@@ -5,7 +5,7 @@ import time
 from typing import Any
 
 import limpet
-from limpet.service.measuring import Load, agents, measure_runs
+from limpet.service.benchmark import Load, agents, measure_runs
 
 STEPS, RUNS, EACH = 300, 200, 10
 REPLAYED, TURNS, LOGGED = 10_000, 100_000, 49_700

@@ -9,7 +9,7 @@ from typing import Any
 import limpet
 from limpet.llm.loop import Ask
 from limpet.llm.model import Call, ModelRequest, Reply
-from limpet.llm.request import Sight, View, see
+from limpet.llm.prompt import Sight, View, see
 from limpet.testing import ScriptedModel, calls
 
 

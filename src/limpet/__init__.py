@@ -18,21 +18,21 @@ from limpet import sync
 from limpet.arguments import defining
 from limpet.clock import Clock, Duration, SystemClock
 from limpet.context.slice import ContextSlice
-from limpet.engine.agents import Agent, Budget
-from limpet.engine.call import Call, current, idempotency_key
-from limpet.engine.defining import agent
-from limpet.engine.duty import Worker
-from limpet.engine.externals import External, external
-from limpet.engine.handle import Handle
-from limpet.engine.lines import Discreet
-from limpet.engine.retrying import retry
-from limpet.engine.run import Run, Turn
-from limpet.engine.talks import Message
-from limpet.engine.tools import Done, Tool, tool
-from limpet.engine.typed import State
-from limpet.engine.verdict import NotApplied, Permanent, RetryAfter
-from limpet.engine.versions import versioned
-from limpet.engine.views import Event, Request, RunInfo
+from limpet.engine.approvals.externals import External, external
+from limpet.engine.definitions.agents import Agent, Budget
+from limpet.engine.definitions.call_context import Call, current, idempotency_key
+from limpet.engine.definitions.tools import Done, Tool, tool
+from limpet.engine.definitions.upgrades import versioned
+from limpet.engine.execution.handle import Handle
+from limpet.engine.execution.log_redaction import Discreet
+from limpet.engine.execution.views import Event, Request, RunInfo
+from limpet.engine.run.agent_decorator import agent
+from limpet.engine.run.conversation import Message
+from limpet.engine.run.run import Run, Turn
+from limpet.engine.run.working_state import State
+from limpet.engine.steps.retry_decorator import retry
+from limpet.engine.steps.verdict import NotApplied, Permanent, RetryAfter
+from limpet.engine.worker.worker import Worker
 from limpet.errors import (
     AgentFailed,
     AlreadyAnswered,
@@ -111,7 +111,7 @@ from limpet.ids import RandomIds, check_id
 from limpet.llm.loop import Choose, Compaction, by_the_model
 from limpet.llm.loop import llm_agent as _llm_agent
 from limpet.llm.model import Model
-from limpet.llm.request import See, see
+from limpet.llm.prompt import See, see
 from limpet.llm.tools import Normalise, Usable, as_it_is
 from limpet.policy.escalation import Escalate
 from limpet.policy.retry import Retry
@@ -119,9 +119,9 @@ from limpet.policy.risk import Approvals
 from limpet.redaction import Redaction, also
 from limpet.secret import Secret
 from limpet.service.app import App
-from limpet.service.seeing import ModelInput
+from limpet.service.moments import Comparison, Diff, Moment, Point
+from limpet.service.prompts import ModelInput
 from limpet.service.settings import Channel, Settings
-from limpet.service.travel import Comparison, Diff, Moment, Point
 from limpet.service.webhooks import Webhook, is_genuine
 from limpet.stores import Backend, Store
 from limpet.stores.cipher import MasterKeys

@@ -8,7 +8,7 @@ from io import TextIOWrapper
 from typing import Any
 
 from limpet.cli import command
-from limpet.cli.starting import starters
+from limpet.cli.dev import starters
 from limpet.service import App
 
 __all__ = ["main"]
@@ -30,7 +30,7 @@ def _demo(**wishes: Any) -> int:
 
 
 def _serve(*, app: App, told: Callable[[str], None], **wishes: Any) -> int:
-    from limpet.web.serving import Wishes, serve  # noqa: PLC0415 - only servers need it
+    from limpet.web.server import Wishes, serve  # noqa: PLC0415 - only servers need it
 
     asyncio.run(serve(app, Wishes(**wishes, also=_agents(app)), told))
     return 0

@@ -13,11 +13,11 @@ from threading import Thread, current_thread
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, overload
 
 from limpet.clock import Duration
-from limpet.engine.agents import Agent
-from limpet.engine.blocking import BlockingRun as Run
-from limpet.engine.duty import Worker
-from limpet.engine.handle import Handle as AsyncHandle
-from limpet.engine.views import Event, RunInfo
+from limpet.engine.definitions.agents import Agent
+from limpet.engine.execution.handle import Handle as AsyncHandle
+from limpet.engine.execution.views import Event, RunInfo
+from limpet.engine.run.blocking import BlockingRun as Run
+from limpet.engine.worker.worker import Worker
 from limpet.errors import StoreUnavailable
 from limpet.service.app import About, Begin
 from limpet.service.app import App as AsyncApp

@@ -15,7 +15,7 @@ import pytest
 import limpet
 from limpet import testing
 from limpet.adapters.openai import OpenAIModel
-from limpet.engine.failures import failure_of
+from limpet.engine.execution.failures import failure_of
 from limpet.llm.model import Call, Message, Model, ModelRequest, Reply, ToolSpec, Usage
 from tests.real.openai_server import Answer, OpenAIServer, ServerProcess, call
 

@@ -21,7 +21,7 @@ import limpet
 from limpet.adapters.models import model_of
 from limpet.adapters.openai import OpenAIModel
 from limpet.adapters.pydantic_ai import PydanticAIModel
-from limpet.engine.failures import failure_of
+from limpet.engine.execution.failures import failure_of
 from limpet.llm.model import Call, Message, Model, ModelRequest, Reply, ToolSpec, Usage
 from limpet.testing import ScriptedModel
 from tests.real.openai_server import Answer, OpenAIServer, call

@@ -8,7 +8,7 @@ import pytest
 
 import limpet as package
 from limpet import sync, testing
-from limpet.service import contract
+from limpet.service import json_views
 from tests.cli.stage import LIMPET, limpet, lines, terminal, told
 
 LONG = "the parcel arrived broken and wet, the photos show it, and the sum is below what needs a second look"
@@ -176,7 +176,7 @@ def test_json_is_as_the_contract_says(store: str, name: str) -> None:
     """The fields that it lists, and no others."""
     found: Any = told(*FORMS[name])
     one = found[0] if isinstance(found, list) else found
-    assert set(one) == set(contract.fields_of(contract.forms()[name]))
+    assert set(one) == set(json_views.fields_of(json_views.forms()[name]))
 
 
 TABLES = [words for words in (*FORMS.values(), ["workers"]) if words[0] not in ("context", "asked", "messages")]

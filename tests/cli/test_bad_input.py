@@ -13,8 +13,8 @@ import apsw
 import pytest
 
 from limpet import NoStore, sync
-from limpet.service.contract import error_json
-from limpet.service.reading import LARGEST
+from limpet.service.json_body import LARGEST
+from limpet.service.json_views import error_json
 from tests.cli.stage import LIMPET, limpet, told
 
 # What is typed, how it ends, the error's code, and words of it. {url}, {folder} and {request} are filled in.

@@ -7,7 +7,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from limpet.service import contract
+from limpet.service import json_views
 from tests.cli.stage import LIMPET, limpet, lines, terminal, told
 
 FEW = ["--runs", "3", "--steps", "5"]
@@ -29,7 +29,7 @@ def test_beside_the_store_that_is_named(tmp_path: Path) -> None:
     """On its disk, and not in it; as JSON."""
     found = told("bench", *FEW, "--url", f"sqlite:///{tmp_path}/limpet.db")
     assert [each["unit"] for each in found] == ["µs each", "µs each", "µs each", "rows/s", "steps/s", "steps/s"]
-    assert all(set(each) == set(contract.fields_of(contract.VIEWS["a measure"])) for each in found)
+    assert all(set(each) == set(json_views.fields_of(json_views.VIEWS["a measure"])) for each in found)
     assert all(each["figure"] > 0 for each in found)
     assert list(tmp_path.iterdir()) == []
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from limpet import sync
-from limpet.service import contract
+from limpet.service import json_views
 from tests.cli.shop import both, letter, order
 from tests.cli.stage import LIMPET, limpet, lines, told, until_parked
 
@@ -63,11 +63,11 @@ def test_a_waiting_run_says_for_what(url: str) -> None:
 
 def test_a_run_as_json(url: str) -> None:
     """The fields that the contract lists, and no others."""
-    found, forms = told("show", "order-1"), contract.forms()
+    found, forms = told("show", "order-1"), json_views.forms()
     [request] = told("show", "letter-1")["requests"]
     given = {"Report": found, "RunInfo": told("runs")[0], "StepInfo": found["steps"][0], "Request": request}
     for name, plain in {**given, "Failure": found["error"]}.items():
-        assert set(plain) == set(contract.fields_of(forms[name]))
+        assert set(plain) == set(json_views.fields_of(forms[name]))
     assert found["error"]["step"] == 1
     assert found["steps"][0]["error"] == "builtins.ValueError: dust is not for sale"
 

@@ -16,7 +16,7 @@ from limpet import open_store, sync
 from limpet.clock import FrozenClock, SystemClock
 from limpet.events import bodies as b
 from limpet.events import inline
-from limpet.service import contract
+from limpet.service import json_views
 from limpet.stores import WorkerRow
 from tests.cli import stage
 from tests.cli.stage import LIMPET, lines, terminal
@@ -68,7 +68,7 @@ async def test_a_store_that_is_well(url: str) -> None:
     _, worst = examined("--url", url)
     assert worst["database"]["says"] == f"SQLite {apsw.sqlite_lib_version()}"
     assert worst["schema"]["says"].startswith("4, the newest")
-    assert set(worst["rows"]) == set(contract.fields_of(contract.VIEWS["a finding of the doctor"]))
+    assert set(worst["rows"]) == set(json_views.fields_of(json_views.VIEWS["a finding of the doctor"]))
 
 
 def test_there_is_no_store(url: str, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from limpet import Retry, RunFailed, sync, tool
 from limpet import agent as agent_of
 from limpet.cli.waterfall import BLOCKS, Scale, waterfall
 from limpet.clock import SECOND
-from limpet.engine.run import Run
+from limpet.engine.run.run import Run
 from limpet.service.report import StepInfo
 from limpet.service.timeline import Line, Span
 from tests.cli.stage import LIMPET, limpet, terminal

@@ -18,8 +18,8 @@ from limpet.stores.backend import Extension, Outcome
 from limpet.stores.blobs import Blob
 from limpet.stores.conformance import Behaviour, Harness, behaviours
 from limpet.stores.memory import MemoryBackend, MemoryTables
-from limpet.stores.ops import Append, Op, Tell
 from limpet.stores.rows import ContractRow, Feed, RequestRow, RunRow, WorkerRow
+from limpet.stores.writes import Append, Op, Tell
 
 
 class NoFence(MemoryTables):

@@ -10,14 +10,14 @@ from typing import Any
 
 import limpet
 from limpet.events import bodies as b
-from limpet.stores import Store, ops
+from limpet.stores import Store, writes
 from tests.crash.counting import answer_of
 from tests.crash.jobs import Fuse
 
 __all__ = ["TOOLS", "agent_of", "drive", "serve"]
 
 TOOLS = ("crash_look", "crash_glance", "crash_pay", "crash_book", "crash_mail", "crash_post")
-Batch = Sequence[ops.Op[Any]]
+Batch = Sequence[writes.Op[Any]]
 
 
 class Here:
@@ -185,10 +185,10 @@ def lay_fuse(where: str) -> None:
 
 def counts(what: str, batch: Batch, done: Sequence[Any]) -> bool:
     """Whether a commit adds to a log or gives a run to a worker; or whether it starts a step of a tool."""
-    legs = [leg for op in batch if isinstance(op, ops.Append) for leg in op.legs]
+    legs = [leg for op in batch if isinstance(op, writes.Append) for leg in op.legs]
     if what == "commit":
-        return bool(legs) or any(isinstance(op, ops.Claim) and out for op, out in zip(batch, done, strict=False))
-    bodies = [sealed.body for leg in legs if isinstance(leg, ops.Extend) for sealed in leg.events]
+        return bool(legs) or any(isinstance(op, writes.Claim) and out for op, out in zip(batch, done, strict=False))
+    bodies = [sealed.body for leg in legs if isinstance(leg, writes.Extend) for sealed in leg.events]
     return any(isinstance(body, b.StepStarted) and body.tool == what for body in bodies)
 
 

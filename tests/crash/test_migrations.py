@@ -19,7 +19,7 @@ from limpet.stores import RunRow
 from limpet.stores.columns import columns
 from limpet.stores.conformance.suite import contract, created
 from limpet.stores.postgres import migrate as on_postgres
-from limpet.stores.sql import scripts
+from limpet.stores.sql_files import scripts
 from limpet.stores.sqlite import migrate as on_sqlite
 from tests.crash.jobs import open_and_die, open_only
 from tests.crash.processes import Child, begin_all

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 import limpet
-from limpet.stores.sql import load
+from limpet.stores.sql_files import load
 from tests.crash.calm import Walkers
 from tests.real.disk import fill, small_disk
 from tests.real.postgres import PostgresServer

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from limpet import errors
 from limpet.events import KINDS
-from limpet.service import contract
+from limpet.service import json_views
 from tests.guarantees import manifest
 
 ROOT = Path(__file__).parents[2]
@@ -75,7 +75,7 @@ def json_page() -> str:
     lines = [
         "# JSON",
         "",
-        f"What `--json` prints, and what every other door gives: version {contract.VERSION} (`make fix` writes this",
+        f"What `--json` prints, and what every other door gives: version {json_views.VERSION} (`make fix` writes this",
         "page).",
         "A field keeps its name and its type; a test fails with the name of one that does not. Times are microseconds",
         "since 1970, UTC. An error is an object with `code`, `message`, `facts` and `cure`, on stderr.",
@@ -83,16 +83,16 @@ def json_page() -> str:
         "| what | form |",
         "|---|---|",
         *(
-            f"| {what} | [{contract.name_of(form)}](#{contract.name_of(form).lower()}) |"
-            for what, form in contract.VIEWS.items()
+            f"| {what} | [{json_views.name_of(form)}](#{json_views.name_of(form).lower()}) |"
+            for what, form in json_views.VIEWS.items()
         ),
     ]
-    for name, form in contract.forms().items():
+    for name, form in json_views.forms().items():
         says = (form.__doc__ or "").split("\n")[0]
         said = {name: text for base in reversed(form.__mro__) for name, text in _said_of(base).items()}
         lines += ["", f"## {name}", "", says, "", "| field | holds | |", "|---|---|---|"]
         lines += [
-            f"| `{field}` | {holds} | {said.get(field, '')} |" for field, holds in contract.fields_of(form).items()
+            f"| `{field}` | {holds} | {said.get(field, '')} |" for field, holds in json_views.fields_of(form).items()
         ]
     return "\n".join(lines) + "\n"
 

@@ -12,7 +12,7 @@ import pytest
 
 import limpet
 from limpet.events import KINDS
-from limpet.service.questions import QUESTIONS
+from limpet.service.operations import QUESTIONS
 from limpet.state import from_json
 from limpet.stores.conformance import TOPICS, behaviours
 from tests.docs.reference import PAGES
@@ -301,7 +301,7 @@ def test_asking_from_elsewhere_is_an_example_that_runs(tmp_path: Path) -> None:
 
 async def test_the_test_of_a_model_is_a_test_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """As the page shows it, for its first agent."""
-    monkeypatch.setattr("limpet.engine.tools._tools", {})  # others have tools of these names
+    monkeypatch.setattr("limpet.engine.definitions.tools._tools", {})  # others have tools of these names
     shown = next(each for each in blocks(ROOT / "docs" / "models.md", "python") if "async def test_" in each)
 
     @limpet.tool(effect="once", risk="write_local", name="clean_logs")

@@ -10,7 +10,7 @@ from mcp import Client
 
 import limpet
 from limpet.mcp import server_of
-from limpet.service.questions import QUESTIONS, Question
+from limpet.service.operations import QUESTIONS, Question
 from limpet.web import asgi
 from tests.doors.stage import TOKEN, fill, text_of
 

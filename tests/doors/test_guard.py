@@ -13,10 +13,10 @@ from starlette.types import ASGIApp, Message
 
 import limpet
 from limpet.mcp import over_http
-from limpet.service.questions import QUESTIONS
+from limpet.service.operations import QUESTIONS
 from limpet.web import asgi
 from limpet.web.guard import HEADERS
-from limpet.web.serving import Wishes, serve
+from limpet.web.server import Wishes, serve
 from tests.doors.stage import TOKEN
 
 GOOD = {"authorization": f"Bearer {TOKEN}"}
@@ -258,8 +258,8 @@ async def test_mounted_in_another_application(url: str) -> None:
 
 async def test_whoever_says_nothing_is_not_waited_for(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A head that does not end, a body that does not come; whoever asks is answered meanwhile; not too many at once."""
-    monkeypatch.setattr("limpet.web.serving.PROMPT", 0.5)
-    monkeypatch.setattr("limpet.web.serving.MOST", 6)
+    monkeypatch.setattr("limpet.web.server.PROMPT", 0.5)
+    monkeypatch.setattr("limpet.web.server.MOST", 6)
     where = asyncio.get_running_loop().create_future()
     wishes = Wishes(host="127.0.0.1", port=0, token=TOKEN, also={})
     serving = asyncio.ensure_future(serve(limpet.open(url, worker=False), wishes, where.set_result))

@@ -17,7 +17,7 @@ from mcp_types import INVALID_PARAMS, TextResourceContents
 import limpet
 from limpet import testing
 from limpet.adapters.mcp import MCPTools
-from limpet.service.questions import QUESTIONS
+from limpet.service.operations import QUESTIONS
 from tests.doors.stage import LIMPET, TOKEN, called, fill, over_http, over_pipes
 
 STATE = "state://agents/doors_support/tasks/refund-50"

@@ -10,8 +10,8 @@ from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
 import limpet
 from limpet.redaction import say_value
-from limpet.service.contract import as_json, error_json
-from limpet.service.questions import QUESTIONS
+from limpet.service.json_views import as_json, error_json
+from limpet.service.operations import QUESTIONS
 from limpet.service.report import report
 from tests.cli.stage import limpet as typing
 from tests.doors.stage import called, fill, over_http, over_pipes, serving

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from limpet.engine import tools
+from limpet.engine.definitions import tools
 
 
 @pytest.fixture(autouse=True)

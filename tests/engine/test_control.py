@@ -8,7 +8,7 @@ import pytest
 import limpet
 from limpet import testing
 from limpet.clock import SECOND, microseconds
-from limpet.engine.drive import Drive
+from limpet.engine.worker.run_driver import Drive
 from limpet.events import VOCABULARY
 from limpet.testing.app import TestApp, TestSettings
 

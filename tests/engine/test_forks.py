@@ -12,7 +12,7 @@ import pytest
 import limpet
 from limpet import testing
 from limpet.clock import Clock
-from limpet.engine.agents import Agent
+from limpet.engine.definitions.agents import Agent
 from limpet.events import verify
 from limpet.stores import Backend
 from limpet.stores.memory import MemoryBackend

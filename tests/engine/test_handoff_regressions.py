@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 
 import limpet
 from limpet import testing
-from limpet.engine.contracts import save_contracts
+from limpet.engine.definitions.contracts import save_contracts
 from limpet.journal import load
 
 RISKY = limpet.Approvals("external_action", to="finance")
@@ -327,7 +327,7 @@ async def test_edited_arguments_are_checked_where_the_tool_is_not(tmp_path: Path
 
 def limpet_elsewhere(request: limpet.Request) -> limpet.Request:
     """The same request, in a process that does not have the tool."""
-    from limpet.engine import tools  # noqa: PLC0415
+    from limpet.engine.definitions import tools  # noqa: PLC0415
 
     tools._tools.pop("elsewhere", None)
     return request

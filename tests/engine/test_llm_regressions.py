@@ -7,7 +7,7 @@ import pytest
 
 import limpet
 from limpet import testing
-from limpet.engine.talks import INTERRUPT
+from limpet.engine.run.conversation import INTERRUPT
 from limpet.llm.model import ModelRequest, Reply
 from limpet.llm.transcript import UNDER_WAY
 from limpet.testing import ScriptedModel, calls

@@ -8,7 +8,7 @@ import pytest
 
 import limpet
 from limpet import testing
-from limpet.service.conditions import condition
+from limpet.service.filters import condition
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ import pytest
 import limpet
 from limpet import testing
 from limpet.clock import SystemClock
-from limpet.engine.ear import Ear, Interest
-from limpet.engine.memory import Memory
-from limpet.engine.permits import Permits
+from limpet.engine.approvals.approvals import Permits
+from limpet.engine.replay.learned import Memory
+from limpet.engine.worker.change_listener import Ear, Interest
 from limpet.errors import ConnectionLost
 from limpet.events import Event
 from limpet.events import bodies as b

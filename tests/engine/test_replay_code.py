@@ -8,7 +8,7 @@ import pytest
 
 import limpet
 from limpet import testing
-from limpet.engine.agents import Agent
+from limpet.engine.definitions.agents import Agent
 from limpet.testing.app import TestApp
 
 

@@ -12,7 +12,7 @@ import pytest
 
 import limpet
 from limpet import sync, testing
-from limpet.engine.agents import Agent
+from limpet.engine.definitions.agents import Agent
 from limpet.service.bundles import verify_bundle
 from limpet.stores.cipher import MasterKeys
 from limpet.testing.app import TestApp

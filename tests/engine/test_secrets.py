@@ -11,7 +11,7 @@ from pydantic import BaseModel, SecretBytes, SecretStr
 import limpet
 from limpet import Secret, SecretWithheld, testing
 from limpet.context.brief import shown
-from limpet.engine import tools
+from limpet.engine.definitions import tools
 from limpet.events import inline
 from limpet.redaction import Redaction
 from tests.engine.leaks import CONTROL, PATTERNED, SHAPES, SINKS, TYPED, Shape, World, collect

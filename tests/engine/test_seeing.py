@@ -12,7 +12,7 @@ from limpet.context.window import Selected
 from limpet.errors import DefinitionError, NotFound
 from limpet.events import Fact, StatePatch
 from limpet.llm.model import Call, ModelRequest, Reply
-from limpet.llm.request import SUMMARY, Sight, View, digest_of
+from limpet.llm.prompt import SUMMARY, Sight, View, digest_of
 from limpet.state import AgentState, apply, derived, outdated
 from limpet.testing import ScriptedModel, calls
 

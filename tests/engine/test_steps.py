@@ -10,7 +10,7 @@ import pytest
 
 import limpet
 from limpet import testing
-from limpet.engine import awaiting
+from limpet.engine.run import missed_awaits
 
 
 async def kinds(app: limpet.App, run: str) -> list[str]:
@@ -565,5 +565,5 @@ def test_every_verb_is_noticed() -> None:
     coroutines = [fn for fn in verbs if "Coroutine" in str(inspect.signature(fn).return_annotation)]
     assert len(coroutines) >= 15
     for fn in coroutines:
-        noticing = inspect.unwrap(fn, stop=lambda each: each.__code__.co_filename == awaiting.__file__)
-        assert noticing.__code__.co_filename == awaiting.__file__, fn
+        noticing = inspect.unwrap(fn, stop=lambda each: each.__code__.co_filename == missed_awaits.__file__)
+        assert noticing.__code__.co_filename == missed_awaits.__file__, fn

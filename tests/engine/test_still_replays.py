@@ -4,7 +4,7 @@ from pathlib import Path
 
 import limpet
 from limpet import testing
-from limpet.testing.replaying import still_replays
+from limpet.testing.replay import still_replays
 
 
 @limpet.tool(effect="once", name="replay_act")

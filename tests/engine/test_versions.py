@@ -10,9 +10,9 @@ from typing_extensions import TypedDict
 
 import limpet
 from limpet import testing
-from limpet.engine import tools
-from limpet.engine.shapes import shape
-from limpet.engine.versions import versions_of
+from limpet.engine.definitions import tools
+from limpet.engine.definitions.types import shape
+from limpet.engine.definitions.upgrades import versions_of
 
 
 class LineOne(BaseModel):

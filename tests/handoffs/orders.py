@@ -9,8 +9,8 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import limpet
 from limpet.clock import Clock, microseconds
-from limpet.engine.duty import Worker
-from limpet.engine.views import Event
+from limpet.engine.execution.views import Event
+from limpet.engine.worker.worker import Worker
 from limpet.ids import RandomIds
 from limpet.stores import Backend
 from limpet.stores.memory import MemoryBackend

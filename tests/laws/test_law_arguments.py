@@ -16,7 +16,7 @@ import pytest
 
 import limpet
 from limpet import testing
-from limpet.engine.run import Run
+from limpet.engine.run.run import Run
 from limpet.service.app import App
 from limpet.stores import RunFilter
 from limpet.testing.app import TestApp

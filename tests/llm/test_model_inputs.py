@@ -10,7 +10,7 @@ import pytest
 import limpet
 from limpet import testing
 from limpet.llm.model import ModelRequest
-from limpet.llm.request import SUMMARY, digest_of
+from limpet.llm.prompt import SUMMARY, digest_of
 from limpet.testing import ScriptedModel, calls
 
 LONG = "It is a long story, and all of it matters. " * 30

@@ -26,7 +26,7 @@ from limpet.adapters.openai import OpenAIModel
 from limpet.adapters.pydantic_ai import PydanticAIModel
 from limpet.events import bodies as b
 from limpet.llm.model import Call, Message, ModelRequest, Reply, Thoughts, ToolSpec
-from limpet.llm.request import SUMMARY, digest_of, size_of
+from limpet.llm.prompt import SUMMARY, digest_of, size_of
 from limpet.testing import ScriptedModel, calls
 from tests.crash.processes import Child
 from tests.crash.test_runs import KILLED

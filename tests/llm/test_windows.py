@@ -16,7 +16,7 @@ from limpet.events import bodies as b
 from limpet.events.values import encode
 from limpet.journal import Talk
 from limpet.llm.model import Call, Message, ModelRequest, Reply
-from limpet.llm.request import REPLY, SUMMARY, item_of, size_of, spec_size
+from limpet.llm.prompt import REPLY, SUMMARY, item_of, size_of, spec_size
 from limpet.llm.transcript import UNDER_WAY, Said, mended
 from limpet.state import AgentState
 from limpet.state.patch import Working

@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 import limpet
-from limpet.engine.tools import find_tool
+from limpet.engine.definitions.tools import find_tool
 from limpet.errors import LimpetError
 from limpet.events import VOCABULARY, Event, Writer, canonical
 from limpet.events import bodies as b
 from limpet.journal import load, verify_run
 from limpet.policy.quarantine import SOLO_DEATHS, SUSPECT
-from limpet.service.notifying import PATIENCE
+from limpet.service.notifications import PATIENCE
 from limpet.state import fold
 from limpet.state.fold import QUARANTINED
 from limpet.stores import Missed, Taken
 from limpet.stores.memory import MemoryBackend
-from limpet.stores.ops import Appended, Raised, Transacted
+from limpet.stores.writes import Appended, Raised, Transacted
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

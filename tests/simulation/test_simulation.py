@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from limpet.engine import steps
-from limpet.engine.verdict import Repeat, judge
+from limpet.engine.steps import steps
+from limpet.engine.steps.verdict import Repeat, judge
 from tests.simulation.invariants import check_end
 from tests.simulation.world import simulate
 

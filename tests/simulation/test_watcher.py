@@ -7,19 +7,20 @@ import pytest
 from msgspec.structs import replace
 
 import limpet
-from limpet.engine import drive, waits
-from limpet.engine.duty import Duty, Time
-from limpet.engine.execution import Execution
-from limpet.engine.handle import Result
-from limpet.engine.notices import Notices
-from limpet.engine.permits import Permits
-from limpet.engine.tools import Tool
+from limpet.engine.approvals.approvals import Permits
+from limpet.engine.definitions.tools import Tool
+from limpet.engine.execution.execution import Execution
+from limpet.engine.execution.handle import Result
+from limpet.engine.waits import waits
+from limpet.engine.waits.notices import Notices
+from limpet.engine.worker import run_driver
+from limpet.engine.worker.worker import Duty, Time
 from limpet.events import Event, inline
 from limpet.events import bodies as b
 from limpet.policy import risk
 from limpet.service.app import App
-from limpet.service.desk import Desk
-from limpet.stores import claiming
+from limpet.service.inbox import Desk
+from limpet.stores import claim
 from tests.simulation import invariants, world
 from tests.simulation.invariants import Watcher, check_end
 from tests.simulation.world import World, simulate
@@ -241,8 +242,8 @@ SABOTAGE: list[tuple[str, object, str, object]] = [
     ("I6", Permits, "_checked", lambda _, __, edited, *___: {**edited, "cents": 1}),
     ("I7", Tool, "load_result", changing()),
     ("I8", Duty, "claim", nothing),
-    ("I9", drive, "is_poison", lambda *_: False),
-    ("I8", claiming, "_group", lambda suspects, *_: {row.number for row in suspects}),
+    ("I9", run_driver, "is_poison", lambda *_: False),
+    ("I8", claim, "_group", lambda suspects, *_: {row.number for row in suspects}),
     ("I10", invariants, "verify_run", nothing),
     ("I11", App, "result", nothing_returned),
     ("I12", Tool, "load_result", revived),

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import limpet
 from limpet.clock import SECOND, Clock, FrozenClock
-from limpet.engine.duty import Pace, Worker
+from limpet.engine.worker.worker import Pace, Worker
 from limpet.errors import ConnectionLost, LimpetError, StoreUnavailable
 from limpet.events import Codec, Effects, Event
 from limpet.ids import SeededIds
@@ -19,10 +19,10 @@ from limpet.service.settings import Settings
 from limpet.state import ENDED
 from limpet.stores import Inline, RunRow, Store
 from limpet.stores.backend import Capabilities, Outcome
-from limpet.stores.handover import Lane
+from limpet.stores.commit import transact
 from limpet.stores.memory import MemoryBackend, MemoryTables
-from limpet.stores.ops import Op, Transact
-from limpet.stores.transact import transact
+from limpet.stores.threads import Lane
+from limpet.stores.writes import Op, Transact
 from tests.simulation.agents import AGENTS, MAIN, Outside, doom, outside, sim_killer
 from tests.simulation.invariants import CHANNEL, PEOPLE, Watcher
 from tests.simulation.loop import run_in_turns

@@ -13,7 +13,7 @@ import pytest
 
 import limpet
 from limpet import testing
-from limpet.testing import crashes
+from limpet.testing import crash_test
 from limpet.testing.faults import When
 
 
@@ -145,8 +145,8 @@ async def endless(run: limpet.Run) -> None:
 
 async def test_what_cannot_be_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     """A question that nobody answers, code that hangs, an agent that another process cannot find."""
-    hurried = crashes.HELPER.replace("crashing.main", "crashing.LONGEST = 1; crashing.main")
-    monkeypatch.setattr(crashes, "HELPER", hurried)
+    hurried = crash_test.HELPER.replace("crash_child.main", "crash_child.LONGEST = 1; crash_child.main")
+    monkeypatch.setattr(crash_test, "HELPER", hurried)
     with pytest.raises(limpet.TrialStuck, match="it took longer than 1 s"):
         await testing.crash_everywhere(endless, None, effects=counted)
     with pytest.raises(limpet.TrialStuck, match=r"nobody answers 'May trial_pay run .*', of kind approval"):

@@ -8,12 +8,12 @@ from unittest.mock import patch
 
 import limpet
 from limpet.clock import Clock, FrozenClock
-from limpet.engine.memory import Memory
+from limpet.engine.replay.learned import Memory
 from limpet.events import AnyBody, StatePatch, Wait, inline, seal_all
 from limpet.events import bodies as b
 from limpet.journal import load_whole
 from limpet.journal.snapshots import save
-from limpet.stores import Backend, Create, MasterKeys, Store, WorkerRow, ops
+from limpet.stores import Backend, Create, MasterKeys, Store, WorkerRow, writes
 from limpet.stores.postgres import PostgresBackend
 from limpet.stores.sqlite import SqliteBackend
 from limpet.testing.app import TestApp, TestSettings
@@ -152,7 +152,7 @@ async def _others(store: Store) -> None:
         row = await store.get(run)
         sealed = seal_all(row.head, run, bodies, time=row.time, fence=row.fence, actor="w-old", codec=store.codec)
         assert isinstance(
-            await store.append(ops.Extend(run=run, after=row.head, fence=row.fence, events=sealed)), ops.Appended
+            await store.append(writes.Extend(run=run, after=row.head, fence=row.fence, events=sealed)), writes.Appended
         )
 
     patch_ = StatePatch(goal="wait")

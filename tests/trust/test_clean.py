@@ -11,7 +11,7 @@ import pytest
 from limpet import LimpetError, Tampered, UnknownEvent
 from limpet.clock import Clock
 from limpet.service.app import App
-from limpet.service.trust import verify_all
+from limpet.service.verify import verify_all
 from limpet.stores import Backend, Inline, Store
 from limpet.stores.columns import OF_A_STREAM
 from limpet.stores.conformance import Harness, World

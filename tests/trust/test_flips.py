@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from limpet import LimpetError, Tampered
 from limpet.cli import command
 from limpet.service.app import App
-from limpet.service.trust import verify_all
+from limpet.service.verify import verify_all
 from limpet.stores import RequestFilter, RunFilter, RunRow
 from tests.trust.hands import SqliteHand
 from tests.trust.story import BY_THE_CLOCK

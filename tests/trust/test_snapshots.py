@@ -12,9 +12,9 @@ import pytest
 
 import limpet
 from limpet import Tampered
-from limpet.engine.memory import _Memory
+from limpet.engine.replay.learned import _Memory
 from limpet.journal.snapshots import VERSION, _Stored
-from limpet.service.trust import verify_all
+from limpet.service.verify import verify_all
 from limpet.stores import MasterKeys, Store
 from limpet.stores.store import DIGEST, _digest
 from limpet.testing.app import TestApp, TestSettings

@@ -13,7 +13,7 @@ import pytest
 from pydantic import BaseModel, SecretStr
 
 from limpet import DefinitionError, InvalidValue, Secret, SecretWithheld
-from limpet.engine.shapes import shape
+from limpet.engine.definitions.types import shape
 from limpet.redaction import say
 from limpet.secret import hidden
 

@@ -9,7 +9,7 @@ is sent. httpx itself is not imported: a hook only touches the headers of the re
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Protocol
 
-from limpet.engine.call import header_key
+from limpet.engine.definitions.call_context import header_key
 
 __all__ = ["HEADER", "async_hooks", "hooks"]
 

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from limpet.clock import Duration, microseconds
-from limpet.engine.call import current
-from limpet.engine.run import Run
-from limpet.engine.tools import Tool
-from limpet.engine.traits import EFFECTS, Effect, Traits
-from limpet.engine.verdict import NotApplied, Permanent
+from limpet.engine.definitions.call_context import current
+from limpet.engine.definitions.tools import Tool
+from limpet.engine.definitions.traits import EFFECTS, Effect, Traits
+from limpet.engine.run.run import Run
+from limpet.engine.steps.verdict import NotApplied, Permanent
 from limpet.errors import DefinitionError, ExtraMissing
 from limpet.llm.model import ToolSpec
 from limpet.llm.providers import fitting_name

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from limpet.engine.verdict import Permanent
+from limpet.engine.steps.verdict import Permanent
 from limpet.errors import ExtraMissing
 from limpet.llm.model import Call, Message, ModelRequest, Reply, ToolSpec, Usage
 from limpet.llm.providers import (

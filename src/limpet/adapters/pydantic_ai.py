@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from itertools import accumulate, groupby, pairwise
 from typing import TYPE_CHECKING, Any
 
-from limpet.engine.verdict import Permanent, RetryAfter
+from limpet.engine.steps.verdict import Permanent, RetryAfter
 from limpet.errors import ExtraMissing
 from limpet.llm.model import Call, Message, ModelRequest, Reply, Usage
 from limpet.llm.providers import (

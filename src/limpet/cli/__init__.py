@@ -1,16 +1,16 @@
-"""The command line: it translates, and knows nothing that the service does not say."""
+"""The command line. Each module registers its commands with `commands.command`."""
 
-from limpet.cli import across as across
-from limpet.cli import acting as acting
-from limpet.cli import benching as benching
-from limpet.cli import branching as branching
-from limpet.cli import commands as commands
-from limpet.cli import deciding as deciding
-from limpet.cli import keeping as keeping
-from limpet.cli import looking as looking
-from limpet.cli import serving as serving
-from limpet.cli import starting as starting
-from limpet.cli import talk as talk
-from limpet.cli.door import command
+from limpet.cli import benchmark as benchmark
+from limpet.cli import conversations as conversations
+from limpet.cli import dev as dev
+from limpet.cli import inbox as inbox
+from limpet.cli import queries as queries
+from limpet.cli import replay as replay
+from limpet.cli import runs as runs
+from limpet.cli import serve as serve
+from limpet.cli import storage as storage
+from limpet.cli import views as views
+from limpet.cli import worker as worker
+from limpet.cli.commands import command
 
 __all__ = ["command"]

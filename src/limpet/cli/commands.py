@@ -1,83 +1,91 @@
-"""The commands for whoever runs Limpet: a worker, and a look for what hurts or may."""
+"""The door itself: all commands hang on it, and whatever goes wrong behind it is told here, and nowhere else."""
 
-import asyncio
-from typing import Annotated
+import re
+import sys
+from collections.abc import Sequence
+from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
-import limpet
-from limpet.cli.door import command, example
-from limpet.cli.options import Json, OwnUrl
-from limpet.cli.output import print_json
-from limpet.cli.tables import Shape, print_table
-from limpet.cli.working import code_of, serve, worker_of
-from limpet.clock import SystemClock, microseconds
-from limpet.engine.duty import Worker
-from limpet.service.health import Examination, Finding, examine, without_risk
+from limpet.cli.error_output import failed, let_go, listening
 
-__all__: list[str] = []
-
-FINDINGS = Shape(narrow={"says": 30}, left_out=(), wraps=("says",))
+__all__ = ["command", "example"]
 
 
-@command.command(epilog=example("limpet worker support:app --concurrency 50"))
-def worker(
-    target: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[MODULE:ATTRIBUTE]",
-            envvar="LIMPET_APP",
-            help="An app, an agent or a list of agents, else [tool.limpet] app in pyproject.toml.",
-            show_default=False,
-        ),
-    ] = None,
-    url: Annotated[str | None, typer.Option(help="The store, if not the app's own or LIMPET_URL.")] = None,
-    concurrency: Annotated[int, typer.Option(min=1, help="How many runs at once.")] = 100,
-    lease: Annotated[str, typer.Option(help="How long its runs stay its own without a sign of life.")] = "10s",
-    grace: Annotated[str, typer.Option(help="How long effects under way may take when it stops.")] = "10s",
-    json: Annotated[bool, typer.Option("--json", help="Log an object on each line.")] = False,
+_ENDS = re.compile(r"[.:;]\s|\.?$")
+# What there is, in the order in which one comes to need it.
+SHELVES = {
+    "To begin": ("demo", "init", "dev", "worker", "serve", "mcp", "doctor", "bench"),
+    "Look at runs": ("runs", "show", "log", "state", "diff", "compare", "context", "artifact", "asked"),
+    "Steer them": ("start", "resume", "pause", "cancel", "signal"),
+    "Decide for them": ("inbox", "answer", "approve", "reject"),
+    "Try again": ("replay", "fork"),
+    "What was said": ("say", "messages", "conversations", "sessions"),
+    "Across all runs": ("search", "decisions", "errors", "calls", "agents", "workers", "stats"),
+    "Keep them": ("verify", "export", "load", "prune"),
+}
+
+
+class Door(TyperGroup):
+    """Every command ends here: 0 done, 1 an error, 2 wrong usage, 130 Ctrl-C, 141 nobody reads on."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - typer's own name
+        """Every command with the beginning of what it says, next to those that one needs with it."""
+        widest = max(map(len, self.commands))
+        for title, names in SHELVES.items():
+            lines = [(name.ljust(widest), _ENDS.split(self.commands[name].help or "")[0]) for name in names]
+            with formatter.section(title):
+                formatter.write_dl(lines)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """What was typed; nothing at all is answered with the help."""
+        if not args and not ctx.resilient_parsing:
+            typer.echo(ctx.get_help(), err=True)
+            raise typer.Exit(2)
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command; where nobody reads on, it ends without a word, as by SIGPIPE."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            let_go()
+            raise typer.Exit(128 + 13) from None
+
+    def main(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any
+    ) -> Any:
+        """Run a command, and end the process as it ended."""
+        extra["standalone_mode"] = False
+        with listening(sys.argv[1:] if args is None else args) as words:
+            try:
+                code = super().main(words, prog_name, **extra)
+            except Exception as error:  # noqa: BLE001 - nothing is behind this door but the user's shell
+                code = failed(error)
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+command = typer.Typer(
+    cls=Door,
+    help="Durable runs of AI agents: drive them, look at them, decide for them.",
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+
+@command.callback(invoke_without_command=True)
+def _limpet(
+    version: bool = typer.Option(False, "--version", help="Say which version this is."),
+    debug: bool = typer.Option(False, "--debug", help="Show where an error came from. Also LIMPET_DEBUG=1."),  # noqa: ARG001 - see `listening`
 ) -> None:
-    """Drive runs, until SIGTERM or Ctrl-C.
+    if version:
+        from limpet import __version__  # noqa: PLC0415 - it takes long to look up
 
-    Then effects under way finish within the grace, and the runs are given back; a second signal does not wait.
-    """
-    app = worker_of(code_of(target, ""), url, Worker(concurrency=concurrency, lease=lease, grace=grace))
-    asyncio.run(serve(app, json=json))
-
-
-@command.command(epilog=example("limpet doctor", "limpet doctor support:app --url sqlite:///limpet.db --fix"))
-def doctor(
-    target: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[MODULE:ATTRIBUTE]", help="Look at the code, too: an app, an agent or a list of agents."
-        ),
-    ] = None,
-    *,
-    fix: Annotated[bool, typer.Option("--fix", help="Make rows and counters anew that do not fit the logs.")] = False,
-    last: Annotated[
-        int, typer.Option(min=1, max=1000, help="How many of the newest runs are held against their logs.")
-    ] = 100,
-    stuck: Annotated[str, typer.Option(help="How long a run may be ready before it is stuck.")] = "10m",
-    url: OwnUrl = None,
-    json: Json = False,
-) -> None:
-    """Look for what hurts, or may: the store, its clock, runs that are stuck, who serves what; and say the cure.
-
-    Ends with 1 if anything is bad.
-    """
-    needed = target is None or url is not None
-    wanted = Examination(last=last, stuck=microseconds(stuck), fix=fix, needed=needed)
-    store = limpet.open_store(url) if target is None else worker_of(target, url, Worker()).store
-    found = asyncio.run(examine(store, SystemClock(), wanted))
-    if target is not None:
-        found += [*without_risk()] or [Finding(what="tools", level="ok", says="all effects say their risk")]
-    if json:
-        print_json(found)
-    else:
-        print_table([_line(each) for each in found], FINDINGS, none="")
-    raise typer.Exit(any(each.level == "bad" for each in found))
+        typer.echo(f"limpet {__version__}")
+        raise typer.Exit
 
 
-def _line(found: Finding) -> dict[str, str]:
-    return {"level": found.level, "what": found.what, "says": str(found)}
+def example(*lines: str) -> str:
+    """What to type, for the end of a command's help."""
+    return "\b\nExample:\n" + "\n".join(f"  {line}" for line in lines)

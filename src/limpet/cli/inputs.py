@@ -8,7 +8,7 @@ import typer
 
 from limpet.errors import InvalidValue
 from limpet.redaction import say
-from limpet.service.reading import LARGEST, read_json
+from limpet.service.json_body import LARGEST, read_json
 
 __all__ = ["input_of", "json_object", "json_or_text", "number_of", "pair_of"]
 

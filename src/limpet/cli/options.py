@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 import limpet
-from limpet.cli.completing import complete_agent, complete_conversation, complete_request, complete_run
+from limpet.cli.completion import complete_agent, complete_conversation, complete_request, complete_run
 
 __all__ = [
     "STORE",

@@ -7,7 +7,7 @@ import msgspec
 import typer
 
 from limpet.redaction import say, say_value
-from limpet.service.contract import as_json
+from limpet.service.json_views import as_json
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from limpet.cli.output import clean, console, print_pairs
 from limpet.cli.tables import Shape, fitted
 from limpet.cli.times import about, until
-from limpet.engine.views import Request, RunInfo
+from limpet.engine.execution.views import Request, RunInfo
 from limpet.redaction import say_value
 
 if TYPE_CHECKING:

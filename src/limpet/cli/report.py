@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator
 
+from limpet.cli.load_app import worker_command
 from limpet.cli.output import clean, console, print_pairs, print_text
 from limpet.cli.pages import decide, question_of
 from limpet.cli.times import until
 from limpet.cli.waterfall import waterfall
-from limpet.cli.working import worker_command
 from limpet.clock import moment
-from limpet.engine.views import RunInfo
+from limpet.engine.execution.views import RunInfo
 from limpet.service.report import Report
 from limpet.service.views import waits_for_operator, waits_for_worker
 

@@ -18,7 +18,7 @@ from limpet.demo.processes import DemoBroken, Worker, worker
 from limpet.demo.service import FACTS, Service, serving
 from limpet.demo.stage import Stage, somebody_types
 from limpet.demo.words import args_of, words
-from limpet.service.reading import yes_or_no
+from limpet.service.json_body import yes_or_no
 
 __all__ = ["Wishes", "play"]
 

@@ -13,15 +13,15 @@ from typing import Any, NamedTuple, Self
 from limpet.errors import StoreBusy
 from limpet.events import VOCABULARY, AnyBody, Sealed, seal_all, verify
 from limpet.events import bodies as b
+from limpet.journal.conversation import Saying
 from limpet.journal.snapshots import Learner, Loaded, load_whole, save
-from limpet.journal.talk import Saying
 from limpet.policy.checkpoint import snapshot_due
 from limpet.policy.retention import snapshots_to_thin
 from limpet.state import Fold, RunState
 from limpet.state.patch import Working
 from limpet.stores import Appended, Extend, Leg, Missed, Store, Taken
 from limpet.stores.blobs import Blob
-from limpet.stores.ops import Claimed, Work, check_leg
+from limpet.stores.writes import Claimed, Work, check_leg
 
 __all__ = ["Journal"]
 

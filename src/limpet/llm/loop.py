@@ -14,21 +14,20 @@ import msgspec
 
 from limpet.arguments import defining
 from limpet.context.window import select, tokens, units
-from limpet.engine.agents import Agent, Budget
-from limpet.engine.call import current
-from limpet.engine.defining import agent
-from limpet.engine.execution import here
-from limpet.engine.run import Run
-from limpet.engine.shapes import Shape, shape
-from limpet.engine.tools import Tool
-from limpet.engine.traits import Traits
+from limpet.engine.definitions.agents import Agent, Budget
+from limpet.engine.definitions.call_context import current
+from limpet.engine.definitions.tools import Tool
+from limpet.engine.definitions.traits import Traits
+from limpet.engine.definitions.types import Shape, shape
+from limpet.engine.execution.execution import here
+from limpet.engine.run.agent_decorator import agent
+from limpet.engine.run.run import Run
 from limpet.errors import DefinitionError, InvalidValue, ModelRefused, NoProgress, NotFound, StepFailed
 from limpet.events import Spent, canonical
 from limpet.events import bodies as b
-from limpet.llm.hearing import Hearing
+from limpet.llm.interrupts import Hearing
 from limpet.llm.model import Call, Message, Model, ModelRequest, Reply
-from limpet.llm.providers import distinct, whole, whole_in
-from limpet.llm.request import (
+from limpet.llm.prompt import (
     REPLY,
     Context,
     Frame,
@@ -45,6 +44,7 @@ from limpet.llm.request import (
     summary_of,
     told,
 )
+from limpet.llm.providers import distinct, whole, whole_in
 from limpet.llm.tools import (
     Handing,
     Normalise,

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 from msgspec import json, structs
 
 from limpet.clock import SECOND, SystemClock
-from limpet.engine.verdict import Permanent, RetryAfter
+from limpet.engine.steps.verdict import Permanent, RetryAfter
 from limpet.llm.model import Call, Finish, Message, Thoughts
 from limpet.redaction import say
 

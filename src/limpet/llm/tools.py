@@ -9,12 +9,12 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from limpet.engine.agents import Agent
-from limpet.engine.execution import here
-from limpet.engine.externals import External
-from limpet.engine.run import Run
-from limpet.engine.schema import faults
-from limpet.engine.tools import Tool
+from limpet.engine.approvals.externals import External
+from limpet.engine.definitions.agents import Agent
+from limpet.engine.definitions.json_schema import faults
+from limpet.engine.definitions.tools import Tool
+from limpet.engine.execution.execution import here
+from limpet.engine.run.run import Run
 from limpet.errors import (
     AgentFailed,
     ContractError,

@@ -7,8 +7,8 @@ from urllib.parse import quote, unquote
 from limpet.errors import InvalidArgument, NotFound
 from limpet.redaction import say_value
 from limpet.service.app import App
-from limpet.service.finding import run_of
-from limpet.service.questions import QUESTIONS
+from limpet.service.operations import QUESTIONS
+from limpet.service.resolve import run_of
 
 __all__ = ["CONTEXT", "STATE", "StateResource", "address_of", "read"]
 

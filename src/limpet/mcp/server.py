@@ -20,8 +20,8 @@ from starlette.types import ASGIApp
 from limpet.errors import InvalidArgument, InvalidDuration, InvalidId, InvalidValue, LimpetError, NotFound
 from limpet.mcp.resources import CONTEXT, STATE, address_of, read
 from limpet.service.app import App
-from limpet.service.contract import error_json
-from limpet.service.questions import QUESTIONS, Question, ours
+from limpet.service.json_views import error_json
+from limpet.service.operations import QUESTIONS, Question, ours
 
 __all__ = ["over_http", "over_pipes", "server_of"]
 

@@ -6,11 +6,11 @@ from typing import Any
 import msgspec
 
 from limpet.arguments import brief
-from limpet.engine.permits import CHOICES, OUTCOMES
-from limpet.engine.schema import faults
-from limpet.engine.shapes import shape
-from limpet.engine.tools import find_tool
-from limpet.engine.views import Request
+from limpet.engine.approvals.approvals import CHOICES, OUTCOMES
+from limpet.engine.definitions.json_schema import faults
+from limpet.engine.definitions.tools import find_tool
+from limpet.engine.definitions.types import shape
+from limpet.engine.execution.views import Request
 from limpet.errors import InvalidAnswer, InvalidValue
 from limpet.events import Limits
 

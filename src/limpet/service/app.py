@@ -14,14 +14,14 @@ from msgspec import UNSET
 
 from limpet.arguments import checked
 from limpet.clock import Duration, microseconds, since_1970
-from limpet.engine.agents import Agent, check_agent
-from limpet.engine.children import creation
-from limpet.engine.contracts import find_agent, save_contracts
-from limpet.engine.duty import Duty, Worker
-from limpet.engine.ear import GONE, Ear, Interest
-from limpet.engine.handle import Handle, Result
-from limpet.engine.talks import CHAT
-from limpet.engine.views import Event, Request
+from limpet.engine.definitions.agents import Agent, check_agent
+from limpet.engine.definitions.contracts import find_agent, save_contracts
+from limpet.engine.execution.handle import Handle, Result
+from limpet.engine.execution.views import Event, Request
+from limpet.engine.run.children import creation
+from limpet.engine.run.conversation import CHAT
+from limpet.engine.worker.change_listener import GONE, Ear, Interest
+from limpet.engine.worker.worker import Duty, Worker
 from limpet.errors import (
     ContractError,
     InvalidArgument,
@@ -38,14 +38,14 @@ from limpet.policy.retention import KeepRule
 from limpet.service.archives import MAX_BYTES
 from limpet.service.bundles import export_run, load_run
 from limpet.service.files import using
-from limpet.service.finding import each_run, run_of
-from limpet.service.forking import Wanted, forked, make_fork
-from limpet.service.looking import Looking
-from limpet.service.notifying import notifier
+from limpet.service.fork import Wanted, forked, make_fork
+from limpet.service.notifications import notifier
 from limpet.service.once import agent_of, create_once
-from limpet.service.pruning import Pruned, prune, rotate
+from limpet.service.prune import Pruned, prune, rotate
 from limpet.service.queries import check_last, check_status
-from limpet.service.replaying import Replay, Replayed, Ways, check, replay
+from limpet.service.read_api import Looking
+from limpet.service.replay import Replay, Replayed, Ways, check, replay
+from limpet.service.resolve import each_run, run_of
 from limpet.service.settings import Settings
 from limpet.service.views import Ended, end_of, entries_of
 from limpet.state import ENDED

@@ -8,7 +8,7 @@ from msgspec import UnsetType
 from limpet.errors import NotFound
 from limpet.events import Payload
 from limpet.events import bodies as b
-from limpet.service.finding import near
+from limpet.service.resolve import near
 from limpet.stores import Store
 
 __all__ = ["LONGEST", "PIECE", "ArtifactPiece", "content_of", "find_artifact", "piece_of"]

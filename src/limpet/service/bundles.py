@@ -15,13 +15,13 @@ from zipfile import ZipFile
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from limpet.engine.talks import talk_of
+from limpet.engine.run.conversation import talk_of
 from limpet.errors import InputConflict, InvalidBundle, NotFound, Tampered
 from limpet.events import PLAIN, START, VOCABULARY, AnyBody, Codec, Event, blobs_of, seal, verify
 from limpet.events.values import encode
 from limpet.service.archives import LEVEL, MAX_BYTES, compression_of, unpacking
 from limpet.service.progress import progress
-from limpet.service.trust import End, Verified, verify_one
+from limpet.service.verify import End, Verified, verify_one
 from limpet.stores import Inline, RunRow, Store
 from limpet.stores.blobs import pack_blob
 from limpet.stores.memory import MemoryBackend

@@ -7,10 +7,10 @@ dies, whoever asks next with the same key takes the run over.
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from limpet.engine.agents import Agent, Rules
-from limpet.engine.run import Run
-from limpet.engine.tools import Tool
-from limpet.engine.traits import Traits
+from limpet.engine.definitions.agents import Agent, Rules
+from limpet.engine.definitions.tools import Tool
+from limpet.engine.definitions.traits import Traits
+from limpet.engine.run.run import Run
 from limpet.events import bodies as b
 from limpet.events import inline
 from limpet.ids import check_id

@@ -12,12 +12,12 @@ from typing import Any, Literal, NamedTuple, get_args
 import msgspec
 
 from limpet.clock import SECOND, Duration, microseconds, since_1970
-from limpet.engine.views import Event as Shown
-from limpet.engine.views import Status
+from limpet.engine.execution.views import Event as Shown
+from limpet.engine.execution.views import Status
 from limpet.errors import InvalidArgument, NotFound
 from limpet.events import KINDS, AnyBody, Event, Failure, Payload
 from limpet.events import bodies as b
-from limpet.service.conditions import Condition, all_of
+from limpet.service.filters import Condition, all_of
 from limpet.service.views import entries_of, readable
 from limpet.stores import Store
 

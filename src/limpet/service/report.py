@@ -5,12 +5,12 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, TypedDict
 
 from limpet.context.brief import Chosen
-from limpet.engine.views import Request, RunInfo, Status
+from limpet.engine.execution.views import Request, RunInfo, Status
 from limpet.events import AnyBody, Event, Failure
 from limpet.events import bodies as b
 from limpet.service.app import App
+from limpet.service.moments import Moment
 from limpet.service.timeline import Line, Lines
-from limpet.service.travel import Moment
 from limpet.service.views import said_in
 from limpet.state import Fold, RunState
 

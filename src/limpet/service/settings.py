@@ -4,12 +4,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from limpet.clock import SECOND, Clock
-from limpet.engine.agents import Agent
-from limpet.engine.duty import Duty, Pace, Time, Worker
-from limpet.engine.execution import Kit, Perform
-from limpet.engine.functions import Functions
-from limpet.engine.handle import Port
-from limpet.engine.views import Request
+from limpet.engine.definitions.agents import Agent
+from limpet.engine.execution.execution import Kit, Perform
+from limpet.engine.execution.handle import Port
+from limpet.engine.execution.user_code import Functions
+from limpet.engine.execution.views import Request
+from limpet.engine.worker.worker import Duty, Pace, Time, Worker
 from limpet.ids import Ids
 from limpet.service.webhooks import Webhook
 from limpet.stores import Store

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from limpet.clock import moment
 from limpet.context.brief import brief
-from limpet.engine.views import Event as Shown
-from limpet.engine.views import Request, RunInfo, Status
+from limpet.engine.execution.views import Event as Shown
+from limpet.engine.execution.views import Request, RunInfo, Status
 from limpet.errors import BlobDamaged, InvalidArgument, NotFound
 from limpet.events import AnyBody, Event, Payload, inline
 from limpet.events import bodies as b

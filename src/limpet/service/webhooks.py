@@ -23,7 +23,7 @@ from urllib.parse import SplitResult, quote, urlsplit
 
 from limpet.arguments import defining
 from limpet.clock import SECOND, Duration, microseconds
-from limpet.engine.verdict import NotApplied, Permanent, RetryAfter
+from limpet.engine.steps.verdict import NotApplied, Permanent, RetryAfter
 from limpet.errors import DefinitionError
 
 __all__ = ["Webhook", "is_genuine"]

@@ -3,21 +3,6 @@
 from limpet.stores.backend import Backend, Capabilities, Tables
 from limpet.stores.blobs import Blob
 from limpet.stores.cipher import MasterKeys
-from limpet.stores.handover import Handover, Inline, Threads
-from limpet.stores.ops import (
-    Appended,
-    Claimed,
-    Create,
-    Extend,
-    Leg,
-    Missed,
-    Release,
-    Renewal,
-    Taken,
-    Tell,
-    Transacted,
-    Work,
-)
 from limpet.stores.rows import (
     ContractRow,
     Feed,
@@ -31,7 +16,22 @@ from limpet.stores.rows import (
     WorkerRow,
 )
 from limpet.stores.store import Store
+from limpet.stores.threads import Handover, Inline, Threads
 from limpet.stores.watch import Watch
+from limpet.stores.writes import (
+    Appended,
+    Claimed,
+    Create,
+    Extend,
+    Leg,
+    Missed,
+    Release,
+    Renewal,
+    Taken,
+    Tell,
+    Transacted,
+    Work,
+)
 
 __all__ = [
     "Appended",

@@ -14,7 +14,6 @@ from typing import Any, Literal, NamedTuple, Protocol
 from limpet.errors import LimpetError, StoreUnavailable
 from limpet.events import Codec, Event, Head, Packed
 from limpet.stores.blobs import Blob, BlobRow
-from limpet.stores.ops import Op, Transact
 from limpet.stores.rows import (
     ContractRow,
     Feed,
@@ -29,6 +28,7 @@ from limpet.stores.rows import (
     Snapshot,
     WorkerRow,
 )
+from limpet.stores.writes import Op, Transact
 
 __all__ = ["About", "Backend", "Blocked", "Capabilities", "Extension", "Misfit", "Outcome", "Tables"]
 

@@ -18,8 +18,8 @@ from limpet.errors import NotFound, Unsupported
 from limpet.events import Codec, Event, Packed
 from limpet.stores.backend import About, Capabilities, Extension, Outcome, Tables
 from limpet.stores.blobs import Blob, BlobRow
-from limpet.stores.lines import Origin, Span, origin_of, read_line
-from limpet.stores.ops import Op, Transact
+from limpet.stores.commit import commit
+from limpet.stores.fork_reads import Origin, Span, origin_of, read_line
 from limpet.stores.rows import (
     ContractRow,
     Feed,
@@ -35,7 +35,7 @@ from limpet.stores.rows import (
     WorkerRow,
 )
 from limpet.stores.search import says
-from limpet.stores.transact import commit
+from limpet.stores.writes import Op, Transact
 
 __all__ = ["MemoryBackend", "MemoryTables"]
 

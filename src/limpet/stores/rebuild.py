@@ -8,8 +8,7 @@ from msgspec.structs import replace
 from limpet.events import AnyBody, Codec, Event, blobs_of
 from limpet.events import bodies as b
 from limpet.state import ENDED
-from limpet.stores.privacy import hide_request, hide_row
-from limpet.stores.project import (
+from limpet.stores.projection import (
     Closed,
     Delta,
     Opened,
@@ -20,6 +19,7 @@ from limpet.stores.project import (
     new_row,
     project,
 )
+from limpet.stores.row_encryption import hide_request, hide_row
 from limpet.stores.rows import RequestRow, RunRow
 
 __all__ = ["Derived", "derive", "derive_row", "differences", "earliest", "latest"]

@@ -33,7 +33,7 @@ from limpet.events import bodies as b
 from limpet.ids import Ids, RandomIds, check_id
 from limpet.redaction import NOTHING, Redaction
 from limpet.secret import hidden
-from limpet.stores import ops
+from limpet.stores import writes
 from limpet.stores.backend import About, Backend, Capabilities, Outcome
 from limpet.stores.blobs import (
     CHUNK,
@@ -48,9 +48,8 @@ from limpet.stores.blobs import (
     whole_blob,
 )
 from limpet.stores.cipher import Cipher, MasterKeys, rotated
-from limpet.stores.handover import Handover, Threads
-from limpet.stores.privacy import hide_filter, hide_row, reveal_contract, reveal_request, reveal_row
 from limpet.stores.rebuild import Derived, derive, derive_row, differences, earliest, latest
+from limpet.stores.row_encryption import hide_filter, hide_row, reveal_contract, reveal_request, reveal_row
 from limpet.stores.rows import (
     ContractRow,
     Feed,
@@ -65,6 +64,7 @@ from limpet.stores.rows import (
     WorkerRow,
 )
 from limpet.stores.search import says
+from limpet.stores.threads import Handover, Threads
 from limpet.stores.watch import Watch, Watching
 from limpet.stores.writer import Writer
 
@@ -171,18 +171,18 @@ class Store:
 
     # Writing
 
-    async def append(self, *legs: ops.Leg, blobs: Sequence[Blob] = ()) -> ops.Appended | ops.Missed | ops.Taken:
+    async def append(self, *legs: writes.Leg, blobs: Sequence[Blob] = ()) -> writes.AppendOutcome:
         """Write all legs together or none, with the blobs they bring; when it returns `Appended`, they are durable.
 
         Repeating an append whose reply was lost is safe: what is in the log already is not written again.
         """
         for leg in legs:
-            ops.check_leg(leg)
-            if isinstance(leg, ops.Extend):
+            writes.check_leg(leg)
+            if isinstance(leg, writes.Extend):
                 self._check_codec(leg.events)
         small = await self._small(blobs) if blobs else ()
-        done = await self._submit(ops.Append(legs, small))
-        return ops.Taken(reveal_row(self.codec, done.row), done.first) if isinstance(done, ops.Taken) else done
+        done = await self._submit(writes.Append(legs, small))
+        return writes.Taken(reveal_row(self.codec, done.row), done.first) if isinstance(done, writes.Taken) else done
 
     async def create(
         self,
@@ -198,13 +198,13 @@ class Store:
         `alike` may say that a stored input, though its bytes differ, means the same to today's code. A fork shares the
         events of its origin up to the cut: nothing of them is stored again.
         """
-        done = await self.append(ops.Create(run=run, bodies=(body,), actor=actor), blobs=blobs)
+        done = await self.append(writes.Create(run=run, bodies=(body,), actor=actor), blobs=blobs)
         match done:
-            case ops.Taken(row, first):
+            case writes.Taken(row, first):
                 if not _same_start(first, body, alike):
                     raise InputConflict(run=run, agent=row.agent)
                 return row, False
-            case ops.Appended(created=RunRow() as row):
+            case writes.Appended(created=RunRow() as row):
                 return row, True
             case _:  # it was in the log already: a reply was lost
                 return await self.get(run), True
@@ -221,14 +221,14 @@ class Store:
 
         `judged` is whom a request was for when its answer was allowed: if it is for others by now, it is refused.
         """
-        done = await self.append(ops.Tell(run=run, bodies=bodies, actor=actor, judged=judged), blobs=blobs)
-        assert isinstance(done, ops.Appended)
+        done = await self.append(writes.Tell(run=run, bodies=bodies, actor=actor, judged=judged), blobs=blobs)
+        assert isinstance(done, writes.Appended)
         assert done.heads[0] is not None
         return done.heads[0]
 
     async def transact(
-        self, run: str, *, after: Head, fence: int, actor: str, work: ops.Work, is_current: bool = False
-    ) -> ops.Transacted:
+        self, run: str, *, after: Head, fence: int, actor: str, work: writes.Work, is_current: bool = False
+    ) -> writes.Transacted:
         """Commit what `work` writes on the connection that it is given together with the events that it returns.
 
         Both are there or both are not. `work` is a plain function and waits for nothing else; it gets an apsw or a
@@ -236,7 +236,7 @@ class Store:
         What it raises is raised here, and nothing was written. It may be called again if the connection was lost. With
         `is_current`, nothing is written if others wrote after the head, and StoreBusy is raised.
         """
-        op = ops.Transact(run=check_id(run), after=after, fence=fence, actor=actor, work=work, is_current=is_current)
+        op = writes.Transact(run=check_id(run), after=after, fence=fence, actor=actor, work=work, is_current=is_current)
         match self.capabilities.transactions:
             case "none":
                 raise Unsupported(what="transactions")
@@ -244,22 +244,22 @@ class Store:
                 done = await self._writer.submit(op)
             case "beside":
                 done = await self._beside(op)
-        if isinstance(done, ops.Raised):
+        if isinstance(done, writes.Raised):
             raise done.error
         return done
 
-    async def register(self, worker: WorkerRow, *, lease: int) -> ops.Renewal:
+    async def register(self, worker: WorkerRow, *, lease: int) -> writes.Renewal:
         """A worker comes, for a lease in microseconds."""
         check_id(worker.id)
-        return await self._submit(ops.Register(worker=worker, lease=lease))
+        return await self._submit(writes.Register(worker=worker, lease=lease))
 
-    async def renew(self, worker: str, *, lease: int) -> ops.Renewal:
+    async def renew(self, worker: str, *, lease: int) -> writes.Renewal:
         """A worker is alive; raises NotFound if it was given up, and must register again."""
-        return await self._submit(ops.Renew(worker=worker, lease=lease))
+        return await self._submit(writes.Renew(worker=worker, lease=lease))
 
     async def retire(self, worker: str) -> None:
         """A worker goes; what it still has can be claimed at once."""
-        await self._submit(ops.Retire(worker=worker))
+        await self._submit(writes.Retire(worker=worker))
 
     async def claim(
         self,
@@ -269,31 +269,31 @@ class Store:
         concurrency: Mapping[str, int] | None = None,
         skip: Sequence[str] = (),
         cleared: int = 0,
-    ) -> tuple[ops.Claimed, ...]:
+    ) -> tuple[writes.Claimed, ...]:
         """Claim runs of the agents that the worker serves, longest ready first, each under a higher fence.
 
         Agents in `skip` are left to others; `cleared` suspects got on in this worker, which may hold so many more.
         """
-        op = ops.Claim(
+        op = writes.Claim(
             worker=worker, limit=limit, concurrency=dict(concurrency or {}), skip=tuple(skip), cleared=cleared
         )
-        return tuple(ops.Claimed(reveal_row(self.codec, row), died) for row, died in await self._submit(op))
+        return tuple(writes.Claimed(reveal_row(self.codec, row), died) for row, died in await self._submit(op))
 
     async def release(
         self, run: str, *, fence: int, worker: str, reason: str, retry_at: int | None = None, fruitless: bool = False
     ) -> None:
         """Give a run back; no worker claims it before `retry_at`. `fruitless`: this worker could not drive it."""
-        leg = ops.Release(run=run, fence=fence, actor=worker, reason=reason, retry_at=retry_at, fruitless=fruitless)
+        leg = writes.Release(run=run, fence=fence, actor=worker, reason=reason, retry_at=retry_at, fruitless=fruitless)
         await self.append(leg)
 
     async def save_snapshot(self, run: str, at: Head, data: bytes) -> None:
         """Keep a state of a run as it was at a head."""
         data = _digest(run, at.seq, at.hash, data) + data
-        await self._submit(ops.SaveSnapshot(run=run, seq=at.seq, hash=at.hash, data=data))
+        await self._submit(writes.SaveSnapshot(run=run, seq=at.seq, hash=at.hash, data=data))
 
     async def drop_snapshots(self, run: str, seqs: Sequence[int]) -> None:
         """Delete snapshots; no answer changes."""
-        await self._submit(ops.DropSnapshots(run=run, seqs=tuple(seqs)))
+        await self._submit(writes.DropSnapshots(run=run, seqs=tuple(seqs)))
 
     async def save_contracts(
         self, rows: Sequence[ContractRow], *, again: Collection[tuple[str, str]] = frozenset()
@@ -303,14 +303,14 @@ class Store:
         Those in `again` are: an older version that is back is the newest from now on.
         """
         for row in rows:
-            ops.check_contract(row)
+            writes.check_contract(row)
         if rows:
-            await self._submit(ops.SaveContracts(rows=tuple(rows), again=frozenset(again)))
+            await self._submit(writes.SaveContracts(rows=tuple(rows), again=frozenset(again)))
 
     async def keep_late(self, events: Sequence[Sealed], *, blobs: Sequence[Blob] = ()) -> None:
         """Keep what a superseded worker still has, beside the log."""
         self._check_codec(events)
-        await self._submit(ops.KeepLate(events=tuple(events), blobs=await self._small(blobs)))
+        await self._submit(writes.KeepLate(events=tuple(events), blobs=await self._small(blobs)))
 
     async def load(self, events: Sequence[Event], *, actor: str) -> RunRow:
         """Take in a whole log from elsewhere, after the blobs that it refers to; a live run waits to be resumed."""
@@ -320,7 +320,7 @@ class Store:
             check_id(event.run)
             if bool(event.key_id) != self.codec.is_private:
                 raise InvalidAppend(run=event.run, reason=f"event {event.seq} was not sealed by this store's codec")
-        return reveal_row(self.codec, await self._submit(ops.Load(events=tuple(events), actor=actor)))
+        return reveal_row(self.codec, await self._submit(writes.Load(events=tuple(events), actor=actor)))
 
     async def prune(self, runs: Mapping[str, Head]) -> bool:
         """Delete runs and conversations with all that belongs to them, together or not at all; whether they were.
@@ -329,11 +329,11 @@ class Store:
         fork that is not among them, or is a conversation of somebody else, all stay. Blobs that nobody refers to any
         more are collected later.
         """
-        return await self._submit(ops.Prune(runs=tuple(runs.items())))
+        return await self._submit(writes.Prune(runs=tuple(runs.items())))
 
     async def rebuild(self, run: str) -> None:
         """Make everything anew that was made from a log: its row, labels, requests and references to blobs."""
-        await self._submit(ops.Rebuild(run=run))
+        await self._submit(writes.Rebuild(run=run))
 
     async def rotate_keys(self) -> None:
         """Encrypt what is written from now on with a new key, and wrap all keys with the current master key.
@@ -345,7 +345,7 @@ class Store:
         while True:
             before = await self._ask(self._backend.keys)
             after = rotated(before, self._keys, await self.now())
-            if await self._submit(ops.SaveKeys(before=tuple(before), after=after)):
+            if await self._submit(writes.SaveKeys(before=tuple(before), after=after)):
                 break
         self.codec.learn([key.id for key in after])
 
@@ -385,10 +385,10 @@ class Store:
             hasher.update(part)
             size += len(part)
             chunk = pack_chunk(self.codec, upload, place, part)
-            await self._submit(ops.PutChunk(upload=upload, place=place, chunk=chunk))
+            await self._submit(writes.PutChunk(upload=upload, place=place, chunk=chunk))
             place += 1
         name = hasher.hexdigest()
-        await self._submit(ops.EndUpload(upload=upload, blob=name, size=size, chunks=place))
+        await self._submit(writes.EndUpload(upload=upload, blob=name, size=size, chunks=place))
         return Payload(blob=name, bytes=size)
 
     async def read_blob(self, blob: str) -> AsyncIterator[bytes]:
@@ -411,7 +411,7 @@ class Store:
         """Delete the blobs that nobody has referred to for this long; how many."""
         collected, limit = 0, 500
         while True:
-            found = await self._submit(ops.Collect(grace=microseconds(grace), limit=limit))
+            found = await self._submit(writes.Collect(grace=microseconds(grace), limit=limit))
             collected += found
             if found < limit:
                 return collected
@@ -605,7 +605,7 @@ class Store:
 
     async def recount(self) -> None:
         """Make the counters anew from the rows."""
-        await self._submit(ops.Recount())
+        await self._submit(writes.Recount())
 
     def watch(self) -> Watch:
         """Hear of changes, of other processes too. Use as `with`."""
@@ -615,7 +615,7 @@ class Store:
         """Read beside the event loop; a store that is away is waited for."""
         return await self._patiently(lambda: self._handover.call(work), ConnectionLost, StaleServer, StoreBusy)
 
-    async def _submit(self, op: ops.Op[T]) -> T:
+    async def _submit(self, op: writes.Op[T]) -> T:
         """Write; a busy store is waited for.
 
         The backend waits for one that is away, because it alone can find out what became of a commit.
@@ -633,15 +633,15 @@ class Store:
                     raise
             await CLOCK.sleep(PAUSE)
 
-    def _commit(self, batch: Sequence[ops.Op[Any]]) -> list[Outcome]:
+    def _commit(self, batch: Sequence[writes.Op[Any]]) -> list[Outcome]:
         return self._backend.commit(batch, self.codec)
 
-    async def _beside(self, op: ops.Transact) -> ops.Transacted | ops.Raised:
+    async def _beside(self, op: writes.Transact) -> writes.Transacted | writes.Raised:
         done: Outcome = await self._handover.call_at_length(lambda: self._backend.transact(op, self.codec))
         if isinstance(done, LimpetError):
             raise done
         self._watching.changed()
-        transacted: ops.Transacted | ops.Raised = done
+        transacted: writes.Transacted | writes.Raised = done
         return transacted
 
     async def _small(self, blobs: Sequence[Blob]) -> tuple[Blob, ...]:
@@ -653,9 +653,9 @@ class Store:
 
     async def _send_ahead(self, blob: Blob) -> None:
         for place, chunk in enumerate(blob.chunks):
-            await self._submit(ops.PutChunk(upload=blob.id, place=place, chunk=chunk))
+            await self._submit(writes.PutChunk(upload=blob.id, place=place, chunk=chunk))
         chunks = len(blob.chunks)
-        await self._submit(ops.EndUpload(upload=blob.id, blob=blob.id, size=blob.size, chunks=chunks))
+        await self._submit(writes.EndUpload(upload=blob.id, blob=blob.id, size=blob.size, chunks=chunks))
 
     async def _late_blobs(self, run: str) -> list[str]:
         """The blobs that something refers to which came too late."""
@@ -696,10 +696,10 @@ class Store:
 
     async def _take_out_keys(self) -> None:
         """Unwrap the store's keys, or make the first ones; whether a store is encrypted is settled when it is made."""
-        settled = await self._ask(lambda: self._backend.setting(ops.ENCRYPTED))
-        encrypted = settled == ops.YES
+        settled = await self._ask(lambda: self._backend.setting(writes.ENCRYPTED))
+        encrypted = settled == writes.YES
         if settled is None:  # whoever only looks does not wait for those who write
-            encrypted = await self._submit(ops.Settle(encrypted=self._keys is not None))
+            encrypted = await self._submit(writes.Settle(encrypted=self._keys is not None))
         if self._keys is None:
             if encrypted:
                 raise WrongKeys(reason="it is encrypted, and no keys were given")
@@ -708,7 +708,7 @@ class Store:
             raise WrongKeys(reason="it was made without encryption")
         if not await self._ask(self._backend.keys):
             first = rotated((), self._keys, await self.now())
-            await self._submit(ops.SaveKeys(before=(), after=first))
+            await self._submit(writes.SaveKeys(before=(), after=first))
         self.codec = await self._ask(self._cipher)
 
     def _cipher(self) -> Codec:

@@ -11,8 +11,8 @@ from limpet.events import bodies as b
 from limpet.state import ENDED
 from limpet.stores.backend import Tables
 from limpet.stores.blobs import Blob, is_name
-from limpet.stores.privacy import hide_goal, hide_request
-from limpet.stores.project import Closed, Delta, Described, Opened, RequestChange, apply, apply_request, project
+from limpet.stores.projection import Closed, Delta, Described, Opened, RequestChange, apply, apply_request, project
+from limpet.stores.row_encryption import hide_goal, hide_request
 from limpet.stores.rows import RequestRow, RunRow
 
 __all__ = ["Transaction", "references", "request_of"]

@@ -12,7 +12,7 @@ from typing import Self
 
 from limpet.errors import LimpetError
 from limpet.stores.backend import Backend
-from limpet.stores.handover import Handover, Lane
+from limpet.stores.threads import Handover, Lane
 
 __all__ = ["Watch", "Watching"]
 

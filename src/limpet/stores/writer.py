@@ -20,8 +20,8 @@ from limpet.errors import (
     StoreUnavailable,
 )
 from limpet.stores.backend import Outcome
-from limpet.stores.handover import CLOSED, Lane, Reply, deliver
-from limpet.stores.ops import Missed, Op, Renew, Taken
+from limpet.stores.threads import CLOSED, Lane, Reply, deliver
+from limpet.stores.writes import Missed, Op, Renew, Taken
 
 __all__ = ["Writer"]
 

@@ -6,10 +6,10 @@ from contextlib import asynccontextmanager
 from typing import Any, ParamSpec, TypeVar
 
 from limpet.clock import Clock, Duration, FrozenClock, SystemClock, microseconds
-from limpet.engine.agents import Agent
-from limpet.engine.duty import Duty, Pace, Time, Worker
-from limpet.engine.handle import Port, Result
-from limpet.engine.tools import Tool
+from limpet.engine.definitions.agents import Agent
+from limpet.engine.definitions.tools import Tool
+from limpet.engine.execution.handle import Port, Result
+from limpet.engine.worker.worker import Duty, Pace, Time, Worker
 from limpet.ids import SeededIds
 from limpet.service.app import App
 from limpet.service.settings import Settings
@@ -18,7 +18,7 @@ from limpet.stores import Backend, RunFilter, RunRow
 from limpet.stores.memory import MemoryBackend
 from limpet.testing.faults import Fault, FaultyStore, When, events
 from limpet.testing.stubs import Stubs
-from limpet.testing.timeouts import warn_of_timeouts
+from limpet.testing.timeout_warning import warn_of_timeouts
 
 __all__ = ["TestApp", "TestSettings", "app"]
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from limpet.errors import ConnectionLost, DefinitionError, LimpetError
 from limpet.events import KINDS, VOCABULARY, AnyBody
 from limpet.events import bodies as b
-from limpet.stores import Backend, Create, Extend, Inline, Missed, Store, Taken, Tell, Transacted, ops
+from limpet.stores import Backend, Create, Extend, Inline, Missed, Store, Taken, Tell, Transacted, writes
 from limpet.stores.backend import Outcome
 
 __all__ = ["Fault", "FaultyStore", "When", "events", "words"]
@@ -73,10 +73,10 @@ class FaultyStore(Store):
         self.die: Callable[[], object] = lambda: None
         """Told when it dies."""
 
-    def _commit(self, batch: Sequence[ops.Op[Any]]) -> list[Outcome]:
+    def _commit(self, batch: Sequence[writes.Op[Any]]) -> list[Outcome]:
         return [self._one(op) for op in batch]
 
-    def _one(self, op: ops.Op[Any]) -> Outcome:
+    def _one(self, op: writes.Op[Any]) -> Outcome:
         self._come("before", _bodies(op))
         if self._is_deaf(op):
             return _silence(op)
@@ -93,19 +93,19 @@ class FaultyStore(Store):
             self.is_down, self.died_at = True, words(bodies)
             self.die()
 
-    def _is_deaf(self, op: ops.Op[Any]) -> bool:
+    def _is_deaf(self, op: writes.Op[Any]) -> bool:
         """Whether it comes from the process that died: creations and commands come from others."""
-        others = isinstance(op, ops.Append) and all(isinstance(leg, Create | Tell) for leg in op.legs)
+        others = isinstance(op, writes.Append) and all(isinstance(leg, Create | Tell) for leg in op.legs)
         return self.is_down and not others
 
 
-def _bodies(op: ops.Op[Any]) -> Bodies | None:
+def _bodies(op: writes.Op[Any]) -> Bodies | None:
     """The events of a commit; nothing for one that adds none to a log by itself."""
-    if isinstance(op, ops.Append):
+    if isinstance(op, writes.Append):
         sealed = [each.body for leg in op.legs if isinstance(leg, Extend) for each in leg.events]
         return [*sealed, *(body for leg in op.legs if isinstance(leg, Create | Tell) for body in leg.bodies)]
-    return () if isinstance(op, ops.Transact) else None
+    return () if isinstance(op, writes.Transact) else None
 
 
-def _silence(op: ops.Op[Any]) -> Outcome:
-    return () if isinstance(op, ops.Claim) else ConnectionLost(reason="its process was killed")
+def _silence(op: writes.Op[Any]) -> Outcome:
+    return () if isinstance(op, writes.Claim) else ConnectionLost(reason="its process was killed")

@@ -7,9 +7,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from limpet.engine.call import Call
-from limpet.engine.functions import Bound, Functions
-from limpet.engine.tools import Tool
+from limpet.engine.definitions.call_context import Call
+from limpet.engine.definitions.tools import Tool
+from limpet.engine.execution.user_code import Bound, Functions
 from limpet.errors import InvalidValue
 from limpet.events import canonical
 

@@ -5,8 +5,8 @@ from datetime import timedelta
 from inspect import getclosurevars
 from typing import Any
 
-from limpet.engine.agents import Agent
-from limpet.engine.views import Request
+from limpet.engine.definitions.agents import Agent
+from limpet.engine.execution.views import Request
 from limpet.errors import RunCancelled, RunFailed, TrialStuck
 from limpet.state import ENDED
 from limpet.stores import RunRow

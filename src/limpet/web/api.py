@@ -15,8 +15,8 @@ from starlette.types import ASGIApp
 
 from limpet.errors import DefinitionError, InvalidArgument, LimpetError, NotServed, StoreUnavailable
 from limpet.service.app import App
-from limpet.service.contract import VERSION, name_of, schemas
-from limpet.service.questions import QUESTIONS, Question
+from limpet.service.json_views import VERSION, name_of, schemas
+from limpet.service.operations import QUESTIONS, Question
 from limpet.web.guard import LOCAL, Auth, Guard
 from limpet.web.replies import answered, refused
 

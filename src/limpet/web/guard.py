@@ -16,7 +16,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from limpet.errors import DefinitionError, LimpetError, NotAuthenticated, WrongHost, WrongOrigin
-from limpet.service.questions import ours
+from limpet.service.operations import ours
 from limpet.web.replies import refused
 
 __all__ = ["LOCAL", "Auth", "Guard"]

@@ -22,7 +22,7 @@ from limpet.errors import (
     WrongHost,
     WrongOrigin,
 )
-from limpet.service.contract import error_json
+from limpet.service.json_views import error_json
 
 __all__ = ["answered", "refused"]
 

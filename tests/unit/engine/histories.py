@@ -1,6 +1,6 @@
 """Logs for tests of replay: bodies in order, learnt as if they had been stored."""
 
-from limpet.engine.history import History
+from limpet.engine.replay.history import History
 from limpet.events import START, AnyBody, inline, seal_all
 from limpet.events import bodies as b
 from limpet.events.parts import Failure

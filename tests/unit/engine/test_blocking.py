@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from limpet.engine.attempts import Reports
-from limpet.engine.blocking import Bridge
+from limpet.engine.run.blocking import Bridge
+from limpet.engine.steps.attempts import Reports
 from limpet.errors import Suspended
 
 

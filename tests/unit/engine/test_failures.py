@@ -2,7 +2,7 @@
 
 import pytest
 
-from limpet.engine.failures import MAX_MESSAGE, MAX_TRACEBACK, failure_of, was
+from limpet.engine.execution.failures import MAX_MESSAGE, MAX_TRACEBACK, failure_of, was
 from limpet.errors import NotFound
 from limpet.events import canonical
 from limpet.events.values import encode

@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from limpet import Secret
-from limpet.engine.lines import Discreet
+from limpet.engine.execution.log_redaction import Discreet
 from tests.unit.credentials import EVERY
 
 CREDENTIAL = EVERY[0]

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from limpet.engine.memory import Memory
+from limpet.engine.replay.learned import Memory
 from limpet.events import bodies as b
 from limpet.events import inline
 

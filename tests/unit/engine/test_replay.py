@@ -2,7 +2,7 @@
 
 import pytest
 
-from limpet.engine.replay import Replay
+from limpet.engine.replay.lookup import Replay
 from limpet.errors import Divergence
 from limpet.events import StatePatch
 from limpet.events import bodies as b

@@ -8,8 +8,8 @@ import pytest
 from msgspec import Meta
 from pydantic import BaseModel, Field
 
-from limpet.engine.samples import sample
-from limpet.engine.shapes import shape
+from limpet.engine.definitions.types import shape
+from limpet.engine.steps.stub_results import sample
 
 
 class Order(BaseModel):

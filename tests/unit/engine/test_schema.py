@@ -1,6 +1,6 @@
 """Whether a value fits a JSON Schema."""
 
-from limpet.engine.schema import faults
+from limpet.engine.definitions.json_schema import faults
 
 
 def test_multiples() -> None:

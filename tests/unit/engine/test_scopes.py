@@ -2,7 +2,7 @@
 
 import pytest
 
-from limpet.engine.scopes import Scope
+from limpet.engine.replay.scopes import Scope
 from limpet.errors import UnscopedParallel
 
 MAIN, OTHER, THIRD = "main", "other", "third"

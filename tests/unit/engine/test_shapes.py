@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from pydantic import BaseModel
 
-from limpet.engine.shapes import shape
+from limpet.engine.definitions.types import shape
 from limpet.errors import InvalidValue
 from limpet.events import canonical, parse
 from tests.laws.values import json_values
@@ -176,5 +176,5 @@ def test_a_set_is_the_same_in_every_process() -> None:
 
 def test_pydantic_is_imported_only_for_its_own() -> None:
     """It costs a third of a second."""
-    program = "import sys; from limpet.engine.shapes import shape; shape(dict[str, int]).dump({'a': 1}); "
+    program = "import sys; from limpet.engine.definitions.types import shape; shape(dict[str, int]).dump({'a': 1}); "
     subprocess.run([sys.executable, "-c", f"{program} assert 'pydantic' not in sys.modules"], check=True)

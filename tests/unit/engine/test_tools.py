@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from limpet.engine.call import Call, enter_agent, in_tool
-from limpet.engine.tools import Tool, find_tool, idempotency_key, tool
+from limpet.engine.definitions.call_context import Call, enter_agent, in_tool
+from limpet.engine.definitions.tools import Tool, find_tool, idempotency_key, tool
 from limpet.errors import DefinitionError, InvalidValue, NotDurable
 from limpet.events import digest
 from limpet.policy.retry import Retry

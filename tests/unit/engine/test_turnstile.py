@@ -2,7 +2,7 @@
 
 import asyncio
 
-from limpet.engine.turnstile import Turnstile
+from limpet.engine.replay.return_order import Turnstile
 
 
 async def entering(turnstile: Turnstile, ticket: int, seen: list[int]) -> None:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from limpet.engine.traits import Effect, Traits
-from limpet.engine.verdict import Ask, NotApplied, Over, Permanent, Repeat, RetryAfter, judge
+from limpet.engine.definitions.traits import Effect, Traits
+from limpet.engine.steps.verdict import Ask, NotApplied, Over, Permanent, Repeat, RetryAfter, judge
 from limpet.errors import InvalidDuration
 from limpet.policy.retry import Retry
 

@@ -23,8 +23,8 @@ from limpet.stores.backend import Outcome
 from limpet.stores.conformance import Harness, World
 from limpet.stores.conformance.suite import answered, asked, completed, created, signalled, started
 from limpet.stores.memory import MemoryBackend
-from limpet.stores.ops import Claimed, Op
 from limpet.stores.sqlite import SqliteBackend
+from limpet.stores.writes import Claimed, Op
 
 
 class LosesReplies(MemoryBackend):

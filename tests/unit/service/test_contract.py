@@ -7,15 +7,15 @@ import pytest
 
 import limpet
 from limpet import testing
-from limpet.service import contract
+from limpet.service import json_views
 from limpet.service.report import report
 
-FROZEN = Path(__file__).parents[2] / "golden" / f"json-{contract.VERSION}.txt"
+FROZEN = Path(__file__).parents[2] / "golden" / f"json-{json_views.VERSION}.txt"
 
 
 def test_no_field_changes_unnoticed() -> None:
     """A new field, one that is gone, one that holds something else: each is said by name."""
-    known, now = FROZEN.read_text(encoding="utf-8").splitlines(), contract.frozen()
+    known, now = FROZEN.read_text(encoding="utf-8").splitlines(), json_views.frozen()
     gone, new = sorted(set(known) - set(now)), sorted(set(now) - set(known))
     assert not gone, f"the contract had: {gone}; say a new VERSION, and keep the old forms"
     assert not new, f"the contract has by now: {new}; if that is meant, add it to {FROZEN.name}"
@@ -30,9 +30,9 @@ def test_a_change_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
         id: int
 
-    before = set(contract.frozen())
-    monkeypatch.setitem(contract.VIEWS, "a worker", Other)
-    assert set(contract.frozen()) ^ before >= {"Other.id: integer", "WorkerInfo.id: text"}
+    before = set(json_views.frozen())
+    monkeypatch.setitem(json_views.VIEWS, "a worker", Other)
+    assert set(json_views.frozen()) ^ before >= {"Other.id: integer", "WorkerInfo.id: text"}
 
 
 async def test_what_is_given_is_as_promised() -> None:
@@ -76,11 +76,11 @@ async def test_what_is_given_is_as_promised() -> None:
             "what was pruned": await app.prune(older_than="1d"),
         }
         for what, view in given.items():
-            plain, form = contract.as_json(view), contract.VIEWS[what]
-            assert set(plain) <= set(contract.fields_of(form)), what
-            required = set(contract.fields_of(form)) if not issubclass(form, msgspec.Struct) else set()
+            plain, form = json_views.as_json(view), json_views.VIEWS[what]
+            assert set(plain) <= set(json_views.fields_of(form)), what
+            required = set(json_views.fields_of(form)) if not issubclass(form, msgspec.Struct) else set()
             assert required <= set(plain), what
-            for name, holds in contract.fields_of(form).items():
+            for name, holds in json_views.fields_of(form).items():
                 if name in plain:
                     assert _fits(plain[name], holds), (what, name, plain[name], holds)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from limpet.service.reading import yes_or_no
+from limpet.service.json_body import yes_or_no
 
 
 @pytest.mark.parametrize(

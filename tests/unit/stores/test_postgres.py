@@ -35,7 +35,7 @@ from limpet.stores.conformance.suite import LEASE, Harness, World, asked, comple
 from limpet.stores.postgres import PostgresBackend
 from limpet.stores.postgres.connection import Address, Server, Standing, is_lost, translated
 from limpet.stores.processes import has_ended, this_process
-from limpet.stores.sql import load
+from limpet.stores.sql_files import load
 from tests.real.postgres import PostgresServer
 
 MARKER = "the-secret-of-the-sea"

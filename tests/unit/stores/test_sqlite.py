@@ -20,12 +20,12 @@ from limpet.stores import Store, WorkerRow
 from limpet.stores.blobs import Blob
 from limpet.stores.conformance import Harness, World
 from limpet.stores.conformance.suite import completed, contract, created, started
-from limpet.stores.ops import Work
 from limpet.stores.processes import CAN_SEE
-from limpet.stores.sql import load
+from limpet.stores.sql_files import load
 from limpet.stores.sqlite import SqliteBackend, backend
 from limpet.stores.sqlite.locks import HAVE_FLOCK, Gate, WorkerLocks
 from limpet.stores.sqlite.migrate import newest
+from limpet.stores.writes import Work
 
 
 def test_a_sqlite_that_can_lose_data_is_refused() -> None:

@@ -10,8 +10,8 @@ import pytest
 from limpet.errors import StoreBusy, StoreReplaced, StoreUnavailable
 from limpet.stores import Inline, Threads
 from limpet.stores.backend import Outcome
-from limpet.stores.ops import Op
 from limpet.stores.writer import Writer
+from limpet.stores.writes import Op
 
 
 class Recorder:

@@ -31,7 +31,7 @@ from limpet.stores import (
 )
 from limpet.stores.blobs import Blob
 from limpet.stores.cipher import MasterKeys
-from limpet.stores.ops import Transacted, Work
+from limpet.stores.writes import Transacted, Work
 
 __all__ = ["BEHAVIOURS", "Behaviour", "Harness", "Owner", "World", "behaviour", "expect"]
 

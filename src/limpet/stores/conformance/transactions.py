@@ -24,7 +24,7 @@ from limpet.stores.conformance.suite import (
     signalled,
     started,
 )
-from limpet.stores.ops import Work
+from limpet.stores.writes import Work
 
 MAKE = "CREATE TABLE IF NOT EXISTS mine (id INTEGER PRIMARY KEY, what TEXT)"
 Done = tuple[Sequence[AnyBody], Sequence[Blob]]

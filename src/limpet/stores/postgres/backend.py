@@ -17,11 +17,11 @@ from limpet.clock import SECOND, Clock, Duration, SystemClock, microseconds
 from limpet.errors import ConnectionLost, InvalidValue, StaleServer, StoreBusy, StoreUnavailable
 from limpet.events import Codec, Event
 from limpet.ids import RandomIds
-from limpet.stores.appending import Theirs
+from limpet.stores.append import Theirs
 from limpet.stores.backend import About, Blocked, Capabilities, Outcome, Tables
 from limpet.stores.columns import as_text
-from limpet.stores.handover import CLOSED
-from limpet.stores.ops import Op, Transact, Transacted
+from limpet.stores.commit import commit, transact
+from limpet.stores.connection_pool import Spares
 from limpet.stores.postgres.connection import (
     Address,
     Connection,
@@ -39,12 +39,12 @@ from limpet.stores.postgres.tables import Living, Means, PostgresTables
 from limpet.stores.postgres.text import plain, safe
 from limpet.stores.postgres.wire import Wire
 from limpet.stores.processes import CAN_SEE
-from limpet.stores.reads import LAST, SqlReads
 from limpet.stores.rows import Feed, Recent
 from limpet.stores.search import lowered
-from limpet.stores.spares import Spares
-from limpet.stores.sql import load
-from limpet.stores.transact import commit, transact
+from limpet.stores.sql_files import load
+from limpet.stores.sql_reads import LAST, SqlReads
+from limpet.stores.threads import CLOSED
+from limpet.stores.writes import Op, Transact, Transacted
 
 __all__ = ["PostgresBackend"]
 

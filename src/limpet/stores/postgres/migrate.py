@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from limpet.errors import SchemaTooNew, StoreUnavailable
 from limpet.stores.postgres.connection import Connection, query
-from limpet.stores.sql import scripts
+from limpet.stores.sql_files import scripts
 
 __all__ = ["migrate", "schema_version"]
 

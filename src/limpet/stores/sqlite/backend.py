@@ -31,17 +31,17 @@ from limpet.errors import (
 from limpet.events import Codec, Event
 from limpet.stores.backend import About, Capabilities, Outcome, Tables
 from limpet.stores.columns import as_text
-from limpet.stores.ops import Op, Transact
-from limpet.stores.reads import LAST, SqlReads
+from limpet.stores.commit import Begin, commit, transact
+from limpet.stores.connection_pool import Spares
 from limpet.stores.rows import Feed, Recent
-from limpet.stores.spares import Spares
-from limpet.stores.sql import load
+from limpet.stores.sql_files import load
+from limpet.stores.sql_reads import LAST, SqlReads
 from limpet.stores.sqlite.faults import Failed, Fault, failing, meaning, told
 from limpet.stores.sqlite.files import Files
 from limpet.stores.sqlite.locks import HAVE_FLOCK, Gate, WorkerLocks
 from limpet.stores.sqlite.migrate import migrate, newest, schema_version
 from limpet.stores.sqlite.tables import SqliteTables
-from limpet.stores.transact import Begin, commit, transact
+from limpet.stores.writes import Op, Transact
 
 __all__ = ["HEALING", "SqliteBackend", "is_store"]
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import apsw
 
 from limpet.errors import SchemaTooNew
-from limpet.stores.sql import scripts
+from limpet.stores.sql_files import scripts
 
 __all__ = ["migrate", "newest", "schema_version"]
 

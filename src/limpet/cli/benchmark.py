@@ -1,0 +1,104 @@
+"""How fast it is on your machine and your kind of store: `limpet bench`. Nothing of it stays."""
+
+import importlib
+import logging
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import unquote, urlsplit
+
+import typer
+
+import limpet
+from limpet.cli.commands import command, example
+from limpet.cli.connect import ask_app
+from limpet.cli.options import Json, OwnUrl
+from limpet.cli.output import print_json, print_text
+from limpet.cli.progress import bar
+from limpet.cli.tables import Shape, print_table
+from limpet.clock import SystemClock
+from limpet.engine.worker.worker import Worker
+from limpet.errors import ExtraMissing
+from limpet.ids import RandomIds
+from limpet.service.benchmark import Load, Measure, agents, measure
+from limpet.stores.baseline import Bare
+from limpet.stores.sqlite.baseline import bare
+
+__all__: list[str] = []
+
+FIGURES = Shape(narrow={}, left_out=())
+
+
+@command.command(epilog=example("limpet bench", "limpet bench --url postgresql://user@host/database --runs 50"))
+def bench(
+    *,
+    runs: Annotated[int, typer.Option(min=1, max=10_000, help="How many runs at once.")] = 200,
+    steps: Annotated[int, typer.Option(min=1, max=100_000, help="How many steps of one run alone.")] = 300,
+    url: OwnUrl = None,
+    json: Json = False,
+) -> None:
+    """Measure steps beside bare durable commits, on this machine and a store of the same kind as yours.
+
+    SQLite: in a folder beside the file, or in this one. PostgreSQL: in a schema of its own. Both are gone afterwards.
+    """
+    logging.getLogger("limpet").setLevel(logging.ERROR)  # no lines of the worker between the figures
+    load = Load(steps=steps, runs=runs)
+    with bar("bench"), _ground(url) as (address, loop):
+        found = _measured(address, loop, load)
+    if json:
+        print_json(found)
+        return
+    print_table([_line(each) for each in found], FIGURES, none="")
+    print_text("\nfigures of another moment or machine say little: the ratios do; each is a median of three")
+
+
+def _measured(address: str, loop: Bare, load: Load) -> list[Measure]:
+    app = limpet.open(address, agents=agents(), worker=Worker(concurrency=load.runs))
+
+    return ask_app(app, lambda opened: measure(opened, loop, load), makes=True)
+
+
+@contextmanager
+def _ground(url: str | None) -> Iterator[tuple[str, Bare]]:
+    """The address of a store that is made for this, and a bare loop beside it."""
+    parts = urlsplit(url or limpet.DEFAULT_URL)
+    if parts.scheme in ("postgresql", "postgres"):
+        with _postgres(url or "") as found:
+            yield found
+    elif parts.scheme == "sqlite":
+        beside = Path(unquote(parts.path[1:])).absolute().parent
+        with (
+            tempfile.TemporaryDirectory(prefix=".limpet-bench-", dir=beside) as folder,
+            bare(Path(folder) / "bare.db") as loop,
+        ):
+            yield f"sqlite:///{folder}/limpet.db", loop
+    else:
+        raise typer.BadParameter(f"{parts.scheme or url}: only SQLite and PostgreSQL have commits to measure")
+
+
+@contextmanager
+def _postgres(url: str) -> Iterator[tuple[str, Bare]]:
+    try:
+        found = importlib.import_module("limpet.stores.postgres.baseline")
+    except ImportError as error:
+        raise ExtraMissing(extra="postgres") from error
+    address = found.in_schema(url, f"limpet_bench_{RandomIds(SystemClock()).new()}")
+    with found.bare(address) as loop:
+        yield address, loop
+
+
+def _line(found: Measure) -> dict[str, str]:
+    if found.ratio is None:
+        ratio = ""
+    elif found.unit == "µs each":
+        ratio = f"{found.ratio:.1f}×"
+    else:
+        ratio = f"1/{1 / found.ratio:.1f}"
+    return {
+        "measured": found.what,
+        "": f"{found.figure:,.0f} {found.unit}",
+        "of bare": ratio,
+        "aim": found.aim,
+    }

@@ -1,0 +1,76 @@
+"""Commands for whoever begins: the demo, a small project, and a worker that starts again with every change."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from limpet.cli.commands import command, example
+from limpet.cli.init_project import begin
+from limpet.cli.options import Json
+from limpet.cli.output import print_json
+from limpet.cli.reload import Wanted, develop, whats_there
+
+__all__ = ["starters"]
+
+starters: dict[str, Callable[..., int]] = {}
+"""What other rooms do for a command: the program puts it here, since the doors know nothing of each other."""
+
+
+@command.command(epilog=example("limpet demo", "limpet demo --yes"))
+def demo(
+    folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="Where its store is kept.")] = Path("limpet-demo"),
+    *,
+    slow: Annotated[bool, typer.Option("--slow", help="For talks.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Approve at once: nobody is at the keyboard.")] = False,
+    pause: Annotated[str | None, typer.Option(help="How long each line is there before the next one comes.")] = None,
+    json: Json = False,
+) -> None:
+    """See an agent killed at step 6 of 9, and another process go on: no key, no network, a minute.
+
+    The service that it talks to, the processes and the SIGKILL are real; what is shown is read from the store, or from
+    the service's own counters. The store stays, to look around in.
+    """
+    raise typer.Exit(starters["demo"](folder=folder, slow=slow, yes=yes, pause=pause, json=json))
+
+
+@command.command(epilog=example("limpet init my-agents", "cd my-agents && python app.py"))
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="Where to; it is made if it is not there.")] = Path(),
+    json: Json = False,
+) -> None:
+    """Write a small project that runs: an agent on a scripted model, a tool with an effect, a test.
+
+    No key is needed. Nothing is overwritten.
+    """
+    written = begin(folder)
+    if json:
+        print_json({"folder": str(folder), "files": [path.name for path in written]})
+        return
+    typer.echo(f"{folder} has {', '.join(path.name for path in written)}")
+    for each in (*(() if folder == Path() else (f"cd {folder}",)), "python app.py", "pytest", "limpet dev app.py"):
+        typer.echo(f"next: {each}")
+
+
+@command.command(epilog=example("limpet dev app.py", "limpet dev support:app --url sqlite:///dev.db"))
+def dev(
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE|MODULE:ATTRIBUTE",
+            help="A file with an app or agents; or an app, an agent or a list of agents.",
+            show_default=False,
+        ),
+    ],
+    url: Annotated[str | None, typer.Option(help="The store, if not the app's own or LIMPET_URL.")] = None,
+    grace: Annotated[str, typer.Option(help="How long effects under way may take when it starts again.")] = "5s",
+    json: Json = False,
+) -> None:
+    """Drive runs and show them, and start again whenever the code changes, until Ctrl-C.
+
+    Every .py file under the file's folder is watched; of a module, under this one. What cannot be loaded is shown, and
+    the next change tries again.
+    """
+    asyncio.run(develop(Wanted(target=whats_there(target), url=url, grace=grace, json=json)))

@@ -1,0 +1,221 @@
+"""Commands that ask across runs: what was decided, called, said, and went wrong; who is there, and how many."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, TypeVar, get_args
+
+import typer
+
+from limpet.cli.commands import command, example
+from limpet.cli.connect import ask, ask_when
+from limpet.cli.load_app import worker_command
+from limpet.cli.options import STORE, AgentName, Json, Last, Since, Url
+from limpet.cli.output import clean, print_json, print_text
+from limpet.cli.tables import Shape, print_table
+from limpet.cli.times import about
+from limpet.clock import moment
+from limpet.engine.execution.views import Event, Status
+from limpet.redaction import say_value
+from limpet.service.queries import CallInfo, DecisionInfo, ErrorInfo
+from limpet.service.views import in_brief
+from limpet.service.workers import AgentInfo, Stats, WorkerInfo
+
+__all__ = ["print_found"]
+
+T = TypeVar("T")
+# Of what a call was given; all of it is in the JSON.
+LONGEST = 200
+STATUSES = get_args(Status)
+FOUND = Shape(narrow={"says": 20}, left_out=("age", "event"), wraps=("says",))
+DECISIONS = Shape(
+    narrow={"because": 20, "question": 10, "chosen": 8, "agent": 8},
+    left_out=("agent", "age", "question"),
+    wraps=("because", "question", "chosen"),
+)
+ERRORS = Shape(narrow={"error": 24, "step": 10}, left_out=("age", "handled"), wraps=("error", "step"))
+CALLS = Shape(
+    narrow={"because": 18, "call": 18, "run": 12},
+    left_out=("step", "age"),
+    wraps=("because", "call"),
+)
+COUNTS = Shape(narrow={"agent": 8}, left_out=("cancelled", "pending"))
+AGENTS = Shape(narrow={"gives": 6, "takes": 6}, left_out=("gives", "takes"))
+WORKERS = Shape(narrow={"serves": 10}, left_out=("started", "lease"), wraps=("serves",))
+
+
+@command.command(epilog=example('limpet search "arrived broken" --since 7d', "limpet search o-7 --kind step.completed"))
+def search(
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="Some words, in any case.", show_default=False)],
+    *,
+    kind: Annotated[str | None, typer.Option(help="Only events of this kind.", show_default=False)] = None,
+    since: Since = None,
+    last: Last = 20,
+    url: Url = STORE,
+    json: Json = False,
+) -> None:
+    """Find events of all runs and conversations that hold some words, the newest first."""
+
+    def row(each: Event, now: int) -> dict[str, str]:
+        return {
+            "run": each.run,
+            "event": str(each.seq),
+            "age": about(now - each.time),
+            "kind": each.kind,
+            "says": in_brief(each.body),
+        }
+
+    found, now = ask_when(url, lambda app: app.search(text, kind=kind, since=since, last=last))
+    print_found(found, FOUND, lambda each: row(each, now), none="nothing holds that", json=json)
+
+
+@command.command(epilog=example("limpet decisions refund --since 7d", "limpet decisions --agent support"))
+def decisions(
+    text: Annotated[str, typer.Argument(metavar="[TEXT]", help="Some words in it.", show_default=False)] = "",
+    *,
+    agent: AgentName = None,
+    since: Since = None,
+    last: Last = 20,
+    url: Url = STORE,
+    json: Json = False,
+) -> None:
+    """List what agents chose and why, the newest first."""
+
+    def row(each: DecisionInfo, now: int) -> dict[str, str]:
+        return {
+            "run": each.run,
+            "agent": each.agent,
+            "age": about(now - each.time),
+            "question": each.question,
+            "chosen": str(each.chosen),
+            "because": each.because,
+        }
+
+    found, now = ask_when(url, lambda app: app.decisions(text, agent=agent, since=since, last=last))
+    print_found(found, DECISIONS, lambda each: row(each, now), none="nothing was decided", json=json)
+
+
+@command.command(epilog=example("limpet errors --since 1d", "limpet errors --agent support --json | jq '.[].type'"))
+def errors(
+    *, agent: AgentName = None, since: Since = None, last: Last = 20, url: Url = STORE, json: Json = False
+) -> None:
+    """List what went wrong in all runs and how it was handled, the newest first."""
+
+    def row(each: ErrorInfo, now: int) -> dict[str, str]:
+        tries = f", attempt {each.attempt}" if (each.attempt or 1) > 1 else ""
+        return {
+            "run": each.run,
+            "age": about(now - each.time),
+            "step": f"{each.name}{tries}",
+            "error": f"{each.type}: {each.message}",
+            "handled": each.handled,
+        }
+
+    found, now = ask_when(url, lambda app: app.errors(agent=agent, since=since, last=last))
+    print_found(found, ERRORS, lambda each: row(each, now), none="nothing went wrong", json=json)
+
+
+@command.command(epilog=example("limpet calls refund --where 'cents>100' --since 7d", "limpet calls --agent support"))
+def calls(  # noqa: PLR0913 - all by name, and few at a time
+    tool: Annotated[str | None, typer.Argument(metavar="[TOOL]", help="Only of this tool.", show_default=False)] = None,
+    *,
+    where: Annotated[
+        list[str] | None,
+        typer.Option(metavar="CONDITION", help="On an argument: cents>100, order.id=o-1, to~example. All must hold."),
+    ] = None,
+    agent: AgentName = None,
+    since: Since = None,
+    last: Last = 20,
+    url: Url = STORE,
+    json: Json = False,
+) -> None:
+    """List calls of tools and what was decided before each, and why; the newest first."""
+
+    def row(each: CallInfo, now: int) -> dict[str, str]:
+        made = each.decision
+        return {
+            "run": each.run,
+            "step": str(each.step),
+            "age": about(now - each.started),
+            "call": _call(each),
+            "status": each.status,
+            "because": "" if made is None else f"{made.question} {made.chosen}: {made.because}",
+        }
+
+    found, now = ask_when(url, lambda app: app.tool_calls(tool, where=where or (), agent=agent, since=since, last=last))
+    print_found(found, CALLS, lambda each: row(each, now), none="there is no such call", json=json)
+
+
+@command.command(epilog=example("limpet stats"))
+def stats(url: Url = STORE, json: Json = False) -> None:
+    """Say how many runs, requests and workers there are."""
+    found = ask(url, lambda app: app.stats())
+    if json:
+        print_json(found)
+        return
+    print_table(_counts(found), COUNTS, none="no runs")
+    print_text(f"\nopen requests: {found.requests}, live workers: {found.workers}")
+    if found.unserved:
+        print_text(f"no live worker serves {', '.join(found.unserved)}\nnext: {worker_command()}")
+
+
+@command.command(epilog=example("limpet agents"))
+def agents(url: Url = STORE, json: Json = False) -> None:
+    """List the agents that the store knows, whoever has their code."""
+
+    def row(each: AgentInfo) -> dict[str, str]:
+        return {
+            "agent": each.name,
+            "version": each.version,
+            "served": "yes" if each.is_served else "no",
+            "takes": _form(each.contract.get("input")),
+            "gives": _form(each.contract.get("output")),
+        }
+
+    found = ask(url, lambda app: app.agents())
+    print_found(found, AGENTS, row, none="no agents", json=json)
+
+
+@command.command(epilog=example("limpet workers"))
+def workers(url: Url = STORE, json: Json = False) -> None:
+    """List the processes that drive runs: what each serves, and whether it lives."""
+
+    def row(each: WorkerInfo, now: int) -> dict[str, str]:
+        return {
+            "worker": each.id,
+            "state": "live" if each.is_live else "dead",
+            "started": about(now - each.started),
+            "lease": moment(each.lease_until),
+            "serves": ", ".join(f"{name} {' '.join(versions)}" for name, versions in each.agents.items()),
+        }
+
+    found, now = ask_when(url, lambda app: app.workers())
+    print_found(found, WORKERS, lambda each: row(each, now), none="no workers", json=json)
+
+
+def print_found(
+    found: Sequence[T], shape: Shape, row: Callable[[T], Mapping[str, str]], *, none: str, json: bool
+) -> None:
+    """What was found, as JSON or as a table."""
+    print_json(found) if json else print_table([row(each) for each in found], shape, none=none)
+
+
+def _call(call: CallInfo) -> str:
+    """A call in short: of a model, which one; what it was asked is what `limpet asked` shows."""
+    args = say_value(call.args)
+    if call.kind == "model" and isinstance(args, dict) and isinstance(args.get("reference"), dict):
+        args = args["reference"].get("model", "")
+    said = ", ".join(f"{name}={value!r}" for name, value in args.items()) if isinstance(args, dict) else str(args)
+    return clean(f"{call.tool}({said if len(said) <= LONGEST else f'{said[:LONGEST]}…'})")
+
+
+def _counts(found: Stats) -> list[dict[str, str]]:
+    """A line for each agent, and one for all, if there are several."""
+    rows = [{"agent": agent, **{each: str(of.get(each, 0)) for each in STATUSES}} for agent, of in found.agents.items()]
+    total = {"agent": "all", **{each: str(found.runs.get(each, 0)) for each in STATUSES}}
+    return [*rows, total] if len(rows) > 1 else rows
+
+
+def _form(schema: Any) -> str:
+    """What a JSON Schema is about, in a word."""
+    if not isinstance(schema, Mapping):
+        return ""
+    return str(schema.get("title") or schema.get("type") or "anything")

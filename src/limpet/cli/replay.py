@@ -1,0 +1,147 @@
+"""Commands that go back: replay a run, fork it, or see which runs today's code would not go through."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from limpet.cli.commands import command, example
+from limpet.cli.completion import complete_agent, complete_run
+from limpet.cli.connect import ask, ask_app
+from limpet.cli.inputs import input_of, json_or_text, number_of, pair_of
+from limpet.cli.load_app import idle_app, named_app
+from limpet.cli.options import Code, Json, OwnUrl, RunId
+from limpet.cli.output import print_json, print_text
+from limpet.cli.replay_prompt import prompt_at
+from limpet.service import App
+from limpet.service.replay import Replay, Replayed
+from limpet.service.resolve import find_run
+from limpet.service.views import LIVE
+from limpet.stores import RunRow
+
+__all__: list[str] = []
+
+
+@command.command(epilog=example("limpet replay ticket-42 --to 6 --pdb --app support:app"))
+def replay(  # noqa: PLR0913 - all by name, and few at a time
+    run: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[RUN|FILE]",
+            help="A run, or a file that `limpet export` wrote.",
+            autocompletion=complete_run,
+        ),
+    ] = None,
+    *,
+    to: Annotated[int | None, typer.Option(min=1, help="Up to the end of this step.")] = None,
+    pdb: Annotated[bool, typer.Option("--pdb", help="Open a debugger where the code comes to that step.")] = False,
+    allow: Annotated[
+        list[str] | None, typer.Option(help="A tool that may be called where nothing is recorded.")
+    ] = None,
+    agent: Annotated[
+        str | None,
+        typer.Option(help="Instead of a run: the newest runs of this agent.", autocompletion=complete_agent),
+    ] = None,
+    live: Annotated[bool, typer.Option("--live", help="Instead of a run: all that have not ended.")] = False,
+    last: Annotated[int, typer.Option(min=1, help="How many of them.")] = 100,
+    code: Code = None,
+    url: OwnUrl = None,
+    json: Json = False,
+) -> None:
+    """Go through a run again under today's code, without a single call to the outside.
+
+    Recorded calls answer as they did. With --agent or --live, see which runs today's code would not go through: a check
+    before a deploy, which ends with 1 if there is any.
+    """
+    if (run is None) == (agent is None and not live):
+        raise typer.BadParameter("say a run or a file, or --agent, or --live")
+    if run is None:
+        _replay_all(idle_app(code, url), agent, LIVE if live else (), last if not live else 10**9, json=json)
+        return
+    path = Path(run) if run.endswith(".zip") and Path(run).is_file() else None
+    app = idle_app(code, "memory:" if path is not None else url)
+
+    async def go(app: App) -> Replay:
+        found = (await app.load(path)).id if path is not None else (await find_run(app.store, run)).id
+        state = (await app.state(found)).whole
+        step = to or state.error_step or state.position.step
+        return await app.replay(found, to=to, allow=allow or (), coming_to=prompt_at(step) if pdb else None)
+
+    found = ask_app(app, go)
+    print_json(found) if json else print_text(str(found))
+
+
+def _replay_all(app: App, agent: str | None, status: tuple[str, ...], last: int, *, json: bool) -> None:
+    async def go(app: App) -> list[Replayed]:
+        return [each async for each in app.replay_all(agent=agent, last=last, status=status)]
+
+    found = ask_app(app, go)
+    bad = [each for each in found if each.problem is not None]
+    if json:
+        print_json(found)
+    else:
+        for each in bad:
+            print_text(str(each))
+        print_text(f"{len(found) - len(bad)} of {len(found)} runs go through")
+    raise typer.Exit(bool(bad))
+
+
+@command.command(epilog=example("limpet fork ticket-42 --at 6 --set facts.cents=900 --effects ask"))
+def fork(  # noqa: PLR0913 - all by name, and few at a time
+    run: RunId,
+    *,
+    at: Annotated[int | None, typer.Option(min=1, help="The first step that is not shared.")] = None,
+    seq: Annotated[int | None, typer.Option(min=1, help="Or the last event that is.")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=JSON", help="What it knows: facts.total=1200, goal=…")
+    ] = None,
+    result: Annotated[
+        list[str] | None, typer.Option(metavar="STEP=JSON", help="Another result of a shared step.")
+    ] = None,
+    input: Annotated[str | None, typer.Option(help="Another input: JSON, or @file.")] = None,
+    version: Annotated[str | None, typer.Option(help="Another version of the agent.")] = None,
+    effects: Annotated[
+        Literal["ask", "stub", "live"], typer.Option(help="Ask before each effect, make up results, or do them.")
+    ] = "ask",
+    reads: Annotated[
+        Literal["live"] | None, typer.Option(help="With --effects stub: call tools without an effect all the same.")
+    ] = None,
+    model: Annotated[Literal["live"] | None, typer.Option(help="With --effects stub: ask models all the same.")] = None,
+    id: Annotated[str | None, typer.Option(help="Its id, if not the run's with the next number.")] = None,
+    code: Code = None,
+    url: OwnUrl = None,
+    json: Json = False,
+) -> None:
+    """Begin a new run that shares everything before a step of another; a worker drives it."""
+    results = {number_of(number): json_or_text(value) for number, value in map(pair_of, result or ())}
+    more: dict[str, Any] = {} if input is None else {"input": input_of(input)}
+    more |= {"effects": effects, "reads": reads, "model": model}
+
+    async def make(app: App) -> tuple[str, RunRow]:
+        row = await find_run(app.store, run)
+        patch = _patch(set_ or [])
+        made = await app.fork(row.id, at=at, seq=seq, patch=patch, results=results, version=version, id=id, **more)
+        return made.id, row
+
+    app = named_app(code, url)
+    made, row = ask_app(app, make) if app is not None else ask(url, make)
+    if json:
+        print_json({"id": made, "fork_of": row.id})
+    else:
+        print_text(f"{made} goes on from {row.id}, when a worker serves it")
+
+
+def _patch(given: list[str]) -> dict[str, Any]:
+    """`facts.total=1200` and `goal=refund` as a patch."""
+    patch: dict[str, Any] = {}
+    for name, value in map(pair_of, given):
+        part, dot, key = name.partition(".")
+        if dot and part in ("facts", "answered"):
+            if not isinstance(patch.setdefault(part, {}), dict):
+                raise typer.BadParameter(f"{part} is said whole, and {name} too")
+            patch[part][key] = json_or_text(value)
+        elif dot:
+            raise typer.BadParameter(f"{name!r}: only facts and answered have names, such as facts.total")
+        else:
+            patch[part] = value if part == "goal" else json_or_text(value)
+    return patch

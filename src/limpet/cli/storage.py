@@ -1,0 +1,148 @@
+"""Commands about what is kept: check it, take it to another store, let it go."""
+
+import asyncio
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from limpet.cli.commands import command, example
+from limpet.cli.completion import complete_run
+from limpet.cli.connect import ask
+from limpet.cli.error_output import tell_error
+from limpet.cli.inputs import pair_of
+from limpet.cli.options import STORE, Json, RunId, Url
+from limpet.cli.output import print_json, print_text
+from limpet.cli.progress import bar
+from limpet.engine.execution.views import RunInfo
+from limpet.errors import LimpetError
+from limpet.service import App
+from limpet.service.archives import MAX_BYTES
+from limpet.service.bundles import verify_bundle
+from limpet.service.prune import Pruned
+from limpet.service.resolve import find_run
+from limpet.service.verify import Verified, verify_all
+
+__all__: list[str] = []
+
+MaxBytes = Annotated[int, typer.Option(help="Most bytes that a file may unpack to.", show_default="1 GiB")]
+
+
+@command.command(epilog=example("limpet verify --heads heads.jsonl", "limpet verify ticket-42"))
+def verify(  # noqa: PLR0913 - all by name, and few at a time
+    run: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[RUN|FILE]",
+            help="One run, or a file that `limpet export` wrote; else all.",
+            autocompletion=complete_run,
+        ),
+    ] = None,
+    *,
+    heads: Annotated[Path | None, typer.Option(help="Where logs ended, as --save-heads wrote it earlier.")] = None,
+    pruned: Annotated[Path | None, typer.Option(help="What was pruned since: pruned.jsonl of the archive.")] = None,
+    save_heads: Annotated[Path | None, typer.Option(help="Write where every log ends now, to keep elsewhere.")] = None,
+    max_bytes: MaxBytes = MAX_BYTES,
+    url: Url = STORE,
+    json: Json = False,
+) -> None:
+    """Check that nothing stored was changed, cut off or written anew. Names all that was, and ends with 1."""
+    if run is not None and run.endswith(".zip") and Path(run).is_file():
+        done = asyncio.run(verify_bundle(Path(run), max_bytes))
+        print_json(done) if json else print_text(str(done))
+        return
+    bad: list[LimpetError] = []
+
+    async def look(app: App) -> Verified:
+        if run is not None:
+            return await app.verify((await find_run(app.store, run)).id)
+        with bar("verify"):
+            found = await verify_all(app.store, heads, pruned=pruned, bad=bad.append)
+        if save_heads is not None and not bad:
+            await app.save_heads(save_heads)
+        return found
+
+    found = ask(url, look)
+    for error in bad:
+        tell_error(error)
+    print_json(found) if json else print_text(str(found))
+    raise typer.Exit(bool(bad))
+
+
+@command.command(epilog=example("limpet export ticket-42 ticket-42.zip"))
+def export(
+    run: RunId,
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="Where to; a zip.", show_default=False)],
+    url: Url = STORE,
+    json: Json = False,
+) -> None:
+    """Write a run to a file: its log as JSON lines, and what it refers to."""
+
+    async def write(app: App) -> str:
+        found = (await find_run(app.store, run)).id
+        with bar("export"):
+            await app.export(found, path)
+        return found
+
+    found = ask(url, write)
+    print_json({"id": found, "path": str(path)}) if json else print_text(f"{found} is in {path}")
+
+
+@command.command(epilog=example("limpet load ticket-42.zip --url sqlite:///other.db"))
+def load(
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="What `limpet export` wrote.", show_default=False)],
+    *,
+    max_bytes: MaxBytes = MAX_BYTES,
+    url: Url = STORE,
+    json: Json = False,
+) -> None:
+    """Take a run from a file into this store; one that has not ended waits to be resumed."""
+
+    async def read(app: App) -> RunInfo:
+        with bar("load"):
+            return await app.info((await app.load(path, max_bytes=max_bytes)).id)
+
+    found = ask(url, read, makes=True)
+    print_json(found) if json else print_text(f"{found.id} is here")
+
+
+@command.command(epilog=example("limpet prune --older-than 30d --status failed=90d --archive old --delete"))
+def prune(  # noqa: PLR0913 - all by name, and few at a time
+    older_than: Annotated[
+        str, typer.Option(help="How long after their end runs stay, such as 30d.", show_default=False)
+    ],
+    *,
+    delete: Annotated[
+        bool, typer.Option("--delete", help="Do it; without this it is only said what would go.")
+    ] = False,
+    status: Annotated[
+        list[str] | None, typer.Option(metavar="STATUS=AGE", help="Another age for some: failed=90d, failed=forever.")
+    ] = None,
+    agent: Annotated[list[str] | None, typer.Option(metavar="AGENT=AGE", help="The same by agent.")] = None,
+    archive: Annotated[Path | None, typer.Option(help="A folder: each run is exported there before it goes.")] = None,
+    snapshots: Annotated[int | None, typer.Option(min=1, help="How many cached states of a run stay.")] = None,
+    url: Url = STORE,
+    json: Json = False,
+) -> None:
+    """Delete runs that have ended long ago; without --delete, say which.
+
+    Forks and what they branched off, callers and whom they called go together, or stay.
+    """
+
+    async def go(app: App) -> Pruned:
+        with bar("prune"):
+            return await app.prune(
+                older_than=older_than,
+                dry_run=not delete,
+                by_status=_ages(status or []),
+                by_agent=_ages(agent or []),
+                archive=archive,
+                snapshots=snapshots,
+            )
+
+    found = ask(url, go)
+    print_json(found) if json else print_text(str(found))
+
+
+def _ages(given: list[str]) -> dict[str, str | None]:
+    return {name: None if age == "forever" else age for name, age in map(pair_of, given)}

@@ -1,0 +1,1 @@
+"""Checks before a step: approvals and fresh data."""

@@ -1,0 +1,1 @@
+"""What users declare: agents, tools, their types, upgrades and contracts."""

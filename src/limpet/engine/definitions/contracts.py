@@ -1,0 +1,95 @@
+"""Agents by name: their code is elsewhere, and their contract, which a store keeps, is all that is known of them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec import convert
+
+from limpet.engine.definitions.agents import Agent, Rules
+from limpet.engine.definitions.json_schema import faults
+from limpet.engine.definitions.types import Shape
+from limpet.engine.definitions.upgrades import Versions
+from limpet.errors import InvalidValue, NotFound
+from limpet.events import Limits, canonical, digest
+from limpet.events.values import parse
+from limpet.stores import ContractRow, Store
+
+__all__ = ["Distant", "find_agent", "save_contracts"]
+
+
+class Described(Shape):
+    """Values that a JSON Schema describes."""
+
+    def __init__(self, schema: dict[str, Any], versions: Versions) -> None:
+        super().__init__(Any)
+        self._schema, self.versions = schema, versions
+
+    def load(self, plain: Any, versions: Versions | None = None) -> Any:  # noqa: ARG002 - how to upgrade is not known
+        """The value itself, if it fits."""
+        if found := faults(plain, self._schema):
+            raise InvalidValue(path="$", reason="; ".join(found))
+        return plain
+
+    def faults(self, plain: Any) -> tuple[str, ...]:
+        """Everything that is wrong with a value, each with its path."""
+        return tuple(faults(plain, self._schema))
+
+    def schema(self) -> dict[str, Any]:
+        """As it was given."""
+        return self._schema
+
+
+class Distant(Agent[Any, Any]):
+    """An agent whose code is in another process or deployment."""
+
+    def __init__(self, contract: dict[str, Any], hash: str) -> None:
+        said = contract["rules"]
+        rules = Rules(
+            version=contract["version"],
+            steps=said["steps"],
+            deadline=said["deadline_us"],
+            budget=None if said["budget"] is None else convert(said["budget"], Limits),
+            exclusive=said["exclusive"],
+        )
+        super().__init__(_elsewhere, contract["agent"], rules)
+        versions = contract.get("versions", {})
+        self.input_shape = Described(contract["input"], versions.get("input", {}))
+        self.output_shape = Described(contract["output"], versions.get("output", {}))
+        self.contract_hash = hash
+        self._contract = contract
+
+    def contract(self) -> dict[str, Any]:
+        """As it was stored."""
+        return self._contract
+
+
+async def _elsewhere(run: Any, input: Any) -> Any:  # noqa: ARG001
+    """Its code is not here."""
+    raise AssertionError
+
+
+async def save_contracts(store: Store, agents: Sequence[Agent[Any, Any]], *, served: bool) -> None:
+    """Keep the contracts of agents: those that are served here are from now on the newest of their names."""
+    rows = [
+        ContractRow(agent=each.name, version=each.version, hash=each.contract_hash, contract=canonical(each.contract()))
+        for each in agents
+    ]
+    if not rows:
+        return
+    known = await store.contracts()
+    if not served:
+        there = {row.agent for row in known}
+        await store.save_contracts([row for row in rows if row.agent not in there])
+        return
+    newest = {row.agent: row.version for row in known}
+    older = [(row.agent, row.version) for row in rows if newest.get(row.agent, row.version) != row.version]
+    await store.save_contracts(rows, again=older)
+
+
+async def find_agent(store: Store, name: str) -> Agent[Any, Any]:
+    """The agent of this name, as its newest contract describes it."""
+    rows = await store.contracts(name)
+    if not rows:
+        raise NotFound(what="agent", id=name)
+    contract = parse(rows[-1].contract)
+    return Distant(contract, digest(contract))

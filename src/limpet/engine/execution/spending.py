@@ -1,0 +1,38 @@
+"""What a run has used up by now: what the log says, what was lent and put aside, and what is on its way to the log."""
+
+from msgspec.structs import replace
+
+from limpet.engine.execution.execution import Execution
+from limpet.events import Spent
+from limpet.events import bodies as b
+
+__all__ = ["NOTHING", "used"]
+
+NOTHING = Spent()
+
+
+def used(x: Execution, number: int, *, lent: bool = True) -> Spent:
+    """What was used up before a step of this number: steps by number, since parallel ones may not be in the log yet."""
+    fold = x.journal.fold
+    spent = fold.spent
+    slices = [child.budget.most() for child in fold.children if child.budget is not None] if lent else []
+    gone = [*slices, *_unsettled(x)]
+    return replace(
+        spent,
+        steps=number - 1 + spent.steps - fold.step + sum(each.steps for each in slices),
+        tokens=spent.tokens + sum(each.tokens for each in gone),
+        cost=spent.cost + sum(each.cost for each in gone),
+        wall_us=spent.wall_us + max(x.kit.now() - fold.time, 0),
+    )
+
+
+def _unsettled(x: Execution) -> list[Spent]:
+    """What is put aside for steps under way, and what was used up since the last flush."""
+    reserved, found = x.journal.fold.reserved, []
+    for body in x.journal.pending:
+        if isinstance(body, b.BudgetReserved):
+            reserved[body.number] = Spent(tokens=body.tokens, cost=body.cost)
+        elif isinstance(body, b.StepCompleted | b.StepFailed | b.StepUnknown):
+            before = reserved.pop(body.number, None)
+            found.append(body.spent or (before if isinstance(body, b.StepUnknown) else None) or NOTHING)
+    return [*found, *reserved.values()]

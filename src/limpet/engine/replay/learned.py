@@ -1,0 +1,261 @@
+"""What a worker remembers of a run's log while it drives it, and the form in which a snapshot keeps that.
+
+It is learnt event by event, or taken from a snapshot and learnt on from there: what happened in turns that are over is
+not needed, so a run of many turns is entered as fast as a short one.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Raw, Struct
+from msgspec.structs import replace
+
+from limpet.engine.replay.history import History, Record
+from limpet.errors import UnknownEvent
+from limpet.events import VOCABULARY, AnyBody, Event, Payload, StatePatch
+from limpet.events import bodies as b
+from limpet.events.values import encode
+from limpet.state import AgentState, Fold
+
+__all__ = ["Memory", "Read"]
+
+
+class _Body(Struct, frozen=True, array_like=True):
+    """A body with its stored name."""
+
+    kind: str
+    version: int
+    body: Raw
+
+
+class _Record(Struct, frozen=True, array_like=True):
+    opened: _Body
+    seq: int
+    time: int
+    left: int
+    end: int | None
+    settled: _Body | None
+    latest: _Body | None
+    resolutions: int
+    escalations: int = 0
+    since: int = 0
+    shared: bool = False
+
+
+class Read(Struct, frozen=True, array_like=True):
+    """What a source outside said, and until when that holds."""
+
+    output: Payload
+    stale_at: int
+    args: Payload | None = None
+    """What it was asked."""
+
+
+class _Memory(Struct, frozen=True):
+    created: _Body
+    last: int
+    lay_since: int
+    states: dict[str, AgentState]
+    records: list[_Record]
+    commands: list[tuple[int, _Body]]
+    expired: list[_Body]
+    escalations: dict[str, list[_Body]]
+    signals: dict[str, list[int]]
+    flags: list[tuple[int, str]]
+    turns: dict[str, int]
+    last_number: int
+    last_child: int
+    undoing: _Body | None
+    artifacts: dict[str, Payload]
+    overrides: list[tuple[int, StatePatch]] = []
+    turned: dict[str, int] = {}
+    reads: list[tuple[str, str, Read]] = []
+    used: list[str] = []
+    reading: list[tuple[int, Payload, Payload | None]] = []
+
+
+class Memory:
+    """A run's history, and what its agent knew at the start of each current turn."""
+
+    def __init__(self) -> None:
+        self.history = History()
+        self.states: dict[str, AgentState] = {}
+        """What the agent knew at the start of the current turn of each loop."""
+        self._created: b.RunCreated | None = None
+        self.artifacts: dict[str, Payload] = {}
+        """What the run's artifacts hold, by their ids."""
+        self.last = self.lay_since = 0
+        """When the last event was, and the last one before the claim."""
+        self.overrides: list[tuple[int, StatePatch]] = []
+        """Of a fork, and of what it branched off: what the agent knows otherwise from an event on."""
+        self.turned: dict[str, int] = {}
+        """Where the current turn of each loop began."""
+        self.reads: dict[tuple[str, str], Read] = {}
+        """What sources outside said last, by source and arguments."""
+        self._reading: dict[int, tuple[Payload, Payload | None]] = {}
+
+    @property
+    def created(self) -> b.RunCreated:
+        """How the run began; a fork like the run that it branched off, but for what it says itself."""
+        assert self._created is not None, "nothing was learnt"
+        return self._created
+
+    def learn(self, event: Event, body: AnyBody, fold: Fold) -> None:
+        """Take in the next event."""
+        self.history.learn(event, body)
+        if isinstance(body, b.RunClaimed):
+            self.lay_since, self.last = self.last, event.time
+            return
+        self.last = event.time
+        if isinstance(body, b.TurnStarted):
+            inner = f"{body.loop}/"
+            self.states = {loop: state for loop, state in self.states.items() if not loop.startswith(inner)}
+            self.states[body.loop] = fold.working.freeze()
+            self.turned[body.loop] = event.seq
+        elif isinstance(body, b.ArtifactStored):
+            self.artifacts[body.artifact_id] = body.content
+        elif isinstance(body, b.RunCreated):
+            self._created, self.artifacts = body, dict(body.artifacts)
+        elif isinstance(body, b.RunForked):
+            self._branch_off(event, body)
+        else:
+            self._learn_reads(body)
+
+    def _learn_reads(self, body: AnyBody) -> None:
+        match body:
+            case b.StepStarted(kind="read"):
+                self._reading[body.number] = (body.args, None)
+            case b.StepCompleted() if body.number in self._reading:
+                self._reading[body.number] = (self._reading[body.number][0], body.output)
+            case b.ExternalRead():
+                args, output = self._reading.pop(body.number, (None, None))
+                if output is not None:
+                    self.note_read(body.source, body.key, Read(output, body.stale_at, args))
+            case b.StepFailed(is_final=True):
+                self._reading.pop(body.number, None)
+            case b.ExternalInvalidated():
+                self.forget_reads(body.source)
+            case _:
+                pass
+
+    def note_read(self, source: str, key: str, read: Read) -> None:
+        """A source said this."""
+        self.reads.pop((source, key), None)  # the newest is the last
+        self.reads[source, key] = read
+
+    def forget_reads(self, source: str) -> None:
+        """What a source said does not hold any more; what it was asked is known still."""
+        for key, read in self.reads.items():
+            if key[0] == source:
+                self.reads[key] = replace(read, stale_at=0)
+
+    def last_asked(self, source: str) -> Payload | None:
+        """What a source was asked when it was read last."""
+        asked = [read.args for (name, _), read in self.reads.items() if name == source]
+        return asked[-1] if asked else None
+
+    def stale(self, sources: Sequence[str], now: int) -> str | None:
+        """The first of these sources of which nothing is known that still holds."""
+        fresh = {source for (source, _), read in self.reads.items() if read.stale_at > now}
+        return next((source for source in sources if source not in fresh), None)
+
+    def _branch_off(self, event: Event, body: b.RunForked) -> None:
+        """Nobody called a fork."""
+        self._created = replace(
+            self.created,
+            agent_version=body.agent_version or self.created.agent_version,
+            input=body.input or self.created.input,
+            user=body.user or self.created.user,
+            session=body.session or self.created.session,
+            conversation=body.conversation or self.created.conversation,
+            labels=body.labels or self.created.labels,
+            parent=None,
+            deadline=body.deadline,
+            exclusive=body.exclusive,
+            effects=body.effects,
+            live=body.live,
+        )
+        if body.patch is not None:
+            self.overrides.append((event.seq, body.patch))
+
+    def dump(self) -> bytes | None:
+        """As a snapshot keeps it; nothing where that would save nothing, because there are no turns."""
+        history = self.history
+        if not history.turns:
+            return None
+        return encode(
+            _Memory(
+                created=_dump(self.created),
+                last=self.last,
+                lay_since=self.lay_since,
+                states=self.states,
+                records=[_dump_record(record) for record in history.records.values()],
+                commands=[(seq, _dump(body)) for seq, body in history.commands.items()],
+                expired=[_dump(body) for body in history.expired.values()],
+                escalations={name: [_dump(each) for each in all] for name, all in history.escalations.items()},
+                signals={name: seqs for name, seqs in history.signals.items() if seqs},
+                flags=history.flags,
+                turns=history.turns,
+                last_number=history.recorded_number,
+                last_child=history.last_child,
+                undoing=None if history.undoing is None else _dump(history.undoing),
+                artifacts=self.artifacts,
+                overrides=self.overrides,
+                turned={loop: seq for loop, seq in self.turned.items() if loop in self.states},
+                used=sorted(history.used),
+                reading=[(number, *read) for number, read in self._reading.items()],
+                reads=[(source, key, read) for (source, key), read in self.reads.items()],
+            )
+        )
+
+    def restore(self, data: bytes) -> bool:
+        """Go on from what a snapshot kept; false if it cannot be read, with nothing learnt."""
+        try:
+            kept = msgspec.json.decode(data, type=_Memory)
+            created, records = _load(kept.created), [_load_record(record) for record in kept.records]
+            commands = {seq: _load(body) for seq, body in kept.commands}
+            expired = {body.request: body for body in map(_load, kept.expired)}
+            escalations = {name: [_load(each) for each in all] for name, all in kept.escalations.items()}
+            undoing = None if kept.undoing is None else _load(kept.undoing)
+        except (msgspec.MsgspecError, UnicodeDecodeError, UnknownEvent):
+            return False
+        self._created = created
+        self.last, self.lay_since, self.states = kept.last, kept.lay_since, kept.states
+        self.artifacts = kept.artifacts
+        self.overrides, self.turned = kept.overrides, kept.turned
+        self.reads = {(source, key): read for source, key, read in kept.reads}
+        self._reading = {number: (args, output) for number, args, output in kept.reading}
+        history = self.history
+        for record in records:
+            history.put(record)
+        history.commands, history.expired, history.escalations = commands, expired, escalations
+        history.signals, history.flags, history.turns = kept.signals, kept.flags, kept.turns
+        history.last_number = history.recorded_number = kept.last_number
+        history.last_child, history.used = kept.last_child, set(kept.used)
+        history.undoing = undoing
+        return True
+
+
+def _dump(body: AnyBody) -> _Body:
+    kind = VOCABULARY.kind_of(body)
+    return _Body(kind.name, kind.version, Raw(encode(body)))
+
+
+def _load(stored: _Body) -> Any:
+    return VOCABULARY.decode(stored.kind, stored.version, bytes(stored.body))
+
+
+def _dump_record(record: Record) -> _Record:
+    settled = None if record.settled is None else _dump(record.settled)
+    latest = None if record.latest is None else _dump(record.latest)
+    counts = (record.resolutions, record.escalations, record.since, record.shared)
+    return _Record(_dump(record.opened), record.seq, record.time, record.left, record.end, settled, latest, *counts)
+
+
+def _load_record(stored: _Record) -> Record:
+    opened: Any = _load(stored.opened)
+    settled = None if stored.settled is None else _load(stored.settled)
+    latest = None if stored.latest is None else _load(stored.latest)
+    counts = (stored.resolutions, stored.escalations, stored.since, stored.shared)
+    return Record(opened.name, opened, stored.seq, stored.time, stored.left, stored.end, settled, latest, *counts)

@@ -1,0 +1,1 @@
+"""The API that agent code calls: `Run` and its blocking twin."""

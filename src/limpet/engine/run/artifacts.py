@@ -1,0 +1,89 @@
+"""Artifacts: what is too big for the state, put away as a blob; the state keeps what it is, and a summary."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from msgspec import UnsetType
+
+from limpet.engine.execution.execution import Execution
+from limpet.engine.execution.user_code import Pool
+from limpet.engine.replay.history import Record
+from limpet.errors import FileFailed, InvalidValue, NotFound
+from limpet.events import Artifact, Payload
+from limpet.events.bodies import ArtifactStored
+from limpet.stores import Store
+from limpet.stores.blobs import CHUNK
+
+__all__ = ["Artifacts", "read_whole"]
+
+_threads = Pool("limpet-file")
+
+
+class Artifacts:
+    """What one execution puts away."""
+
+    def __init__(self, execution: Execution) -> None:
+        self._x = execution
+
+    async def put(self, name: str, record: Record | None, data: bytes | str | Path, what: tuple[str, str]) -> Artifact:
+        """Put something away: what it is, and a summary; a recorded one is not read again."""
+        x = self._x
+        await x.admit()
+        if record is not None:
+            stored = await x.recall(record, ArtifactStored)
+        else:
+            with x.work():
+                stored = await self._store(name, data, what)
+                ticket = x.settle(stored)
+                x.memory.artifacts[stored.artifact_id] = stored.content
+            await x.finish(ticket, "patch_returns")
+        return x.learn(lambda working: working.put_stored(stored), None if record is None else record.end)
+
+    async def content(self, artifact: str) -> bytes:
+        """What an artifact of this run holds: the same whenever it is asked for."""
+        x = self._x
+        await x.admit()
+        payload = x.memory.artifacts.get(artifact)
+        if payload is None or isinstance(payload.blob, UnsetType):
+            raise NotFound(what="artifact", id=artifact)
+        return await x.patiently(lambda: read_whole(x.kit.store, payload))
+
+    async def _store(self, name: str, data: bytes | str | Path, what: tuple[str, str]) -> ArtifactStored:
+        x = self._x
+        content = await x.patiently(lambda: x.kit.store.put_blob(_content(data)))
+        return ArtifactStored(
+            name=name,
+            artifact_id=x.kit.ids.new(),
+            type=what[0],
+            summary=x.kit.store.redaction.text(what[1]),
+            bytes=content.bytes,
+            content=content,
+        )
+
+
+async def read_whole(store: Store, payload: Payload) -> bytes:
+    """What a blob holds."""
+    assert not isinstance(payload.blob, UnsetType)
+    return b"".join([part async for part in store.read_blob(payload.blob)])
+
+
+def _content(data: bytes | str | Path) -> bytes | AsyncIterator[bytes]:
+    match data:
+        case bytes():
+            return data
+        case str():
+            return data.encode()
+        case Path():
+            return _read(data)
+        case _:
+            raise InvalidValue(path="data", reason=f"{type(data).__name__} is neither bytes, text nor a path")
+
+
+async def _read(path: Path) -> AsyncIterator[bytes]:
+    """A file, piece by piece, beside the event loop."""
+    try:
+        with await _threads.run(lambda: path.open("rb")) as file:
+            while piece := await _threads.run(lambda: file.read(CHUNK)):
+                yield piece
+    except OSError as error:
+        raise FileFailed(path=str(path), reason=error.strerror or str(error)) from error

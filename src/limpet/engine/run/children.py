@@ -1,0 +1,400 @@
+"""Other agents: a run is created in the append that says so, and tells its parent in the append that ends it.
+
+What is sent is checked before it leaves, and again where it arrives. What was named goes along: facts, artifacts, a
+slice of the budget, the deadline, the session; nothing else does.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, Literal, NamedTuple
+
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from limpet.clock import earliest
+from limpet.engine.definitions.agents import Agent, Budget, check_agent
+from limpet.engine.definitions.contracts import find_agent
+from limpet.engine.definitions.types import shape
+from limpet.engine.definitions.upgrades import NOTHING
+from limpet.engine.execution.execution import Execution
+from limpet.engine.execution.spending import used
+from limpet.engine.replay.history import Record
+from limpet.engine.run.conversation import talk_of
+from limpet.engine.waits.waits import Waits
+from limpet.errors import (
+    AgentFailed,
+    ContractError,
+    InputConflict,
+    LimpetError,
+    NotFound,
+    NotRecorded,
+    WrongState,
+)
+from limpet.events import Failure, Limits, Lineage, Payload, StatePatch, digest
+from limpet.events import bodies as b
+from limpet.ids import LONGEST_ID, check_id
+from limpet.policy import budget as budgets
+from limpet.stores import Create, Taken
+
+__all__ = ["Children", "How", "creation"]
+
+_JSON = shape(Any)
+
+
+def creation(
+    agent: Agent[Any, Any],
+    packed: Payload,
+    *,
+    deadline: int | None,
+    initial: StatePatch | None,
+    more: dict[str, Any],
+) -> b.RunCreated:
+    """How a run of an agent begins; `more` are user, session and the like."""
+    exclusive = None
+    if agent.rules.exclusive is not None:
+        owner = more.get(agent.rules.exclusive)
+        if owner is None:
+            reason = f"it is exclusive by {agent.rules.exclusive}: start it with {agent.rules.exclusive}=…"
+            raise ContractError(agent=agent.name, what="start", reason=reason)
+        exclusive = f"{agent.rules.exclusive}:{owner}"
+        lineage = more.get("parent")
+        if isinstance(lineage, Lineage) and exclusive in lineage.slots:
+            exclusive = None  # whoever waits for this run has it
+    return b.RunCreated(
+        agent=agent.name,
+        agent_version=agent.version,
+        input=packed.under(agent.input_shape.versions),
+        initial=initial,
+        steps=agent.rules.steps,
+        deadline=deadline,
+        exclusive=exclusive,
+        contract=agent.contract_hash,
+        **more,
+    )
+
+
+class How(NamedTuple):
+    """How another agent is set to work, and what goes along."""
+
+    mode: Literal["call", "start", "handoff"]
+    id: str | None = None
+    budget: Budget | None = None
+    within: int | None = None
+    """Microseconds that it may take."""
+    facts: Sequence[str] = ()
+    artifacts: Sequence[str] = ()
+
+
+class Sent(NamedTuple):
+    """What the code gives to another agent now."""
+
+    agent: Agent[Any, Any] | str
+    name: str
+    plain: Any
+    record: Record | None
+
+    @property
+    def asked(self) -> str:
+        """What must be the same when it is asked again."""
+        return _asked(self.agent, self.plain)
+
+
+def _asked(agent: Agent[Any, Any] | str, plain: Any) -> str:
+    return digest([agent if isinstance(agent, str) else agent.name, plain])
+
+
+class Children:
+    """The runs that one execution calls, starts and hands over to."""
+
+    def __init__(self, execution: Execution, waits: Waits) -> None:
+        self._x = execution
+        self._waits = waits
+        self._telling: set[asyncio.Future[None]] = set()
+        self._lent: dict[str, Limits] = {}
+        """What went along with calls that may not be in the log yet."""
+
+    def find(self, agent: Agent[Any, Any] | str, input: object, how: str) -> Sent:
+        """The call that the code makes now: its identity, its input as JSON, its record."""
+        if not isinstance(agent, str):
+            check_agent(agent)
+        plain = _JSON.dump(input) if isinstance(agent, str) else agent.dump_input(input)
+        plain = self._x.kit.store.redaction.value(plain)
+        name = self._x.take(f"{how}:{agent if isinstance(agent, str) else agent.name}")
+        versions = NOTHING if isinstance(agent, str) else agent.input_shape.versions
+        record = self._x.find(name, b.AgentCalled, _asked(agent, plain), versions)
+        if how == "handoff":
+            self._x.handed_to = agent if isinstance(agent, str) else agent.name
+        return Sent(agent, name, plain, record)
+
+    async def call(self, sent: Sent, how: How) -> Any:
+        """The other agent's result."""
+        x, name, record = self._x, sent.name, sent.record
+        await x.admit()
+        is_replayed = record is not None and record.settled is not None
+        if record is None or (record.since and not await self._goes_on(record)):
+            try:
+                await self._create(await self._known(sent.agent), sent, how)
+            except LimpetError:
+                x.handed_to = None  # nothing was handed over
+                raise
+        record = x.history.records[name]
+        try:
+            ended = await self._waits.child(record)
+        except asyncio.CancelledError:
+            self._give_up(record)
+            raise
+        assert ended.event is not None
+        returned = x.history.commands[ended.event]
+        assert isinstance(returned, b.AgentReturned)
+        if returned.outcome != "completed":
+            raise x.blame(self._failed(record, returned), name)
+        output = await x.unpack(returned.output)
+        if isinstance(sent.agent, str):
+            await self._check(sent.agent, record, returned, output, is_replayed=is_replayed)
+            return output
+        try:
+            return sent.agent.load_output(output, returned.output.versions if returned.output is not None else {})
+        except ContractError as error:
+            raise x.blame(error, name) from error
+
+    async def _check(
+        self, agent: str, record: Record, returned: b.AgentReturned, output: Any, *, is_replayed: bool
+    ) -> None:
+        """What an agent elsewhere returned was checked there; under another contract by now, it is checked here.
+
+        That it does not fit is recorded: the newest contract may be another one when this is replayed.
+        """
+        x, called, refusal = self._x, record.opened, f"{record.name}/result#1"
+        assert isinstance(called, b.AgentCalled)
+        known = x.find(refusal, b.ValueRecorded)
+        if known is not None:
+            faults = (await x.recall(known, b.ValueRecorded)).value.value()
+        elif returned.contract == called.contract or is_replayed:
+            return
+        else:
+            faults = list((await self._known(agent)).output_shape.faults(output))
+            if not faults:
+                return
+            await x.record(refusal, faults)
+        reason = "; ".join(faults[:5])[:500]
+        raise x.blame(ContractError(agent=agent, what="result", reason=reason, faults=tuple(faults)), record.name)
+
+    def _give_up(self, record: Record) -> None:
+        """The code does not wait for another run any more: that is cancelled, and again if this is replayed."""
+        x, called = self._x, record.opened
+        assert isinstance(called, b.AgentCalled)
+        if x.is_closed or x.stopped is not None:
+            return
+        reason = f"{x.run} does not wait for it any more"
+        cancel = b.CancelRequested(command=f"{x.run}:withdrawn-{record.seq}", reason=reason)
+
+        async def tell() -> None:
+            with suppress(WrongState, NotFound):
+                await x.patiently(lambda: x.kit.store.tell(called.run, cancel, actor=x.kit.worker))
+
+        task = asyncio.ensure_future(tell())
+        self._telling.add(task)
+        task.add_done_callback(self._telling.discard)
+
+    async def _goes_on(self, record: Record) -> bool:
+        """A resume took back that another run failed: that run goes on, or has by now; false if it cannot."""
+        x, called = self._x, record.opened
+        assert isinstance(called, b.AgentCalled)
+        if self._waits.returned(record) is not None:
+            return True
+        resume = b.ResumeRequested(command=f"{x.run}:resume-{record.since}")
+        try:
+            await x.patiently(lambda: x.kit.store.tell(called.run, resume, actor=x.kit.worker))
+        except NotFound:
+            return False
+        except WrongState:  # somebody has resumed it before, unless it is over for good
+            row = await x.patiently(lambda: x.kit.store.get(called.run))
+            if row.status in ("failed", "cancelled"):
+                return False
+        with x.work():
+            await x.append(called)  # it is waited for again, and may be cancelled from here
+        return True
+
+    async def start(self, sent: Sent, id: str | None) -> str:
+        """The id of a run that goes on alone."""
+        x, record = self._x, sent.record
+        await x.admit()
+        if record is None:
+            agent = await self._known(sent.agent)
+            await self._create(agent, sent, How("start", id=None if id is None else check_id(id)))
+            await x.finish(x.turnstile.issue())
+            called = x.history.records[sent.name].opened
+            assert isinstance(called, b.AgentCalled)
+        else:
+            called = await x.recall(record, b.AgentCalled)
+        return called.run
+
+    async def _known(self, agent: Agent[Any, Any] | str) -> Agent[Any, Any]:
+        """An agent by name is what its stored contract says."""
+        if not isinstance(agent, str):
+            return agent
+        return await self._x.patiently(lambda: find_agent(self._x.kit.store, agent))
+
+    def _failed(self, record: Record, returned: b.AgentReturned) -> LimpetError:
+        """How another agent's run ended, if not well: one that did not take its input never started."""
+        called, failure = record.opened, returned.failure or Failure(type="")
+        assert isinstance(called, b.AgentCalled)
+        if returned.outcome == "rejected":
+            return ContractError(agent=called.agent, what="input", reason=failure.message, faults=_faults(failure))
+        return AgentFailed(
+            run=returned.run,
+            agent=called.agent,
+            outcome=returned.outcome,
+            error_type=failure.type,
+            message=failure.message,
+            step=returned.number,
+            error_types=failure.mro,
+            traceback=failure.traceback,
+        )
+
+    async def _create(self, agent: Agent[Any, Any], sent: Sent, how: How) -> None:
+        """One append: it was called, and its run exists."""
+        x, name, mode = self._x, sent.name, how.mode
+        plain = agent.dump_json(sent.plain) if isinstance(sent.agent, str) else sent.plain
+        await x.check_new(name)
+        now = x.kit.now()
+        if x.is_late:
+            raise x.late(name)
+        packed, blobs = x.kit.store.pack(plain)
+        limits = self._slice(agent, how)
+        initial = self._initial(agent, how, limits)
+        own = [now + limit for limit in (how.within, agent.rules.deadline) if limit is not None]
+        deadline = earliest(None if mode == "start" else x.deadline, *own)
+        created = creation(
+            agent,
+            packed,
+            deadline=deadline,
+            initial=initial,
+            more={
+                "parent": Lineage(run=x.run, name=name, mode=mode, slots=() if mode == "start" else self._slots()),
+                "user": x.user,
+                "session": x.session,
+                "artifacts": {each: x.memory.artifacts[each] for each in how.artifacts},
+                "effects": x.effects,
+                "live": x.memory.created.live,
+                "conversation": self._conversation() if mode == "handoff" else None,
+            },
+        )
+        if x.is_rehearsal:
+            await x.halt(NotRecorded(tool=agent.name, effect=f"agent, {mode}"))
+        x.children += how.id is None
+        child = _own_id(x, how.id) if how.id is not None else _child_id(x.run, agent.name, x.children)
+        called = b.AgentCalled(
+            name=name,
+            run=child,
+            agent=agent.name,
+            mode=mode,
+            asked=sent.asked,
+            agent_version=agent.version,
+            contract=agent.contract_hash,
+            budget=limits if x.journal.fold.working.budget is not None else None,
+            deadline=deadline,
+            facts=tuple(how.facts),
+            artifacts=tuple(how.artifacts),
+            versions={} if isinstance(sent.agent, str) else dict(agent.input_shape.versions),
+        )
+        while not await self._append(called, created, blobs, is_own=how.id is not None):
+            x.children += 1
+            called = replace(called, run=_child_id(x.run, agent.name, x.children))
+
+    def _conversation(self) -> str:
+        """Where people talk with this run: they go on with the one that goes on in its place."""
+        return self._x.memory.created.conversation or talk_of(self._x.run)
+
+    def _slots(self) -> tuple[str, ...]:
+        """The exclusive slots that are held by this run, or by those that wait for it."""
+        created = self._x.memory.created
+        above = created.parent.slots if created.parent is not None else ()
+        return above if created.exclusive is None else (*above, created.exclusive)
+
+    def _initial(self, agent: Agent[Any, Any], how: How, limits: Limits | None) -> StatePatch | None:
+        """What the other run knows from the start: what was named, and nothing else."""
+        known = self._x.working.freeze()
+        facts = {fact.key: fact for fact in known.known_facts}
+        artifacts = {each.artifact_id: each for each in known.artifacts}
+        for what, wanted, there in (("facts", how.facts, facts), ("artifacts", how.artifacts, artifacts)):
+            if missing := [each for each in wanted if each not in there]:
+                raise ContractError(agent=agent.name, what=what, reason=f"the run has no {', '.join(missing)}")
+        if limits is None and not how.facts and not how.artifacts:
+            return None
+        source = f"run {self._x.run}"
+        return StatePatch(
+            budget=UNSET if limits is None else limits,
+            facts=tuple(replace(facts[each], step=None, source=facts[each].source or source) for each in how.facts),
+            artifacts=tuple(replace(artifacts[each], step=None) for each in how.artifacts),
+        )
+
+    async def _append(
+        self, called: b.AgentCalled, created: b.RunCreated, blobs: Sequence[Any], *, is_own: bool
+    ) -> bool:
+        """Call and create, in one append; false if a name that this run gives is somebody else's.
+
+        One that was pruned may have had its id, and left behind what it had started.
+        """
+        x, child = self._x, called.run
+        leg = Create(run=child, bodies=(created,), actor=x.kit.worker)
+        if called.budget is not None:
+            self._lent[child] = called.budget
+        try:
+            with x.work():
+                taken = await x.insist(lambda: x.journal.append_together(called, legs=[leg], blobs=blobs))
+                if taken is not None and is_own:
+                    self._check_same(taken, created, child)
+                    await x.append(called)
+        finally:
+            self._lent.pop(child, None)
+        return taken is None or is_own
+
+    def _check_same(self, taken: Taken, created: b.RunCreated, child: str) -> None:
+        """A run of this id exists: of a start with an id of its own, perhaps the very one that was meant."""
+        first = taken.first
+        same = isinstance(first, b.RunCreated) and _essence(first) == _essence(created)
+        waited_for = created.parent is not None and created.parent.mode != "start"
+        if not same or (waited_for and isinstance(first, b.RunCreated) and first.parent != created.parent):
+            raise InputConflict(run=child, agent=taken.row.agent)
+
+    def _slice(self, agent: Agent[Any, Any], how: How) -> Limits | None:
+        """What the child may use: what was asked for or what it says itself, never more than is left.
+
+        One that goes on alone has its own, if any, which counts as spent here: nobody gives the rest back.
+        """
+        fold = self._x.journal.fold
+        limits = fold.working.budget
+        share = how.budget.limits if how.budget is not None else agent.rules.budget
+        if limits is None or (how.mode == "start" and share is None):
+            return share
+        lent = [child.budget for child in fold.children if child.budget is not None]
+        lent += [budget for run, budget in self._lent.items() if all(run != child.run for child in fold.children)]
+        spent = used(self._x, self._x.history.last_number + 1, lent=False)
+        return budgets.slice_of(budgets.remaining(limits, spent, lent), share)
+
+
+def _own_id(x: Execution, id: str) -> str:
+    """The id that the code gives to a run; one that only tries must not take it from whoever means it."""
+    if x.effects == "live":
+        return id
+    tried = f"{x.run}.{id}"
+    return tried if len(tried) <= LONGEST_ID else f"{digest(x.run)[:32]}.{id}"[:LONGEST_ID]
+
+
+def _child_id(run: str, agent: str, number: int) -> str:
+    """What a run is called that another one calls; after a digest of that one, where its id would be too long."""
+    child = f"{run}.{agent}-{number}"
+    return child if len(child) <= LONGEST_ID else f"{digest(run)[:32]}.{agent}-{number}"
+
+
+def _essence(created: b.RunCreated) -> tuple[Any, ...]:
+    """What makes two beginnings the same."""
+    return created.agent, created.input, created.effects, created.live
+
+
+def _faults(failure: Failure) -> tuple[str, ...]:
+    facts = failure.facts.value() if failure.facts is not None and failure.facts.is_inline else {}
+    found = facts.get("faults", ()) if isinstance(facts, dict) else ()
+    return tuple(each for each in found if isinstance(each, str))

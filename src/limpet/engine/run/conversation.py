@@ -1,0 +1,184 @@
+"""The conversation of a run: what it says there, and what was said, the same whenever it is asked for."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from limpet.context.slice import Spoken
+from limpet.engine.execution.execution import Execution
+from limpet.engine.replay.history import Record
+from limpet.errors import InvalidValue
+from limpet.events import Payload, digest
+from limpet.events import bodies as b
+from limpet.ids import LONGEST_ID
+from limpet.journal import Entry, Saying, Summary, Talk, latest
+from limpet.stores import Leg, Store
+from limpet.stores.blobs import SAID, Blob
+
+__all__ = ["CHAT", "INTERRUPT", "USER", "Message", "Role", "Talks", "shown", "talk_of", "task_of", "text_of"]
+
+Role = Literal["user", "assistant", "system"]
+# The signal that a run hears of what people say.
+USER = "user"
+# The signal that tells a run to stop what it is at.
+INTERRUPT = "limpet.interrupt"
+# How the conversation of a run that was started in none is called.
+CHAT = ".chat"
+LONGEST_TASK = 64_000
+ROLES = ("user", "assistant", "system", "tool")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Message:
+    """A message of a conversation; a summary is one of the system."""
+
+    role: str
+    text: str
+    seq: int = 0
+    """Its place in the conversation."""
+    is_summary: bool = False
+    """It stands for what came before."""
+    calls: tuple[str, ...] = ()
+    """What it wants called, in words."""
+    tool: str = ""
+    """Of a result: whose it is."""
+
+    def spoken(self) -> Spoken:
+        """The same as a slice shows it."""
+        return Spoken(role=self.role, text=self.text, seq=self.seq, calls=self.calls, tool=self.tool)
+
+
+def talk_of(run: str) -> str:
+    """The conversation of a run that was started in none."""
+    name = f"{run}{CHAT}"
+    return name if len(name) <= LONGEST_ID else f"{run[: LONGEST_ID - 22]}.{digest(run)[:16]}{CHAT}"
+
+
+def text_of(content: Any) -> str:
+    """What a message says: its content is text, or what a model said and wanted called."""
+    return str(content.get("text", "")) if isinstance(content, Mapping) else str(content)
+
+
+class Talks:
+    """What one execution says and reads in its conversation."""
+
+    def __init__(self, execution: Execution) -> None:
+        self._x = x = execution
+        created = x.memory.created
+        self.id = created.conversation or talk_of(x.run)
+        first = b.ConversationCreated(session=created.session, user=created.user)
+        self._talk = Talk(x.kit.store, self.id, x.kit.now, x.kit.worker, first)
+
+    def message(
+        self, role: Role | Literal["tool"], content: Any, *, reply: Any = None, **more: Any
+    ) -> tuple[b.MessageAdded, list[Blob]]:
+        """A message to be said, and the blobs that come with it; `reply` is what its step recorded, stored once."""
+        store = self._x.kit.store
+        packed, blobs = store.pack(content, inline=SAID)
+        if reply is not None:
+            more["reply"], others = store.pack(reply, inline=SAID)
+            blobs = (*blobs, *others)
+        added = b.MessageAdded(message=self._x.kit.ids.new(), role=role, content=packed, run=self._x.run, **more)
+        return added, list(blobs)
+
+    async def say(self, name: str, record: Record | None, text: str, role: Role) -> None:
+        """Put a message into the conversation, once."""
+        if role not in ROLES:
+            raise InvalidValue(path="role", reason=f"{role!r} is none of {', '.join(ROLES)}")
+        if record is None:
+            await self.put_all(name, None, [self.message(role, text)])
+        else:
+            await self.put(name, record, (), ())
+
+    async def put(
+        self,
+        name: str,
+        record: Record | None,
+        messages: Sequence[b.MessageAdded | b.ConversationCompacted],
+        blobs: Sequence[Blob],
+    ) -> int:
+        """Put messages into the conversation, in one append with the note of it; where the first one stands."""
+        x = self._x
+        await x.admit()
+        if record is not None:
+            return (await x.recall(record, b.MessageSaid)).message
+        await x.check_new(name)
+
+        def said(seq: int) -> b.MessageSaid:
+            return b.MessageSaid(name=name, conversation=self.id, message=seq, count=len(messages))
+
+        saying = Saying(self._talk, tuple(messages), said, tuple(blobs))
+        with x.work():
+            await x.insist(lambda: x.journal.say(saying))
+        await x.finish(x.turnstile.issue())
+        assert isinstance(saying.note, b.MessageSaid)
+        return saying.note.message
+
+    async def put_all(
+        self, name: str, record: Record | None, added: Sequence[tuple[b.MessageAdded, Sequence[Blob]]]
+    ) -> None:
+        """Put messages into the conversation, each with its blobs."""
+        await self.put(name, record, [message for message, _ in added], [blob for _, blobs in added for blob in blobs])
+
+    async def keep(self, signals: Sequence[b.SignalReceived]) -> Leg:
+        """What people said to a run that ends without having taken it: it stays, for the next one."""
+        await self._x.patiently(self._talk.look)
+        new = self._x.kit.ids.new
+        return self._talk.leg([b.MessageAdded(message=new(), role="user", content=each.value) for each in signals])
+
+    async def is_there(self) -> bool:
+        """Whether anything was ever said there, or the run was started in it."""
+        return self._x.memory.created.conversation is not None or bool(await self._x.patiently(self._end))
+
+    async def head(self, name: str, record: Record | None) -> int:
+        """Where the conversation ends, the same in every execution."""
+        x = self._x
+        await x.admit()
+        if record is not None:
+            seq: int = (await x.recall(record, b.ValueRecorded)).value.value()
+            return seq
+        seq = await x.patiently(self._end)
+        await x.record(name, seq)
+        return seq
+
+    async def _end(self) -> int:
+        found = await self._x.kit.store.places([self.id])
+        return found[self.id].seq if self.id in found else 0
+
+    async def messages(self, name: str, record: Record | None, last: int | None) -> list[Message]:
+        """The newest messages in order, a summary first where one stands for what came before."""
+        seq = await self.head(name, record)
+        if not seq:
+            return []
+        store = self._x.kit.store
+        found = await self._x.patiently(lambda: latest(store, self.id, last=last, upto=seq))
+        return await self._x.patiently(lambda: shown(store, found))
+
+
+async def task_of(store: Store, input: Payload) -> str:
+    """What a run was asked, if that is text; one that nobody would read is none."""
+    value = await store.unpack(input) if input.size <= LONGEST_TASK else None
+    return value if isinstance(value, str) else ""
+
+
+async def shown(store: Store, found: Sequence[Entry | Summary]) -> list[Message]:
+    """What a conversation holds, as it is shown; a summary is said by the system."""
+    contents = await store.unpack_all([each.content for each in found])
+    tools: dict[str, str] = {}
+    return [_shown(each, content, tools) for each, content in zip(found, contents, strict=True)]
+
+
+def _shown(each: Entry | Summary, content: Any, tools: dict[str, str]) -> Message:
+    """One message; `tools` are those of the calls so far, by the calls' ids."""
+    if isinstance(each, Summary):
+        return Message(role="system", text=text_of(content), seq=each.seq, is_summary=True)
+    calls = content.get("calls") if isinstance(content, Mapping) else None
+    made = [call for call in calls if isinstance(call, Mapping)] if isinstance(calls, list) else []
+    tools.update({str(call.get("id")): str(call.get("name")) for call in made})
+    return Message(
+        role=each.message.role,
+        text=text_of(content),
+        seq=each.seq,
+        calls=tuple(f"{call.get('name')}({call.get('args') or ''})" for call in made),
+        tool=tools.get(each.message.call or "", ""),
+    )

@@ -1,0 +1,161 @@
+"""The agent's working state as its code sees it: facts as a mapping, the user's own data as the declared type."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any, Generic
+
+import msgspec
+from msgspec import Raw, UnsetType
+from typing_extensions import TypeVar
+
+from limpet.engine.definitions.types import Shape
+from limpet.errors import InvalidValue
+from limpet.events import Artifact, Fact, PlanItem, StatePatch, canonical
+from limpet.redaction import NOTHING, Redaction
+from limpet.secret import hidden
+from limpet.state import AgentState, derived
+
+__all__ = ["Change", "State"]
+
+S = TypeVar("S", default=dict[str, Any])
+
+
+class State(Generic[S]):
+    """What the agent knows, as far as its code has come."""
+
+    def __init__(self, working: AgentState, data: Shape) -> None:
+        self.working = working
+        """The same as it is stored."""
+        self._data = data
+
+    @property
+    def goal(self) -> str:
+        """What it wants."""
+        return self.working.goal
+
+    @property
+    def plan(self) -> list[str]:
+        """Its plan, item by item."""
+        return list(self.working.plan)
+
+    @cached_property
+    def facts(self) -> Mapping[str, Any]:
+        """What it knows, by key."""
+        return MappingProxyType({fact.key: msgspec.json.decode(fact.value) for fact in self.working.known_facts})
+
+    def derived_from(self, key: str) -> list[Fact]:
+        """What was concluded from a fact, at once or by way of others; look here before it is retracted or changed."""
+        return list(derived(self.working, key))
+
+    @property
+    def open_questions(self) -> list[str]:
+        """What it does not know."""
+        return list(self.working.open_questions)
+
+    @property
+    def artifacts(self) -> list[Artifact]:
+        """What it has put away."""
+        return list(self.working.artifacts)
+
+    @property
+    def risk_flags(self) -> list[str]:
+        """What people should see."""
+        return list(self.working.risk_flags)
+
+    @property
+    def data(self) -> S:
+        """The user's own state; before the first patch, the declared type made from nothing."""
+        raw = self.working.data
+        try:
+            loaded: S = (
+                self._data.load({})
+                if isinstance(raw, UnsetType)
+                else self._data.load(msgspec.json.decode(raw), self.working.data_versions)
+            )
+        except InvalidValue as error:
+            reason = f"it is not what the agent declares: {error.reason}"
+            raise InvalidValue(path="$.data", reason=reason) from error
+        return loaded
+
+    def __repr__(self) -> str:
+        return f"State({self.working!r})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """What `run.patch` was given."""
+
+    goal: str | None = None
+    facts: Mapping[str, Any] | None = None
+    plan: Sequence[str] | None = None
+    questions: Sequence[str] = ()
+    answered: Mapping[str, str] | None = None
+    flags: Sequence[str] = ()
+    data: Any = msgspec.UNSET
+    source: str | None = None
+    retract: Sequence[str] = ()
+    derived_from: Sequence[str] = ()
+
+    def _check(self) -> None:
+        """Refuse what is none of the declared types: it would be stored, and could not be read."""
+        for name, fits, wanted in _PARTS:
+            given = getattr(self, name)
+            if given is not None and not fits(given):
+                raise InvalidValue(path=name, reason=f"{given!r} is no {wanted}")
+
+    def patch(self, shape: Shape, step: int | None, redaction: Redaction = NOTHING) -> StatePatch:
+        """The same as it is stored."""
+        self._check()
+        more: dict[str, Any] = {}
+        if self.goal is not None:
+            more["goal"] = redaction.text(self.goal)
+        if self.plan is not None:
+            more["plan"] = tuple(PlanItem(item=item) for item in redaction.texts(self.plan))
+        if not isinstance(self.data, UnsetType):
+            more["data"] = Raw(canonical(redaction.value(shape.dump(self.data))))
+            more["data_versions"] = dict(shape.versions)
+        facts = tuple(
+            Fact(
+                key=key,
+                value=Raw(canonical(value)),
+                source=redaction.text(self.source or ""),
+                step=step,
+                derived_from=redaction.texts(self.derived_from),
+            )
+            for key, value in redaction.value(hidden(dict(self.facts or {}))).items()
+        )
+        return StatePatch(
+            facts=facts,
+            retract=redaction.texts(self.retract),
+            questions=redaction.texts(self.questions),
+            answered=redaction.value(dict(self.answered or {})),
+            flags=redaction.texts(self.flags),
+            **more,
+        )
+
+
+def _is_text(given: Any) -> bool:
+    return isinstance(given, str)
+
+
+def _is_texts(given: Any) -> bool:
+    return isinstance(given, Sequence) and not isinstance(given, str | bytes) and all(map(_is_text, given))
+
+
+def _is_named(given: Any) -> bool:
+    return isinstance(given, Mapping) and all(map(_is_text, given))
+
+
+_PARTS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
+    ("goal", _is_text, "text"),
+    ("source", _is_text, "text"),
+    ("plan", _is_texts, "list of texts"),
+    ("questions", _is_texts, "list of texts"),
+    ("flags", _is_texts, "list of texts"),
+    ("retract", _is_texts, "list of texts"),
+    ("derived_from", _is_texts, "list of texts"),
+    ("facts", _is_named, "mapping from names"),
+    ("answered", lambda given: _is_named(given) and _is_texts(list(given.values())), "mapping from questions to texts"),
+)

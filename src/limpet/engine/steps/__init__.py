@@ -1,0 +1,1 @@
+"""Running a step: attempts, verdicts, unknown outcomes, compensation."""

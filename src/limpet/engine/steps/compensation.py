@@ -1,0 +1,202 @@
+"""Compensation: what a run did is undone in reverse order, once each, when the run fails or is cancelled.
+
+What there is to undo is read from the log; so it goes on where it was, whoever drives it.
+"""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+from limpet.engine.definitions.call_context import Call
+from limpet.engine.definitions.tools import Tool, find_tool
+from limpet.engine.execution.execution import Execution
+from limpet.engine.execution.failures import failure_of, was
+from limpet.engine.steps.attempts import within
+from limpet.engine.steps.verdict import LEAVES_NOTHING, NOTHING_APPLIED
+from limpet.engine.waits.waits import Waits
+from limpet.events import AnyBody, Failure, Payload
+from limpet.events import bodies as b
+from limpet.policy.retry import Again, Attempt, Retry, decide
+
+__all__ = ["Undo", "undoable"]
+
+PATIENCE = Retry(3)
+
+
+@dataclass
+class Deed:
+    """A step that may have to be undone."""
+
+    started: b.StepStarted
+    output: Payload | None = None
+    running: bool = True
+    """The last attempt has no answer yet."""
+    maybe: bool = False
+    """Some attempt was applied, or may have been."""
+    undone: bool = False
+    attempts: int = 0
+    """Of undoing it."""
+    failure: Failure | None = None
+    """Of the last of them, if nothing came after it."""
+
+    @property
+    def is_applied(self) -> bool:
+        """Whether it was, or may have been; a partial value says that something was."""
+        return self.maybe or self.running or self.output is not None
+
+
+async def undoable(log: AsyncIterator[AnyBody]) -> list[Deed]:
+    """The effects of a log that can be undone or must be marked, the last one first; nothing if none can be undone."""
+    steps: dict[int, Deed] = {}
+    async for body in log:
+        _learn(steps, body)
+    found = [step for _, step in sorted(steps.items(), reverse=True) if step.is_applied and _tool(step) is not None]
+    return found if any(_hook(step) is not None for step in found) else []
+
+
+def _learn(steps: dict[int, Deed], body: AnyBody) -> None:  # noqa: C901 - one match
+    match body:
+        case b.StepStarted():
+            if body.effect != "none" and not body.stubbed:
+                before = steps.get(body.number)
+                output, maybe = (before.output, before.maybe) if before is not None else (None, False)
+                steps[body.number] = Deed(body, output, maybe=maybe)
+        case b.StepProgressed() if body.number in steps and body.partial is not None:
+            steps[body.number].output = body.partial
+        case b.StepCompleted() | b.StepResolved() if body.number in steps:
+            step = steps[body.number]
+            step.output, step.running = body.output or step.output, False
+            step.maybe = isinstance(body, b.StepCompleted) or body.outcome != "not_applied"
+        case b.StepUnknown() if body.number in steps:
+            steps[body.number].maybe, steps[body.number].running = True, False
+        case b.StepFailed() if body.number in steps:
+            step = steps[body.number]
+            step.running, step.maybe = False, step.maybe or not _says_nothing(step, body.failure)
+        case b.CompensationStarted() | b.CompensationFailed() if body.number in steps:
+            steps[body.number].attempts = body.attempt
+            steps[body.number].failure = body.failure if isinstance(body, b.CompensationFailed) else None
+        case b.CompensationCompleted() | b.CompensationSkipped() if body.number in steps:
+            steps[body.number].undone = True
+        case _:
+            pass
+
+
+def _tool(step: Deed) -> Tool[..., Any, Any] | None:
+    tool = find_tool(step.started.tool)
+    return tool if tool is not None and (tool.hooks.compensate is not None or tool.traits.irreversible) else None
+
+
+def _hook(step: Deed) -> Any:
+    tool = _tool(step)
+    return tool.hooks.compensate if tool is not None else None
+
+
+def _says_nothing(step: Deed, failure: Failure) -> bool:
+    """Whether an error says that nothing was applied."""
+    tool = find_tool(step.started.tool)
+    kinds = (*NOTHING_APPLIED, *(tool.traits.not_applied if tool is not None else ()))
+    return step.started.effect in LEAVES_NOTHING or any(was(failure, kind) for kind in kinds)
+
+
+class Undo:
+    """The undoing of one run."""
+
+    def __init__(self, execution: Execution, waits: Waits) -> None:
+        self._x = execution
+        self._waits = waits
+        self._because: Failure | None = None
+
+    async def run(self, steps: list[Deed], because: Failure | None) -> None:
+        """Undo them one after the other; the first event says what the run failed with."""
+        self._because = None if self._x.history.is_undoing else because
+        for step in steps:
+            tool = _tool(step)
+            if step.undone or tool is None:
+                continue
+            number = step.started.number
+            if tool.hooks.compensate is None:
+                skipped = b.CompensationSkipped(number=number, reason="it is irreversible", because=self._first())
+                self._x.journal.add(skipped)
+            else:
+                await self._undo(step, tool)
+
+    def _first(self) -> Failure | None:
+        because, self._because = self._because, None
+        return because
+
+    async def _undo(self, step: Deed, tool: Tool[..., Any, Any]) -> None:
+        x, number, attempt = self._x, step.started.number, max(step.attempts, 1)
+        failure = step.failure  # of the last attempt: what follows was not known yet
+        if x.effects == "ask" and not await self._may(tool, step):
+            reason = "a person said to leave it"
+            x.journal.add(b.CompensationSkipped(number=number, reason=reason, because=self._first()))
+            return
+        while True:
+            if failure is None:
+                await x.admit()
+                with x.work():
+                    failure = await self._attempt(step, tool, attempt)
+            if failure is None:
+                return
+            retry = tool.traits.retry or PATIENCE
+            is_retried = any(was(failure, kind) for kind in retry.on)
+            again = decide(retry, Attempt(number=attempt, error=Exception(), permanent=not is_retried), x.chance())
+            if isinstance(again, Again):
+                await self._waits.pause(f"undo/{number}", x.kit.now() + again.after)
+            elif not await self._again(tool, number, attempt, failure):
+                x.journal.add(b.CompensationSkipped(number=number, reason="a person said to leave it"))
+                return
+            attempt, failure = attempt + 1, None
+
+    async def _attempt(self, step: Deed, tool: Tool[..., Any, Any], attempt: int) -> Failure | None:
+        x, number = self._x, step.started.number
+        key = f"{step.started.key}:undo"
+        await x.append(b.CompensationStarted(number=number, attempt=attempt, key=key, because=self._first()))
+        call = Call(key, attempt, sends=key, undoes=step.started.key)
+        try:
+            output = step.output
+            result = None if output is None else tool.load_result(await x.unpack(output), output.versions)
+            stored = step.started.args
+            args, named = tool.unbind(tool.renew(await x.unpack(stored), stored.versions))
+            assert tool.hooks.compensate is not None
+            work = x.kit.perform(tool, tool.hooks.compensate, ((result, *args), named), call)
+            await (work if tool.traits.timeout is None else within(x, work, tool.traits.timeout))
+        except Exception as error:  # noqa: BLE001 - whatever it raises is recorded
+            failure = failure_of(error)
+            await x.append(b.CompensationFailed(number=number, attempt=attempt, failure=failure))
+            return failure
+        await x.append(b.CompensationCompleted(number=number, attempt=attempt))
+        return None
+
+    async def _may(self, tool: Tool[..., Any, Any], step: Deed) -> bool:
+        """Whether it may be undone, in a fork that does nothing without a yes; once begun, it goes on."""
+        number = step.started.number
+        question = f"May {tool.name} (step {number}) be undone?"
+        return bool(step.attempts) or await self._ask(
+            tool, number, f"undo/{number}/approval#1", question, ("undo", "skip")
+        )
+
+    async def _again(self, tool: Tool[..., Any, Any], number: int, attempt: int, failure: Failure) -> bool:
+        """Whether a person wants it tried again."""
+        question = f"Undoing {tool.name} (step {number}) failed: {failure.message}. What now?"
+        return await self._ask(tool, number, f"undo/{number}/request#{attempt}", question, ("retry", "skip"))
+
+    async def _ask(
+        self, tool: Tool[..., Any, Any], number: int, name: str, question: str, choices: tuple[str, str]
+    ) -> bool:
+        """Whether a person approves, or chooses the first."""
+        x, approvals = self._x, self._x.agent.rules.approvals
+        opened = b.RequestOpened(
+            request=x.kit.ids.new(),
+            name=name,
+            kind="compensation",
+            question=question,
+            to=approvals.to if approvals is not None else ("anyone",),
+            options=x.shown(list(choices)),
+            number=number,
+            tool=tool.name,
+        )
+        decided = await self._waits.request(x.find(name, b.RequestOpened), opened)
+        if decided.answer is None or decided.answer.decision == "rejected":
+            return False
+        return decided.answer.decision == "approved" or await x.unpack(decided.answer.answer) == choices[0]

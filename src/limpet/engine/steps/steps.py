@@ -1,0 +1,533 @@
+"""Steps: intent before effect, attempts that are durable, results verbatim.
+
+A step is where its last event says it is: not begun, running (then its worker died), to be tried again, unknown, or
+settled. Each turn of one loop takes it from there to its next event; so a step that was killed goes on like any other.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from typing import Any, TypeVar
+
+from msgspec.structs import replace
+
+from limpet.clock import SECOND, earliest
+from limpet.engine.approvals.approvals import Permits
+from limpet.engine.approvals.externals import Reads
+from limpet.engine.approvals.freshness import Freshness
+from limpet.engine.definitions.call_context import Call
+from limpet.engine.definitions.tools import Tool, check_tool, idempotency_key
+from limpet.engine.execution.execution import Execution
+from limpet.engine.execution.failures import failure_of
+from limpet.engine.execution.failures import was as failure_was
+from limpet.engine.execution.step import Latest, Step
+from limpet.engine.replay.history import Record
+from limpet.engine.steps.attempts import Reports, TimedOut, within
+from limpet.engine.steps.stub_results import Samples
+from limpet.engine.steps.unknown_outcomes import Unknowns
+from limpet.engine.steps.verdict import Ask, Over, Repeat, judge
+from limpet.engine.waits.waits import Waits
+from limpet.errors import (
+    ConnectionLost,
+    InvalidValue,
+    LeaseLost,
+    NotStubbed,
+    OutcomeUnknown,
+    OutputUnavailable,
+    Stale,
+    StepFailed,
+    StoreBusy,
+    StoreUnavailable,
+)
+from limpet.events import AnyBody, Failure, canonical
+from limpet.events import bodies as b
+from limpet.policy.checkpoint import Moment
+from limpet.secret import MARK
+from limpet.stores.blobs import Blob
+
+__all__ = ["Step", "Steps"]
+
+NO_MODEL = "this fork asks no model; make one with model='live' to let it"
+# How a secret looks in encoded arguments.
+MARKED = MARK.encode()
+
+
+Note = TypeVar("Note", b.StepFailed, b.StepUnknown, b.StepResolved, b.StepCompleted)
+
+
+class Steps:
+    """All steps of one execution."""
+
+    def __init__(self, execution: Execution, waits: Waits) -> None:
+        self._x = execution
+        self._waits = waits
+        self.reads = Reads(execution, self)
+        self._freshness = Freshness(execution, self.reads)
+        self.permits = Permits(execution, waits, self._freshness)
+        self._unknowns = Unknowns(execution, waits, self.permits)
+        self._samples = Samples(execution)
+
+    def find(
+        self, tool: Tool[..., Any, Any], args: Sequence[Any], kwargs: Mapping[str, Any], name: str | None = None
+    ) -> tuple[Step, Record | None]:
+        """The step that the code asks for now: its identity and its number are taken at the call.
+
+        What a model is asked is not compared: another wording of instructions is no other call.
+        """
+        check_tool(tool)
+        redaction = self._x.kit.store.redaction
+        bound = tool.bind(args, kwargs, redaction)
+        encoded = canonical(bound)
+        asked = "" if tool.kind == "model" else sha256(encoded).hexdigest()
+        name = name or self._x.take(tool.step_name)
+        record = self._x.find(name, b.StepStarted, asked, tool.args_versions)
+        number = self.permits.number_of(name)
+        if record is not None and isinstance(record.opened, b.StepStarted):
+            number = record.opened.number
+        step = Step(tool, name, number or self._x.replay.new_number(), bound, asked, encoded)
+        if redaction.is_on or tool.has_secret_default or MARKED in encoded:
+            step.live = tool.live(args, kwargs, redaction)
+        return step, record
+
+    async def run(self, step: Step, record: Record | None) -> Any:
+        """The result, recorded or now; raises StepFailed or what it is a kind of."""
+        x = self._x
+        await x.admit()
+        if record is not None and record.settled is not None:
+            assert record.end is not None
+            await x.enter(record.end)
+            return await self._outcome(step, record.settled)
+        latest = await self._where(step, record)
+        try:
+            while not _is_settled(latest):
+                latest = await self._next(step, latest)
+        except asyncio.CancelledError:
+            self._cancelled(step, latest)
+            raise
+        assert latest is not None
+        self._invalidate(step, latest)
+        ticket = x.turnstile.issue()
+        await x.finish(ticket, _moment(step.tool))
+        return await self._outcome(step, latest)
+
+    def _invalidate(self, step: Step, latest: Latest) -> None:
+        """What was read of sources that it changes does not hold any more, unless nothing was applied."""
+        if isinstance(latest, b.StepFailed):
+            return
+        for source in step.tool.traits.invalidates:
+            self._x.journal.add(b.ExternalInvalidated(source=source, number=step.number))
+            self._x.memory.forget_reads(source)
+
+    async def _where(self, step: Step, record: Record | None) -> Latest:
+        """The last event of a step that is not settled."""
+        x, traits = self._x, step.tool.traits
+        if record is None:
+            return None
+        opened = record.opened
+        assert isinstance(opened, b.StepStarted)
+        args = step.args
+        if traits.effect != "none" or opened.grant is not None:  # as they were used: a person may have edited them
+            args = step.tool.renew(await x.unpack(opened.args), opened.args.versions)
+        self._prepare(step, args)
+        step.key = opened.key or step.key
+        latest = record.latest
+        assert latest is None or isinstance(
+            latest, b.StepStarted | b.StepFailed | b.StepUnknown | b.StepResolved | b.StepCompleted
+        )
+        if isinstance(latest, b.StepUnknown) and latest.reason == "cancelled":
+            await self._waits.until_cancelled(record)
+        if not _is_settled(latest):
+            return latest
+        voided = _voided(latest)
+        if voided is None:  # it begins anew, and is permitted anew: what was approved was used
+            step.packed = None
+        return voided
+
+    async def _permit(self, step: Step) -> None:
+        """Have a new step allowed, with the arguments that it is allowed with."""
+        if step.tool.traits.fresh:
+            await self._freshness.recall(step.name)
+        if self._x.is_late:
+            raise self._x.late(step.name)
+        if step.is_check:
+            self._prepare(step, step.args)
+            return
+        permit = await self.permits.permit(step.tool, step.name, step.number, step.args)
+        if step.tool.traits.effect != "none":
+            await self._x.check_new(step.name)
+        step.grant, step.heard, step.is_afforded, step.is_fresh = permit.grant, permit.heard, True, permit.is_fresh
+        self._prepare(step, permit.args)
+
+    def _prepare(self, step: Step, args: dict[str, Any]) -> None:
+        """Its arguments as used, and its key."""
+        used = step.asked
+        if args is not step.args:
+            step.args, step.encoded = args, canonical(args)
+            used = sha256(step.encoded).hexdigest()
+        packed, step.blobs = self._x.kit.store.pack_canonical(step.encoded)
+        step.packed = packed.under(step.tool.args_versions)
+        if step.tool.traits.effect != "none":
+            step.key = idempotency_key(self._x.run, step.number, step.tool.name, used)
+
+    async def _next(self, step: Step, latest: Latest) -> Latest:
+        match latest:
+            case None:
+                if step.packed is None:
+                    await self._permit(step)
+                return await self._attempt(step, 1)
+            case b.StepStarted():
+                return await self._after_death(step, latest)
+            case b.StepFailed(escalated=True):
+                return await self._escalate(step, latest)
+            case b.StepFailed():
+                assert latest.retry_at is not None
+                await self._waits.pause(step.name, latest.retry_at)
+                return await self._attempt(step, latest.attempt + 1, nothing_left=True)
+            case b.StepUnknown():
+                return await self._unknowns.resolve(step, latest)
+            case b.StepResolved():
+                return await self._after_nothing(step, latest)
+            case _:
+                raise AssertionError(latest)
+
+    async def _after_death(self, step: Step, started: b.StepStarted) -> Latest:
+        """Its worker died: repeated if that was declared safe, else nobody knows."""
+        if started.stubbed:  # nothing was begun
+            return await self._attempt(step, started.attempt)
+        verdict = judge(step.tool.traits, started.attempt, None, self._x.chance())
+        unknown = b.StepUnknown(**step.place(started.attempt), reason="died")
+        if isinstance(verdict, Ask):
+            return self._note(unknown)
+        if step.tool.traits.effect != "none" or step.tool.traits.most is not None:
+            self._note(unknown)  # what was put aside for it counts as spent
+        return await self._attempt(step, started.attempt)
+
+    async def _after_nothing(self, step: Step, resolved: b.StepResolved) -> Latest:
+        """Nothing was applied: after a death it is done now; after an error, as often as `retry` says."""
+        retry, failure = step.tool.traits.retry, resolved.failure
+        if failure is None:
+            return await self._attempt(step, resolved.attempt, nothing_left=True)
+        if retry and resolved.attempt < retry.attempts and any(failure_was(failure, kind) for kind in retry.on):
+            return await self._attempt(step, resolved.attempt + 1, nothing_left=True)
+        return self._note(b.StepFailed(**step.place(resolved.attempt), failure=failure))
+
+    async def _escalate(self, step: Step, failed: b.StepFailed) -> Latest:
+        """A person says whether it is tried again, has failed, or what its result is."""
+        place = step.place(failed.attempt)
+        with self._x.work():
+            await self._x.flush()
+        said = await self.permits.escalate(step.tool, step.name, failed, step.args)
+        if said.what == "retry":
+            return await self._attempt(step, failed.attempt + 1)
+        if said.what == "fail":
+            return self._note(b.StepFailed(**place, failure=failed.failure))
+        output, blobs = step.pack(self._x.kit.store, said.result)
+        body = b.StepResolved(**place, how="person", outcome="applied", output=output, request=said.request)
+        self._x.journal.add(body, blobs=blobs)
+        return body
+
+    def _note(self, body: Note) -> Note:
+        self._x.journal.add(body)
+        return body
+
+    # One attempt
+
+    async def _attempt(self, step: Step, attempt: int, *, nothing_left: bool = False) -> Latest:
+        """Try it; `nothing_left` says that those before have left nothing behind."""
+        x = self._x
+        if x.is_late:
+            raise x.late(step.name)
+        if step.tool.traits.most is not None and not step.is_afforded:
+            await self.permits.afford(step.name, step.number, step.tool.traits.most)
+        is_fresh = step.is_fresh
+        step.is_afforded = step.is_fresh = False
+        await x.admit()
+        if (
+            not is_fresh
+            and not x.is_stubbed(step.tool)
+            and (stale := await self._stale(step, attempt, nothing_left)) is not None
+        ):
+            return stale
+        with x.work():
+            if x.is_stubbed(step.tool):
+                return await self._make_up(step, attempt)
+            if step.tool.traits.effect == "transaction" and not x.kit.perform.is_stubbed(step.tool):
+                return await self._transact(step, attempt)
+            if not await self._begin(step, attempt):
+                await x.flush()
+                step.packed = None  # to be permitted anew
+                return None
+            body = await self._act(step, attempt)
+            if isinstance(body, b.StepFailed) and not body.is_final and x.must_flush("step_returns"):
+                await x.flush()
+            return body
+
+    async def _stale(self, step: Step, attempt: int, nothing_left: bool) -> Latest:
+        """Refuse to start on old news; one that was begun before ends with that."""
+        x, traits = self._x, step.tool.traits
+        source = self._freshness.stale(step.tool)
+        if source is None:
+            return None
+        record = x.history.records.get(step.name)
+        if record is None:
+            await self._freshness.refuse(step.tool, step.name, source)
+        place, failure = step.place(attempt), failure_of(Stale(tool=step.tool.name, source=source))
+        if traits.effect == "none" or nothing_left or isinstance(record.latest, b.StepFailed):
+            return self._note(b.StepFailed(**place, failure=failure))
+        if not isinstance(record.latest, b.StepUnknown):
+            x.journal.add(b.StepUnknown(**place, reason="died"))
+        return self._note(b.StepResolved(**place, how="declared", outcome="gave_up", failure=failure))
+
+    async def _make_up(self, step: Step, attempt: int) -> Latest:
+        """Do nothing, and say what it would have given, in a fork that only tries."""
+        x, started = self._x, replace(self._started(step, attempt), stubbed=True)
+        if step.tool.kind == "model":
+            await x.halt(NotStubbed(tool=step.tool.name, number=step.number, reason=NO_MODEL))
+        try:
+            result, step.made_up = await self._samples.result(step)
+            started = replace(started, made_up=step.made_up)
+            packed, blobs = step.pack(x.kit.store, result)
+        except NotStubbed as error:
+            failed = b.StepFailed(**step.place(attempt), failure=failure_of(error))
+            x.journal.add(started, failed, blobs=step.blobs)
+            return failed
+        body = b.StepCompleted(**step.place(attempt), output=packed)
+        x.journal.add(started, body, blobs=(*step.blobs, *blobs))
+        return body
+
+    async def _begin(self, step: Step, attempt: int) -> bool:
+        """Put the beginning of an attempt into the log; not if a standing permission may be revoked by now."""
+        x, beginning = self._x, self._beginning(step, attempt)
+        heard, step.heard = step.heard, None
+        if heard is not None:
+            return await self._begin_if_current(step, attempt, beginning, heard)
+        x.journal.add(*beginning, blobs=step.blobs)
+        step.attempt, step.grant, step.call = attempt, None, None  # an approval is used once
+        if step.tool.traits.effect != "none":
+            await x.flush()
+        return True
+
+    async def _begin_if_current(self, step: Step, attempt: int, beginning: Sequence[AnyBody], heard: int) -> bool:
+        """The same, unless something came meanwhile; if the code leaves it meanwhile, that is written behind it."""
+        x, is_left = self._x, False
+
+        async def write() -> bool:
+            with x.work():
+                done = await x.insist(lambda: x.journal.append_if_current(*beginning, heard=heard, blobs=step.blobs))
+                if done and is_left and not x.is_closed:
+                    x.journal.add(b.StepUnknown(**step.place(attempt), reason="cancelled"))
+            return done
+
+        try:
+            written = await asyncio.shield(write())
+        except asyncio.CancelledError:
+            is_left = True
+            raise
+        if written:
+            step.attempt, step.grant, step.call = attempt, None, None
+        return written
+
+    async def _act(self, step: Step, attempt: int) -> b.StepCompleted | b.StepFailed | b.StepUnknown | b.StepResolved:
+        """Call the function, and put what came of it into the log."""
+        x, reports = self._x, Reports(self._x, step.number, attempt)
+        redaction = x.kit.store.redaction
+        call = Call(step.key, attempt, sends=step.key, told=reports.told, redaction=redaction)
+        step.call = reports.call = call
+        if not step.tool.is_async:
+            call.late = asyncio.get_running_loop().create_future()
+        with x.acting():
+            try:
+                output = await self._perform(step, call)
+            except Exception as error:  # noqa: BLE001 - whatever a tool raises is recorded
+                return self._went_wrong(step, attempt, call, error)
+            else:
+                return self._completed(step, attempt, output, call)
+            finally:
+                reports.close()
+
+    def _beginning(self, step: Step, attempt: int) -> Sequence[AnyBody]:
+        """What goes into the log before an attempt; what it may use up is put aside, where that is limited."""
+        most, started = step.tool.traits.most, self._started(step, attempt)
+        limits = self._x.journal.fold.working.budget
+        if most is None or limits is None or not (limits.max_llm_tokens or limits.max_cost):
+            return (started,)
+        return started, b.BudgetReserved(number=step.number, tokens=most.tokens, cost=most.cost)
+
+    def _started(self, step: Step, attempt: int) -> b.StepStarted:
+        traits = step.tool.traits
+        assert step.packed is not None
+        timeout_at = None if traits.timeout is None else self._x.kit.now() + traits.timeout
+        return b.StepStarted(
+            name=step.name,
+            tool=step.tool.name,
+            number=step.number,
+            attempt=attempt,
+            asked=step.asked,
+            args=step.packed,
+            effect=traits.effect,
+            key=step.key,
+            risk=traits.risk,
+            grant=step.grant,
+            timeout_at=timeout_at,
+            kind=step.tool.kind,
+        )
+
+    async def _perform(self, step: Step, call: Call) -> Any:
+        """Call the function, within its time and the run's."""
+        x = self._x
+        work = x.kit.perform(step.tool, step.tool.fn, step.bound(), call)
+        until = None if x.deadline is None else max(x.deadline - x.kit.now(), 1)
+        timeout = earliest(step.tool.traits.timeout, until)
+        return await work if timeout is None else await within(x, work, timeout)
+
+    def _completed(self, step: Step, attempt: int, output: Any, call: Call) -> b.StepCompleted:
+        place, spent = step.place(attempt), call.total
+        try:
+            packed, blobs = step.pack(self._x.kit.store, step.tool.plain_result(output))
+        except InvalidValue as error:
+            return self._note(b.StepCompleted(**place, unavailable=failure_of(error), spent=spent))
+        body = b.StepCompleted(**place, output=packed, spent=spent)
+        self._x.journal.add(body, blobs=blobs)
+        return body
+
+    def _went_wrong(
+        self, step: Step, attempt: int, call: Call, error: Exception
+    ) -> b.StepFailed | b.StepUnknown | b.StepResolved:
+        x, place = self._x, step.place(attempt)
+        timed_out = isinstance(error, TimedOut)
+        failure = failure_of(error)
+        self._keep_partial(step, attempt, call)
+        unknown = b.StepUnknown(**place, reason="timeout" if timed_out else "error", failure=failure, spent=call.total)
+        match judge(step.tool.traits, attempt, error, x.chance()):
+            case Repeat(after):
+                body = b.StepFailed(**place, failure=failure, retry_at=x.kit.now() + after, spent=call.total)
+            case Over(unknown=False):
+                escalate = x.agent.rules.escalate
+                asks = escalate is not None and escalate.asks_after(failure, attempt)
+                body = b.StepFailed(**place, failure=failure, escalated=asks, spent=call.total)
+            case Over() if self._unknowns.escalates:
+                return self._note(unknown)
+            case Over():
+                x.journal.add(unknown)
+                return self._note(b.StepResolved(**place, how="declared", outcome="gave_up", failure=failure))
+            case Ask():
+                return self._note(unknown)
+        return self._note(body)
+
+    def _keep_partial(self, step: Step, attempt: int, call: Call) -> None:
+        if call.partial_value is not None:
+            self._x.journal.add(
+                b.StepProgressed(number=step.number, attempt=attempt, note=call.note, partial=call.partial_value)
+            )
+
+    def _cancelled(self, step: Step, latest: Latest) -> None:
+        """The code itself cancelled it: on replay it is not begun again, but waits to be cancelled again."""
+        x = self._x
+        if x.is_closed or x.stopped is not None or (step.attempt == 0 and latest is None):
+            return
+        attempt = step.attempt or (latest.attempt if latest is not None else 1)
+        spent = None
+        if step.call is not None:
+            self._keep_partial(step, attempt, step.call)
+            spent = step.call.total
+        x.journal.add(b.StepUnknown(**step.place(attempt), reason="cancelled", spent=spent))
+
+    async def _transact(self, step: Step, attempt: int) -> Latest:
+        """The tool's writes and the step's events commit together, so there is nothing to be unknown."""
+        x = self._x
+        call = Call(step.key, attempt, sends=step.key, redaction=x.kit.store.redaction)
+        done: list[b.StepCompleted] = []
+
+        def work(connection: Any) -> tuple[Sequence[AnyBody], Sequence[Blob]]:
+            call.transaction = connection
+            output = x.kit.perform.directly(step.tool, step.bound(), call)
+            packed, blobs = step.pack(x.kit.store, step.tool.plain_result(output))
+            completed = b.StepCompleted(**step.place(attempt), output=packed, spent=call.total)
+            done[:] = [completed]
+            return (self._started(step, attempt), completed), (*step.blobs, *blobs)
+
+        heard, step.heard = step.heard, None
+        while True:
+            try:
+                await x.journal.transact(work, heard=heard)
+                return done[0]
+            except (ConnectionLost, StoreBusy):
+                await x.kit.clock.sleep(SECOND)
+                await x.patiently(x.journal.refresh)
+                record = x.history.records.get(step.name)
+                if record is not None and isinstance(record.settled, b.StepCompleted):
+                    return record.settled
+                if heard is not None and heard < x.journal.heard:
+                    step.packed = None  # a standing permission may be revoked by now
+                    return None
+            except (LeaseLost, StoreUnavailable) as error:
+                await x.halt(error)
+            except Exception as error:  # noqa: BLE001 - whatever a tool raises is recorded
+                x.journal.add(self._started(step, attempt), blobs=step.blobs)
+                step.grant = None  # it was used
+                return self._went_wrong(step, attempt, call, error)
+
+    # What the code gets
+
+    async def _outcome(self, step: Step, settled: AnyBody) -> Any:
+        match settled:
+            case b.StepResolved(outcome="applied", output=None):
+                raise self._error(OutputUnavailable, step, settled.attempt, settled.failure)
+            case b.StepCompleted(unavailable=None) | b.StepResolved(outcome="applied"):
+                assert isinstance(settled, b.StepCompleted | b.StepResolved)
+                versions = settled.output.versions if settled.output is not None else {}
+                output = await self._x.unpack(settled.output)
+                try:
+                    return step.tool.load_result(output, versions)
+                except InvalidValue as error:
+                    failure = failure_of(error)
+                    if output is None and isinstance(settled, b.StepResolved):  # it was applied: no more was said
+                        failure = replace(failure, message="nobody said what it returned")
+                    raise self._error(OutputUnavailable, step, settled.attempt, failure) from error
+            case b.StepCompleted():
+                raise self._error(OutputUnavailable, step, settled.attempt, settled.unavailable)
+            case b.StepResolved():
+                raise self._error(OutcomeUnknown, step, settled.attempt, settled.failure)
+            case b.StepFailed():
+                raise self._error(StepFailed, step, settled.attempt, settled.failure)
+            case _:
+                raise AssertionError(settled)
+
+    def _error(self, kind: type[StepFailed], step: Step, attempts: int, failure: Failure | None) -> StepFailed:
+        error = kind(
+            tool=step.tool.name,
+            number=step.number,
+            attempts=attempts,
+            error_type=failure.type if failure else "",
+            message=failure.message if failure else "it is not known what came of it",
+            error_types=failure.mro if failure else (),
+        )
+        return self._x.blame(error, step.name)
+
+
+def _moment(tool: Tool[..., Any, Any]) -> Moment:
+    """What it means for the disk that a step of a tool returns; what a model said was paid for."""
+    if tool.kind == "model":
+        return "model_returns"
+    return "step_returns" if tool.traits.effect == "none" else "effect_returns"
+
+
+def _is_settled(latest: AnyBody | None) -> bool:
+    match latest:
+        case b.StepCompleted():
+            return True
+        case b.StepFailed():
+            return latest.is_final
+        case b.StepResolved():
+            return latest.outcome != "not_applied"
+        case _:
+            return False
+
+
+def _voided(latest: AnyBody | None) -> Latest:
+    """Where a step begins again whose failure a resume took back: nobody knows still, or from the start."""
+    if isinstance(latest, b.StepResolved):
+        return b.StepUnknown(
+            name=latest.name, number=latest.number, attempt=latest.attempt, reason="error", failure=latest.failure
+        )
+    return None

@@ -1,0 +1,118 @@
+"""What nobody knows: an effect began, and has no answer. Its `verify` is asked, then a person; or it tells itself."""
+
+import asyncio
+from typing import Any
+
+from limpet.clock import SECOND
+from limpet.engine.approvals.approvals import Permits
+from limpet.engine.definitions.call_context import Call
+from limpet.engine.definitions.tools import Done
+from limpet.engine.execution.execution import Execution
+from limpet.engine.execution.failures import failure_of
+from limpet.engine.execution.step import Step
+from limpet.engine.steps.attempts import within
+from limpet.engine.waits.waits import Waits
+from limpet.errors import InvalidValue
+from limpet.events import bodies as b
+from limpet.stores.blobs import Blob
+
+__all__ = ["Unknowns"]
+
+# A `verify` that does not answer cannot tell.
+VERIFY_WITHIN = 60 * SECOND
+
+
+class Unknowns:
+    """What nobody knows in one execution."""
+
+    def __init__(self, execution: Execution, waits: Waits, permits: Permits) -> None:
+        self._x = execution
+        self._waits = waits
+        self._permits = permits
+
+    async def resolve(self, step: Step, unknown: b.StepUnknown) -> b.StepResolved:
+        """An effect has no answer: its `verify` is asked, then a person. An idempotent one is done again."""
+        place = step.place(unknown.attempt)
+        asks = self.escalates and unknown.reason in ("error", "timeout")
+        if step.tool.traits.effect != "once" and not asks:
+            return self._note(b.StepResolved(**place, how="declared", outcome="not_applied"))
+        if not self._permits.is_settling(step.name):
+            verified = await self._verify(step, unknown)
+            if verified is not None:
+                return verified
+        asking = asyncio.ensure_future(self._permits.settle_unknown(step.tool, step.name, unknown, step.args))
+        while await self._comes_late(step, asking):
+            late = await self._resolve_late(step, unknown)
+            if late is not None:
+                asking.cancel()
+                await asyncio.wait({asking})
+                return late
+            await asyncio.sleep(0)  # noqa: TID251 - a turn: somebody may have decided
+        outcome, result, request = await asking
+        output, blobs = step.pack(self._x.kit.store, result) if outcome == "applied" else (None, ())
+        body = b.StepResolved(
+            **place,
+            how="person",
+            outcome=outcome,
+            output=output,
+            failure=unknown.failure,
+            request=request,
+        )
+        self._x.journal.add(body, blobs=blobs)
+        return body
+
+    @property
+    def escalates(self) -> bool:
+        """Whether a person is asked also about an idempotent effect, instead of an error."""
+        escalate = self._x.agent.rules.escalate
+        return escalate is not None and escalate.unknown
+
+    async def _comes_late(self, step: Step, asking: "asyncio.Future[Any]") -> bool:
+        """Whether the function itself tells what came of it, on its thread, before a person does."""
+        late = step.call.late if step.call is not None else None
+        try:
+            await asyncio.wait({asking} if late is None else {asking, late}, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            asking.cancel()
+            await asyncio.wait({asking})
+            raise
+        return not asking.done()
+
+    async def _resolve_late(self, step: Step, unknown: b.StepUnknown) -> b.StepResolved | None:
+        """What it told by itself, written together with taking back the request; not if that was decided meanwhile."""
+        assert step.call is not None
+        assert step.call.late is not None
+        place, blobs = step.place(unknown.attempt), tuple[Blob, ...]()
+        try:
+            output, blobs = step.pack(self._x.kit.store, step.tool.plain_result(step.call.late.result()))
+            body = b.StepResolved(**place, how="late", outcome="applied", output=output)
+        except InvalidValue as error:
+            body = b.StepResolved(**place, how="late", outcome="applied", failure=failure_of(error))
+        name = self._permits.unknown_name(step.name)
+        return body if await self._waits.take_back(name, body, blobs=blobs) else None
+
+    async def _verify(self, step: Step, unknown: b.StepUnknown) -> b.StepResolved | None:
+        x, verify = self._x, step.tool.hooks.verify
+        if verify is None:
+            return None
+        place = step.place(unknown.attempt)
+        await x.admit()
+        with x.work():
+            await x.flush()
+            call = Call(step.key, unknown.attempt)
+            try:
+                work = x.kit.perform(step.tool, verify, step.bound(), call)
+                found = await within(x, work, step.tool.traits.timeout or VERIFY_WITHIN)
+                if isinstance(found, Done):
+                    output, blobs = step.pack(x.kit.store, step.tool.plain_result(found.result))
+                    body = b.StepResolved(**place, how="verify", outcome="applied", output=output)
+                    x.journal.add(body, blobs=blobs)
+                    return body
+            except Exception as error:  # noqa: BLE001 - it cannot tell: a person is asked
+                x.journal.add(b.RiskFlagged(flag=f"verify failed: {step.tool.name}", detail=failure_of(error).message))
+                return None
+        return self._note(b.StepResolved(**place, how="verify", outcome="not_applied", failure=unknown.failure))
+
+    def _note(self, body: b.StepResolved) -> b.StepResolved:
+        self._x.journal.add(body)
+        return body

@@ -1,0 +1,1 @@
+"""Waiting for time, signals and people."""

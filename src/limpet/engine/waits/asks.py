@@ -1,0 +1,94 @@
+"""Asking a person, as the agent's code does it: yes or no, one of some options, or an answer of a type."""
+
+from collections.abc import Coroutine, Sequence
+from typing import Any, TypedDict
+
+from limpet.arguments import brief, check
+from limpet.clock import Duration, earliest, microseconds
+from limpet.engine.definitions.types import Shape, shape
+from limpet.engine.execution.execution import Execution
+from limpet.engine.replay.history import Record
+from limpet.engine.waits.waits import Waits
+from limpet.errors import Expired, InvalidAnswer, InvalidValue
+from limpet.events import bodies as b
+
+__all__ = ["Asked", "Asks"]
+
+
+class Asked(TypedDict, total=False):
+    """How a person is asked."""
+
+    answer: Any
+    options: Sequence[str]
+    to: str | Sequence[str]
+    expires: Duration | None
+    escalate: Sequence[str]
+    default: Any
+    name: str | None
+
+
+class Asks:
+    """The questions of one execution."""
+
+    def __init__(self, execution: Execution, waits: Waits) -> None:
+        self._x = execution
+        self._waits = waits
+
+    def ask(self, question: str, how: Asked) -> Coroutine[Any, Any, Any]:
+        """Take the question's place; what it returns waits for the answer."""
+        if unknown := set(how) - set(Asked.__annotations__):
+            raise TypeError(f"ask() has no {sorted(unknown)}")
+        check("answer", how.get("answer", Any), type)
+        wanted = shape(how["answer"]) if "answer" in how else shape(str if "options" in how else bool)
+        name = self._x.take(how.get("name") or "ask")
+        record = self._x.find(name, b.RequestOpened)
+        opened = self._request(name, question, how, wanted) if record is None else None
+        return self._wait(name, record, opened, wanted)
+
+    def _request(self, name: str, question: str, how: Asked, wanted: Shape) -> b.RequestOpened:
+        x = self._x
+        to = how.get("to", "anyone")
+        expires = None
+        if (period := how.get("expires")) is not None:
+            expires = x.kit.now() + microseconds(period)
+            if x.deadline is not None and expires > x.deadline:
+                raise InvalidValue(path="expires", reason="the run's deadline lies before it")
+        options = [*how["options"]] if "options" in how else None
+        if options is not None and "default" in how and how["default"] not in options:
+            raise InvalidValue(path="default", reason=f"{brief(how['default'])} is none of the options")
+        if how.get("escalate") and expires is None:
+            raise InvalidValue(path="escalate", reason="say expires=, or nobody else is ever asked")
+        return b.RequestOpened(
+            request=x.kit.ids.new(),
+            name=name,
+            kind="ask",
+            question=x.kit.store.redaction.text(question),
+            to=(to,) if isinstance(to, str) else tuple(to),
+            schema=None if options is not None else x.shown(wanted.schema()),
+            options=None if options is None else x.shown(options),
+            default=x.shown(wanted.dump(how["default"])) if "default" in how else None,
+            expires=earliest(expires, x.deadline),
+            escalate=tuple(how.get("escalate", ())),
+        )
+
+    async def _wait(self, name: str, record: Record | None, opened: b.RequestOpened | None, wanted: Shape) -> Any:
+        x = self._x
+        await x.admit()
+        if opened is not None:
+            await x.check_new(name)
+        asked = opened if record is None else record.opened
+        assert isinstance(asked, b.RequestOpened)
+        decided = await self._waits.request(record, asked)
+        if decided.answer is None:
+            if asked.default is not None:
+                return wanted.load(await x.unpack(asked.default))
+            raise x.blame(Expired(request=decided.request, expired_at=decided.expires or x.deadline or 0), name)
+        try:
+            return wanted.load(_said(decided.answer, await x.unpack(decided.answer.answer)))
+        except InvalidValue as error:
+            raise x.blame(InvalidAnswer(request=decided.request, reason=error.reason), name) from error
+
+
+def _said(answer: b.RequestAnswered, value: Any) -> Any:
+    """An approval is a yes, a rejection a no."""
+    return value if answer.decision == "answered" else answer.decision == "approved"

@@ -1,0 +1,1 @@
+"""Claiming and driving runs."""

@@ -1,0 +1,136 @@
+"""A rehearsal: the code of a run gone through against its log, with nothing done outside and nothing kept.
+
+Recorded calls answer as they did. The first call that is not recorded ends it, unless its tool is allowed. It is a
+drive like any other, so what is seen here is what a worker would come to; but how it leaves is only looked at.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from limpet.engine.definitions.agents import Agent
+from limpet.engine.definitions.call_context import Call
+from limpet.engine.definitions.tools import Tool
+from limpet.engine.execution.execution import Execution, Kit
+from limpet.engine.execution.user_code import Bound, Functions
+from limpet.engine.worker.run_driver import Drive
+from limpet.errors import ContractError, Divergence, LimpetError, NotRecorded
+from limpet.events import Wait
+from limpet.state import AgentState
+from limpet.stores import Claimed
+
+__all__ = ["Blocked", "Rehearsal", "Rehearsed"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rehearsed:
+    """How far the code came."""
+
+    how: Literal["returned", "raised", "waits", "reached", "diverged", "refused"]
+    """`reached` is the end of what is recorded, `refused` that its input or log cannot be taken."""
+    value: Any = None
+    """What it returned, as JSON."""
+    error: BaseException | None = None
+    waits: tuple[str, ...] = ()
+    steps: frozenset[int] = frozenset()
+    """Those that it came to."""
+    state: AgentState
+    """What the code knew then."""
+
+
+class Blocked(Functions):
+    """Calls nothing, but for the tools that are allowed by name."""
+
+    def __init__(self, allow: Collection[str] = ()) -> None:
+        super().__init__()
+        self._allow = frozenset(allow)
+        self.stop: Callable[[LimpetError], object] = lambda _: None
+        """Told what the code came to."""
+
+    async def __call__(self, tool: Tool[..., Any, Any], /, fn: Callable[..., Any], args: Bound, call: Call) -> Any:
+        """What an allowed function returns; for any other, the rehearsal ends here."""
+        if tool.name in self._allow and fn is tool.fn:
+            return await super().__call__(tool, fn, args, call)
+        self.stop(NotRecorded(tool=tool.name, effect=tool.traits.effect))
+        raise asyncio.CancelledError
+
+    def is_stubbed(self, _: Tool[..., Any, Any]) -> bool:
+        """A transaction is not begun either."""
+        return True
+
+
+class Rehearsal(Drive):
+    """One claimed copy of a run, gone through."""
+
+    def __init__(
+        self,
+        kit: Kit,
+        claimed: Claimed,
+        agent: Agent[Any, Any],
+        blocked: Blocked,
+        coming_to: Callable[[int], object] | None = None,
+        last: int | None = None,
+    ) -> None:
+        super().__init__(kit, claimed, agent)
+        self._blocked, self._coming_to, self._last = blocked, coming_to, last
+        self._done: Rehearsed | None = None
+        self._steps: set[int] = set()
+
+    async def rehearse(self) -> Rehearsed:
+        """Go through it, until the code has ended, waits, or comes to something new."""
+        await self.drive()
+        assert self._done is not None
+        return self._done
+
+    def _execution(self) -> Execution:
+        x = super()._execution()
+        self._blocked.stop, x.is_rehearsal = x.stop, True
+        x.coming_to = lambda number: self._comes_to(x, number)
+        return x
+
+    def _comes_to(self, x: Execution, number: int) -> None:
+        self._steps.add(number)
+        if self._last is not None and number > self._last:
+            x.stop(NotRecorded(tool=f"step {number}", effect="behind the last that was asked for"))
+        elif self._coming_to is not None:
+            self._coming_to(number)
+
+    async def _conclude(self, x: Execution, task: "asyncio.Task[Any]") -> None:
+        x.close("its function has ended")
+        if x.stopped is not None:
+            await self._stopped(x, task)
+            return
+        error = asyncio.CancelledError("the code cancelled itself") if task.cancelled() else task.exception()
+        value = None
+        try:
+            x.replay.check_end()
+            if error is None:
+                value = self._agent.dump_output(task.result())
+        except LimpetError as refused:
+            error = refused
+        how: Any = "returned" if error is None else "diverged" if isinstance(error, Divergence) else "raised"
+        self._end_with(how, x, value=value, error=error)
+
+    async def _park(self, x: Execution, waits: tuple[Wait, ...], wake: int | None, heard: int) -> bool:  # noqa: ARG002
+        self._end_with("waits", x, waits=tuple(map(str, waits)))
+        return True
+
+    async def _stopped(self, x: Execution, task: "asyncio.Task[Any] | None") -> None:
+        error = x.stopped
+        x.close("it was stopped")
+        if task is not None:
+            await self._cut(task)
+        how: Any = "reached" if isinstance(error, NotRecorded) else "refused"
+        self._end_with("diverged" if isinstance(error, Divergence) else how, x, error=error)
+
+    async def _park_for_operator(self, key: str, why: str, wake: int | None = None) -> None:  # noqa: ARG002
+        assert self._x is not None
+        self._end_with("refused", self._x, error=ContractError(agent=self._agent.name, what="input", reason=why))
+
+    async def _reject(self, error: ContractError) -> None:
+        assert self._x is not None
+        self._end_with("refused", self._x, error=error)
+
+    def _end_with(self, how: Any, x: Execution, **more: Any) -> None:
+        self._done = Rehearsed(how=how, state=x.working.freeze(), steps=frozenset(self._steps), **more)

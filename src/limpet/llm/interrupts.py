@@ -1,0 +1,119 @@
+"""What people say to a loop while it goes on: taken when a turn begins; an interrupt also before and after a reply.
+
+It is taken in the same places in every execution: where something is recorded that came after it, it is not taken any
+more.
+"""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from limpet.engine.execution.execution import here
+from limpet.engine.run.conversation import INTERRUPT, USER
+from limpet.engine.run.run import Run
+from limpet.errors import Expired
+from limpet.events import Wait, canonical
+from limpet.events import bodies as b
+from limpet.state import ENDED
+
+__all__ = ["Hearing"]
+
+# What people are asked before something begins.
+BEFORE = ("ask", "approval")
+# Where an interrupt is taken while something is done.
+MEANWHILE = "meanwhile"
+
+
+class Hearing:
+    """What one execution hears."""
+
+    def __init__(self, run: Run[Any]) -> None:
+        self._run, self._x = run, run.execution
+
+    async def hear(self) -> None:
+        """What people said since the last turn; only when the turn begins, or what follows would not be the same."""
+        context = self._x.peek("context")
+        await self.put_down(context)
+        while self._is_there(INTERRUPT, "", context):
+            await self._take()  # there is nothing to interrupt yet
+
+    async def put_down(self, *begun: str) -> None:
+        """Put what people said into the conversation; only where nothing is recorded that begins so, behind it."""
+        anything: Any = Any
+        while self._is_there(USER, "", *begun):
+            try:
+                said = await self._run.receive(USER, anything, timeout=0)
+            except Expired:
+                break
+            await self._run.say(said if isinstance(said, str) else canonical(said).decode(), role="user")
+
+    async def is_interrupted(self, where: str, *begun: str) -> bool:
+        """Whether a user wants this turn to end, the same in every execution."""
+        if not self._is_there(INTERRUPT, where, *begun):
+            return False
+        async with self._run.scope(where):
+            await self._take()
+        return True
+
+    def _is_there(self, signal: str, scope: str, *begun: str) -> bool:
+        """Whether a signal was taken here, or can be: only where nothing is recorded that begins so, behind it."""
+        x = self._x
+        place = f"{here().path}{scope}/" if scope else here().path
+        taken = f"{place}receive:{signal}#1" if scope else x.peek(f"receive:{signal}")
+        if taken in x.history.records:
+            return True
+        if x.journal.fold.status in ENDED:  # it is gone through again: what was not taken then is not taken now
+            return False
+        return bool(x.history.signals.get(signal)) and not any(name.startswith(begun) for name in x.history.records)
+
+    async def _take(self) -> None:
+        anything: Any = Any
+        with suppress(Expired):
+            await self._run.receive(INTERRUPT, anything, timeout=0)
+
+    async def attend(
+        self, doing: "asyncio.Future[Any]", tasks: "Sequence[asyncio.Future[str]]", left: set[int]
+    ) -> bool:
+        """Until all is done: when a user interrupts, whatever waits for a person before it begins is taken back.
+
+        Whether one did.
+        """
+        with self._listening() as heard:
+            is_interrupted, results = False, self._x.peek("results")
+            while not doing.done():
+                heard.clear()
+                is_interrupted = is_interrupted or await self.is_interrupted(MEANWHILE, results)
+                if is_interrupted:
+                    self._leave(tasks, left)
+                waiting: asyncio.Future[Any] = asyncio.ensure_future(heard.wait())
+                try:
+                    await asyncio.wait([doing, waiting], return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    waiting.cancel()
+            return is_interrupted
+
+    @contextmanager
+    def _listening(self) -> Iterator[asyncio.Event]:
+        """Hear of whatever comes meanwhile; an interrupt wakes the run, should it be parked."""
+        heard, wait = asyncio.Event(), Wait(what="signal", key=INTERRUPT)
+        self._x.ears[wait] = heard.set
+        try:
+            yield heard
+        finally:
+            self._x.ears.pop(wait, None)
+
+    def _leave(self, tasks: "Sequence[asyncio.Future[str]]", left: set[int]) -> None:
+        for place, task in enumerate(tasks, 1):
+            if place not in left and not task.done() and self._has_not_begun(f"{here().path}call-{place}/"):
+                left.add(place)
+                task.cancel()
+
+    def _has_not_begun(self, scope: str) -> bool:
+        """Whether a call waits for a person before it begins; or did, and was taken back."""
+        x = self._x
+        for slot in x.waiting.values():
+            if slot.name.startswith(scope) and slot.request is not None and slot.request.kind in BEFORE:
+                return True
+        records = (record for name, record in x.history.records.items() if name.startswith(scope))
+        return any(isinstance(each.settled, b.WaitEnded) and each.settled.how == "withdrawn" for each in records)

@@ -1,0 +1,188 @@
+"""The JSON that all doors give: one form for each thing, under stable names.
+
+A field that is here keeps its name and its type. What is added to a form, or taken from it, is a new version, and a
+test says which field it was.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import is_dataclass
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+from msgspec import Raw, Struct, UnsetType
+from typing_extensions import is_typeddict
+
+from limpet.context.slice import ContextSlice
+from limpet.engine.execution.views import Event, Request, RunInfo
+from limpet.engine.run.conversation import Message
+from limpet.errors import LimpetError
+from limpet.llm import model
+from limpet.service.artifacts import ArtifactPiece
+from limpet.service.benchmark import Measure
+from limpet.service.conversations import ConversationInfo, SessionInfo
+from limpet.service.doctor import Finding
+from limpet.service.moments import Comparison, Diff, MomentJson
+from limpet.service.prompts import ModelInput
+from limpet.service.prune import Pruned
+from limpet.service.queries import CallInfo, DecisionInfo, ErrorInfo
+from limpet.service.replay import Replayed, ReplayJson
+from limpet.service.report import FailureJson, ReportJson
+from limpet.service.timeline import Line
+from limpet.service.verify import Verified
+from limpet.service.workers import AgentInfo, Stats, WorkerInfo
+
+__all__ = ["VERSION", "VIEWS", "as_json", "error_json", "fields_of", "forms", "frozen", "name_of", "schemas"]
+
+VERSION = 1
+VIEWS: Mapping[str, type] = {
+    "a run, in lists": RunInfo,
+    "a run, on its page": ReportJson,
+    "an event": Event,
+    "a request to a person": Request,
+    "what a run knew": MomentJson,
+    "what changed": Diff,
+    "a comparison": Comparison,
+    "a replay": ReplayJson,
+    "a replay of many": Replayed,
+    "a line of a timeline": Line,
+    "a decision": DecisionInfo,
+    "an error": ErrorInfo,
+    "a call of a tool": CallInfo,
+    "a slice of context": ContextSlice,
+    "what a model was asked": ModelInput,
+    "a piece of an artifact": ArtifactPiece,
+    "a message": Message,
+    "a conversation": ConversationInfo,
+    "a session": SessionInfo,
+    "an agent": AgentInfo,
+    "a worker": WorkerInfo,
+    "how many there are": Stats,
+    "a finding of the doctor": Finding,
+    "a measure": Measure,
+    "what was verified": Verified,
+    "what was pruned": Pruned,
+}
+# Where two are called the same, and a plain name for what is only data.
+_NAMES: Mapping[type, str] = {
+    model.Message: "ModelMessage",
+    model.Call: "ModelCall",
+    MomentJson: "Moment",
+    ReplayJson: "Replay",
+    ReportJson: "Report",
+    FailureJson: "Failure",
+}
+_WORDS: Mapping[Any, str] = {
+    str: "text",
+    int: "integer",
+    float: "number",
+    bool: "true or false",
+    NoneType: "null",
+    Any: "anything",
+    Raw: "anything",
+    object: "anything",
+}
+
+
+def as_json(view: Any) -> Any:
+    """What is shown, as plain data."""
+    if isinstance(view, list | tuple) and not hasattr(view, "_fields"):
+        return [as_json(each) for each in view]
+    plain = view.as_json() if hasattr(view, "as_json") else view
+    return msgspec.json.decode(msgspec.json.encode(plain))
+
+
+def error_json(error: LimpetError) -> dict[str, Any]:
+    """An error as every door tells it; the cure with what may have been meant."""
+    cure = " ".join([error.cure, *getattr(error, "__notes__", ())])
+    return {"code": error.code, "message": error.says, "facts": dict(error.facts), "cure": cure}
+
+
+def forms() -> dict[str, type]:
+    """Every form, with those that are parts of others, by its name."""
+    found: dict[str, type] = {}
+    for view in VIEWS.values():
+        _gather(view, found)
+    return found
+
+
+def frozen() -> list[str]:
+    """Every field of every form, in words: what must not change."""
+    return [f"{name}.{field}: {kind}" for name, form in forms().items() for field, kind in fields_of(form).items()]
+
+
+def fields_of(form: type) -> dict[str, str]:
+    """The fields of a form, each with what it holds."""
+    return {name: _words(hint) for name, hint in _hints(form).items()}
+
+
+def name_of(form: type) -> str:
+    """What a form is called."""
+    return _NAMES.get(form) or form.__name__
+
+
+def schemas(where: str) -> dict[str, Any]:
+    """The JSON Schema of every form, by its name; one refers to another as it is found `where`."""
+    known = forms()
+    refs, found = msgspec.json.schema_components(known.values(), ref_template="{name}")
+    names = {ref["$ref"]: name for name, ref in zip(known, refs, strict=True)}
+    return {names[each]: _referring(schema, names, where) for each, schema in found.items()}
+
+
+def _referring(schema: Any, names: Mapping[str, str], where: str) -> Any:
+    if isinstance(schema, list):
+        return [_referring(each, names, where) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if "$ref" in schema:
+        return {"$ref": f"{where}{names[schema['$ref']]}"}
+    return {key: _referring(each, names, where) for key, each in schema.items()}
+
+
+def _hints(form: type) -> dict[str, Any]:
+    hints = get_type_hints(form)
+    names = getattr(form, "__struct_fields__", None) or getattr(form, "__dataclass_fields__", None) or hints
+    return {name: hints[name] for name in names}
+
+
+def _gather(form: type, found: dict[str, type]) -> None:
+    known = found.get(name_of(form))
+    if known is not None:
+        if known is not form:
+            raise TypeError(f"two forms are called {name_of(form)}")
+        return
+    found[name_of(form)] = form
+    for hint in _hints(form).values():
+        for part in _parts(hint):
+            _gather(part, found)
+
+
+def _is_form(hint: Any) -> bool:
+    return is_typeddict(hint) or (isinstance(hint, type) and (is_dataclass(hint) or issubclass(hint, Struct)))
+
+
+def _parts(hint: Any) -> Iterator[type]:
+    if _is_form(hint):
+        yield hint
+    for each in get_args(hint):
+        yield from _parts(each)
+
+
+def _words(hint: Any) -> str:
+    """What a field holds."""
+    if hint in _WORDS:
+        return _WORDS[hint]
+    if _is_form(hint):
+        return name_of(hint)
+    origin, args = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        return " or ".join(f'"{each}"' for each in args)
+    if origin in (Union, UnionType):
+        return " or ".join(_words(each) for each in args if each is not UnsetType)
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return f"object of {_words(args[1])}"
+    if origin is tuple and Ellipsis not in args:
+        return f"[{', '.join(map(_words, args))}]"
+    if isinstance(origin, type) and issubclass(origin, Sequence):
+        return f"list of {_words(args[0])}"
+    raise TypeError(f"{hint!r} has no words")

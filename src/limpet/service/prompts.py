@@ -1,0 +1,144 @@
+"""What an agent goes by: the slice of what it knows, and exactly what a model was asked at a step, made again."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from limpet.context.slice import ContextSlice, Known, slice_of
+from limpet.engine.run.conversation import shown, talk_of, task_of
+from limpet.errors import InvalidArgument, NotFound
+from limpet.events import bodies as b
+from limpet.journal import latest, load
+from limpet.llm.model import ModelRequest
+from limpet.llm.prompt import Asked, Context, Frame, See, asked, digest_of, read_context, see, summary_of
+from limpet.service.conversation_extent import said_until
+from limpet.service.moments import Point, point
+from limpet.stores import RunRow, Store
+
+__all__ = ["ModelInput", "context_of", "model_input"]
+
+NOT_EXACT = "not, byte for byte, what was sent: the code that chose it has changed, or a secret was hidden"
+UNKNOWN = "or the agent chooses by itself, and its code is needed: --app MODULE:ATTRIBUTE, or agents=[...]"
+# No more messages than that are looked at for a slice.
+RECENT = 500
+# How many steps are named.
+MANY = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelInput:
+    """What a model was asked at a step, and why it saw that."""
+
+    run: str
+    step: int
+    model: str
+    request: ModelRequest
+    is_exact: bool
+    """It is the same, byte for byte, as what was sent; else the code that chose has changed, or a secret was hidden."""
+    why: tuple[str, ...]
+    """Where its parts come from, and what was left out."""
+
+    def __str__(self) -> str:
+        lines = [f"step {self.step} of {self.run} asked {self.model}:", *(f"  {each}" for each in self.why)]
+        for message in self.request.messages:
+            wanted = "".join(f" [calls {call.name}({call.args})]" for call in message.calls)
+            lines += ["", f"{message.role}{f' ({message.call})' if message.call else ''}: {message.text}{wanted}"]
+        return "\n".join(lines)
+
+
+async def context_of(
+    store: Store, row: RunRow, where: Point, *, max_tokens: int | None, max_bytes: int | None
+) -> ContextSlice:
+    """What fits of what an agent knew at a point, and of what was said until then."""
+    for name, given in (("max_tokens", max_tokens), ("max_bytes", max_bytes)):
+        if given is not None and given < 0:
+            raise InvalidArgument(path=name, reason=f"{given} is less than nothing")
+    seq = await point(store, row.id, where)
+    state = await load(store, row.id, at_most=seq)
+    conversation = row.conversation or talk_of(row.id)
+    upto = await said_until(store, row.id, seq, conversation)
+    found = await latest(store, conversation, last=RECENT, upto=upto) if upto else []
+    messages = [each.spoken() for each in await shown(store, found)]
+    known = Known(state.working, state.position.step or None, state.status, await task_of(store, state.input))
+    return slice_of(known, messages=messages, max_tokens=max_tokens, max_bytes=max_bytes)
+
+
+async def _not_asked(store: Store, run: str, step: int) -> NotFound:
+    """What is said of a step at which no model was asked."""
+    error, asked = NotFound(what="call of a model", id=f"{run} step {step}"), dict[int, None]()
+    async for event in store.log(run):
+        body = store.decode(event)
+        if isinstance(body, b.StepStarted) and body.kind == "model":
+            asked[body.number] = None
+    if asked:
+        error.add_note(
+            f"A model was asked at {', '.join(map(str, [*asked][:MANY]))}{'…' if len(asked) > MANY else ''}."
+        )
+    return error
+
+
+async def model_input(store: Store, run: str, step: int, chosen_by: See | None) -> ModelInput:
+    """What a model was asked at a step; `chosen_by` is what its agent chose the messages with, if that is known."""
+    before = await point(store, run, Point(before=step))
+    [event] = await store.read(run, after=before, limit=1)
+    started = store.decode(event)
+    assert isinstance(started, b.StepStarted)
+    args: Any = (await store.unpack(started.args)).get("reference") if started.kind == "model" else None
+    if not isinstance(args, dict):
+        raise await _not_asked(store, run, step)
+    if "request" in args:
+        request = msgspec.convert(args["request"], ModelRequest)
+        own = ("the agent chose it by itself: it is recorded as it is",)
+        return ModelInput(run=run, step=step, model=args["model"], request=request, is_exact=True, why=own)
+    frame = await _frame(store, run, args)
+    context = await read_context(store, args["conversation"], upto=args["head"], window=frame.window, run=run)
+    if started.tool == "summary":
+        request, why = _summary(frame, context, args)
+    else:
+        state = await load(store, run, at_most=before)
+        made = asked(frame, context, state.working, state.position.step or None, chosen_by or see)
+        request, why = made.request, tuple(_why(made, context, args))
+    is_exact = digest_of(request) == args["digest"]
+    if not is_exact:
+        why = (*why, NOT_EXACT if chosen_by is not None else f"{NOT_EXACT}, {UNKNOWN}")
+    return ModelInput(run=run, step=step, model=args["model"], request=request, is_exact=is_exact, why=why)
+
+
+async def _frame(store: Store, run: str, args: dict[str, Any]) -> Frame:
+    """What was the same in every request of the agent, as it was then."""
+    async for event in store.log(run):
+        body = store.decode(event) if event.kind == "value.recorded" else None
+        if isinstance(body, b.ValueRecorded) and body.name == f"{args.get('frame')}#1":
+            return msgspec.convert(await store.unpack(body.value), Frame)
+    raise NotFound(what="frame of a call of a model", id=run)
+
+
+def _summary(frame: Frame, context: Context, args: dict[str, Any]) -> tuple[ModelRequest, tuple[str, ...]]:
+    old = [each for each in context.said if any(first <= each.seq <= last for first, last in args["ranges"])]
+    return summary_of(frame, context.before, old), (f"messages {_in_words(args['ranges'])}, to be summarised",)
+
+
+def _why(made: Asked, context: Context, args: dict[str, Any]) -> list[str]:
+    chosen, lines = made.sight.chosen, ["the agent's instructions"]
+    if made.sight.known:
+        lines.append(f"what the agent knew then: {made.sight.known.count(chr(10)) + 1} lines")
+    for each in context.summaries:
+        first, last = each.compacted.first, each.compacted.last
+        lines.append(f"message {each.seq} of {args['conversation']}, a summary of messages {first} to {last}")
+    if args["ranges"]:
+        lines.append(f"messages {_in_words(args['ranges'])} of {args['conversation']}, which ended at {args['head']}")
+    thinking = sum(each.thoughts is not None for each in made.request.messages)
+    if thinking:
+        lines.append(f"with what led to the calls of {thinking} of them, in words that only their model knows")
+    if chosen.left_out or context.goes_back:
+        lines.append(f"left out: {'more than ' if context.goes_back else ''}{chosen.left_out} earlier messages")
+    if chosen.limit is not None:
+        lines.append(f"each message is cut to about {chosen.limit} tokens")
+    if context.faults:
+        lines.append(f"mended: {'; '.join(context.faults)}")
+    return lines
+
+
+def _in_words(ranges: list[list[int]]) -> str:
+    return ", ".join(str(first) if first == last else f"{first} to {last}" for first, last in ranges)

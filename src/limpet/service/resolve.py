@@ -1,0 +1,122 @@
+"""Finding runs: by id, all that match, or a run, a request, an agent by what somebody remembers of its name."""
+
+from collections.abc import AsyncIterator
+from difflib import get_close_matches
+
+from limpet.engine.execution.views import Request
+from limpet.errors import AlreadyAnswered, NotFound
+from limpet.service.views import no_run, request_of
+from limpet.stores import RequestFilter, RequestRow, RunFilter, RunRow, Store
+from limpet.stores.store import LARGEST_PAGE
+
+__all__ = [
+    "each_run",
+    "find_conversation",
+    "find_request",
+    "find_run",
+    "near",
+    "open_request",
+    "run_of",
+    "suggest_agent",
+]
+
+SHOWN = 5
+# Runs among whose requests one is looked for that was decided.
+NEWEST = 100
+
+
+async def run_of(store: Store, id: str) -> RunRow:
+    """The run of just this id."""
+    row = await store.get(id)
+    if row.type != "run":
+        raise no_run(id)
+    return row
+
+
+async def each_run(store: Store, where: RunFilter, *, page: int = LARGEST_PAGE) -> AsyncIterator[RunRow]:
+    """Every run that matches, the newest first."""
+    before = None
+    while True:
+        found = await store.runs(where, before=before, limit=page)
+        for row in found.rows:
+            yield row
+        if (before := found.next) is None:
+            return
+
+
+async def find_run(store: Store, given: str) -> RunRow:
+    """The run of this id, or the only family whose ids begin so; NotFound has a note with those that may be meant."""
+    try:
+        row = await store.get(given)
+        if row.type == "run":
+            return row
+    except NotFound:
+        pass
+    found = [row async for row in each_run(store, RunFilter(text=given)) if row.id.startswith(given)]
+    first = min(found, key=lambda row: len(row.id), default=None)
+    if first is not None and all(row is first or row.id.startswith(f"{first.id}.") for row in found):
+        return first  # the others are named after it: its forks, and the runs that it called
+    raise near(NotFound(what="run", id=given), [row.id for row in found] or await _near(store, given))
+
+
+async def find_conversation(store: Store, given: str) -> str:
+    """The id of this conversation, or of the only one whose id begins so; NotFound as for runs."""
+    try:
+        if (await store.get(given)).type == "conversation":
+            return given
+    except NotFound:
+        pass
+    known = [row.id for row in (await store.runs(RunFilter(type="conversation"), limit=LARGEST_PAGE)).rows]
+    found = [id for id in known if id.startswith(given)]
+    if len(found) == 1:
+        return found[0]
+    raise near(NotFound(what="conversation", id=given), found or get_close_matches(given, known))
+
+
+async def find_request(store: Store, given: str) -> RequestRow:
+    """The request of this id, or the only one whose id begins so: an open one, else one of the newest runs."""
+    for row in await store.requests(RequestFilter(status=None, id=given)):
+        return row
+    known = {row.id: row for row in await store.requests()}
+    found = [id for id in known if id.startswith(given)]
+    if not found:
+        decided = await _of_newest(store)
+        known, found = known | decided, [id for id in decided if id.startswith(given)]
+    if len(found) == 1:
+        return known[found[0]]
+    raise near(NotFound(what="request", id=given), found or get_close_matches(given, known))
+
+
+async def open_request(store: Store, id: str) -> Request:
+    """A request that can still be decided, with all that it asks; raises what stands for one that was."""
+    rows = await store.requests(RequestFilter(status=None, id=id))
+    if not rows:
+        raise NotFound(what="request", id=id)
+    if rows[0].status not in ("open", "expired"):
+        raise AlreadyAnswered(request=id, status=rows[0].status, by=rows[0].by or "the run itself")
+    return await request_of(store, rows[0])
+
+
+async def suggest_agent(store: Store, error: NotFound) -> NotFound:
+    """The same error, with the agents that may have been meant, or all that there are."""
+    known = sorted({row.agent for row in await store.contracts()})
+    return near(error, get_close_matches(error.id, known) or known)
+
+
+def near(error: NotFound, known: list[str]) -> NotFound:
+    """The same error, with those that may have been meant."""
+    if known:
+        more = f" or {len(known) - SHOWN} more" if len(known) > SHOWN else ""
+        error.add_note(f"Did you mean {', '.join(known[:SHOWN])}{more}?")
+    return error
+
+
+async def _of_newest(store: Store) -> dict[str, RequestRow]:
+    """The requests of the newest runs, also those that were decided."""
+    runs = [row.id for row in (await store.runs(limit=NEWEST)).rows]
+    return {row.id: row for run in runs for row in await store.requests(RequestFilter(status=None, run=run))}
+
+
+async def _near(store: Store, given: str) -> list[str]:
+    """Ids among the newest runs that are spelled alike."""
+    return get_close_matches(given, [row.id for row in (await store.runs(limit=LARGEST_PAGE)).rows])

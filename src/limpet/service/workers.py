@@ -1,0 +1,134 @@
+"""Who is there: agents and who serves them, workers, and how many runs there are of each kind."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from limpet.engine.run.conversation import INTERRUPT
+from limpet.events.values import parse
+from limpet.service.views import LIVE
+from limpet.stores import RequestFilter, RunRow, Store
+
+__all__ = ["AgentInfo", "Fleet", "Stats", "WorkerInfo", "agents_of", "fleet_of", "served_by", "stats_of", "workers_of"]
+
+# More open requests than that are not counted one by one.
+MANY = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentInfo:
+    """An agent that a store knows, whoever has its code."""
+
+    name: str
+    version: str
+    is_served: bool
+    """Whether a live worker drives runs of it at this version."""
+    contract: Mapping[str, Any]
+    """What it takes and gives, as JSON Schema."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerInfo:
+    """A process that drives runs."""
+
+    id: str
+    is_live: bool
+    agents: Mapping[str, tuple[str, ...]]
+    """What it serves, each with the versions that it takes."""
+    started: int
+    lease_until: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stats:
+    """How many there are."""
+
+    runs: Mapping[str, int]
+    """By status."""
+    agents: Mapping[str, Mapping[str, int]]
+    """By agent, and status."""
+    requests: int
+    """That are open; a thousand at most are counted."""
+    workers: int
+    """That live."""
+    unserved: tuple[str, ...]
+    """Agents with runs that go on, and no live worker."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fleet:
+    """The workers whose leases last."""
+
+    now: int
+    living: frozenset[str]
+    served: Mapping[str, set[str]]
+    """The versions of agents that they serve."""
+
+    def waits_for(self, row: RunRow) -> str | None:
+        """What a run waits for; one that could go on waits for a worker, if none that lives has it or serves it."""
+        is_ready = row.ready_at is not None and row.ready_at <= self.now
+        if row.status == "waiting" and not is_ready:
+            return ", ".join(each for each in row.waits if each != f"signal:{INTERRUPT}") or "time"
+        if row.status not in LIVE or row.worker in self.living or row.agent_version in self.served.get(row.agent, ()):
+            return None
+        return f"worker:{row.agent} {row.agent_version}"
+
+
+async def fleet_of(store: Store, now: int) -> Fleet:
+    """Who lives, and what they serve."""
+    living = [each for each in await store.workers() if each.lease_until > now]
+    served: dict[str, set[str]] = {}
+    for worker in living:
+        for name, versions in worker.agents.items():
+            served.setdefault(name, set()).update(versions)
+    return Fleet(now=now, living=frozenset(each.id for each in living), served=served)
+
+
+async def served_by(store: Store, now: int) -> Mapping[str, set[str]]:
+    """The versions of agents that live workers serve."""
+    return (await fleet_of(store, now)).served
+
+
+async def agents_of(store: Store, now: int) -> list[AgentInfo]:
+    """All agents that a store knows, by name."""
+    served = await served_by(store, now)
+    return [
+        AgentInfo(
+            name=row.agent,
+            version=row.version,
+            is_served=row.version in served.get(row.agent, ()),
+            contract=parse(row.contract),
+        )
+        for row in await store.contracts()
+    ]
+
+
+async def workers_of(store: Store, now: int) -> list[WorkerInfo]:
+    """Every worker that was not given up."""
+    return [
+        WorkerInfo(
+            id=row.id,
+            is_live=row.lease_until > now,
+            agents=dict(row.agents),
+            started=row.started,
+            lease_until=row.lease_until,
+        )
+        for row in await store.workers()
+    ]
+
+
+async def stats_of(store: Store, now: int) -> Stats:
+    """How many there are, without counting them."""
+    fleet, by_agent = await fleet_of(store, now), dict[str, dict[str, int]]()
+    runs: dict[str, int] = {}
+    for (agent, status), count in sorted((await store.counts()).items()):
+        by_agent.setdefault(agent, {})[status] = count
+        runs[status] = runs.get(status, 0) + count
+    lives = [agent for agent, found in by_agent.items() if any(found.get(each) for each in LIVE)]
+    return Stats(
+        runs=runs,
+        agents=by_agent,
+        requests=len(await store.requests(RequestFilter(status="open"), limit=MANY)),
+        workers=len(fleet.living),
+        unserved=tuple(agent for agent in lives if agent not in fleet.served),
+    )

@@ -1,0 +1,323 @@
+"""What each operation means, once for all stores: performed on `Tables`, inside one transaction.
+
+A refused operation fails alone: it either decides before its first write, or what it did is undone. Extensions that
+change nothing but their rows come first and go to the database together; the others follow one by one.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+from msgspec import MsgspecError
+from msgspec.structs import replace
+
+from limpet.errors import InputConflict, InvalidAppend, LimpetError, NotFound, StoreBusy, StoreRefused, Tampered
+from limpet.events import AnyBody, Codec, blobs_of, verify
+from limpet.events import bodies as b
+from limpet.state import ENDED
+from limpet.stores import append, claim, writes
+from limpet.stores.backend import Blocked, Misfit, Outcome, Tables
+from limpet.stores.blobs import Blob
+from limpet.stores.projection import new_row
+from limpet.stores.rebuild import derive
+from limpet.stores.row_encryption import hide_contract, hide_row
+from limpet.stores.rows import Late, RunRow, Snapshot
+from limpet.stores.transaction import Transaction, references
+
+__all__ = ["Begin", "commit", "transact"]
+
+Begin = Callable[[], AbstractContextManager[Tables]]
+"""What begins a transaction, and ends it: kept if nothing was raised inside, undone otherwise."""
+
+# What one bad operation may raise, as opposed to a database that fails: it is refused alone.
+UNFORESEEN = (Misfit, ArithmeticError, AssertionError, LookupError, TypeError, ValueError, MsgspecError)
+
+
+def commit(
+    begin: Begin,
+    batch: Sequence[writes.Op[Any]],
+    codec: Codec,
+    committing: Callable[[list[Outcome]], object] = lambda _: None,
+) -> list[Outcome]:
+    """Do a batch in one transaction; if one operation breaks or blocks it, do each in a transaction of its own.
+
+    So an operation is refused only for what it does itself.
+
+    `committing` is told what is about to be committed, for whoever may have to ask afterwards whether it was; it is
+    told of nothing when the batch has to be done in parts.
+    """
+    try:
+        with begin() as tables:
+            outcomes = _perform(Transaction(tables, codec), batch)
+            committing(outcomes)
+            return outcomes
+    except (_Undone, Misfit, Blocked, StoreRefused) as broken:
+        if len(batch) == 1:
+            return [_refusal(broken)]
+    committing([])
+    return [_alone(begin, op, codec) for op in batch]
+
+
+def _refusal(broken: Exception) -> LimpetError:
+    match broken:
+        case _Undone():
+            return broken.error
+        case Blocked():
+            return StoreBusy(reason=str(broken))
+        case LimpetError():
+            return broken
+        case _:
+            return _unforeseen(broken)
+
+
+def transact(
+    begin: Begin, op: writes.Transact, codec: Codec, committing: Callable[[writes.Transacted], object] = lambda _: None
+) -> Outcome:
+    """A caller's own writes and its events, in one transaction; whatever is raised there undoes both.
+
+    `committing` is told what is about to be committed, for whoever may have to ask afterwards whether it was.
+    """
+    try:
+        with begin() as tables:
+            try:
+                done = append.transact(Transaction(tables, codec), op)
+            except LimpetError as refused:
+                raise _Undone(refused) from refused
+            except UNFORESEEN as error:
+                raise _Undone(_unforeseen(error)) from error
+            committing(done)
+            return done
+    except append.Theirs as raised:
+        return writes.Raised(raised.error)
+    except _Undone as undone:
+        return undone.error
+    except Misfit as misfit:
+        return _unforeseen(misfit)
+
+
+def _alone(begin: Begin, op: writes.Op[Any], codec: Codec) -> Outcome:
+    try:
+        [outcome] = commit(begin, [op], codec)
+    except StoreBusy as busy:  # others of its batch may have been written
+        return busy
+    return outcome
+
+
+class _Undone(Exception):
+    """Something failed half-way: the transaction must not commit."""
+
+    def __init__(self, error: LimpetError) -> None:
+        self.error = error
+
+
+def _perform(tx: Transaction, batch: Sequence[writes.Op[Any]]) -> list[Outcome]:
+    plans = _plans(batch)
+    others = [op for place, op in enumerate(batch) if place not in plans] if len(plans) < len(batch) else []
+    blobs, wanted, more = _brought(batch), _wanted(others), bool(others)
+    for planned in plans.values():
+        if planned.blobs:
+            wanted += planned.blobs
+        more = more or bool(planned.deltas)
+    if more or blobs:
+        tx.tables.expect(*_touched(batch))
+    try:
+        if blobs or wanted:
+            tx.bring(blobs, wanted)
+        final = not (more or blobs or wanted)
+        together = append.extend_all(tx, list(plans.values()), final=final) if plans else []
+    except UNFORESEEN as error:
+        raise _Undone(_unforeseen(error)) from error
+    if not others:
+        return together
+    done = iter(together)
+    return [next(done) if place in plans else _attempt(tx, op) for place, op in enumerate(batch)]
+
+
+def _plans(batch: Sequence[writes.Op[Any]]) -> dict[int, append.Plan]:
+    """The appends that change nothing but the row of one stream, by their place; one for each stream."""
+    plans: dict[int, append.Plan] = {}
+    streams = set()
+    for place, op in enumerate(batch):
+        if isinstance(op, writes.Append) and len(op.legs) == 1 and isinstance(op.legs[0], writes.Extend):
+            planned = append.plan(op.legs[0])
+            if planned.extension.run not in streams and not (planned.deltas and planned.asks):
+                streams.add(planned.extension.run)
+                plans[place] = planned
+    return plans
+
+
+def _brought(batch: Sequence[writes.Op[Any]]) -> list[Blob]:
+    """The blobs that come with appends."""
+    return [blob for op in batch if isinstance(op, writes.Append) and op.blobs for blob in op.blobs]
+
+
+def _wanted(batch: Sequence[writes.Op[Any]]) -> list[str]:
+    """The blobs that appends refer to."""
+    return [
+        blob
+        for op in batch
+        if isinstance(op, writes.Append)
+        for leg in op.legs
+        for body in _bodies(leg)
+        for blob in blobs_of(body)
+    ]
+
+
+def _bodies(leg: writes.Leg) -> Iterable[AnyBody]:
+    match leg:
+        case writes.Extend():
+            return [sealed.body for sealed in leg.events]
+        case writes.Release():
+            return ()
+        case _:
+            return leg.bodies
+
+
+def _touched(batch: Sequence[writes.Op[Any]]) -> tuple[set[str], int]:
+    """The streams that a batch names, and how many are to be created."""
+    legs = [leg for op in batch if isinstance(op, writes.Append) for leg in op.legs]
+    made = [leg for leg in legs if isinstance(leg, writes.Create)]
+    origins = {body.run for leg in made if isinstance(body := leg.bodies[0], b.RunForked)}
+    return {leg.run for leg in legs} | origins, len(made)
+
+
+def _attempt(tx: Transaction, op: writes.Op[Any]) -> Outcome:
+    try:
+        return _PERFORM[type(op)](tx, op)
+    except LimpetError as refused:
+        return refused
+    except UNFORESEEN as error:
+        raise _Undone(_unforeseen(error)) from error
+
+
+def _unforeseen(error: Exception) -> InvalidAppend:
+    return InvalidAppend(run="", reason=f"{type(error).__name__}: {error}")
+
+
+# Beside the log
+
+
+def _save_snapshot(tx: Transaction, op: writes.SaveSnapshot) -> None:
+    packed = tx.codec.pack(op.data, f"snapshot:{op.run}:{op.seq}")
+    snapshot = Snapshot(op.seq, op.hash, tx.tables.now(), packed.data, packed.codec, packed.key_id)
+    tx.tables.save_snapshot(tx.row(op.run).number, snapshot)
+
+
+def _drop_snapshots(tx: Transaction, op: writes.DropSnapshots) -> None:
+    tx.tables.drop_snapshots(tx.row(op.run).number, op.seqs)
+
+
+def _save_contracts(tx: Transaction, op: writes.SaveContracts) -> None:
+    now = tx.tables.now()
+    last = {(row.agent, row.version): replace(row, saved=now) for row in op.rows}
+    again = [replace(row, hash="") for row in last.values() if (row.agent, row.version) in op.again]
+    for rows in filter(None, (again, list(last.values()))):  # one whose hash is as stored is not written
+        tx.tables.save_contracts([hide_contract(tx.codec, row) for row in rows])
+
+
+def _keep_late(tx: Transaction, op: writes.KeepLate) -> None:
+    rows = [tx.row(sealed.event.run) for sealed in op.events]
+    tx.bring(op.blobs, references(sealed.body for sealed in op.events))
+    for row, sealed in zip(rows, op.events, strict=True):
+        if sealed.event.time < row.created:
+            continue  # it was for an earlier run of this id
+        if [event.hash for event in tx.tables.events(row, sealed.event.seq - 1, 1)] == [sealed.event.hash]:
+            continue  # it came in time, and only its reply was lost
+        tx.tables.save_late(row.number, Late(sealed.event, tx.tables.now()))
+        tx.refer(row.number, [tx.blobs[blob] for blob in blobs_of(sealed.body) if blob in tx.blobs])
+
+
+def _put_chunk(tx: Transaction, op: writes.PutChunk) -> None:
+    tx.tables.put_chunk(op.upload, op.place, op.chunk)
+
+
+def _end_upload(tx: Transaction, op: writes.EndUpload) -> None:
+    if not tx.tables.end_upload(op.upload, op.blob, op.size, op.chunks):
+        raise NotFound(what="upload", id=op.upload)
+
+
+def _collect(tx: Transaction, op: writes.Collect) -> int:
+    return tx.tables.collect(tx.tables.now() - op.grace, op.limit)
+
+
+def _prune(tx: Transaction, op: writes.Prune) -> bool:
+    """Nobody may need them: each has ended where it was seen to end, no fork shares it, and nobody talks there."""
+    rows = [tx.tables.row(run) for run, _ in sorted(op.runs)]
+    for row, (_, head) in zip(rows, sorted(op.runs), strict=True):
+        if row is None or (row.seq, row.hash) != (head.seq, head.hash):
+            return False
+        if row.type == "run" and row.status not in ENDED:
+            return False
+    found = [row for row in rows if row is not None]
+    if set(tx.tables.needing([row.id for row in found])) - {row.id for row in found}:
+        return False
+    tx.tables.delete([row.number for row in found])
+    return True
+
+
+def _rebuild(tx: Transaction, op: writes.Rebuild) -> None:
+    row = tx.row(op.run)
+    log = ((event, tx.decode(event)) for event in tx.log(row))
+    derived = derive(row.number, log, tx.codec)
+    known = tx.tables.find_blobs(derived.blobs) if derived.blobs else {}
+    tx.tables.rewrite(derived.row, derived.requests, [known[blob] for blob in derived.blobs if blob in known])
+
+
+def _load(tx: Transaction, op: writes.Load) -> RunRow:
+    """The log as it was, its rows made from it; what it had under way elsewhere is not under way here."""
+    first, last = op.events[0], op.events[-1]
+    existing = tx.tables.row(first.run)
+    if existing is not None:
+        raise InputConflict(run=first.run, agent=existing.agent)
+    log = [(event, tx.decode(event)) for event in op.events]
+    if verify(op.events, *append.beginning(tx, first.run, log[0][1])).hash != last.hash:
+        raise Tampered(run=first.run, seq=last.seq, reason="its head does not fit")
+    derived = derive(0, log, tx.codec)
+    tx.bring((), derived.blobs)
+    tx.need(derived.blobs)
+    row = replace(new_row(*log[0]), seq=last.seq, hash=last.hash, time=last.time)
+    number = tx.tables.add(hide_row(tx.codec, row))
+    tx.tables.insert(number, op.events, [body.command if isinstance(body, b.Command) else None for _, body in log])
+    _rebuild(tx, writes.Rebuild(run=first.run))
+    row = tx.row(first.run)
+    if row.worker is not None:
+        tx.write(row, (b.RunReleased(reason="it was loaded from elsewhere"),), op.actor)
+        row = tx.row(first.run)
+    if row.type == "run" and row.status not in ENDED:
+        tx.write(row, (b.PauseRequested(command=f"load:{last.hash.hex()[:32]}", reason="it was loaded"),), op.actor)
+    return tx.row(first.run)
+
+
+def _settle(tx: Transaction, op: writes.Settle) -> bool:
+    """A store that has streams and was never asked was made without encryption."""
+    encrypted = op.encrypted and tx.tables.is_new()
+    return tx.tables.settle(writes.ENCRYPTED, writes.YES if encrypted else "no") == writes.YES
+
+
+def _save_keys(tx: Transaction, op: writes.SaveKeys) -> bool:
+    if tuple(tx.tables.keys()) != op.before:
+        return False
+    tx.tables.save_keys(op.after)
+    return True
+
+
+_PERFORM: dict[type[writes.Op[Any]], Callable[[Transaction, Any], object]] = {
+    writes.Append: append.append,
+    writes.Claim: claim.claim,
+    writes.Register: claim.register,
+    writes.Renew: claim.renew,
+    writes.Retire: claim.retire,
+    writes.SaveSnapshot: _save_snapshot,
+    writes.DropSnapshots: _drop_snapshots,
+    writes.SaveContracts: _save_contracts,
+    writes.KeepLate: _keep_late,
+    writes.PutChunk: _put_chunk,
+    writes.EndUpload: _end_upload,
+    writes.Collect: _collect,
+    writes.Load: _load,
+    writes.Prune: _prune,
+    writes.Rebuild: _rebuild,
+    writes.Recount: lambda tx, _: tx.tables.recount(),
+    writes.Settle: _settle,
+    writes.SaveKeys: _save_keys,
+}

@@ -1,0 +1,264 @@
+"""Forks: a stream that shares the beginning of another's log, and stores nothing but its own events."""
+
+import asyncio
+from typing import Any
+
+from limpet.errors import InputConflict, InvalidAppend, NotFound
+from limpet.events import StatePatch, inline, verify
+from limpet.events import bodies as b
+from limpet.stores import Create, RequestFilter, RunFilter, RunRow, Store
+from limpet.stores.conformance.suite import (
+    Owner,
+    World,
+    answered,
+    asked,
+    behaviour,
+    completed,
+    expect,
+    forked,
+    gave,
+    message,
+    signalled,
+    started,
+)
+from limpet.stores.memory import MemoryBackend
+from limpet.stores.threads import Inline
+
+
+@behaviour()
+async def a_fork_is_its_origins_beginning_and_its_own(world: World) -> None:
+    """The shared events are the very same, under their own run's name; its own follow, chained to them."""
+    owner = await _grown(world)
+    before = await world.log()
+    row = await _fork(world, at=5)
+    fork = await world.take("r1.1")
+    await fork.append(started(3), completed(3, "other"))
+    log = await world.log("r1.1")
+    assert log[:5] == before[:5]
+    assert [event.run for event in log] == ["r1"] * 5 + ["r1.1"] * 4
+    assert [event.kind for event in log[5:]] == ["run.forked", "run.claimed", "step.started", "step.completed"]
+    assert [event.seq for event in log] == list(range(1, 10))
+    assert verify(log) == fork.head
+    assert row.fence == before[4].fence
+    assert await world.log() == before
+    assert (await owner.row()).head == owner.head
+
+
+@behaviour()
+async def a_forks_row_says_what_its_first_event_says(world: World) -> None:
+    """Lists show it like any run, and whence it comes."""
+    await _grown(world)
+    row = await _fork(world, at=5, goal="again", labels={"team": "north"}, user="ann", session="s1", item=1, items=3)
+    stored = await world.store.get("r1.1")
+    assert stored == row
+    assert (row.origin, row.origin_at, row.seq, row.step, row.status) == ("r1", 5, 6, 2, "pending")
+    assert (row.goal, row.labels, row.user, row.session, row.item, row.items) == (
+        "again",
+        {"team": "north"},
+        "ann",
+        "s1",
+        1,
+        3,
+    )
+    assert [each.id for each in (await world.store.runs(RunFilter(origin="r1"))).rows] == ["r1.1"]
+    assert [each.id for each in (await world.store.runs(RunFilter(labels={"team": "north"}))).rows] == ["r1.1"]
+    assert await world.store.check_rows("r1.1") == []
+
+
+@behaviour()
+async def pages_of_a_fork_cross_the_cut(world: World) -> None:
+    """Whatever the page, forwards and backwards, reading gives the same log."""
+    await _grown(world)
+    await _fork(world, at=5)
+    fork = await world.take("r1.1")
+    await fork.append(started(3), completed(3))
+    whole = await world.log("r1.1")
+    for after in range(10):
+        for before in (*range(1, 12), None):
+            wanted = [each for each in whole if each.seq > after and (before is None or each.seq < before)]
+            for limit in (1, 2, 5, 20):
+                read = await world.store.read("r1.1", after=after, before=before, limit=limit)
+                assert read == wanted[:limit], (after, before, limit)
+                back = await world.store.read("r1.1", after=after, before=before, limit=limit, backwards=True)
+                assert back == wanted[::-1][:limit], (after, before, limit)
+
+
+@behaviour()
+async def a_fork_of_a_fork_shares_with_both(world: World) -> None:
+    """It may branch off behind the first cut, at it, or before it."""
+    await _grown(world)
+    await _fork(world, at=5)
+    fork = await world.take("r1.1")
+    await fork.append(started(3), completed(3))
+    for place, at in enumerate((1, 3, 5, 6, 8), 1):
+        await _fork(world, f"r1.1.{place}", of="r1.1", at=at)
+        log = await world.log(f"r1.1.{place}")
+        assert log[:-1] == (await world.log("r1.1"))[:at]
+        assert verify(log).seq == at + 1
+        assert await world.store.check_rows(f"r1.1.{place}") == []
+
+
+@behaviour()
+async def what_a_fork_stores_is_its_own(world: World) -> None:
+    """The feed of all events has each event once: the shared ones are the origin's."""
+    await _grown(world)
+    place = await world.store.feed_end()
+    await _fork(world, at=5)
+    await world.take("r1.1")
+    feed = await world.store.feed(place)
+    assert [(event.run, event.seq) for event in feed.events] == [("r1.1", 6), ("r1.1", 7)]
+
+
+@behaviour()
+async def origin_and_fork_go_on_apart(world: World) -> None:
+    """What one writes, the other never sees, whoever comes first."""
+    owner = await _grown(world)
+    await _fork(world, at=5)
+    fork = await world.take("r1.1")
+    await asyncio.gather(owner.append(started(3)), fork.append(started(3), completed(3)))
+    assert len(await world.log()) == 8
+    assert len(await world.log("r1.1")) == 9
+    assert verify(await world.log()) == owner.head
+    assert verify(await world.log("r1.1")) == fork.head
+
+
+@behaviour()
+async def a_fork_made_twice_is_made_once(world: World) -> None:
+    """The same id and the same beginning is the same fork; another beginning is refused."""
+    await _grown(world)
+    row = await _fork(world, at=5)
+    again, is_new = await world.store.create("r1.1", forked(at=5), actor="test")
+    assert (again.number, is_new) == (row.number, False)
+    await expect(InputConflict, world.store.create("r1.1", forked(at=4), actor="test"))
+    await expect(InputConflict, world.store.create("r1", forked(at=4), actor="test"))
+
+
+@behaviour()
+async def a_fork_begins_at_an_event_that_there_is(world: World) -> None:
+    """Of a run that there is; a conversation is no run."""
+    await _grown(world)
+    await expect(InvalidAppend, world.store.create("f", forked(at=8), actor="test"))
+    await expect(InvalidAppend, world.store.create("f", forked(at=0), actor="test"))
+    await expect(NotFound, world.store.create("f", forked(of="none", at=1), actor="test"))
+    await world.talk()
+    await expect(InvalidAppend, world.store.create("f", forked(of="c1", at=1), actor="test"))
+    await expect(NotFound, world.store.get("f"))
+
+
+@behaviour()
+async def a_fork_is_claimed_under_a_higher_fence(world: World) -> None:
+    """Fences never fall along its line, so whoever had the origin has nothing here."""
+    owner = await _grown(world)
+    await _fork(world, at=5)
+    fork = await world.take("r1.1")
+    assert fork.fence > (await world.log())[4].fence
+    assert (await owner.row()).worker == "w1"
+
+
+@behaviour()
+async def a_request_of_the_origin_is_answered_there(world: World) -> None:
+    """A fork has its own requests: answering one moves one run only."""
+    owner = await _grown(world)
+    await owner.append(asked("q1"))
+    await _fork(world, at=8)
+    fork = await world.take("r1.1")
+    await fork.append(asked("q2"))
+    assert [row.run for row in await world.store.requests(RequestFilter(run="r1.1"))] == ["r1.1"]
+    await world.store.tell("r1.1", answered("q2", command="c2"), actor="ann")
+    await expect(NotFound, world.store.tell("r1.1", answered("q1", command="c3"), actor="ann"))
+    await world.store.tell("r1", answered("q1", command="c4"), actor="ann")
+    assert (await world.kinds())[-1] == "request.answered"
+    assert await world.store.check_rows("r1.1") == await world.store.check_rows("r1") == []
+
+
+@behaviour()
+async def a_command_to_the_origin_may_come_to_the_fork(world: World) -> None:
+    """Commands are deduplicated in one run: the same id in another is another command."""
+    owner = await _grown(world)
+    await world.store.tell("r1", signalled(command="c1"), actor="ann")
+    await _fork(world, at=8)
+    await world.store.tell("r1.1", signalled(command="c1"), actor="ann")
+    assert (await world.kinds("r1.1"))[7:] == ["signal.received", "run.forked", "signal.received"]
+    assert (await owner.row()).seq == 8
+
+
+@behaviour()
+async def what_a_fork_refers_to_stays(world: World) -> None:
+    """Its own blobs by its own references, shared ones by its origin's."""
+    owner = await world.own()
+    shared, blobs = world.store.pack("x" * 20_000)
+    await owner.append(started(), gave(shared), blobs=blobs)
+    mine, blobs = world.store.pack("y" * 20_000)
+    row, _ = await world.store.create("r1.1", forked(at=4, results={"1": mine}), actor="test", blobs=blobs)
+    world.advance("2h")
+    await world.store.collect_blobs()
+    assert await world.store.unpack(shared) == "x" * 20_000
+    assert await world.store.unpack(mine) == "y" * 20_000
+    assert await world.store.check_rows(row.id) == []
+    missing, _ = world.store.pack("z" * 20_000)
+    await expect(NotFound, world.store.create("r1.2", forked(at=4, input=missing), actor="test"))
+
+
+@behaviour()
+async def a_fork_is_rebuilt_from_its_own_events(world: World) -> None:
+    """Making its rows anew changes nothing."""
+    await _grown(world)
+    await _fork(world, at=5, labels={"a": "b"}, goal="again")
+    fork = await world.take("r1.1")
+    await fork.append(started(3), completed(3), asked("q9"))
+    before = await world.store.get("r1.1")
+    await world.store.rebuild("r1.1")
+    after = await world.store.get("r1.1")
+    assert (after.seq, after.hash, after.origin, after.origin_at) == (before.seq, before.hash, "r1", 5)
+    assert await world.store.check_rows("r1.1") == []
+
+
+@behaviour()
+async def a_fork_is_loaded_after_its_origin(world: World) -> None:
+    """Its own events are taken in where its origin is; without it they are refused."""
+    await _grown(world)
+    await _fork(world, at=5)
+    fork = await world.take("r1.1")
+    await fork.append(started(3), completed(3), b.RunCompleted(output=inline(None)))
+    own = [event for event in await world.log("r1.1") if event.run == "r1.1"]
+    await expect(InputConflict, world.store.load(own, actor="test"))
+    async with Store(MemoryBackend(world.clock), Inline()) as elsewhere:
+        elsewhere.codec = world.store.codec
+        await expect(NotFound, elsewhere.load(own, actor="test"))
+        await elsewhere.load(await world.log(), actor="test")
+        row = await elsewhere.load(own, actor="test")
+        assert (row.status, row.head) == ("completed", fork.head)
+        assert [event async for event in elsewhere.log("r1.1")] == await world.log("r1.1")
+        assert await elsewhere.check_rows("r1.1") == []
+
+
+@behaviour()
+async def a_conversation_is_forked_like_a_run(world: World) -> None:
+    """It shares the messages before the cut."""
+    await world.talk(message("one"), message("two"), message("three"), session="s")
+    branch = b.ConversationForked(conversation="c1", at=3, session="s")
+    await world.store.append(Create(run="c1.1", bodies=(branch,), actor="test"))
+    log = await world.log("c1.1")
+    assert [event.kind for event in log] == ["conversation.created", *["message.added"] * 2, "conversation.forked"]
+    row = await world.store.get("c1.1")
+    assert (row.type, row.status, row.origin, row.origin_at, row.session) == ("conversation", "open", "c1", 3, "s")
+    assert verify(log) == row.head
+    assert await world.store.check_rows("c1.1") == []
+    wrong = b.ConversationForked(conversation="r1", at=1)
+    await world.create("r1")
+    await expect(InvalidAppend, world.store.append(Create(run="c2", bodies=(wrong,), actor="test")))
+
+
+async def _grown(world: World) -> Owner:
+    """A run with a claim and two steps: seven events, and its owner."""
+    owner = await world.own()
+    await owner.append(started(1), completed(1, "one"))
+    await owner.append(started(2), completed(2, "two"))
+    await owner.append(b.StatePatched(name="patch#1", patch=StatePatch(flags=("seen",))))
+    return owner
+
+
+async def _fork(world: World, run: str = "r1.1", of: str = "r1", **more: Any) -> RunRow:
+    row, is_new = await world.store.create(run, forked(of=of, **more), actor="test")
+    assert is_new
+    return row

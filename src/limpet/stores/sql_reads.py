@@ -1,0 +1,207 @@
+"""What a backend answers, over named statements: the same for every SQL database."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from limpet.errors import NotFound, StoreUnavailable
+from limpet.events import Event, Packed
+from limpet.stores.blobs import BlobRow
+from limpet.stores.columns import contract_of, late_of, request_of, row_of, worker_of
+from limpet.stores.fork_reads import Origin, Span, read_line
+from limpet.stores.rows import (
+    ContractRow,
+    KeyRow,
+    Late,
+    Page,
+    RequestFilter,
+    RequestRow,
+    RunFilter,
+    RunRow,
+    Snapshot,
+    WorkerRow,
+)
+
+__all__ = ["SqlReads"]
+
+LAST = 2**63 - 1
+
+
+class SqlReads(ABC):
+    """The reads of a backend. Whoever inherits them says how a statement is run and how some values are bound."""
+
+    _sql: Mapping[str, str]
+
+    @property
+    def failure(self) -> StoreUnavailable | None:
+        """A server is waited for, however long it is away."""
+        return None
+
+    @abstractmethod
+    def _ask(self, statement: str, values: Any) -> Sequence[Sequence[Any]]:
+        """The rows that a statement gives, for values in order or by name."""
+
+    @abstractmethod
+    def _bound(self, name: str, value: Any) -> Any:
+        """The value of a filter as this database wants it."""
+
+    def get(self, run: str) -> RunRow | None:
+        """A stream's row."""
+        found = self._all("peek", run)
+        return row_of(found[0]) if found else None
+
+    def read(self, run: str, after: int, before: int | None, limit: int, backwards: bool) -> list[Event]:
+        """Events with sequences strictly between `after` and `before`."""
+        return read_line(self._own, self._origin, run, Span(after, before, limit, backwards))
+
+    def _own(self, run: str, span: Span) -> list[Event]:
+        name = "read_backwards" if span.backwards else "read"
+        found = self._all(name, run, span.after, LAST if span.before is None else span.before, span.limit)
+        return [Event(run, *each) for each in found]
+
+    def _origin(self, run: str) -> Origin | None:
+        found = self._all("origin", run)
+        if not found:
+            raise NotFound(what="run", id=run)
+        return None if None in found[0] else Origin(*found[0])
+
+    def runs(self, where: RunFilter, before: int | None, limit: int) -> Page:
+        """Rows that match, newest first, below a number."""
+        parts, values = self._where("runs", where)
+        if before is not None:
+            parts.append(self._sql["runs.before"])
+            values["before"] = before
+        values["limit"] = limit + 1
+        rows = [row_of(found) for found in self._search([*parts, self._sql["runs.order"]], values)]
+        return Page(tuple(rows[:limit]), rows[limit - 1].number if len(rows) > limit else None)
+
+    def count(self, where: RunFilter) -> int:
+        """How many rows match."""
+        found: int = self._search(*self._where("count", where))[0][0]
+        return found
+
+    def counts(self) -> Mapping[tuple[str, str], int]:
+        """How many runs there are by (agent, status)."""
+        return {(agent, status): n for agent, status, n in self._all("counts")}
+
+    def miscounted(self) -> list[tuple[str, str, int, int]]:
+        """Each counter that is not what counting finds."""
+        found = self._all("miscounted")
+        return [(_readable(agent), _readable(status), kept, there) for agent, status, kept, there in found]
+
+    def strays(self) -> list[tuple[str, int, int]]:
+        """Rows that belong to nothing that there is."""
+        return [(table, number, rows) for table, number, rows in self._all("strays")]
+
+    def streams(self, after: int, limit: int) -> list[tuple[int, str]]:
+        """The numbers and ids of all streams after a number."""
+        return [(number, _readable(id)) for number, id in self._all("streams", after, limit)]
+
+    def commands(self, run: str) -> list[tuple[int, str]]:
+        """The commands among a stream's own events."""
+        return [(seq, command) for seq, command in self._all("commands", self._number(run))]
+
+    def labels(self, run: str) -> list[tuple[str, str]]:
+        """The labels that a stream is found by."""
+        return [(name, value) for name, value in self._all("labels", self._number(run))]
+
+    def requests(self, where: RequestFilter, limit: int) -> list[RequestRow]:
+        """Requests that match, the oldest first."""
+        given = {name: getattr(where, name) for name in ("status", "id", "run", "to", "risk")}
+        values = {name: self._bound(name, value) for name, value in given.items() if value is not None}
+        parts = [self._sql["requests"], *(self._sql[f"requests.{name}"] for name in values)]
+        found = self._search([*parts, self._sql["requests.order"]], {**values, "limit": limit})
+        return [request_of(each) for each in found]
+
+    def workers(self) -> list[WorkerRow]:
+        """All workers."""
+        return [worker_of(found) for found in self._all("workers")]
+
+    def snapshot(self, run: str, at_most: int | None) -> Snapshot | None:
+        """The newest snapshot, or the newest not after a sequence."""
+        found = self._all("snapshot", self._number(run), LAST if at_most is None else at_most)
+        return Snapshot(*found[0]) if found else None
+
+    def snapshots(self, run: str) -> list[tuple[int, int]]:
+        """The (sequence, time) of every snapshot of a run."""
+        return [(seq, time) for seq, time in self._all("snapshots", self._number(run))]
+
+    def late(self, run: str) -> list[Late]:
+        """What came too late for a run."""
+        return [late_of(run, found) for found in self._all("late", self._number(run))]
+
+    def contracts(self, agent: str | None) -> list[ContractRow]:
+        """The contracts of an agent, or of all."""
+        found = self._all("contracts") if agent is None else self._all("contracts_of", agent)
+        return [contract_of(each) for each in found]
+
+    def references(self, run: str) -> list[str]:
+        """The blobs that a stream refers to."""
+        return [blob for (blob,) in self._all("references", self._number(run))]
+
+    def blob(self, blob: str) -> BlobRow | None:
+        """A stored blob."""
+        found = self._all("blob", blob)
+        return BlobRow(*found[0]) if found else None
+
+    def chunk(self, blob: str, place: int) -> Packed | None:
+        """One chunk of a stored blob."""
+        found = self._all("chunk", blob, place)
+        return Packed(*found[0]) if found else None
+
+    def small_blobs(self, blobs: Sequence[str]) -> list[tuple[BlobRow, Packed]]:
+        """Those of some blobs that are one chunk, with it."""
+        found = self._all("small_blobs", self._bound("blobs", blobs))
+        return [(BlobRow(id, size, 1, name), Packed(*chunk)) for id, size, name, *chunk in found]
+
+    def setting(self, name: str) -> str | None:
+        """What a setting of the store is, if it was settled."""
+        found = self._all("setting", name)
+        return str(found[0][0]) if found else None
+
+    def keys(self) -> list[KeyRow]:
+        """The wrapped keys, oldest first."""
+        return [KeyRow(*found) for found in self._all("keys")]
+
+    def _where(self, start: str, where: RunFilter) -> tuple[list[str], dict[str, Any]]:
+        given = {
+            "agent": where.agent,
+            "session": where.session,
+            "user": where.user,
+            "parent": where.parent,
+            "origin": where.origin,
+            "conversation": where.conversation,
+            "created_from": where.created_from,
+            "created_before": where.created_before,
+            "status": where.status[0] if len(where.status) == 1 else None,
+            "statuses": where.status if len(where.status) > 1 else None,
+            "text": None if where.text is None else f"%{_escape(where.text)}%",
+        }
+        values = {name: self._bound(name, value) for name, value in given.items() if value is not None}
+        parts = [self._sql[start], *(self._sql[f"runs.{name}"] for name in values)]
+        for place, (name, value) in enumerate(where.labels.items()):
+            parts.append(self._sql["runs.label"] % (place, place))
+            values |= {f"label_name_{place}": name, f"label_value_{place}": value}
+        return parts, {**values, "type": where.type}
+
+    def _number(self, run: str) -> int:
+        found = self._all("number", run)
+        if not found:
+            raise NotFound(what="run", id=run)
+        number: int = found[0][0]
+        return number
+
+    def _all(self, name: str, *values: Any) -> Sequence[Sequence[Any]]:
+        return self._ask(self._sql[name], values)
+
+    def _search(self, parts: list[str], values: dict[str, Any]) -> Sequence[Sequence[Any]]:
+        return self._ask("\n".join(parts), values)
+
+
+def _readable(word: str | bytes) -> str:
+    """A word, even if its bytes are no text any more."""
+    return word if isinstance(word, str) else word.decode(errors="replace")
+
+
+def _escape(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")

@@ -1,0 +1,128 @@
+"""The process behind `crash_everywhere`: it imports the agent once, and forks a process for each life of a run.
+
+It reads lines of JSON and answers each with one. It has no threads and no event loop of its own, so forking is safe.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from importlib import import_module
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any
+
+from limpet.clock import FrozenClock, SystemClock
+from limpet.engine.definitions.agents import Agent
+from limpet.errors import LimpetError, TrialStuck
+from limpet.ids import RandomIds
+from limpet.stores.sqlite import SqliteBackend
+from limpet.testing.app import TestApp, TestSettings
+from limpet.testing.faults import Fault, events
+from limpet.testing.stubs import Witness
+from limpet.testing.trials import family, see_through
+
+__all__ = ["main"]
+
+# What takes longer, in seconds, hangs: an import, and a life.
+IMPORTING = 120
+LONGEST = 60
+Said = dict[str, Any]
+
+
+def main() -> None:
+    """Answer until nobody asks any more. What the agent prints goes to the standard error."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    opening: Said = json.loads(sys.stdin.readline())
+    agent: Any = None
+    signal.alarm(IMPORTING)
+    try:
+        agent, said = find_agent(opening["module"], opening["file"], opening["name"]), Said()
+    except Exception as error:  # noqa: BLE001 - whatever a module raises when it is imported
+        said = {"error": f"a new process cannot import it: {error!r}"}
+    signal.alarm(0)
+    print(json.dumps(said), file=answers, flush=True)
+    for line in sys.stdin:
+        said = _fork(partial(_live, agent, {**opening, **json.loads(line)}))
+        print(json.dumps(said), file=answers, flush=True)
+
+
+def find_agent(module: str, file: str | None, name: str) -> Any:
+    """The agent, from its module; from its file, if that is not what is imported by the module's name."""
+    try:
+        spec = None if module == "__main__" else find_spec(module)
+    except (ImportError, ValueError):
+        spec = None
+    if file is None or (spec is not None and spec.origin is not None and Path(spec.origin).samefile(file)):
+        return getattr(import_module(module), name)
+    spec = spec_from_file_location("__mp_main__" if module == "__main__" else module, file)
+    assert spec is not None
+    assert spec.loader is not None
+    sys.modules[spec.name] = loaded = module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return getattr(loaded, name)
+
+
+def _fork(live: Callable[[Callable[[Said], object]], None]) -> Said:
+    """What a process of its own says before it ends or is killed."""
+    ours, theirs = os.pipe()
+    child = os.fork()
+    if not child:
+        signal.alarm(LONGEST)
+        live(lambda said: os.write(theirs, json.dumps(said).encode()))
+        os._exit(0)
+    os.close(theirs)
+    with os.fdopen(ours, "rb") as pipe:
+        text = pipe.read()
+    how = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if how == -signal.SIGALRM:
+        return {"error": f"it took longer than {LONGEST} s"}
+    said: Said = json.loads(text) if text else {"error": f"its process ended by itself, with status {how}"}
+    return said
+
+
+def _live(agent: Agent[Any, Any], trial: Mapping[str, Any], say: Callable[[Said], object]) -> None:
+    where = trial.get("where", "")
+    try:
+        loop = asyncio.new_event_loop()  # nobody tidies up: the process ends at once
+        status, *what = loop.run_until_complete(_drive(agent, trial, say))
+        say({"ended": f"failed with {what[0]}" if status == "failed" else status})
+    except TrialStuck as stuck:
+        is_end = where and not stuck.asks
+        say(
+            {"ended": f"came to no end ({stuck.reason})"}
+            if is_end
+            else {"error": f"{stuck.reason}. {where}".strip(". ")}
+        )
+    except BaseException as error:  # noqa: BLE001 - whoever waits must hear
+        say({"error": str(error) if isinstance(error, LimpetError) else repr(error)})
+
+
+async def _drive(agent: Agent[Any, Any], trial: Mapping[str, Any], say: Callable[[Said], object]) -> list[Any]:
+    """Start the run or find it, and drive it to its end or to where this process is killed."""
+    path = f"{trial['folder']}/{trial['run']}"
+    settings = TestSettings(partial(_Alone, path), FrozenClock(SystemClock().now()))
+    settings.ids = RandomIds(settings.clock)
+    settings.stubs.witness = Witness(Path(f"{path}-effects"))
+
+    def die() -> None:
+        say({"killed": settings.faulty.died_at})
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    settings.faulty.die = die
+    if "when" in trial:
+        settings.faulty.faults.append(Fault(trial["when"], events("", {}), trial["nth"]))
+    app = await TestApp(settings, family(agent)).open()
+    await app.start(agent, agent.input_shape.load(trial["input"]), id=trial["run"])
+    return await see_through(app, trial["run"], trial["answers"])
+
+
+class _Alone(SqliteBackend):
+    """A file that no other process writes to meanwhile: nobody has to look for changes."""
+
+    capabilities = replace(SqliteBackend.capabilities, processes=False)

@@ -1,0 +1,149 @@
+"""Whether an agent survives: its process is killed about every commit, and the outside world counts."""
+
+import json
+import os
+import signal
+import sys
+from asyncio.subprocess import PIPE, Process, create_subprocess_exec
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from itertools import count
+from tempfile import TemporaryDirectory
+from typing import Any, TypeVar
+
+from limpet.clock import SystemClock
+from limpet.engine.definitions.agents import Agent
+from limpet.engine.definitions.types import shape
+from limpet.errors import DefinitionError, TrialStuck
+from limpet.ids import RandomIds
+from limpet.testing.faults import When
+
+__all__ = ["CrashReport", "crash_everywhere"]
+
+In = TypeVar("In")
+HELPER = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "from limpet.testing import crash_child; crash_child.main()"
+)
+
+
+@dataclass
+class CrashReport:
+    """What came of killing a process everywhere; each entry says where, and what."""
+
+    points: int = 0
+    """How many places there were to be killed at."""
+    lost: list[str] = field(default_factory=list)
+    """Effects that took place less often than without a kill."""
+    doubled: list[str] = field(default_factory=list)
+    """Effects that took place more often."""
+    failed: list[str] = field(default_factory=list)
+    """Runs that did not end as without a kill: completed, cancelled, or failed with the same type of error."""
+
+
+async def crash_everywhere(
+    agent: Agent[In, Any],
+    input: In,
+    *,
+    answers: Mapping[str, Any] = {},
+    effects: Callable[[], Mapping[str, int]],
+) -> CrashReport:
+    """Kill a process (SIGKILL) that drives an agent, right before and right after every commit; another one goes on.
+
+    `effects` says how often each effect took place so far, as the outside world counts (a read may be repeated; leave
+    it out). Requests are answered from `answers`, by tool name, by question, or "*" for all: True approves, False
+    rejects, anything else is the answer. Whoever is asked what came of an effect tells the truth, unless told what to
+    say. Time that a run waits for passes at once. Needs an agent at the top level of a module, and a POSIX system.
+    """
+    said = {key: shape(type(value)).dump(value) for key, value in answers.items()}
+    opening = {**_whereabouts(agent), "input": agent.dump_input(input), "answers": said}
+    async with _helper(agent.name, opening) as helper:
+        report, trials = CrashReport(), _Trials(helper, effects)
+        await trials.begin()
+        for nth in count(1):
+            if not await trials.kill("before", nth, report):
+                break
+            await trials.kill("after", nth, report)
+    return report
+
+
+class _Helper:
+    """The process that has imported the agent, and forks one for each life of a run."""
+
+    def __init__(self, agent: str, process: Process) -> None:
+        self._agent, self._process = agent, process
+
+    async def ask(self, what: Mapping[str, Any]) -> dict[str, Any]:
+        """Say something to it; what it answers. Raises TrialStuck."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(what).encode() + b"\n")
+        line = await self._process.stdout.readline()
+        said: dict[str, Any] = json.loads(line or '{"error": "the process that drives it has died"}')
+        if "error" in said:
+            raise TrialStuck(agent=self._agent, reason=said["error"])
+        return said
+
+
+class _Trials:
+    """Runs that are tried one after the other, each in a store of its own."""
+
+    def __init__(self, helper: _Helper, effects: Callable[[], Mapping[str, int]]) -> None:
+        self._helper, self._effects, self._ids = helper, effects, RandomIds(SystemClock())
+        self._counted: Mapping[str, int] = {}
+        self._end = ""
+
+    async def begin(self) -> None:
+        """Learn what happens without a kill."""
+        before = dict(self._effects())
+        self._end = (await self._helper.ask({"run": self._ids.new()}))["ended"]
+        self._counted = self._since(before)
+
+    async def kill(self, when: When, nth: int, report: CrashReport) -> bool:
+        """Kill the process of a run there, let another one go on, and report; false if there is no such place."""
+        before, run = dict(self._effects()), self._ids.new()
+        said = await self._helper.ask({"run": run, "when": when, "nth": nth})
+        if "killed" not in said:
+            return False
+        where = f"Killed {when} commit {nth} ({said['killed']})"
+        end = (await self._helper.ask({"run": run, "where": where}))["ended"]
+        report.points += 1
+        if end != self._end:
+            report.failed.append(f"{where}: the run {end}, and {self._end} without a kill.")
+        counted = self._since(before)
+        for name in sorted(counted.keys() | self._counted.keys()):
+            times, usual = counted.get(name, 0), self._counted.get(name, 0)
+            if times != usual:
+                entries = report.lost if times < usual else report.doubled
+                entries.append(f"{where}: {name} took place {times} times, and {usual} without a kill.")
+        return True
+
+    def _since(self, before: Mapping[str, int]) -> Mapping[str, int]:
+        return {name: times - before.get(name, 0) for name, times in self._effects().items()}
+
+
+@asynccontextmanager
+async def _helper(agent: str, opening: Mapping[str, Any]) -> AsyncIterator[_Helper]:
+    """A process that is ready; it, whatever it started, and its files are gone in the end."""
+    command = (sys.executable, "-c", HELPER, json.dumps(sys.path))
+    with TemporaryDirectory(prefix="limpet-crash-") as folder:
+        process = await create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, start_new_session=True)
+        try:
+            helper = _Helper(agent, process)
+            await helper.ask({**opening, "folder": folder})
+            yield helper
+        finally:
+            with suppress(ProcessLookupError, PermissionError):  # it is gone, or a zombie
+                os.killpg(process.pid, signal.SIGKILL)
+            await process.communicate()
+
+
+def _whereabouts(agent: Agent[Any, Any]) -> dict[str, Any]:
+    """Where another process finds an agent: at the top level of a module, by its name or its file."""
+    for names in (agent.fn.__globals__, *(vars(module) for module in list(sys.modules.values()))):
+        for name, value in list(names.items()):
+            if value is agent and (names["__name__"] != "__main__" or "__file__" in names):
+                return {"module": names["__name__"], "file": names.get("__file__"), "name": name}
+    reason = "another process must be able to import it, so define it at the top level of a module, not in a function"
+    raise DefinitionError(what=f"The trial of {agent.name}", reason=reason)

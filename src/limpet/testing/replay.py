@@ -1,0 +1,40 @@
+"""Whether today's code still goes through what was recorded: a check before a deploy, over exported runs."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from limpet.engine.definitions.agents import Agent
+from limpet.errors import LimpetError
+from limpet.service.bundles import load_run
+from limpet.service.replay import check
+from limpet.stores import Inline, Store
+from limpet.stores.memory import MemoryBackend
+
+__all__ = ["still_replays"]
+
+
+async def still_replays(*agents: Agent[Any, Any], bundles: str | Path) -> list[str]:
+    """What is wrong, a line for each exported run in a folder that today's code would not go through; nothing is done.
+
+    Every run is gone through as far as it is recorded: whatever would be new is not begun. A run that completed must
+    return the same again.
+    """
+    found = [(path, await _problem(path, agents)) for path in _files(bundles)]
+    return [f"{path.name}: {problem}" for path, problem in found if problem is not None]
+
+
+def _files(bundles: str | Path) -> list[Path]:
+    return sorted(Path(bundles).glob("*.zip"))
+
+
+async def _problem(path: Path, agents: Sequence[Agent[Any, Any]]) -> str | None:
+    async with Store(MemoryBackend(), Inline()) as store:
+        try:
+            row = await load_run(store, path, "replay")
+        except LimpetError as error:
+            return error.says
+        for agent in agents:
+            if agent.name == row.agent and row.agent_version in (agent.version, *agent.rules.accepts):
+                return (await check(store, row.id, agent)).problem
+        return f"no agent {row.agent!r} of version {row.agent_version!r} was given"

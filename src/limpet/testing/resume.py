@@ -1,0 +1,83 @@
+"""Whether an agent can be resumed: its function is restarted at every commit, and must do the same."""
+
+from collections.abc import Callable, Mapping
+from itertools import count
+from typing import Any, NamedTuple, TypeVar
+
+from limpet.engine.definitions.agents import Agent
+from limpet.errors import NotResumable, TrialStuck
+from limpet.events import bodies as b
+from limpet.testing.app import TestApp, app
+from limpet.testing.faults import Bodies, Fault
+from limpet.testing.trials import family, see_through
+
+__all__ = ["always_resume"]
+
+In = TypeVar("In")
+RUN = "trial"
+
+
+class _Seen(NamedTuple):
+    """How a run ended, what it did, and after which events its process died."""
+
+    end: list[Any]
+    done: dict[str, Any]
+    place: str
+
+
+async def always_resume(
+    agent: Agent[In, Any],
+    input: In,
+    *,
+    answers: Mapping[str, Any] = {},
+    prepare: Callable[[TestApp], object] = lambda _: None,
+) -> int:
+    """Run an agent in memory, once for each of its commits, with a process that dies after it; how often that was.
+
+    Raises NotResumable if it comes to another result, or does something else, than without a crash: when a local
+    variable is carried over turns, say. `prepare` gets each app before the run: `lambda app: app.stub(pay, "R-1")`;
+    tools that are not stubbed are called. Requests are answered as in `crash_everywhere`.
+    """
+
+    async def trial(nth: int) -> _Seen:
+        async with app(*family(agent)) as world:
+            prepare(world)
+            world._world.faulty.faults.append(Fault("after", _is_calm, nth))
+            await world.start(agent, input, id=RUN)
+            try:
+                end = await see_through(world, RUN, answers)
+            except TrialStuck as stuck:
+                if stuck.asks or not nth:
+                    raise
+                end = ["stuck", stuck.reason]
+            return _Seen(end, await _done(world), world._world.faulty.died_at)
+
+    usual = await trial(0)
+    _compare(agent.name, usual, await trial(0), "was run a second time")
+    for nth in count(1):
+        seen = await trial(nth)
+        if not seen.place:
+            break
+        _compare(agent.name, usual, seen, f"was resumed after {seen.place}")
+    return nth - 1
+
+
+def _is_calm(bodies: Bodies) -> bool:
+    """Whether no effect begins with this commit: what comes of such a one is not a matter of the agent's code."""
+    return bool(bodies) and not isinstance(bodies[-1], b.StepStarted)
+
+
+async def _done(world: TestApp) -> dict[str, Any]:
+    """What a run did to the world, by the identities of its calls."""
+    bodies = [each.body for each in await world.log(RUN) if each.kind in ("step.started", "agent.called")]
+    return {each["name"]: each["asked"] for each in bodies if each.get("effect") != "none"}
+
+
+def _compare(agent: str, usual: _Seen, seen: _Seen, when: str) -> None:
+    if usual.end != seen.end:
+        ends = [" with ".join(str(part)[:200] for part in each.end) for each in (seen, usual)]
+        raise NotResumable(agent=agent, when=when, difference=f"it {ends[0]}, and else it {ends[1]}")
+    names = sorted(usual.done.keys() | seen.done.keys())
+    others = ", ".join(name for name in names if usual.done.get(name) != seen.done.get(name))
+    if others:
+        raise NotResumable(agent=agent, when=when, difference=f"{others} is new, is missing, or has other arguments")
