@@ -12,7 +12,7 @@ from tests.cli.stage import LIMPET, limpet, terminal, told
 
 ASK = """
 import json, sys
-from limpet.cli.inbox_prompt import prompt_for
+from limpet.cli.inbox import prompt_for
 from limpet.engine.execution.views import Request
 given = json.loads(sys.argv[1])
 print("got " + json.dumps(prompt_for(Request(id="q", run="r", question="What?", to=("ann",), **given))) + " end")

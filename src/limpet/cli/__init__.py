@@ -9,8 +9,6 @@ from limpet.cli import replay as replay
 from limpet.cli import runs as runs
 from limpet.cli import serve as serve
 from limpet.cli import storage as storage
-from limpet.cli import views as views
-from limpet.cli import worker as worker
 from limpet.cli.commands import command
 
 __all__ = ["command"]

@@ -13,11 +13,9 @@ import typer
 
 import limpet
 from limpet.cli.commands import command, example
-from limpet.cli.connect import ask_app
+from limpet.cli.load_app import ask_app
 from limpet.cli.options import Json, OwnUrl
-from limpet.cli.output import print_json, print_text
-from limpet.cli.progress import bar
-from limpet.cli.tables import Shape, print_table
+from limpet.cli.output import Shape, bar, print_json, print_table, print_text
 from limpet.clock import SystemClock
 from limpet.engine.worker.worker import Worker
 from limpet.errors import ExtraMissing

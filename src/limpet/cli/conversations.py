@@ -6,13 +6,10 @@ from typing import Annotated
 import typer
 
 from limpet.cli.commands import command, example
-from limpet.cli.connect import ask, ask_app, ask_when
-from limpet.cli.load_app import idle_app
+from limpet.cli.load_app import ask, ask_app, ask_when, idle_app
 from limpet.cli.options import STORE, ConversationId, Json, OwnUrl, RunId, Url
-from limpet.cli.output import print_json, print_text
+from limpet.cli.output import Shape, about, print_json, print_text
 from limpet.cli.queries import print_found
-from limpet.cli.tables import Shape
-from limpet.cli.times import about
 from limpet.context.slice import ContextSlice, Spoken
 from limpet.engine.run.conversation import Message
 from limpet.events import Fact

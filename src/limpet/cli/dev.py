@@ -1,19 +1,21 @@
 """Commands for whoever begins: the demo, a small project, and a worker that starts again with every change."""
 
 import asyncio
+import re
 from collections.abc import Callable
+from importlib import resources
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from limpet.cli.commands import command, example
-from limpet.cli.init_project import begin
 from limpet.cli.options import Json
 from limpet.cli.output import print_json
 from limpet.cli.reload import Wanted, develop, whats_there
+from limpet.errors import InTheWay
 
-__all__ = ["starters"]
+__all__ = ["begin", "starters"]
 
 starters: dict[str, Callable[..., int]] = {}
 """What other rooms do for a command: the program puts it here, since the doors know nothing of each other."""
@@ -74,3 +76,34 @@ def dev(
     the next change tries again.
     """
     asyncio.run(develop(Wanted(target=whats_there(target), url=url, grace=grace, json=json)))
+
+
+FILES = {
+    "app.py": "app.py.txt",
+    "test_app.py": "test_app.py.txt",
+    "pyproject.toml": "pyproject.toml.txt",
+    "README.md": "README.md.txt",
+    ".gitignore": "gitignore.txt",
+}
+"""What is written, and what it is called here, where no tool should take it for code of ours."""
+
+
+def begin(folder: Path) -> list[Path]:
+    """Write the project; what it has written. If anything is in the way, nothing is."""
+    if folder.exists() and not folder.is_dir():
+        raise InTheWay(path=str(folder), reason="it is no folder")
+    for name in FILES:
+        if (folder / name).exists():
+            raise InTheWay(path=str(folder / name), reason="it is there already")
+    folder.mkdir(parents=True, exist_ok=True)
+    kept = resources.files("limpet.cli") / "project"
+    for name, source in FILES.items():
+        text = (kept / source).read_text(encoding="utf-8")
+        with (folder / name).open("x", encoding="utf-8") as file:
+            file.write(text.replace("{name}", _name(folder)))
+    return [folder / name for name in FILES]
+
+
+def _name(folder: Path) -> str:
+    """The folder's, as packages are named."""
+    return re.sub(r"[^a-z0-9]+", "-", folder.resolve().name.lower()).strip("-") or "agents"

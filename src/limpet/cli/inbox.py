@@ -1,26 +1,25 @@
 """Commands for people: what waits for them, and what they say."""
 
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
 
 from limpet.cli.commands import command, example
-from limpet.cli.completion import complete_run
-from limpet.cli.connect import ask, ask_when
-from limpet.cli.inbox_prompt import prompt_for
-from limpet.cli.inputs import input_of, json_object
-from limpet.cli.options import STORE, By, Json, RequestId, Url
-from limpet.cli.output import print_json, print_text
-from limpet.cli.pages import print_inbox
-from limpet.cli.report import print_unserved
+from limpet.cli.load_app import ask, ask_when
+from limpet.cli.options import STORE, By, Json, RequestId, Url, complete_run, input_of, json_object, json_or_text
+from limpet.cli.output import clean, print_json, print_text
+from limpet.cli.pages import print_inbox, print_unserved, question_of
 from limpet.engine.execution.views import Request, RunInfo
+from limpet.errors import InvalidAnswer
 from limpet.service import App
+from limpet.service.answers import answer_of
+from limpet.service.json_body import yes_or_no
 from limpet.service.resolve import find_request, find_run, open_request
 from limpet.service.views import waits_for_operator
 
-__all__: list[str] = []
+__all__ = ["prompt_for"]
 
 
 @command.command(epilog=example("limpet inbox --to finance --older-than 2h"))
@@ -121,3 +120,157 @@ def _print(request: str, run: RunInfo, decision: str, by: str, *, json: bool, mo
     if waits_for_operator(run):
         print_text(f"{run.id} does not go on by itself: it waits for {run.waits_for}\nnext: limpet resume {run.id}")
     print_unserved(run)
+
+
+Schema = Mapping[str, Any]
+
+
+def prompt_for(request: Request) -> Any:
+    """What is answered; asked for again, with the reason, as long as the request does not allow it."""
+    _say(question_of(request))
+    while True:
+        given = _any(request)
+        try:
+            return answer_of(request, given)
+        except InvalidAnswer as error:
+            if request.kind == "approval":
+                raise
+            _say(f"That does not fit: {error.reason}")
+
+
+def _any(request: Request) -> Any:
+    if request.options:
+        return _choice("", request.options, free=request.kind in ("unknown", "escalation"))
+    if request.kind == "ask" and request.schema:
+        return _value("", request.schema, request.schema)
+    for each in request.context.choices if request.context is not None else ():
+        _say(f"  {each.say}: {each.causes}")
+    return _json("")
+
+
+def _value(name: str, schema: Schema, root: Schema) -> Any:
+    """A value of a schema; what is no plain type is asked for as JSON."""
+    schema = _resolved(schema, root)
+    if "const" in schema:
+        return schema["const"]
+    if (inner := _optional(schema)) is not None:
+        return _value(name, inner, root) if _boolean(f"{name or 'an answer'}: is there one?") else None
+    return _choice(name, schema["enum"]) if "enum" in schema else _typed(name, schema, root)
+
+
+def _typed(name: str, schema: Schema, root: Schema) -> Any:
+    match schema.get("type"):
+        case "boolean":
+            return _boolean(name)
+        case "integer" | "number":
+            return _number(name, schema)
+        case "string":
+            return _line(f"{name or 'text'}{_hint(schema)}: ")
+        case "null":
+            return None
+        case "object" if schema.get("properties"):
+            return _object(name, schema, root)
+        case "array":
+            return _array(name, schema, root)
+        case _:
+            return _json(name)
+
+
+def _resolved(schema: Schema, root: Schema) -> Schema:
+    """The schema that it refers to, as far as that is in the same one."""
+    name = schema.get("$ref", "").removeprefix("#/$defs/")
+    found: Schema = root.get("$defs", {}).get(name, {}) if name else schema
+    return found
+
+
+def _optional(schema: Schema) -> Schema | None:
+    """What is there, if it is not null."""
+    parts = schema.get("anyOf", ())
+    others = [each for each in parts if each.get("type") != "null"]
+    return others[0] if len(others) == 1 and len(parts) == 2 else None
+
+
+def _object(name: str, schema: Schema, root: Schema) -> dict[str, Any]:
+    found = {}
+    for field, member in schema["properties"].items():
+        path = f"{name}.{field}" if name else field
+        if field in schema.get("required", ()) or _boolean(f"{path}{_default(member)}: say it?"):
+            found[field] = _value(path, member, root)
+    return found
+
+
+def _array(name: str, schema: Schema, root: Schema) -> list[Any]:
+    found: list[Any] = []
+    while _boolean(f"{name or 'list'}: {'another' if found else 'an'} item?"):
+        found.append(_value(f"{name}[{len(found)}]", schema.get("items", {}), root))
+    return found
+
+
+def _boolean(name: str) -> bool:
+    while True:
+        said = yes_or_no(_line(f"{name or 'yes or no'} [y/n]: "))
+        if said is not None and not said[1]:
+            return said[0]
+        _say("Say y or n.")
+
+
+def _number(name: str, schema: Schema) -> int | float:
+    kind = int if schema["type"] == "integer" else float
+    while True:
+        given = _line(f"{name or schema['type']}{_hint(schema)}: ").strip()
+        try:
+            return kind(given)
+        except ValueError:
+            _say(f"{given!r} is no {schema['type']}.")
+
+
+def _choice(name: str, options: Sequence[Any], *, free: bool = False) -> Any:
+    """One of some, by its number or as it is; `free` takes other JSON too."""
+    for number, each in enumerate(options, 1):
+        _say(f"  {number}  {each}")
+    while True:
+        given = _line(f"{name or 'which'} [1-{len(options)}]: ").strip()
+        if (same := _same(given, options)) is not None:  # first: an option may be a number
+            return options[same]
+        if given.isdecimal() and 1 <= int(given) <= len(options):
+            return options[int(given) - 1]
+        if free:
+            return json_or_text(given)
+        _say(f"Say a number from 1 to {len(options)}.")
+
+
+def _same(given: str, options: Iterable[Any]) -> int | None:
+    return next((place for place, each in enumerate(options) if str(each) == given), None)
+
+
+def _json(name: str) -> Any:
+    while True:
+        try:
+            return json_or_text(_line(f"{name or 'answer'} (JSON, or text): "))
+        except typer.BadParameter as error:
+            _say(error.message)
+
+
+def _hint(schema: Schema) -> str:
+    told = [str(schema[each]) for each in ("description", "format") if each in schema]
+    return f" ({clean(', '.join(told))})" if told else ""
+
+
+def _default(schema: Schema) -> str:
+    return f" (else {schema['default']!r})" if "default" in schema else ""
+
+
+def _say(text: str) -> None:
+    typer.echo(clean(text), err=True)
+
+
+def _line(prompt: str) -> str:
+    """A line from the terminal; the prompt does not get among what is printed for programs."""
+    try:
+        if sys.stdout.isatty():
+            return input(clean(prompt))
+        typer.echo(clean(prompt), nl=False, err=True)
+        return input()
+    except EOFError:
+        typer.echo(err=True)
+        raise typer.BadParameter("nothing was said, and the request is still open") from None

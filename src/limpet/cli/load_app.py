@@ -7,9 +7,10 @@ import os
 import signal
 import sys
 import tomllib
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import typer
@@ -20,8 +21,20 @@ from limpet.engine.worker.worker import Worker
 from limpet.redaction import say_value
 from limpet.service import App
 
-__all__ = ["as_worker", "code_of", "idle_app", "named_app", "serve", "worker_command", "worker_of"]
+__all__ = [
+    "as_worker",
+    "ask",
+    "ask_app",
+    "ask_when",
+    "code_of",
+    "idle_app",
+    "named_app",
+    "serve_until_stopped",
+    "worker_command",
+    "worker_of",
+]
 
+T = TypeVar("T")
 log = logging.getLogger("limpet")
 
 LOOK = 1.0
@@ -96,7 +109,7 @@ class JsonLines(logging.Formatter):
         return msgspec.json.encode(say_value(told)).decode()
 
 
-async def serve(app: AbstractAsyncContextManager[App], *, json: bool = False) -> None:
+async def serve_until_stopped(app: AbstractAsyncContextManager[App], *, json: bool = False) -> None:
     """Work until SIGTERM or SIGINT; a second one does not wait for anything. Raise why, if the store cannot go on."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     if json:
@@ -139,3 +152,27 @@ def _load(target: str) -> Any:
             raise typer.BadParameter(f"{module} has no {attribute!r}")
         found = getattr(found, name)
     return found
+
+
+def ask(url: str | None, work: Callable[[App], Awaitable[T]], *, makes: bool = False) -> T:
+    """What some work on the store at an address gives; the usual one, if nothing is said."""
+    return ask_app(limpet.open(url, worker=False), work, makes=makes)
+
+
+def ask_when(url: str, work: Callable[[App], Awaitable[T]]) -> tuple[T, int]:
+    """The same, and what time it is there."""
+
+    async def look(app: App) -> tuple[T, int]:
+        return await work(app), await app.store.now()
+
+    return ask(url, look)
+
+
+def ask_app(app: App, work: Callable[[App], Awaitable[T]], *, makes: bool = False) -> T:
+    """What some work with an app gives."""
+
+    async def do() -> T:
+        async with app.but(door="cli", makes=makes) as opened:
+            return await work(opened)
+
+    return asyncio.run(do())

@@ -1,12 +1,20 @@
 """What many commands take."""
 
+import asyncio
 import getpass
-from typing import Annotated
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
 import limpet
-from limpet.cli.completion import complete_agent, complete_conversation, complete_request, complete_run
+from limpet.errors import InvalidValue, LimpetError
+from limpet.redaction import say
+from limpet.service import App
+from limpet.service.json_body import LARGEST, read_json
 
 __all__ = [
     "STORE",
@@ -21,7 +29,74 @@ __all__ = [
     "RunId",
     "Since",
     "Url",
+    "complete_agent",
+    "complete_conversation",
+    "complete_request",
+    "complete_run",
+    "input_of",
+    "json_object",
+    "json_or_text",
+    "number_of",
+    "pair_of",
 ]
+
+# Seconds; whoever waits longer has typed it meanwhile.
+PATIENCE = 1.0
+MOST = 100
+
+
+def complete_run(ctx: typer.Context, incomplete: str) -> list[str]:
+    """The newest runs whose ids begin so."""
+
+    async def look(app: App) -> list[str]:
+        return [each.id for each in await app.runs(last=MOST)]
+
+    return _offered(ctx, incomplete, look)
+
+
+def complete_request(ctx: typer.Context, incomplete: str) -> list[str]:
+    """The open requests whose ids begin so."""
+
+    async def look(app: App) -> list[str]:
+        return [row.id for row in await app.store.requests(limit=MOST)]
+
+    return _offered(ctx, incomplete, look)
+
+
+def complete_conversation(ctx: typer.Context, incomplete: str) -> list[str]:
+    """The newest conversations whose ids begin so."""
+
+    async def look(app: App) -> list[str]:
+        return [each.id for each in await app.conversations()]
+
+    return _offered(ctx, incomplete, look)
+
+
+def complete_agent(ctx: typer.Context, incomplete: str) -> list[str]:
+    """The agents that the store knows."""
+
+    async def look(app: App) -> list[str]:
+        return sorted({agent.name for agent in await app.agents()})
+
+    return _offered(ctx, incomplete, look)
+
+
+def _offered(ctx: Any, incomplete: str, look: Callable[[App], Awaitable[list[str]]]) -> list[str]:
+    url = ctx.params.get("url") or os.environ.get("LIMPET_URL")
+    os.environ["LIMPET_PATIENCE"] = f"{PATIENCE}s"  # this process does nothing else
+
+    async def ask() -> list[str]:
+        async with limpet.open(url, worker=False).but(makes=False) as app:
+            return await look(app)
+
+    async def in_time() -> list[str]:
+        return await asyncio.wait_for(ask(), PATIENCE)
+
+    try:
+        return [each for each in asyncio.run(in_time()) if each.startswith(incomplete)]
+    except (LimpetError, OSError, TimeoutError):
+        return []  # there is nobody to tell: the shell has the line
+
 
 STORE = limpet.DEFAULT_URL
 Url = Annotated[str, typer.Option(envvar="LIMPET_URL", help="The store: sqlite:///file.db or postgresql://…")]
@@ -63,3 +138,61 @@ OwnUrl = Annotated[
     str | None, typer.Option(envvar="LIMPET_URL", help="The store, if not the app's own.", show_default=False)
 ]
 By = Annotated[str, typer.Option(help="Who decides.", default_factory=getpass.getuser, show_default="you")]
+
+
+# What begins so was meant to be JSON.
+BEGINNINGS = ("{", "[", '"')
+SHOWN = 60
+
+
+def input_of(text: str, what: str = "The input") -> Any:
+    """JSON or else text; from a file with @FILE, from standard input with -."""
+    if text == "-":
+        return json_or_text(_decoded(sys.stdin.buffer.read(LARGEST + 1), what), what)
+    if text.startswith("@"):
+        with Path(text[1:]).open("rb") as file:
+            return json_or_text(_decoded(file.read(LARGEST + 1), what), what)
+    return json_or_text(text, what)
+
+
+def json_or_text(text: str, what: str = "The value") -> Any:
+    """JSON; what does not look like it is text."""
+    try:
+        return read_json(text, what)
+    except InvalidValue as error:
+        if len(text) > LARGEST or text.lstrip().startswith(BEGINNINGS):
+            raise typer.BadParameter(f"{what} cannot be read: {error.reason}") from error
+        return text
+
+
+def json_object(text: str, what: str) -> dict[str, Any]:
+    """A JSON object that was typed."""
+    try:
+        found = read_json(text, what)
+    except InvalidValue as error:
+        raise typer.BadParameter(f"{what} cannot be read: {error.reason}") from error
+    if not isinstance(found, dict):
+        raise typer.BadParameter(f"{what} is no JSON object: {say(text)[:SHOWN]!r}")
+    return found
+
+
+def pair_of(text: str) -> tuple[str, str]:
+    """`name=value`."""
+    name, found, value = text.partition("=")
+    if not found or not name:
+        raise typer.BadParameter(f"{text!r} is not NAME=VALUE")
+    return name, value
+
+
+def number_of(text: str) -> int:
+    """The number of a step."""
+    if not text.isdecimal():
+        raise typer.BadParameter(f"{text!r} is not the number of a step")
+    return int(text)
+
+
+def _decoded(data: bytes, what: str) -> str:
+    try:
+        return data.decode().removesuffix("\n")
+    except UnicodeDecodeError as error:
+        raise typer.BadParameter(f"{what} cannot be read: it is no UTF-8 text") from error

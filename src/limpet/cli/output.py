@@ -1,30 +1,41 @@
 """What commands print: JSON, or text for people, in colour where a terminal wants it; nothing that looks secret."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import typer
 
+from limpet.clock import moment
 from limpet.redaction import say, say_value
 from limpet.service.json_views import as_json
+from limpet.service.progress import hearing
+
+__all__ = [
+    "STYLES",
+    "Shape",
+    "about",
+    "bar",
+    "cell",
+    "clean",
+    "console",
+    "fitted",
+    "print_json",
+    "print_line",
+    "print_pairs",
+    "print_table",
+    "print_text",
+    "table",
+    "until",
+]
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-__all__ = [
-    "STYLES",
-    "cell",
-    "clean",
-    "console",
-    "print_json",
-    "print_line",
-    "print_pairs",
-    "print_text",
-    "table",
-]
 
 STYLES = {
     "completed": "green",
@@ -108,3 +119,110 @@ def cell(value: str) -> "Text":
 def clean(text: object) -> str:
     """One line, without anything that a terminal would obey: what runs say is not to be trusted."""
     return "".join(each if each.isprintable() else " " for each in say(str(text)))
+
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+Row = Mapping[str, str]
+# Behind each column.
+GAP = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """How a table gives way where there is little room."""
+
+    narrow: Mapping[str, int]
+    """How narrow columns may become, in the order in which they do."""
+    left_out: Sequence[str]
+    """Which columns go then, in this order."""
+    wraps: Sequence[str] = ()
+    """Columns whose text goes on in the next line; others are cut."""
+
+
+def print_table(rows: Sequence[Row], shape: Shape, *, none: str) -> None:
+    """A line for each row, as wide as the terminal; a sentence if there are none."""
+    out = console()
+    out.print(fitted(rows, out.width, shape) if rows else none)
+
+
+def fitted(rows: Sequence[Row], width: int, shape: Shape) -> "Table":
+    """A table with the columns that find room."""
+    cells = [{name: cell(value) for name, value in row.items()} for row in rows]
+    natural = {name: max(len(name), *(row[name].cell_len for row in cells)) for name in cells[0]}
+    widths = _fitting(natural, width, shape)
+    found = table(*widths)
+    for column, (name, each) in zip(found.columns, widths.items(), strict=True):
+        column.width = each
+        column.no_wrap = name not in shape.wraps
+        column.overflow = "ellipsis" if column.no_wrap else "fold"
+    found.columns[0].no_wrap, found.columns[0].overflow = False, "fold"
+    for row in cells:
+        found.add_row(*(row[name] for name in widths))
+    return found
+
+
+def _fitting(natural: Mapping[str, int], width: int, shape: Shape) -> dict[str, int]:
+    """How wide each column is; those that find no room are left out."""
+    names = list(natural)
+    for gone in (None, *shape.left_out):
+        names = [name for name in names if name != gone]
+        widths = {name: natural[name] for name in names}
+        for name in (name for name in shape.narrow if name in widths):
+            excess = _whole(widths) - width
+            widths[name] = max(widths[name] - max(excess, 0), min(widths[name], shape.narrow[name]))
+        if _whole(widths) <= width:
+            return widths
+    rest = {name: each for name, each in widths.items() if name != names[0]}
+    return {names[0]: max(width - _whole(rest) - GAP, 1), **rest}
+
+
+def _whole(widths: Mapping[str, int]) -> int:
+    return sum(widths.values()) + GAP * len(widths)
+
+
+_UNITS = (("d", 86400), ("h", 3600), ("m", 60))
+
+
+def until(time: int | None) -> str:
+    """Until when, if there is an end."""
+    return "" if time is None else f" until {moment(time)}"
+
+
+def about(microseconds: int, *, exact: bool = False) -> str:
+    """About how long, in the largest unit that fits; `exact` says parts of a second too."""
+    seconds = max(microseconds, 0) / 10**6
+    for unit, size in _UNITS:
+        if seconds >= size:
+            return f"{int(seconds // size)}{unit}"
+    if not exact or seconds >= 10:
+        return f"{int(seconds)}s"
+    return f"{seconds:.1f}s" if seconds >= 1 else f"{round(seconds * 1000)}ms"
+
+
+@contextmanager
+def bar(what: str) -> Iterator[None]:
+    """Shows how far the work inside has come."""
+    from rich.console import Console  # noqa: PLC0415 - it takes long, and few need it
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn  # noqa: PLC0415
+
+    err = Console(stderr=True, highlight=False, markup=False)
+    seen = err.is_terminal and not err.is_dumb_terminal
+    shown = Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        console=err,
+        transient=True,
+        disable=not seen,
+    )
+    with shown:
+        task = shown.add_task(what, total=None)
+
+        def told(done: int, total: int | None = None) -> None:
+            shown.update(task, completed=done, total=total)
+
+        with hearing(told):
+            yield

@@ -15,8 +15,8 @@ from typing import IO
 
 import typer
 
-from limpet.cli.error_output import failed
-from limpet.cli.load_app import as_worker, serve, worker_of
+from limpet.cli.commands import failed
+from limpet.cli.load_app import as_worker, serve_until_stopped, worker_of
 from limpet.cli.watch import watch
 from limpet.engine.definitions.agents import Agent
 from limpet.engine.worker.worker import Worker
@@ -51,7 +51,7 @@ def main(target: str, folder: str, lifeline: str, grace: str, url: str, json: st
     except Exception as error:  # noqa: BLE001 - whatever the user's code raises when it is loaded
         _show(error, Path(folder))
         return 1
-    asyncio.run(serve(_shown(app, json=bool(json)), json=bool(json)))
+    asyncio.run(serve_until_stopped(_shown(app, json=bool(json)), json=bool(json)))
     return 0
 
 

@@ -6,12 +6,10 @@ from typing import Annotated
 import typer
 
 from limpet.cli.commands import command, example
-from limpet.cli.completion import complete_agent
-from limpet.cli.connect import ask
-from limpet.cli.inputs import input_of, pair_of
-from limpet.cli.options import STORE, Json, RunId, Url
+from limpet.cli.load_app import ask
+from limpet.cli.options import STORE, Json, RunId, Url, complete_agent, input_of, pair_of
 from limpet.cli.output import clean, print_json, print_text
-from limpet.cli.report import next_commands, print_unserved
+from limpet.cli.pages import next_commands, print_unserved
 from limpet.engine.execution.views import RunInfo
 from limpet.errors import NotFound
 from limpet.service import App

@@ -6,14 +6,10 @@ from typing import Annotated
 
 import typer
 
-from limpet.cli.commands import command, example
-from limpet.cli.completion import complete_run
-from limpet.cli.connect import ask
-from limpet.cli.error_output import tell_error
-from limpet.cli.inputs import pair_of
-from limpet.cli.options import STORE, Json, RunId, Url
-from limpet.cli.output import print_json, print_text
-from limpet.cli.progress import bar
+from limpet.cli.commands import command, example, tell_error
+from limpet.cli.load_app import ask
+from limpet.cli.options import STORE, Json, RunId, Url, complete_run, pair_of
+from limpet.cli.output import bar, print_json, print_text
 from limpet.engine.execution.views import RunInfo
 from limpet.errors import LimpetError
 from limpet.service import App

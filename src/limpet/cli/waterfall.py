@@ -4,8 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from limpet.cli.output import STYLES, clean
-from limpet.cli.times import about
+from limpet.cli.output import STYLES, about, clean
 from limpet.service.report import StepInfo
 from limpet.service.timeline import Line, Span
 
