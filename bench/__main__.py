@@ -24,7 +24,7 @@ from limpet.clock import SystemClock
 from limpet.events import Head, inline, seal
 from limpet.events import bodies as b
 from limpet.stores import Appended, Claimed, Extend, Store, WorkerRow
-from limpet.stores.baseline import Bare
+from limpet.stores.baseline import Baseline
 from limpet.stores.postgres.baseline import bare as bare_postgres
 from limpet.stores.postgres.baseline import in_schema
 from limpet.stores.sqlite.baseline import bare as bare_sqlite
@@ -37,7 +37,7 @@ BODY = "x" * 950
 class Ground(NamedTuple):
     """A database to measure on: bare loops, and the address of a store."""
 
-    bare: Bare
+    bare: Baseline
     url: str
 
 

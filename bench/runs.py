@@ -5,7 +5,7 @@ import time
 from typing import Any
 
 import limpet
-from limpet.service.benchmark import Load, agents, measure_runs
+from limpet.service.benchmark import BenchLoad, agents, measure_runs
 
 STEPS, RUNS, EACH = 300, 200, 10
 REPLAYED, TURNS, LOGGED = 10_000, 100_000, 49_700
@@ -50,7 +50,7 @@ AGENTS = [*agents(), long, turns, logged]
 async def measure(url: str) -> dict[str, float]:
     """Microseconds a step of one run alone; steps a second of 200 at once."""
     async with limpet.open(url, agents=AGENTS, worker=limpet.Worker(concurrency=RUNS)) as app:
-        return await measure_runs(app, Load(steps=STEPS, runs=RUNS, each=EACH))
+        return await measure_runs(app, BenchLoad(steps=STEPS, runs=RUNS, each=EACH))
 
 
 async def measure_resumes(url: str) -> dict[str, float]:

@@ -25,8 +25,8 @@ import limpet
 from limpet.clock import SystemClock
 from limpet.events import bodies as b
 from limpet.ids import RandomIds
-from limpet.journal import Talk
-from limpet.llm.model import ModelRequest
+from limpet.journal import ConversationWriter
+from limpet.llm.model import Prompt
 from limpet.service.settings import Settings
 from limpet.stores.blobs import SAID as IN_ITS_EVENT
 from limpet.testing import ScriptedModel
@@ -62,7 +62,7 @@ def _pages() -> str:
 def talker(say: Callable[[str], str] = text, **more: Any) -> limpet.Agent[str, str]:
     """An agent whose model replies 1 KB; a summary is short."""
 
-    def says(request: ModelRequest) -> str:
+    def says(request: Prompt) -> str:
         if request.messages[0].text.startswith("Summarise"):
             return "They went on talking."
         return say(f"reply to {sha256(request.messages[-1].text.encode()).hexdigest()}")
@@ -117,7 +117,7 @@ async def last_page(folder: Path) -> tuple[float, float]:
     """Milliseconds to show the last page of a long conversation: the first time, and a median."""
     url = f"sqlite:////{folder}/long.db"
     async with limpet.open(url) as app:
-        talk = Talk(app.store, "c", SystemClock().now, "bench", b.ConversationCreated())
+        talk = ConversationWriter(app.store, "c", SystemClock().now, "bench", b.ConversationCreated())
         for start in range(0, LONG, 500):
             some = [
                 (f"m{n}", *app.store.pack(text(f"message {n}"), inline=IN_ITS_EVENT)) for n in range(start, start + 500)

@@ -6,11 +6,11 @@ python examples/long_conversation.py
 import asyncio
 
 import limpet
-from limpet.llm.model import ModelRequest
+from limpet.llm.model import Prompt
 from limpet.testing import ScriptedModel
 
 
-def says(request: ModelRequest) -> str:
+def says(request: Prompt) -> str:
     """What a model would say; it is also who summarises."""
     if request.messages[0].text.startswith("Summarise"):
         return "They talked about apples, at length."

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Callable
 
 import limpet
-from limpet.llm.model import Call, ModelRequest, Reply, Usage
+from limpet.llm.model import Prompt, Reply, ToolCall, Usage
 
 
 class Parrot:
@@ -15,15 +15,15 @@ class Parrot:
 
     name = "zoo:parrot"
 
-    async def reply(self, request: ModelRequest, /, *, told: Callable[[str], object] | None = None) -> Reply:
-        """One reply; `told` hears it piece by piece, as it comes."""
+    async def reply(self, request: Prompt, /, *, on_text: Callable[[str], object] | None = None) -> Reply:
+        """One reply; `on_text` receives the text piece by piece."""
         last = request.messages[-1]
         if last.role == "user":
-            noted = Call(id="c1", name="note_fact", args='{"key": "heard", "value": "hello"}')
+            noted = ToolCall(id="c1", name="note_fact", args='{"key": "heard", "value": "hello"}')
             return Reply(text="I keep that.", calls=(noted,), usage=Usage(input_tokens=90, output_tokens=20))
         for piece in ("hello", " hello"):
-            if told is not None:
-                told(piece)
+            if on_text is not None:
+                on_text(piece)
         return Reply(text="hello hello", usage=Usage(input_tokens=120, output_tokens=4))
 
 

@@ -40,9 +40,9 @@ async def main() -> None:
     """All of it is in the log: it can be asked for at any time, by any process."""
     async with limpet.open("sqlite:///saw.db", agents=[clerk, offer]) as app:
         print(await app.run(clerk, "An offer for three, please.", id="offer-1"))
-        seen = await app.model_input("offer-1", step=4)
+        seen = await app.prompt("offer-1", step=4)
         print(*seen.why, seen.is_exact, sep="\n")
-        print(seen.request.messages[0].text)
+        print(seen.prompt.messages[0].text)
         known = await app.context("offer-1", before=3, max_tokens=500)
         print(known.current_step, [fact.key for fact in known.facts], len(known.messages), known.left_out)
         print(await app.run(offer, "lamp", id="offer-2"))

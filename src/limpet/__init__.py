@@ -1,22 +1,13 @@
 """Limpet: the state layer that production AI agents are missing.
 
-This is the composition root: it alone chooses a store by its address.
+This module only re-exports the public API; `compose` implements `open`, `open_store` and `llm_agent`.
 """
 
-import importlib
-import logging
-import os
-import re
-from collections.abc import Mapping, Sequence
-from functools import cache
-from typing import Any
-from urllib.parse import unquote, urlsplit
-
-from typing_extensions import TypeVar
+import importlib as _importlib
 
 from limpet import sync
-from limpet.arguments import defining
-from limpet.clock import Clock, Duration, SystemClock
+from limpet.clock import Duration
+from limpet.compose import llm_agent, open, open_store  # noqa: A004 - used as `limpet.open`
 from limpet.context.slice import ContextSlice
 from limpet.engine.approvals.externals import External, external
 from limpet.engine.definitions.agents import Agent, Budget
@@ -24,8 +15,7 @@ from limpet.engine.definitions.call_context import Call, current, idempotency_ke
 from limpet.engine.definitions.tools import Done, Tool, tool
 from limpet.engine.definitions.upgrades import versioned
 from limpet.engine.execution.handle import Handle
-from limpet.engine.execution.log_redaction import Discreet
-from limpet.engine.execution.views import Event, Request, RunInfo
+from limpet.engine.execution.views import EventView, Request, RunInfo
 from limpet.engine.run.agent_decorator import agent
 from limpet.engine.run.conversation import Message
 from limpet.engine.run.run import Run, Turn
@@ -107,26 +97,18 @@ from limpet.errors import (
     WrongUsage,
 )
 from limpet.events import Artifact
-from limpet.ids import RandomIds, check_id
-from limpet.llm.loop import Choose, Compaction, by_the_model
-from limpet.llm.loop import llm_agent as _llm_agent
+from limpet.llm.loop import Compaction
 from limpet.llm.model import Model
-from limpet.llm.prompt import See, see
-from limpet.llm.tools import Normalise, Usable, as_it_is
 from limpet.policy.escalation import Escalate
 from limpet.policy.retry import Retry
 from limpet.policy.risk import Approvals
-from limpet.redaction import Redaction, also
 from limpet.secret import Secret
 from limpet.service.app import App
 from limpet.service.moments import Comparison, Diff, Moment, Point
-from limpet.service.prompts import ModelInput
-from limpet.service.settings import Channel, Settings
+from limpet.service.prompts import PromptView
 from limpet.service.webhooks import Webhook, is_genuine
-from limpet.stores import Backend, Store
+from limpet.stores import Store
 from limpet.stores.cipher import MasterKeys
-from limpet.stores.memory import MemoryBackend
-from limpet.stores.sqlite import HEALING, SqliteBackend
 
 __all__ = [
     "Agent",
@@ -154,7 +136,7 @@ __all__ = [
     "Done",
     "Duration",
     "Escalate",
-    "Event",
+    "EventView",
     "Expired",
     "External",
     "ExtraMissing",
@@ -178,7 +160,6 @@ __all__ = [
     "MasterKeys",
     "Message",
     "Model",
-    "ModelInput",
     "ModelRefused",
     "Moment",
     "NeverAwaited",
@@ -199,6 +180,7 @@ __all__ = [
     "OutputUnavailable",
     "Permanent",
     "Point",
+    "PromptView",
     "Rejected",
     "Request",
     "Retry",
@@ -251,169 +233,15 @@ __all__ = [
     "versioned",
 ]
 
-logging.getLogger("limpet").addFilter(Discreet())
-In = TypeVar("In", default=str)
-Out = TypeVar("Out", default=str)
-DEFAULT_URL = "sqlite:///limpet.db"
-LONGEST_CHANNEL = 50
-
-
-@defining
-def open(
-    url: str | None = None,
-    *,
-    agents: Sequence[Agent[Any, Any]] = (),
-    worker: bool | Worker = True,
-    people: Mapping[str, Sequence[str]] | None = None,
-    notify: Mapping[str, Channel] | None = None,
-    redact: bool | Sequence[str | re.Pattern[str]] | None = None,
-) -> App:
-    """An app over a store: with agents it drives their runs, and goes on with what an earlier process left behind.
-
-    `worker=False` or LIMPET_WORKER=0 forbids that. With `people`, groups and who is in them, only those whom a request
-    is for can decide it. `notify` names channels that are told of each request: a `Webhook`, or a function that takes
-    the request. With `redact`, or LIMPET_REDACT=1, what looks like a credential is not even recorded; a list says what
-    else does. Nothing is touched until it is entered or awaited. See `open_store` for the address.
-    """
-    clock = SystemClock()
-    settings = Settings(open_store(url), clock, RandomIds(clock))
-    settings.url = _address(url)
-    settings.people, settings.channels = people, dict(notify or {})
-    settings.store.redaction = _redaction(redact)
-    for name in settings.channels:
-        if len(check_id(name)) > LONGEST_CHANNEL:
-            raise DefinitionError(what="A channel", reason=f"{name[:20]}… is too long a name")
-    if worker is False or os.environ.get("LIMPET_WORKER") == "0":
-        settings.worker = None
-    elif isinstance(worker, Worker):
-        settings.worker = worker
-    return App(settings, agents)
-
-
-@defining
-def llm_agent(  # noqa: PLR0913 - all by name, and few at a time
-    name: str,
-    *,
-    model: str | Model,
-    instructions: str,
-    input: type[In] = str,  # type: ignore[assignment]
-    output: type[Out] = str,  # type: ignore[assignment]
-    tools: Sequence[Usable] = (),
-    handoffs: Sequence[Agent[Any, Out]] = (),
-    version: str = "1",
-    budget: Budget | None = None,
-    approvals: Approvals | None = None,
-    compact: Compaction | None = None,
-    window: int = 100_000,
-    max_reply: int = 4_000,
-    max_turns: int = 100,
-    prices: Mapping[str, tuple[float, float]] | None = None,
-    deadline: Duration | None = None,
-    choose: Choose = by_the_model,
-    normalise: Normalise = as_it_is,
-    see: See = see,
-) -> Agent[In, Out]:
-    """An agent that a model drives with some tools: each call of it is a step, each choice a decision.
-
-    `model` is "openai:gpt-5-mini" (any compatible endpoint, by OPENAI_BASE_URL), "provider:name" for every other one,
-    or an object with a method `reply`. It is looked up when it is first asked. `prices` are those of a million tokens
-    in and out, by the model's name. The model may call `tools`, and hand the task over for good to one of `handoffs`.
-    `choose`, `normalise` and `see` replace what is done next, what is made of a result, and what the model sees.
-    """
-    models = importlib.import_module("limpet.adapters.models")
-    models.check_model(model)
-    found = cache(lambda: models.model_of(model))
-    more: dict[str, Any] = {
-        "compact": compact,
-        "window": window,
-        "max_reply": max_reply,
-        "max_turns": max_turns,
-        "prices": prices,
-        "deadline": deadline,
-        "handoffs": handoffs,
-        "choose": choose,
-        "normalise": normalise,
-        "see": see,
-    }
-    return _llm_agent(
-        name,
-        model=found,
-        instructions=instructions,
-        input=input,
-        output=output,
-        tools=tools,
-        version=version,
-        budget=budget,
-        approvals=approvals,
-        **more,
-    )
-
-
-def open_store(
-    url: str | None = None,
-    *,
-    clock: Clock | None = None,
-    keys: MasterKeys | None = None,
-    compress: bool = False,
-    patience: Duration | None = None,
-) -> Store:
-    """A store by its address: `sqlite:///file.db` (four slashes for an absolute path), `postgresql://…` or `memory:`.
-
-    Without one, LIMPET_URL says which, else it is `sqlite:///limpet.db`. With `keys` it is encrypted;
-    LIMPET_KEYS (the keys themselves) or LIMPET_KEYS_FILE (a file with them) may say so too. `patience`, or
-    LIMPET_PATIENCE, is how long calls wait for a store that is away or busy: 20 s, and a minute for a lock of SQLite.
-    Nothing is touched until it is entered.
-    """
-    if patience is None:
-        patience = os.environ.get("LIMPET_PATIENCE") or None
-    backend = _backend(_address(url), clock, patience)
-    return Store(backend, keys=keys or _keys(), compress=compress, patience=patience)
-
 
 def __getattr__(name: str) -> str:
     """`limpet.__version__`, looked up when somebody asks: it costs a fifth of the import."""
     if name == "__version__":
-        metadata = importlib.import_module("importlib.metadata")
+        metadata = _importlib.import_module("importlib.metadata")
         return str(metadata.version("limpet"))
     raise AttributeError(name)
 
 
-def _redaction(redact: bool | Sequence[str | re.Pattern[str]] | None) -> Redaction:
-    if redact is None:
-        return Redaction(patterns=os.environ.get("LIMPET_REDACT", "0") not in ("", "0"))
-    if not isinstance(redact, bool):
-        also([redact] if isinstance(redact, str) else redact)
-    return Redaction(patterns=redact is not False)
-
-
-def _keys() -> MasterKeys | None:
-    if "LIMPET_KEYS" in os.environ:
-        return MasterKeys.from_env("LIMPET_KEYS")
-    if "LIMPET_KEYS_FILE" in os.environ:
-        return MasterKeys.from_file(os.environ["LIMPET_KEYS_FILE"])
-    return None
-
-
-def _address(url: str | None) -> str:
-    return url if url is not None else os.environ.get("LIMPET_URL") or DEFAULT_URL
-
-
-def _backend(url: str, clock: Clock | None, patience: Duration | None) -> Backend:
-    parts = urlsplit(url)
-    if parts.scheme == "memory" and not parts.netloc and not parts.path:
-        return MemoryBackend(clock)
-    if parts.scheme == "sqlite" and not parts.netloc and len(parts.path) > 1 and not parts.query:
-        healing = os.environ.get("LIMPET_HEALING") or HEALING
-        return SqliteBackend(unquote(parts.path[1:]), clock, patience=patience, healing=healing)
-    if parts.scheme in ("postgresql", "postgres"):
-        return _postgres(url, clock, patience)
-    raise InvalidUrl(url=f"{parts.scheme}:…" if parts.password else url)
-
-
-def _postgres(url: str, clock: Clock | None, patience: Duration | None) -> Backend:
-    try:
-        found = importlib.import_module("limpet.stores.postgres")
-    except ImportError as error:
-        raise ExtraMissing(extra="postgres") from error
-    backend: Backend = found.PostgresBackend(url, clock, patience=patience)
-    return backend
+def __dir__() -> list[str]:
+    """List the public names only, not the submodules."""
+    return sorted(__all__)

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from limpet.errors import InvalidArgument, InvalidDuration
 
-__all__ = ["SECOND", "Clock", "Duration", "FrozenClock", "SystemClock", "earliest", "microseconds", "since_1970"]
+__all__ = ["SECOND", "Clock", "Duration", "FrozenClock", "SystemClock", "earliest", "microseconds", "to_microseconds"]
 
 Duration = str | float | timedelta
 SECOND = 10**6
@@ -48,21 +48,21 @@ def earliest(*times: int | None) -> int | None:
     return min((time for time in times if time is not None), default=None)
 
 
-def since_1970(at: datetime, path: str) -> int:
+def to_microseconds(at: datetime, path: str) -> int:
     """A moment in microseconds; one without a time zone is refused, because nobody knows which was meant."""
     if at.tzinfo is None:
         raise InvalidArgument(path=path, reason=f"{at.isoformat()} has no time zone")
     return (at - _EPOCH) // timedelta(microseconds=1)
 
 
-def when(microseconds: int) -> datetime:
+def to_datetime(microseconds: int) -> datetime:
     """A time since 1970 as Python has it, in UTC."""
     return _EPOCH + timedelta(microseconds=microseconds)
 
 
-def moment(microseconds: int) -> str:
+def format_time(microseconds: int) -> str:
     """A time since 1970 for people."""
-    return f"{when(microseconds):%Y-%m-%d %H:%M:%S} UTC"
+    return f"{to_datetime(microseconds):%Y-%m-%d %H:%M:%S} UTC"
 
 
 class Clock(Protocol):
@@ -74,7 +74,7 @@ class Clock(Protocol):
     def ticks(self) -> int:
         """Microseconds since some moment; nobody can set this clock."""
 
-    def later(self, how_long: int, call: Callable[[], object], /) -> Callable[[], None]:
+    def call_later(self, how_long: int, call: Callable[[], object], /) -> Callable[[], None]:
         """Call something on this event loop after so many microseconds; what it returns takes that back."""
 
     async def sleep(self, how_long: int, /) -> None:
@@ -92,7 +92,7 @@ class SystemClock:
         """Microseconds since some moment; nobody can set this clock."""
         return time.monotonic_ns() // 1000
 
-    def later(self, how_long: int, call: Callable[[], object], /) -> Callable[[], None]:
+    def call_later(self, how_long: int, call: Callable[[], object], /) -> Callable[[], None]:
         """Call something on this event loop after so many microseconds; what it returns takes that back."""
         return asyncio.get_running_loop().call_later(how_long / 10**6, call).cancel
 
@@ -117,7 +117,7 @@ class FrozenClock:
         """Microseconds by which it was moved forward."""
         return self._ticks
 
-    def later(self, how_long: int, call: Callable[[], object], /) -> Callable[[], None]:
+    def call_later(self, how_long: int, call: Callable[[], object], /) -> Callable[[], None]:
         """Call something when the clock has been moved this far; what it returns takes that back."""
         if how_long <= 0:
             return asyncio.get_running_loop().call_soon(call).cancel
@@ -133,7 +133,7 @@ class FrozenClock:
         """Wait until the clock has been moved this far."""
         if how_long > 0:
             waiting = asyncio.get_running_loop().create_future()
-            self.later(how_long, lambda: None if waiting.done() else waiting.set_result(None))
+            self.call_later(how_long, lambda: None if waiting.done() else waiting.set_result(None))
             await waiting
 
     @property

@@ -79,7 +79,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import ClassVar
 
-from limpet.redaction import say_value
+from limpet.redaction import hide_secrets_in
 
 __all__ = [
     "AgentFailed",
@@ -169,7 +169,7 @@ class LimpetError(Exception):
     @property
     def facts(self) -> Mapping[str, object]:
         """What is known about this one, by name, and may be said."""
-        known: dict[str, object] = say_value({field.name: getattr(self, field.name) for field in fields(self)})
+        known: dict[str, object] = hide_secrets_in({field.name: getattr(self, field.name) for field in fields(self)})
         return known
 
     @property

@@ -24,15 +24,15 @@ def main() -> None:
 
 
 def _demo(**wishes: Any) -> int:
-    from limpet.demo.story import Wishes, play  # noqa: PLC0415 - only those who watch it need it
+    from limpet.demo.story import DemoOptions, play  # noqa: PLC0415 - only those who watch it need it
 
-    return play(Wishes(**wishes))
+    return play(DemoOptions(**wishes))
 
 
 def _serve(*, app: App, told: Callable[[str], None], **wishes: Any) -> int:
-    from limpet.web.server import Wishes, serve  # noqa: PLC0415 - only servers need it
+    from limpet.web.server import ServerOptions, serve  # noqa: PLC0415 - only servers need it
 
-    asyncio.run(serve(app, Wishes(**wishes, also=_agents(app)), told))
+    asyncio.run(serve(app, ServerOptions(**wishes, also=_agents(app)), told))
     return 0
 
 

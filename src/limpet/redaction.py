@@ -16,7 +16,16 @@ from urllib.parse import quote
 
 import msgspec
 
-__all__ = ["NOTHING", "Redaction", "also", "forget", "know", "redact", "say", "say_value"]
+__all__ = [
+    "NOTHING",
+    "Redaction",
+    "add_patterns",
+    "forget_secret",
+    "hide_secrets",
+    "hide_secrets_in",
+    "redact",
+    "remember_secret",
+]
 
 # Parts of patterns. A value that nobody quoted ends where text, addresses and code end one.
 _BARE = r"[^\s\"'`&,;<>()\[\]{}|\\]"
@@ -234,7 +243,7 @@ def _kept(found: "re.Match[str]") -> str:
     return "".join(part for part in found.groupdict().values() if part)
 
 
-def say(text: str) -> str:
+def hide_secrets(text: str) -> str:
     """What may be said of a text: without what looks like a credential, and without what live secrets hold."""
     if _forgotten:
         _change()
@@ -245,12 +254,12 @@ def say(text: str) -> str:
     return redact(text)
 
 
-def say_value(value: Any) -> Any:
+def hide_secrets_in(value: Any) -> Any:
     """The same for all text in some JSON, by the names that it stands under, too."""
-    return _walk(value, say, 0)
+    return _walk(value, hide_secrets, 0)
 
 
-def know(owner: int, value: str | bytes) -> None:
+def remember_secret(owner: int, value: str | bytes) -> None:
     """Say this nowhere until it is forgotten: as it is, and as it looks in JSON, in addresses and in base64."""
     data = value.encode("utf-8", "replace") if isinstance(value, str) else value
     text = data.decode("utf-8", "replace")
@@ -261,7 +270,7 @@ def know(owner: int, value: str | bytes) -> None:
     _change((owner, tuple(sorted(forms, key=len, reverse=True))))
 
 
-def forget(owner: int) -> None:
+def forget_secret(owner: int) -> None:
     """Its secret is gone from this process."""
     _forgotten.append(owner)
 
@@ -274,7 +283,7 @@ def _change(*new: tuple[int, tuple[str, ...]]) -> None:
         _known = (*(each for each in _known if each[0] not in gone), *new)
 
 
-def also(patterns: Iterable[str | re.Pattern[str]]) -> None:
+def add_patterns(patterns: Iterable[str | re.Pattern[str]]) -> None:
     """Redact what matches these, too, from now on and everywhere in this process."""
     known = {each.pattern for each in _more}
     found = [re.compile(each) if isinstance(each, str) else each for each in patterns]

@@ -11,7 +11,7 @@ from weakref import finalize
 from typing_extensions import TypeVar
 
 from limpet.errors import SecretWithheld
-from limpet.redaction import forget, know
+from limpet.redaction import forget_secret, remember_secret
 
 __all__ = ["MARK", "Secret", "hidden", "is_secret"]
 
@@ -39,8 +39,8 @@ class Secret(Generic[V]):
         _made = True
         self._value: Any = value
         if value is not None:
-            know(id(self), value)
-            finalize(self, forget, id(self)).atexit = False
+            remember_secret(id(self), value)
+            finalize(self, forget_secret, id(self)).atexit = False
 
     @classmethod
     def loaded(cls, text: object) -> Self:

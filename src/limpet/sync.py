@@ -13,14 +13,15 @@ from threading import Thread, current_thread
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, overload
 
 from limpet.clock import Duration
+from limpet.compose import open as open_app
 from limpet.engine.definitions.agents import Agent
 from limpet.engine.execution.handle import Handle as AsyncHandle
-from limpet.engine.execution.views import Event, RunInfo
+from limpet.engine.execution.views import EventView, RunInfo
 from limpet.engine.run.blocking import BlockingRun as Run
 from limpet.engine.worker.worker import Worker
 from limpet.errors import StoreUnavailable
-from limpet.service.app import About, Begin
 from limpet.service.app import App as AsyncApp
+from limpet.service.app import RunOptions, StartOptions
 from limpet.service.settings import Channel
 
 __all__ = ["App", "Handle", "Run", "open"]
@@ -81,7 +82,7 @@ class Handle(Generic[Out]):
         """Where it is now."""
         return self._app.wait(lambda _: self._handle.info())
 
-    def events(self, *, after: int = 0, follow: bool = True) -> Iterator[Event]:
+    def events(self, *, after: int = 0, follow: bool = True) -> Iterator[EventView]:
         """What happens, event by event, until it has ended; without `follow`, what has happened so far."""
         return self._app.each(lambda _: self._handle.events(after=after, follow=follow))
 
@@ -187,25 +188,25 @@ class App:
     # Starting
 
     @overload
-    def run(self, agent: Agent[None, Out], /, **how: Unpack[About]) -> Out: ...
+    def run(self, agent: Agent[None, Out], /, **how: Unpack[RunOptions]) -> Out: ...
 
     @overload
-    def run(self, agent: Agent[In, Out], input: In, /, **how: Unpack[About]) -> Out: ...
+    def run(self, agent: Agent[In, Out], input: In, /, **how: Unpack[RunOptions]) -> Out: ...
 
-    def run(self, agent: Agent[Any, Any], input: Any = None, /, **how: Unpack[About]) -> Any:
+    def run(self, agent: Agent[Any, Any], input: Any = None, /, **how: Unpack[RunOptions]) -> Any:
         """Start a run, or find the one of this id, and wait for its result."""
         return self.wait(lambda app: app.run(agent, input, **how))
 
     @overload
-    def start(self, agent: Agent[None, Out], /, **how: Unpack[Begin]) -> Handle[Out]: ...
+    def start(self, agent: Agent[None, Out], /, **how: Unpack[StartOptions]) -> Handle[Out]: ...
 
     @overload
-    def start(self, agent: Agent[In, Out], input: In, /, **how: Unpack[Begin]) -> Handle[Out]: ...
+    def start(self, agent: Agent[In, Out], input: In, /, **how: Unpack[StartOptions]) -> Handle[Out]: ...
 
     @overload
-    def start(self, agent: str, input: Any = None, /, **how: Unpack[Begin]) -> Handle[Any]: ...
+    def start(self, agent: str, input: Any = None, /, **how: Unpack[StartOptions]) -> Handle[Any]: ...
 
-    def start(self, agent: Agent[Any, Any] | str, input: Any = None, /, **how: Unpack[Begin]) -> Handle[Any]:
+    def start(self, agent: Agent[Any, Any] | str, input: Any = None, /, **how: Unpack[StartOptions]) -> Handle[Any]:
         """Start a run, or find the one of this id with the same input; it goes on by itself."""
         return Handle(self.wait(lambda app: app.start(agent, input, **how)), self)
 
@@ -258,7 +259,7 @@ class App:
     timeline = _waited(AsyncApp.timeline)
     state = _waited(AsyncApp.state)
     context = _waited(AsyncApp.context)
-    model_input = _waited(AsyncApp.model_input)
+    model_input = _waited(AsyncApp.prompt)
     diff = _waited(AsyncApp.diff)
     compare = _waited(AsyncApp.compare)
 
@@ -297,6 +298,4 @@ def open(
     redact: bool | Sequence[str | re.Pattern[str]] | None = None,
 ) -> App:
     """An app for blocking code; see `limpet.open`. Nothing is touched until it is entered."""
-    import limpet  # noqa: PLC0415 - the composition root, which imports this module
-
-    return App(limpet.open(url, agents=agents, worker=worker, people=people, notify=notify, redact=redact))
+    return App(open_app(url, agents=agents, worker=worker, people=people, notify=notify, redact=redact))

@@ -16,10 +16,10 @@ import limpet
 from limpet import testing
 from limpet.adapters.openai import OpenAIModel
 from limpet.engine.execution.failures import failure_of
-from limpet.llm.model import Call, Message, Model, ModelRequest, Reply, ToolSpec, Usage
+from limpet.llm.model import Model, Prompt, PromptMessage, Reply, ToolCall, ToolSpec, Usage
 from tests.real.openai_server import Answer, OpenAIServer, ServerProcess, call
 
-HELLO = ModelRequest(messages=(Message(role="user", text="hello"),))
+HELLO = Prompt(messages=(PromptMessage(role="user", text="hello"),))
 LOOK = ToolSpec(name="look", description="Look it up.", schema={"type": "object", "properties": {"id": {}}})
 KEY = "not-a-real-key-but-long"
 
@@ -33,11 +33,11 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenAIServer]:
         yield found
 
 
-async def say(request: ModelRequest = HELLO, *, stream: bool = False, **settings: Any) -> Reply:
+async def say(request: Prompt = HELLO, *, stream: bool = False, **settings: Any) -> Reply:
     """What the model says; what is told is what the reply holds."""
     told: list[str] = []
     model: Model = OpenAIModel("gpt-x", settings=settings)
-    reply = await model.reply(request, told=told.append if stream else None)
+    reply = await model.reply(request, on_text=told.append if stream else None)
     assert not stream or "".join(told) == reply.text
     return reply
 
@@ -59,7 +59,7 @@ async def test_a_reply_has_what_the_server_sent_verbatim(server: OpenAIServer) -
 async def test_what_is_streamed_is_told_piece_by_piece_and_counted(server: OpenAIServer) -> None:
     server.fail(Answer(text="all is well"))
     told: list[str] = []
-    reply = await OpenAIModel("gpt-x").reply(HELLO, told=told.append)
+    reply = await OpenAIModel("gpt-x").reply(HELLO, on_text=told.append)
     assert told == ["all", " is", " well"]
     assert reply == Reply(text="all is well", usage=Usage(input_tokens=11, output_tokens=7), model="gpt-x")
     assert server.requests[0]["stream_options"] == {"include_usage": True}
@@ -67,16 +67,16 @@ async def test_what_is_streamed_is_told_piece_by_piece_and_counted(server: OpenA
 
 @both
 async def test_messages_are_said_as_the_provider_takes_them(server: OpenAIServer, stream: bool) -> None:
-    calls = (Call(id="a", name="look", args='{"id": 1}'), Call(id="b", name="look", args=""))
-    request = ModelRequest(
+    calls = (ToolCall(id="a", name="look", args='{"id": 1}'), ToolCall(id="b", name="look", args=""))
+    request = Prompt(
         messages=(
-            Message(role="system", text="be brief"),
-            Message(role="user", text="hello"),
-            Message(role="assistant", calls=calls),
-            Message(role="tool", text="one", call="a", tool="look"),
-            Message(role="tool", text="", call="b", tool="look"),
-            Message(role="assistant", text="so", calls=calls[:1]),
-            Message(role="assistant", text=""),
+            PromptMessage(role="system", text="be brief"),
+            PromptMessage(role="user", text="hello"),
+            PromptMessage(role="assistant", calls=calls),
+            PromptMessage(role="tool", text="one", call="a", tool="look"),
+            PromptMessage(role="tool", text="", call="b", tool="look"),
+            PromptMessage(role="assistant", text="so", calls=calls[:1]),
+            PromptMessage(role="assistant", text=""),
         )
     )
     await say(request, stream=stream)
@@ -99,7 +99,7 @@ async def test_messages_are_said_as_the_provider_takes_them(server: OpenAIServer
 @both
 async def test_tools_output_and_limits_are_said_too(server: OpenAIServer, stream: bool) -> None:
     schema = {"type": "object", "title": "My answer", "properties": {"ok": {"type": "boolean", "default": True}}}
-    request = ModelRequest(messages=HELLO.messages, tools=(LOOK,), must_call=True, output=schema, max_tokens=9)
+    request = Prompt(messages=HELLO.messages, tools=(LOOK,), must_call=True, output=schema, max_tokens=9)
     await say(request, stream=stream)
     asked = server.requests[0]
     about = {"name": "look", "description": "Look it up.", "parameters": LOOK.schema}
@@ -109,7 +109,7 @@ async def test_tools_output_and_limits_are_said_too(server: OpenAIServer, stream
 
 
 async def test_nobody_must_call_a_tool_that_is_not_there(server: OpenAIServer) -> None:
-    await say(ModelRequest(messages=HELLO.messages, must_call=True))
+    await say(Prompt(messages=HELLO.messages, must_call=True))
     assert server.requests[0].keys() == {"model", "messages"}
 
 
@@ -127,7 +127,7 @@ async def test_nobody_must_call_a_tool_that_is_not_there(server: OpenAIServer) -
 async def test_a_schema_is_strict_only_if_the_provider_would_take_it(
     server: OpenAIServer, schema: dict[str, Any], strict: bool
 ) -> None:
-    await say(ModelRequest(messages=HELLO.messages, output={"type": "object", **schema}))
+    await say(Prompt(messages=HELLO.messages, output={"type": "object", **schema}))
     asked = server.requests[0]["response_format"]["json_schema"]
     assert (asked["name"], asked.get("strict", False)) == ("output", strict)
 
@@ -135,7 +135,7 @@ async def test_a_schema_is_strict_only_if_the_provider_would_take_it(
 async def test_settings_go_along_but_do_not_change_what_is_meant(server: OpenAIServer) -> None:
     settings = {"temperature": 0.5, "top_k": 3, "seed": 1, "stream": True, "messages": [], "tool_choice": "none"}
     more = {"seed": 2, "extra_body": {"mine": {"deep": 1}}, "extra_headers": {"X-Mine": "yes"}, "timeout": 60}
-    request = ModelRequest(messages=HELLO.messages, tools=(LOOK,), must_call=True, settings=more)
+    request = Prompt(messages=HELLO.messages, tools=(LOOK,), must_call=True, settings=more)
     await OpenAIModel("gpt-x", settings=settings).reply(request)
     asked = server.requests[0]
     assert {name: asked.get(name) for name in ("temperature", "top_k", "seed", "mine", "tool_choice", "stream")} == {
@@ -163,7 +163,7 @@ async def test_openai_itself_takes_the_limit_by_its_newer_name() -> None:
     client = openai.AsyncOpenAI(api_key=KEY, base_url="https://api.openai.com/v1", http_client=http)
     async with client:
         model = OpenAIModel("gpt-x", client=client)
-        reply = await model.reply(ModelRequest(messages=HELLO.messages, max_tokens=9))
+        reply = await model.reply(Prompt(messages=HELLO.messages, max_tokens=9))
     assert (asked[0]["max_completion_tokens"], "max_tokens" in asked[0]) == (9, False)
     assert (reply.text, reply.finish, reply.model, reply.usage) == ("hi", "stop", "gpt-x", Usage())
 
@@ -205,15 +205,15 @@ async def test_parallel_calls_come_as_the_model_wrote_them(server: OpenAIServer,
     reply = await say(stream=stream)
     assert (reply.text, reply.finish) == ("let me see", "calls")
     assert reply.calls == (
-        Call(id="call_0_0", name="look", args='{"id": "\\u00e4"}'),
-        Call(id="call_0_1", name="look", args="{not json"),
+        ToolCall(id="call_0_0", name="look", args='{"id": "\\u00e4"}'),
+        ToolCall(id="call_0_1", name="look", args="{not json"),
     )
 
 
 @both
 async def test_calls_get_ids_that_are_unique_in_the_conversation(server: OpenAIServer, stream: bool) -> None:
-    before = Message(role="assistant", calls=(Call(id="call_0", name="look", args="{}"),))
-    request = ModelRequest(messages=(*HELLO.messages, before))
+    before = PromptMessage(role="assistant", calls=(ToolCall(id="call_0", name="look", args="{}"),))
+    request = Prompt(messages=(*HELLO.messages, before))
     ids = ["call_0", "x", "x", "", ""]
     server.fail(Answer(calls=[call("look", {}, each) for each in ids]), times=2)
     replies = [await say(request, stream=stream) for _ in range(2)]
@@ -240,7 +240,7 @@ async def test_pieces_of_a_call_are_put_together_however_they_come(server: OpenA
     other = {"index": 0, "id": "b", "function": {"name": "act", "arguments": "{}"}}
     server.fail(Answer(pieces=[{"tool_calls": [each]} for each in [*pieces, other]]))
     reply = await say(stream=True)
-    assert reply.calls == (Call(id="a", name="look", args='{"id": 1}'), Call(id="b", name="act", args="{}"))
+    assert reply.calls == (ToolCall(id="a", name="look", args='{"id": 1}'), ToolCall(id="b", name="act", args="{}"))
     assert reply.finish == "calls"
 
 
@@ -249,7 +249,7 @@ async def test_text_is_whole_whatever_it_was_cut_into(server: OpenAIServer) -> N
     server.fail(
         Answer(pieces=[{"content": parts}, {"content": "\ud83d"}, {"content": "\ude00"}, {"content": "\ud83d"}])
     )
-    reply = await OpenAIModel("gpt-x").reply(HELLO, told=lambda _: None)
+    reply = await OpenAIModel("gpt-x").reply(HELLO, on_text=lambda _: None)
     assert reply.text == "so be it 😀�"
 
 
@@ -258,7 +258,7 @@ async def test_arguments_that_are_no_text_and_content_in_parts_are_understood(se
     message = {"content": [{"type": "text", "text": "so"}], "tool_calls": calls}
     server.fail(Answer(body={"choices": [{"message": message}]}))
     reply = await say()
-    assert (reply.text, reply.calls) == ("so", (Call(id="call_1", name="look", args='{"id":1}'),))
+    assert (reply.text, reply.calls) == ("so", (ToolCall(id="call_1", name="look", args='{"id":1}'),))
 
 
 @both
@@ -290,7 +290,7 @@ async def test_a_cut_stream_is_no_reply(server: OpenAIServer, cut: Any) -> None:
     server.fail(Answer(text="one two three four five", cut=cut))
     told: list[str] = []
     with pytest.raises((openai.APIConnectionError, ConnectionError)) as raised:
-        await OpenAIModel("gpt-x").reply(HELLO, told=told.append)
+        await OpenAIModel("gpt-x").reply(HELLO, on_text=told.append)
     assert "".join(told) == "one two three"
     assert not isinstance(raised.value, limpet.Permanent)
 
@@ -456,7 +456,7 @@ print([name for name in ("openai", "pydantic_ai", "pydantic", "httpx2") if name 
 
 @limpet.tool(effect="none", retry=limpet.Retry(4))
 async def openai_ask(text: str) -> str:
-    return (await OpenAIModel("gpt-x").reply(ModelRequest(messages=(Message(role="user", text=text),)))).text
+    return (await OpenAIModel("gpt-x").reply(Prompt(messages=(PromptMessage(role="user", text=text),)))).text
 
 
 @limpet.agent()
@@ -488,8 +488,8 @@ async def test_a_server_of_its_own_keeps_count_of_who_asks(tmp_path: Path, monke
         assert [each.name for each in calls] == ["look"]
         with pytest.raises(openai.InternalServerError):
             await say()
-        answered = Message(role="tool", call=calls[0].id, tool="look", text="1")
-        after = ModelRequest(messages=(*HELLO.messages, Message(role="assistant", calls=calls), answered))
+        answered = PromptMessage(role="tool", call=calls[0].id, tool="look", text="1")
+        after = Prompt(messages=(*HELLO.messages, PromptMessage(role="assistant", calls=calls), answered))
         assert (await say(after, stream=True)).text == "done"
         late = asyncio.create_task(say())
         await asyncio.to_thread(server.release)

@@ -22,11 +22,11 @@ from limpet.adapters.models import model_of
 from limpet.adapters.openai import OpenAIModel
 from limpet.adapters.pydantic_ai import PydanticAIModel
 from limpet.engine.execution.failures import failure_of
-from limpet.llm.model import Call, Message, Model, ModelRequest, Reply, ToolSpec, Usage
+from limpet.llm.model import Model, Prompt, PromptMessage, Reply, ToolCall, ToolSpec, Usage
 from limpet.testing import ScriptedModel
 from tests.real.openai_server import Answer, OpenAIServer, call
 
-HELLO = ModelRequest(messages=(Message(role="user", text="hello"),))
+HELLO = Prompt(messages=(PromptMessage(role="user", text="hello"),))
 LOOK = ToolSpec(name="look", description="Look it up.", schema={"type": "object", "properties": {"id": {}}})
 OUTPUT = {"type": "object", "title": "My answer", "properties": {"ok": {"type": "boolean"}}}
 KEY = "not-a-real-key-but-long"
@@ -44,11 +44,11 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenAIServer]:
         yield found
 
 
-async def say(request: ModelRequest = HELLO, *, stream: bool = False, model: Any = CHAT, **settings: Any) -> Reply:
+async def say(request: Prompt = HELLO, *, stream: bool = False, model: Any = CHAT, **settings: Any) -> Reply:
     """What the model says; what is told is what the reply holds."""
     told: list[str] = []
     asked: Model = PydanticAIModel(model, settings=settings)
-    reply = await asked.reply(request, told=told.append if stream else None)
+    reply = await asked.reply(request, on_text=told.append if stream else None)
     assert not stream or "".join(told) in (reply.text, "")
     return reply
 
@@ -57,12 +57,12 @@ async def say(request: ModelRequest = HELLO, *, stream: bool = False, model: Any
 
 
 async def test_a_test_model_calls_each_tool_and_then_answers() -> None:
-    request = ModelRequest(messages=HELLO.messages, tools=(LOOK,))
+    request = Prompt(messages=HELLO.messages, tools=(LOOK,))
     first = await say(request, model=TestModel())
     assert (first.finish, [each.name for each in first.calls]) == ("calls", ["look"])
-    answered = Message(role="tool", call=first.calls[0].id, tool="look", text="found")
+    answered = PromptMessage(role="tool", call=first.calls[0].id, tool="look", text="found")
     after = msgspec.structs.replace(
-        request, messages=(*HELLO.messages, Message(role="assistant", calls=first.calls), answered)
+        request, messages=(*HELLO.messages, PromptMessage(role="assistant", calls=first.calls), answered)
     )
     then = await say(after, model=TestModel(), stream=True)
     assert (then.finish, then.text, then.raw) == ("stop", '{"look":"found"}', None)
@@ -82,15 +82,15 @@ async def test_messages_become_requests_and_responses_and_a_reply_comes_back() -
         usage = RequestUsage(input_tokens=9, output_tokens=3, cache_read_tokens=4)
         return ModelResponse(parts=parts, usage=usage, finish_reason="tool_call")
 
-    calls = (Call(id="a", name="look", args='{"id": 1}'), Call(id="b", name="look", args="{wrong"))
-    request = ModelRequest(
+    calls = (ToolCall(id="a", name="look", args='{"id": 1}'), ToolCall(id="b", name="look", args="{wrong"))
+    request = Prompt(
         messages=(
-            Message(role="system", text="be brief"),
-            Message(role="user", text="hello"),
-            Message(role="assistant", text="so", calls=calls),
-            Message(role="tool", text="one", call="a", tool="look"),
-            Message(role="tool", text="two", call="b", tool="look"),
-            Message(role="user", text="well?"),
+            PromptMessage(role="system", text="be brief"),
+            PromptMessage(role="user", text="hello"),
+            PromptMessage(role="assistant", text="so", calls=calls),
+            PromptMessage(role="tool", text="one", call="a", tool="look"),
+            PromptMessage(role="tool", text="two", call="b", tool="look"),
+            PromptMessage(role="user", text="well?"),
         ),
         tools=(LOOK,),
         must_call=True,
@@ -111,7 +111,7 @@ async def test_messages_become_requests_and_responses_and_a_reply_comes_back() -
     [tool] = info.function_tools
     assert (tool.name, tool.description, tool.parameters_json_schema) == ("look", "Look it up.", LOOK.schema)
     assert reply.text == "so be it"
-    assert reply.calls == (Call(id="c", name="look", args='{"id":1}'),)
+    assert reply.calls == (ToolCall(id="c", name="look", args='{"id":1}'),)
     assert (reply.finish, reply.model) == ("calls", "mine")
     assert reply.usage == Usage(input_tokens=9, output_tokens=3, cached_tokens=4)
     assert [part["part_kind"] for part in reply.raw["parts"]] == ["thinking", "text", "text", "tool-call"]
@@ -126,9 +126,9 @@ async def test_pieces_of_a_stream_are_told_and_put_together() -> None:
         yield {0: DeltaToolCall(json_args=": 1}")}
 
     told: list[str] = []
-    reply = await PydanticAIModel(FunctionModel(stream_function=answer)).reply(HELLO, told=told.append)
+    reply = await PydanticAIModel(FunctionModel(stream_function=answer)).reply(HELLO, on_text=told.append)
     assert (told, reply.text) == (["one ", "two"], "one two")
-    assert reply.calls == (Call(id="call_1", name="look", args='{"id": 1}'),)
+    assert reply.calls == (ToolCall(id="call_1", name="look", args='{"id": 1}'),)
 
 
 @pytest.mark.parametrize("native", [True, False])
@@ -141,7 +141,7 @@ async def test_the_form_of_an_answer_is_asked_for_as_the_model_can_be_asked(nati
 
     profile = ModelProfile(supports_json_schema_output=native)
     model = FunctionModel(answer, profile=profile)
-    reply = await say(ModelRequest(messages=HELLO.messages, output=OUTPUT), model=model)
+    reply = await say(Prompt(messages=HELLO.messages, output=OUTPUT), model=model)
     assert reply.text == '{"ok": true}'
     asked = seen[0].model_request_parameters
     assert asked.output_mode == ("native" if native else "prompted")
@@ -156,8 +156,12 @@ async def test_a_system_message_in_the_middle_is_prepared_for_the_model() -> Non
         seen.append(messages)
         return ModelResponse(parts=[TextPart("so")])
 
-    messages = (*HELLO.messages, Message(role="assistant", text="hi"), Message(role="system", text="be brief"))
-    await say(ModelRequest(messages=messages), model=FunctionModel(answer))
+    messages = (
+        *HELLO.messages,
+        PromptMessage(role="assistant", text="hi"),
+        PromptMessage(role="system", text="be brief"),
+    )
+    await say(Prompt(messages=messages), model=FunctionModel(answer))
     [part] = seen[0][-1].parts
     assert not isinstance(part, SystemPromptPart)
     assert "be brief" in str(getattr(part, "content", ""))
@@ -208,7 +212,7 @@ async def test_errors_mean_what_they_are(error: Exception, kind: type[Exception]
 @both
 async def test_a_conversation_goes_over_the_wire(server: OpenAIServer, stream: bool) -> None:
     server.fail(Answer(text="let me see", calls=[call("look", {"id": 1}), call("look", {"id": 2})]))
-    request = ModelRequest(
+    request = Prompt(
         messages=HELLO.messages, tools=(LOOK,), must_call=True, output=OUTPUT, max_tokens=9, settings={"top_p": 0.5}
     )
     reply = await say(request, stream=stream)
@@ -219,18 +223,18 @@ async def test_a_conversation_goes_over_the_wire(server: OpenAIServer, stream: b
     assert (asked["tool_choice"], asked["max_completion_tokens"], asked["top_p"]) == ("required", 9, 0.5)
     assert asked["tools"][0]["function"]["name"] == "look"
     assert asked["response_format"]["json_schema"]["name"] == "My_answer"
-    answered = [Message(role="tool", call=each.id, tool="look", text=each.args) for each in reply.calls]
-    after = (*HELLO.messages, Message(role="assistant", text=reply.text, calls=reply.calls), *answered)
-    assert (await say(ModelRequest(messages=after), stream=stream)).text == "hi"
+    answered = [PromptMessage(role="tool", call=each.id, tool="look", text=each.args) for each in reply.calls]
+    after = (*HELLO.messages, PromptMessage(role="assistant", text=reply.text, calls=reply.calls), *answered)
+    assert (await say(Prompt(messages=after), stream=stream)).text == "hi"
     assert [each["role"] for each in server.requests[1]["messages"]] == ["user", "assistant", "tool", "tool"]
     assert [each["tool_call_id"] for each in server.requests[1]["messages"][2:]] == ["call_0_0", "call_0_1"]
 
 
 @both
 async def test_calls_get_ids_that_are_unique_in_the_conversation(server: OpenAIServer, stream: bool) -> None:
-    before = Message(role="assistant", calls=(Call(id="call_0", name="look", args="{}"),))
-    after = Message(role="tool", call="call_0", tool="look", text="")
-    request = ModelRequest(messages=(*HELLO.messages, before, after))
+    before = PromptMessage(role="assistant", calls=(ToolCall(id="call_0", name="look", args="{}"),))
+    after = PromptMessage(role="tool", call="call_0", tool="look", text="")
+    request = Prompt(messages=(*HELLO.messages, before, after))
     server.fail(Answer(calls=[call("look", {}, each) for each in ["call_0", "x", "x", "", ""]]), times=2)
     replies = [await say(request, stream=stream) for _ in range(2)]
     assert [each.id for each in replies[0].calls] == ["call_0_1", "x", "x_1", "call_1", "call_2"]
@@ -304,7 +308,7 @@ async def test_a_cut_stream_is_no_reply(server: OpenAIServer, cut: Any) -> None:
     server.fail(Answer(text="one two three four five", cut=cut))
     told: list[str] = []
     with pytest.raises((exceptions.ModelAPIError, ConnectionError)):
-        await PydanticAIModel(CHAT).reply(HELLO, told=told.append)
+        await PydanticAIModel(CHAT).reply(HELLO, on_text=told.append)
     assert "".join(told) == "one two three"
 
 

@@ -14,7 +14,7 @@ from limpet.cli.waterfall import BLOCKS, Scale, waterfall
 from limpet.clock import SECOND
 from limpet.engine.run.run import Run
 from limpet.service.report import StepInfo
-from limpet.service.timeline import Line, Span
+from limpet.service.timeline import Span, TimelineRow
 from tests.cli.stage import LIMPET, limpet, terminal
 
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -110,10 +110,10 @@ STEPS = [
     ),
 ]
 LINES = [
-    Line(number=None, name="worker", spans=[Span(how="waits", start=0, end=1000)]),
-    Line(number=1, name="look/fetch#1", spans=[Span(how="completed", start=0, end=8000, at_most=True)]),
-    Line(number=None, name="person", spans=[Span(how="waits", start=8000, end=60 * SECOND)]),
-    Line(
+    TimelineRow(number=None, name="worker", spans=[Span(how="waits", start=0, end=1000)]),
+    TimelineRow(number=1, name="look/fetch#1", spans=[Span(how="completed", start=0, end=8000, at_most=True)]),
+    TimelineRow(number=None, name="person", spans=[Span(how="waits", start=8000, end=60 * SECOND)]),
+    TimelineRow(
         number=2,
         name="pay/refund#1",
         spans=[
@@ -122,7 +122,7 @@ LINES = [
             Span(how="completed", start=80 * SECOND, end=90 * SECOND),
         ],
     ),
-    Line(number=3, name="tell/送信#1", spans=[Span(how="running", start=90 * SECOND)]),
+    TimelineRow(number=3, name="tell/送信#1", spans=[Span(how="running", start=90 * SECOND)]),
 ]
 
 
@@ -162,7 +162,7 @@ def test_attempts_and_waits_as_bars(columns: int, expected: str) -> None:
 
 def test_what_nobody_knew_is_not_drawn_as_failed() -> None:
     """It may have been found out since; the legend says what the sign means."""
-    line = Line(number=1, name="look/fetch#1", spans=[Span(how="unknown", start=0, end=8 * SECOND)])
+    line = TimelineRow(number=1, name="look/fetch#1", spans=[Span(how="unknown", start=0, end=8 * SECOND)])
     out = Console(width=72, force_terminal=True, file=StringIO())
     head, drawn = (each.plain for each in waterfall(STEPS[:1], [line], 8 * SECOND, out))
     assert head == "8.0s in all: █ work  ▒ failed  ? unknown  · waits"

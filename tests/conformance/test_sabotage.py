@@ -19,7 +19,7 @@ from limpet.stores.blobs import Blob
 from limpet.stores.conformance import Behaviour, Harness, behaviours
 from limpet.stores.memory import MemoryBackend, MemoryTables
 from limpet.stores.rows import ContractRow, Feed, RequestRow, RunRow, WorkerRow
-from limpet.stores.writes import Append, Op, Tell
+from limpet.stores.writes import Append, Op, SendCommands
 
 
 class NoFence(MemoryTables):
@@ -168,7 +168,7 @@ class LosesAnAnswer(MemoryBackend):
     def commit(self, ops: Sequence[Op[Any]], codec: Codec) -> list[Outcome]:
         outcomes = []
         for op in ops:
-            if isinstance(op, Append) and isinstance(op.legs[0], Tell):
+            if isinstance(op, Append) and isinstance(op.legs[0], SendCommands):
                 self.seen += isinstance(op.legs[0].bodies[0], RequestAnswered)
                 if self.seen % 2 == 0 and self.seen:
                     row = self.get(op.legs[0].run)

@@ -6,13 +6,13 @@ from typing import Any
 
 import limpet
 from limpet.adapters.mcp import MCPTools
-from limpet.llm.model import ModelRequest
+from limpet.llm.model import Prompt
 from limpet.testing import ScriptedModel, calls
 
 __all__ = ["post", "postman"]
 
 
-def says(request: ModelRequest) -> Any:
+def says(request: Prompt) -> Any:
     """One letter, and what came of it."""
     last = request.messages[-1]
     return calls("deliver", name="Ann", process=os.getpid()) if last.role == "user" else f"it says: {last.text}"

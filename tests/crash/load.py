@@ -17,7 +17,7 @@ from limpet.errors import ConnectionLost
 from limpet.events import AnyBody, Head, inline, seal_all
 from limpet.events import bodies as b
 from limpet.journal import verify_run
-from limpet.stores import Appended, Create, Extend, Missed, Store, Tell, WorkerRow
+from limpet.stores import Appended, Create, Extend, Missed, SendCommands, Store, WorkerRow
 from limpet.stores.blobs import Blob
 
 __all__ = ["EVERYTHING", "LEASE", "Common", "Load", "check", "common", "make_rows", "recorded", "rows"]
@@ -150,13 +150,15 @@ class Load:
     async def tell(self, mark: str) -> set[str]:
         """One command."""
         run = self._any()
-        await self.sure(lambda: self._store.tell(run, signalled(mark), actor=self._name))
+        await self.sure(lambda: self._store.send_commands(run, signalled(mark), actor=self._name))
         return {mark}
 
     async def append_and_tell(self, mark: str) -> set[str]:
         """An event in one run and a command to another."""
         run, other = self._chance.sample(self._common.runs, 2)
-        await self._extend([run], (mark,), Tell(run=other, bodies=(signalled(f"{mark}-told"),), actor=self._name))
+        await self._extend(
+            [run], (mark,), SendCommands(run=other, bodies=(signalled(f"{mark}-told"),), actor=self._name)
+        )
         return {mark, f"{mark}-told"}
 
     async def create(self, mark: str) -> set[str]:
@@ -205,7 +207,7 @@ class Load:
         if head.seq > self._heads[run].seq:
             self._heads[run] = head
 
-    async def _extend(self, runs: Sequence[str], marks: Sequence[str], *others: Tell | Create) -> None:
+    async def _extend(self, runs: Sequence[str], marks: Sequence[str], *others: SendCommands | Create) -> None:
         while True:
             own = [self._leg(run, mark) for run, mark in zip(runs, marks, strict=True)]
             legs = self._chance.sample([*own, *others], len(own) + len(others))

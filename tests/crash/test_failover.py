@@ -42,7 +42,7 @@ async def test_a_store_goes_on_at_the_new_primary_and_refuses_the_old_one(pair: 
             row, before = await store.get(shared.runs[0]), events_at(primary)
             proxy.lead_to(primary.port)
             said = await asyncio.gather(
-                store.tell(row.id, signalled("stale"), actor="w"),
+                store.send_commands(row.id, signalled("stale"), actor="w"),
                 store.create("stale", created("stale"), actor="w"),
                 store.claim("common", limit=1),
                 store.get(row.id),

@@ -80,9 +80,9 @@ class Talk(Scene):
             body.number for _, body in await self.log(run) if isinstance(body, b.StepStarted) and body.kind == "model"
         }
         for number in numbers:
-            found = await self.app.model_input(run, step=number)
+            found = await self.app.prompt(run, step=number)
             assert found.is_exact
-            texts = [message.text for message in found.request.messages]
+            texts = [message.text for message in found.prompt.messages]
             assert texts in [[each["content"] or "" for each in messages] for messages in got]
 
     def check_effects(self, kind: str, run: str) -> None:

@@ -108,7 +108,7 @@ async def test_a_server_that_is_away_for_too_long_is_said_to_be_and_gone_on_with
         row = await store.get(shared.runs[0])
         await asyncio.to_thread(server.stop, "immediate")
         said = await asyncio.gather(
-            store.tell(row.id, signalled("told"), actor="w"),
+            store.send_commands(row.id, signalled("told"), actor="w"),
             store.create("created", created("created"), actor="w"),
             store.claim("common", limit=1),
             store.get(row.id),

@@ -12,7 +12,7 @@ import pytest
 
 import limpet
 from limpet.events import KINDS
-from limpet.service.operations import QUESTIONS
+from limpet.service.operations import OPERATIONS
 from limpet.state import from_json
 from limpet.stores.conformance import TOPICS, behaviours
 from tests.docs.reference import PAGES
@@ -288,7 +288,7 @@ def test_asking_from_elsewhere_is_an_example_that_runs(tmp_path: Path) -> None:
     """Over HTTP by a real server, over MCP by another agent; every question is on the page."""
     assert is_shown("serving.md", "ask_from_elsewhere.py", count=2)
     page = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
-    for each in QUESTIONS.values():
+    for each in OPERATIONS.values():
         takes = ", ".join(f"`{name}`" for name in each.given.model_fields if name not in each.in_path)
         assert f"| `{each.name}` | `{each.path}` | {takes}{' ' if takes else ''}|" in page
     assert run(str(ROOT / "examples" / "ask_from_elsewhere.py"), cwd=tmp_path).splitlines() == [

@@ -10,7 +10,7 @@ from mcp import Client
 
 import limpet
 from limpet.mcp import server_of
-from limpet.service.operations import QUESTIONS, Question
+from limpet.service.operations import OPERATIONS, Operation
 from limpet.web import asgi
 from tests.doors.stage import TOKEN, fill, text_of
 
@@ -67,7 +67,7 @@ async def url(request: pytest.FixtureRequest) -> str:
     return found
 
 
-def needed(question: Question) -> dict[str, Any]:
+def needed(question: Operation) -> dict[str, Any]:
     """What must be given, as it fits."""
     return {name: FITTING[name] for name, each in question.given.model_fields.items() if each.is_required()}
 
@@ -80,7 +80,7 @@ async def test_over_http(url: str) -> None:
             transport=httpx.ASGITransport(asgi(app, auth=TOKEN)), base_url="http://localhost", headers=GOOD
         ) as client,
     ):
-        for question in QUESTIONS.values():
+        for question in OPERATIONS.values():
             for name in question.given.model_fields:
                 for text in TEXTS:
                     given = {**needed(question), name: text}
@@ -99,7 +99,7 @@ async def test_over_http(url: str) -> None:
 async def test_over_mcp(url: str) -> None:
     """The same, as values of all kinds; a model reads what was wrong."""
     async with limpet.open(url, worker=False) as app, Client(server_of(app)) as client:
-        for question in QUESTIONS.values():
+        for question in OPERATIONS.values():
             for name in question.given.model_fields:
                 for value in [*TEXTS, *VALUES]:
                     result = await client.call_tool(question.name, {**needed(question), name: value})

@@ -13,15 +13,15 @@ from starlette.types import ASGIApp, Message
 
 import limpet
 from limpet.mcp import over_http
-from limpet.service.operations import QUESTIONS
+from limpet.service.operations import OPERATIONS
 from limpet.web import asgi
 from limpet.web.guard import HEADERS
-from limpet.web.server import Wishes, serve
+from limpet.web.server import ServerOptions, serve
 from tests.doors.stage import TOKEN
 
 GOOD = {"authorization": f"Bearer {TOKEN}"}
 PATHS = [
-    *(f"/v1{each.path}" for each in QUESTIONS.values()),
+    *(f"/v1{each.path}" for each in OPERATIONS.values()),
     "/openapi.json",
     "/mcp",
     "/",
@@ -124,7 +124,7 @@ async def test_hosts_and_origins(app: limpet.App, host: str, origin: str | None,
 async def test_nothing_can_be_changed(app: limpet.App) -> None:
     """Every path takes GET alone."""
     async with asking(asgi(app, auth=TOKEN)) as client:
-        for path, method in product((f"/v1{each.path}" for each in QUESTIONS.values()), [*UNSAFE, "HEAD"]):
+        for path, method in product((f"/v1{each.path}" for each in OPERATIONS.values()), [*UNSAFE, "HEAD"]):
             answer = await client.request(method, path, headers=GOOD)
             assert answer.status_code == 405, (method, path)
             assert answer.headers["allow"] == "GET"
@@ -135,7 +135,7 @@ async def test_what_there_is(app: limpet.App) -> None:
     """Every question and no other path; a page that shows the API in a browser would load code from elsewhere."""
     async with asking(asgi(app, auth=TOKEN)) as client:
         described = (await client.get("/openapi.json", headers=GOOD)).json()
-        assert [*described["paths"]] == [f"/v1{each.path}" for each in QUESTIONS.values()]
+        assert [*described["paths"]] == [f"/v1{each.path}" for each in OPERATIONS.values()]
         assert all([*each] == ["get"] for each in described["paths"].values())
         for path in ("/", "/docs", "/redoc", "/docs/oauth2-redirect", "/v1", "/v1/", "/v1/runs/", "/v2/runs", "/mcp"):
             answer = await client.get(path, headers=GOOD)
@@ -261,7 +261,7 @@ async def test_whoever_says_nothing_is_not_waited_for(url: str, monkeypatch: pyt
     monkeypatch.setattr("limpet.web.server.PROMPT", 0.5)
     monkeypatch.setattr("limpet.web.server.MOST", 6)
     where = asyncio.get_running_loop().create_future()
-    wishes = Wishes(host="127.0.0.1", port=0, token=TOKEN, also={})
+    wishes = ServerOptions(host="127.0.0.1", port=0, token=TOKEN, also={})
     serving = asyncio.ensure_future(serve(limpet.open(url, worker=False), wishes, where.set_result))
     port = int((await where).rpartition(":")[2])
     post = f"POST /v1/stats HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: 9\r\n\r\nx"

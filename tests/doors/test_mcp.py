@@ -17,7 +17,7 @@ from mcp_types import INVALID_PARAMS, TextResourceContents
 import limpet
 from limpet import testing
 from limpet.adapters.mcp import MCPTools
-from limpet.service.operations import QUESTIONS
+from limpet.service.operations import OPERATIONS
 from tests.doors.stage import LIMPET, TOKEN, called, fill, over_http, over_pipes
 
 STATE = "state://agents/doors_support/tasks/refund-50"
@@ -31,7 +31,7 @@ async def test_over_both_ways(url: str, server: httpx.Client) -> None:
             assert client.server_info is not None
             assert client.server_info.version == limpet.__version__
             tools = (await client.list_tools()).tools
-            assert [each.name for each in tools] == [*QUESTIONS]
+            assert [each.name for each in tools] == [*OPERATIONS]
             assert all(each.annotations is not None and each.annotations.read_only_hint for each in tools)
             assert all(each.input_schema["additionalProperties"] is False for each in tools)
 
@@ -133,7 +133,7 @@ async def test_one_agent_goes_on_from_what_another_knows(url: str) -> None:
     agent = limpet.llm_agent("doors_reader", model=model, instructions="Look.", tools=[tools])
     async with testing.app(agent) as app:
         assert await app.run(agent, "what was the goal?", id="r") == "It was settle 950."
-        [said] = [each.text for each in model.requests[-1].messages if each.role == "tool"]
+        [said] = [each.text for each in model.prompts[-1].messages if each.role == "tool"]
         assert json.loads(said)["goal"] == "settle 950"
 
 

@@ -9,9 +9,9 @@ import httpx
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
 import limpet
-from limpet.redaction import say_value
+from limpet.redaction import hide_secrets_in
 from limpet.service.json_views import as_json, error_json
-from limpet.service.operations import QUESTIONS
+from limpet.service.operations import OPERATIONS
 from limpet.service.report import report
 from tests.cli.stage import limpet as typing
 from tests.doors.stage import called, fill, over_http, over_pipes, serving
@@ -76,7 +76,7 @@ ASKED: dict[str, tuple[Any, list[str], Given]] = {
 
 def asked(server: httpx.Client, name: str, given: Given) -> httpx.Response:
     """A question over HTTP."""
-    question = QUESTIONS[name]
+    question = OPERATIONS[name]
     query = {each: value for each, value in given.items() if each not in question.in_path}
     return server.get("/v1" + question.path.format(**given), params=query)
 
@@ -89,7 +89,7 @@ def typed(url: str, name: str, words: list[str]) -> Any:
 
 
 def test_every_question_is_asked_here() -> None:
-    assert ASKED.keys() | {"artifact"} == QUESTIONS.keys()
+    assert ASKED.keys() | {"artifact"} == OPERATIONS.keys()
 
 
 async def test_all_doors_say_the_same(url: str, server: httpx.Client) -> None:
@@ -97,14 +97,14 @@ async def test_all_doors_say_the_same(url: str, server: httpx.Client) -> None:
     described = server.get("/openapi.json").json()
     async with limpet.open(url, worker=False) as app, over_pipes(url) as pipes, over_http(server) as http:
         for name, (ask, words, given) in ASKED.items():
-            wanted = say_value(as_json(await ask(app)))
+            wanted = hide_secrets_in(as_json(await ask(app)))
             assert wanted or name == "workers", name  # the one that drove them has gone
             answer = asked(server, name, given)
             assert (answer.status_code, answer.json()) == (200, wanted), name
             assert await called(pipes, name, **given) == wanted, name
             assert await called(http, name, **given) == wanted, name
             assert await to_thread(typed, url, name, words) == wanted, name
-            schema = described["paths"][f"/v1{QUESTIONS[name].path}"]["get"]["responses"]["200"]["content"]
+            schema = described["paths"][f"/v1{OPERATIONS[name].path}"]["get"]["responses"]["200"]["content"]
             checked = {**schema["application/json"]["schema"], "components": described["components"]}
             Draft202012Validator(checked).validate(wanted)
 

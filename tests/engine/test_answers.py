@@ -6,7 +6,7 @@ import pytest
 
 import limpet
 from limpet import testing
-from limpet.llm.model import Call, Reply
+from limpet.llm.model import Reply, ToolCall
 
 
 @limpet.agent(name="answers_asker")
@@ -35,13 +35,15 @@ class Halves:
     def __init__(self) -> None:
         self.asked = 0
 
-    async def reply(self, _: Any, /, *, told: Any = None) -> Reply:
+    async def reply(self, _: Any, /, *, on_text: Any = None) -> Reply:
         self.asked += 1
-        if told is not None:
-            told("half \ud83d")
-            told("\ude00 a \ud800")
+        if on_text is not None:
+            on_text("half \ud83d")
+            on_text("\ude00 a \ud800")
         if self.asked == 1:
-            return Reply(text="a \ud800", calls=(Call(id="c\ud800", name="answers_look", args='{"what": "\ud800"}'),))
+            return Reply(
+                text="a \ud800", calls=(ToolCall(id="c\ud800", name="answers_look", args='{"what": "\ud800"}'),)
+            )
         return Reply(text="half \ud83d\ude00 a \ud800")
 
 

@@ -8,7 +8,7 @@ import pytest
 import limpet
 from limpet import testing
 from limpet.clock import SECOND, microseconds
-from limpet.engine.worker.run_driver import Drive
+from limpet.engine.worker.run_driver import RunDriver
 from limpet.events import VOCABULARY
 from limpet.testing.app import TestApp, TestSettings
 
@@ -288,7 +288,7 @@ async def test_a_run_that_no_worker_can_drive_is_tried_ever_later_and_then_parke
 
     async with testing.app(agent) as app:
         with monkeypatch.context() as patch:
-            patch.setattr(Drive, "_enter", broken)
+            patch.setattr(RunDriver, "_enter", broken)
             handle = await app.start(agent)
             await app.settle()
             for times in range(1, 8):
@@ -448,11 +448,11 @@ async def test_an_input_that_does_not_fit_any_more_waits_for_an_operator() -> No
     async with testing.app(before) as app:
         handle = await app.start(before, "text")
         await app.settle()
-        app.replace(limpet.agent(name="moved")(takes_number))
+        app.deploy(limpet.agent(name="moved")(takes_number))
         await app.crash()
         await app.advance("1h")
         assert (await handle.info()).waits_for == "operator:input"
-        app.replace(limpet.agent(name="moved", max_age="1m")(takes_text))
+        app.deploy(limpet.agent(name="moved", max_age="1m")(takes_text))
         await app.crash()
         await app.resume(handle.id)
         assert await handle.result() == "text"

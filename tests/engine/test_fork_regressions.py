@@ -237,7 +237,7 @@ async def test_an_unguarded_past_stays_on_the_old_side() -> None:
 
     async with testing.app(limpet.agent(name="regress_guard")(before)) as app:
         await app.run(app.serves[0], id="r")
-        app.replace(limpet.agent(name="regress_guard")(guarded))
+        app.deploy(limpet.agent(name="regress_guard")(guarded))
         await app.crash()
         fork = await app.fork("r", at=2, effects="live")
         await fork.result()
@@ -279,7 +279,7 @@ async def test_numbers_agents_and_slots_of_forks() -> None:
         with pytest.raises(limpet.ContractError):
             await app.fork("r", at=3, input="many")
         assert await (await app.fork("r", at=1, version="2", input="many")).result() == "many"
-        app.replace()
+        app.deploy()
         bare = await app.fork("r", at=3)
         assert (await app.store.get(bare.id)).exclusive == "session:s"
         same = await app.fork("r", at=3, id="again")
@@ -326,7 +326,7 @@ async def test_replay_after_the_end_and_before_a_deploy() -> None:  # noqa: C901
         await app.settle()
         assert (await app.replay("r")).how == "raised"
         for code, said in ((waits, "waits where it ended"), (starts, "goes on where it ended")):
-            app.replace(limpet.agent(name="regress_plain")(code), late)
+            app.deploy(limpet.agent(name="regress_plain")(code), late)
             [found] = [each async for each in app.replay_all(agent="regress_plain")]
             assert said in (found.problem or "")
         assert len(await app.runs()) == 4
@@ -371,7 +371,7 @@ async def test_what_leaves_an_encrypted_store_is_whole(tmp_path: Path) -> None:
 
     path = tmp_path / "f.zip"
     store = limpet.open_store(f"sqlite:///{tmp_path}/a.db", keys=MasterKeys(lambda: bytes(32)))
-    async with limpet.open(agents=[secret]).but(store=store) as app:
+    async with limpet.open(agents=[secret]).replace(store=store) as app:
         await app.run(secret, id="r")
         fork = await app.fork("r", at=2)
         await fork.result()
@@ -380,7 +380,7 @@ async def test_what_leaves_an_encrypted_store_is_whole(tmp_path: Path) -> None:
         assert sorted(pruned.runs) == ["r", "r.1"]
     for keys in (None, MasterKeys(lambda: bytes(32)), MasterKeys(lambda: b"k" * 32)):
         target = limpet.open_store(f"sqlite:///{tmp_path}/{id(keys)}.db", keys=keys)
-        async with limpet.open(agents=[secret], worker=False).but(store=target) as other:
+        async with limpet.open(agents=[secret], worker=False).replace(store=target) as other:
             handle = await other.load(path)
             assert await handle.result() == 20_000
             assert (await other.verify()).runs == 2
@@ -407,7 +407,7 @@ async def test_a_run_that_cannot_be_read_is_set_aside() -> None:
         log[1] = type(event)(**{**{f: getattr(event, f) for f in event.__struct_fields__}, "kind": "run.invented"})
         for request in await app.inbox(run="good"):
             await app.approve(request, by="ann")
-        await app.store.tell("bad", b.CancelRequested(command="c", reason="enough"), actor="ann")
+        await app.store.send_commands("bad", b.CancelRequested(command="c", reason="enough"), actor="ann")
         await app.crash()
         await app.settle()
         assert (await app.store.get("bad")).waits == ("operator:unreadable",)

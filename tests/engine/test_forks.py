@@ -692,7 +692,7 @@ async def test_a_fork_that_only_tries_asks_no_model() -> None:
     agent = limpet.llm_agent("fork_talker", model=model, instructions="Talk.")
     async with testing.app(agent) as app:
         await app.run(agent, "hello", id="r")
-        asked = len(model.requests)
+        asked = len(model.prompts)
         fork = await app.fork("r", at=1, effects="stub")
         await app.settle()
         assert (await fork.info()).waits_for == "operator:model"
@@ -702,7 +702,7 @@ async def test_a_fork_that_only_tries_asks_no_model() -> None:
         await app.resume(fork.id)
         await app.settle()
         assert (await fork.info()).waits_for == "operator:model"
-        assert len(model.requests) == asked
+        assert len(model.prompts) == asked
         live = await app.fork("r", at=1, effects="stub", model="live")
         assert await live.result() == "hi"
-        assert len(model.requests) == asked + 1
+        assert len(model.prompts) == asked + 1

@@ -292,7 +292,7 @@ async def test_a_policy_that_comes_back_asks_anew() -> None:
         handle = await app.start("agent")
         for to in ("b", "a"):
             await app.settle()
-            app.replace(defined(to))
+            app.deploy(defined(to))
             await app.crash()
             await app.pause(handle.id)
             await app.resume(handle.id)

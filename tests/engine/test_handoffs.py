@@ -163,7 +163,7 @@ async def test_what_arrives_is_checked_again() -> None:
     async with testing.app(first) as app:  # nobody serves the other one yet
         handle = await app.start(first, id="r1")
         await app.settle()
-        app.replace(first, defined(str))
+        app.deploy(first, defined(str))
         await app.crash()
         assert await handle.result() == "input: ('$ is not of type string',)"
         [returned] = [event.body for event in await app.log("r1") if event.kind == "agent.returned"]

@@ -10,8 +10,8 @@ import limpet
 from limpet import testing
 from limpet.events import bodies as b
 from limpet.events import inline
-from limpet.journal import Talk
-from limpet.llm.model import ModelRequest
+from limpet.journal import ConversationWriter
+from limpet.llm.model import Prompt
 from limpet.testing import ScriptedModel, calls
 
 
@@ -74,12 +74,12 @@ async def test_the_example_from_start_to_end(tmp_path: Path) -> None:
         said = [(each.role, each.text) for each in await app.messages("r.chat")]
         assert [role for role, _ in said] == ["user", "assistant", "tool", "assistant", "tool", "assistant"]
         assert said[4] == ("tool", 'A person changed the arguments to {"older_than_days":7}. freed 20 GB')
-        offered = {each.name: each.description for each in model.requests[0].tools}
+        offered = {each.name: each.description for each in model.prompts[0].tools}
         assert offered["llm_check_disk"] == "Check current disk usage."
         assert "note_fact" in offered
         again = await app.replay("r")
         assert again.value == {"fixed": True, "what": "cleaned the logs"}
-        assert len(model.requests) == 3
+        assert len(model.prompts) == 3
         fork = await app.fork("r", at=3, effects="stub", model="live")
         await fork.result()
         for run in ("r", fork.id):
@@ -107,7 +107,7 @@ async def test_killed_at_every_commit() -> None:
                     app.crash_at(when, kind, nth=nth)
                     assert await handle.result() == Report(fixed=True, what="cleaned the logs")
                     assert done.count(30) <= 1 + app.crashes  # idempotent: with the same key
-                    assert len(model.requests) <= 3 + app.crashes
+                    assert len(model.prompts) <= 3 + app.crashes
                     roles = [each.role for each in await app.messages("r.chat")]
                     assert roles == ["user", "assistant", "tool", "assistant", "tool", "assistant"]
 
@@ -159,7 +159,7 @@ async def test_built_in_tools_are_patches_asks_and_artifacts() -> None:
         """A lot."""
         return "0123456789" * 5_000
 
-    def opens(request: ModelRequest) -> Any:
+    def opens(request: Prompt) -> Any:
         text = request.messages[-1].text
         artifact = text.split("artifact ")[1].split(";")[0]
         return calls("open_artifact", artifact_id=artifact, start=49_990)
@@ -185,7 +185,7 @@ async def test_built_in_tools_are_patches_asks_and_artifacts() -> None:
         texts = [each.text for each in await app.messages("r.chat") if each.role == "tool"]
         assert texts[-1] == "0123456789"
         assert "put away as artifact" in texts[-2]
-        assert "Fact colour" in model.requests[-1].messages[0].text
+        assert "Fact colour" in model.prompts[-1].messages[0].text
 
 
 async def test_agents_are_tools_and_people_may_interrupt() -> None:
@@ -206,7 +206,7 @@ async def test_agents_are_tools_and_people_may_interrupt() -> None:
         [request] = await app.inbox()
         await app.approve(request, by="ann")
         assert await handle.result() == "forty-two"
-        assert [(each.role, each.text) for each in model.requests[-1].messages[1:]] == [
+        assert [(each.role, each.text) for each in model.prompts[-1].messages[1:]] == [
             ("user", "go"),
             ("assistant", ""),
             ("tool", "42"),
@@ -242,7 +242,7 @@ async def test_a_long_task_stays_within_its_window() -> None:
         """One step of many."""
         return f"result {n}: " + "x" * 600
 
-    def says(request: ModelRequest) -> Any:
+    def says(request: Prompt) -> Any:
         if request.messages[0].text.startswith("Summarise"):
             return "in short: steps were made"
         made = list(app_made)
@@ -263,10 +263,10 @@ async def test_a_long_task_stays_within_its_window() -> None:
         assert len(summaries) == 1
         whole = await app.messages("r.chat", whole=True)
         assert len([each for each in whole if each.role == "tool"]) == turns
-        for request in model.requests:
+        for request in model.prompts:
             size = sum(len(each.text) + sum(len(call.args) for call in each.calls) for each in request.messages)
             assert size < 12_000 * 3
-        assert "Fact secret" in model.requests[-1].messages[0].text
+        assert "Fact secret" in model.prompts[-1].messages[0].text
 
 
 async def test_tokens_are_heard_as_they_come() -> None:
@@ -284,7 +284,7 @@ async def test_a_broken_conversation_is_repaired_with_marks() -> None:
     model = ScriptedModel(lambda _: "done")
     agent = limpet.llm_agent("llm_repair", model=model, instructions="Go on.")
     async with testing.app(agent) as app:
-        talk = Talk(app.store, "c", lambda: 1, "test", b.ConversationCreated())
+        talk = ConversationWriter(app.store, "c", lambda: 1, "test", b.ConversationCreated())
         wanted = {"text": "", "calls": [{"id": "a", "name": "x", "args": "{}"}]}
         await talk.append(
             b.MessageAdded(message="1", role="user", content=inline("hello")),
@@ -292,7 +292,7 @@ async def test_a_broken_conversation_is_repaired_with_marks() -> None:
         )
         handle = await app.start(agent, "go on", id="r", conversation="c")
         assert await handle.result() == "done"
-        shown = [(each.role, each.text[:10]) for each in model.requests[0].messages[1:]]
+        shown = [(each.role, each.text[:10]) for each in model.prompts[0].messages[1:]]
         assert shown == [("user", "hello"), ("assistant", ""), ("tool", "[no result"), ("user", "go on")]
         assert "the conversation was repaired" in (await app.state("r")).risk_flags
         log = [app.store.decode(each) async for each in app.store.log("c")]

@@ -8,7 +8,7 @@ import pytest
 import limpet
 from limpet import testing
 from limpet.engine.run.conversation import INTERRUPT
-from limpet.llm.model import ModelRequest, Reply
+from limpet.llm.model import Prompt, Reply
 from limpet.llm.transcript import UNDER_WAY
 from limpet.testing import ScriptedModel, calls
 
@@ -31,7 +31,7 @@ def payer(**how: Any) -> Any:
     return pay
 
 
-def pays(request: ModelRequest) -> Any:
+def pays(request: Prompt) -> Any:
     """Pays what it is told to, once; says hello to everybody else."""
     said = [each.text for each in request.messages[1:]]
     if "receipt o-1" in said:
@@ -59,7 +59,7 @@ async def test_what_another_run_calls_is_left_alone() -> None:
         said = [(each.role, each.text) for each in await app.messages("c")]
         assert [text for role, text in said if role == "tool"] == ["receipt o-1"]
         for run, step in (("one", 1), ("one", 3), ("two", 1)):
-            assert (await app.model_input(run, step=step)).is_exact
+            assert (await app.prompt(run, step=step)).is_exact
 
 
 async def test_an_answer_that_is_cut_off_goes_on() -> None:
@@ -84,7 +84,7 @@ async def test_what_is_said_too_late_is_kept_where_it_was_said() -> None:
     """Also where the run was started in no conversation, and once only when a failed one is resumed."""
     broken = True
 
-    async def fails(run: limpet.Run, request: ModelRequest, ask: Any) -> Reply:
+    async def fails(run: limpet.Run, request: Prompt, ask: Any) -> Reply:
         await app.say("r.chat", "also this")
         if broken:
             raise ValueError("it is down")
@@ -114,10 +114,10 @@ async def test_a_hand_over_is_interrupted_and_takes_along_what_was_said() -> Non
         await may_end.wait()
         return "slow"
 
-    def heard(request: ModelRequest) -> str:
+    def heard(request: Prompt) -> str:
         return "|".join(each.text for each in request.messages if each.role == "user")
 
-    def first(request: ModelRequest) -> Any:
+    def first(request: Prompt) -> Any:
         if request.messages[-1].text == "stop":
             return "stopped"
         return (calls("again_slow"), calls("hand_over_to_again_second", input="x"))

@@ -11,7 +11,7 @@ import pytest
 import limpet
 from limpet import testing
 from limpet.service.bundles import read_bundle
-from limpet.stores.store import Place
+from limpet.stores.store import LogPosition
 from limpet.testing.app import TestApp
 
 
@@ -182,10 +182,10 @@ async def test_whoever_waits_for_a_run_hears_that_it_is_gone() -> None:
         handle = await app.start(asker, id="r")
         await app.settle()
         [request] = await app.inbox()
-        async with app.but(idle=True) as other:
+        async with app.replace(idle=True) as other:
             look, here = other.store.places, asyncio.Event()
 
-            async def late(runs: Sequence[str]) -> dict[str, Place]:
+            async def late(runs: Sequence[str]) -> dict[str, LogPosition]:
                 await here.wait()
                 return await look(runs)
 

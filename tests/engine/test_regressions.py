@@ -10,22 +10,22 @@ import pytest
 import limpet
 from limpet import testing
 from limpet.clock import SystemClock
-from limpet.engine.approvals.approvals import Permits
-from limpet.engine.replay.learned import Memory
-from limpet.engine.worker.change_listener import Ear, Interest
+from limpet.engine.approvals.approvals import ApprovalGate
+from limpet.engine.replay.learned import Learned
+from limpet.engine.worker.change_listener import ChangeListener, Subscription
 from limpet.errors import ConnectionLost
 from limpet.events import Event
 from limpet.events import bodies as b
 from limpet.state import Fold
 from limpet.stores import Claimed, Extend, Renewal, Store, WorkerRow
-from limpet.stores.store import Place
+from limpet.stores.store import LogPosition
 
 
 async def kinds(app: limpet.App, run: str) -> list[str]:
     return [event.kind for event in await app.log(run)]
 
 
-def learn(memory: Memory, events: Sequence[Event], fold: Fold) -> None:
+def learn(memory: Learned, events: Sequence[Event], fold: Fold) -> None:
     for event in events:
         fold.add(event, event.decode())
         memory.learn(event, event.decode(), fold)
@@ -33,7 +33,7 @@ def learn(memory: Memory, events: Sequence[Event], fold: Fold) -> None:
 
 def cut_at(events: Sequence[Event], cut: int) -> bytes | None:
     """What is remembered in the end by somebody who went on from a snapshot."""
-    first, again, fold = Memory(), Memory(), Fold()
+    first, again, fold = Learned(), Learned(), Fold()
     learn(first, events[:cut], fold)
     kept = first.dump()
     if kept is None:
@@ -66,7 +66,7 @@ async def test_what_a_snapshot_keeps_is_what_the_log_teaches() -> None:
             await app.signal("r1", "go", n)
         await app.settle()
         events = [event async for event in app.store.log("r1")]
-    whole = Memory()
+    whole = Learned()
     learn(whole, events, Fold())
     kept = [cut_at(events, cut) for cut in range(1, len(events))]
     assert {each for each in kept if each is not None} == {whole.dump()}
@@ -366,7 +366,7 @@ async def test_code_that_raises_before_what_was_done_has_diverged() -> None:
     async with testing.app(before) as app:
         handle = await app.start(before)
         await app.settle()
-        app.replace(limpet.agent(name="released")(bad))
+        app.deploy(limpet.agent(name="released")(bad))
         await app.crash()
         await app.advance("1h")
         assert (await handle.info()).waits_for == "operator:diverged"
@@ -425,12 +425,12 @@ async def test_newer_code_takes_over_the_versions_that_it_accepts() -> None:
     async with testing.app(first) as app:
         handle = await app.start(first)
         await app.settle()
-        app.replace(limpet.agent(name="moved", version="2")(code))
+        app.deploy(limpet.agent(name="moved", version="2")(code))
         await app.crash()
         await app.advance("1h")
         with pytest.raises(limpet.NotDone):
             await handle.result()
-        app.replace(limpet.agent(name="moved", version="2", accepts=["1"])(code))
+        app.deploy(limpet.agent(name="moved", version="2", accepts=["1"])(code))
         await app.crash()
         assert await handle.result() == "done"
 
@@ -647,7 +647,7 @@ async def test_a_rejection_is_of_a_call_not_of_a_policy(to: str, cents: int, is_
         await app.settle()
         await app.reject((await app.inbox())[0], by="ann", because="no")
         await app.settle()
-        app.replace(release(to, cents))
+        app.deploy(release(to, cents))
         await app.crash()
         await app.advance("1h")
         assert [request.args for request in await app.inbox()] == ([{"cents": 6}] if is_asked else [])
@@ -678,15 +678,15 @@ async def test_a_permission_that_is_revoked_meanwhile_is_not_used(monkeypatch: p
         return [await run.step(pay, 1), await run.step(pay, 2)]
 
     async with testing.app(agent) as app:
-        permit = Permits.permit
+        permit = ApprovalGate.request_start
 
-        async def late(self: Permits, *how: Any) -> Any:
+        async def late(self: ApprovalGate, *how: Any) -> Any:
             found = await permit(self, *how)
             for grant in await app.grants("r1") if app.calls(pay) else ():
                 await app.revoke("r1", grant.grant, by="bob")
             return found
 
-        monkeypatch.setattr(Permits, "permit", late)
+        monkeypatch.setattr(ApprovalGate, "request_start", late)
         handle = await app.start(agent, id="r1")
         await app.settle()
         await app.approve((await app.inbox())[0], by="ann", standing=True)
@@ -867,15 +867,15 @@ async def test_an_ear_goes_on_after_whatever_went_wrong(monkeypatch: pytest.Monk
         await app.start(agent, id="r1")
         places, wrong, told = app.store.places, [OSError("too many open files")], asyncio.Event()
 
-        async def poor(runs: Sequence[str]) -> dict[str, Place]:
+        async def poor(runs: Sequence[str]) -> dict[str, LogPosition]:
             if wrong:
                 raise wrong.pop()
             return await places(runs)
 
         monkeypatch.setattr(app.store, "places", poor)
-        ear = Ear(app.store, SystemClock(), 0)
+        ear = ChangeListener(app.store, SystemClock(), 0)
         listening = asyncio.create_task(ear.run())
-        ear.listen(Interest("r1", lambda: 0, lambda _: told.set()))
+        ear.subscribe(Subscription("r1", lambda: 0, lambda _: told.set()))
         async with asyncio.timeout(20):
             await told.wait()
         listening.cancel()

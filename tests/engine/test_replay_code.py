@@ -331,7 +331,7 @@ async def after_the_edit(app: TestApp, code: Code) -> limpet.Handle[Any]:
     handle = await app.start(agent_of(original))
     await app.settle()
     [request] = await app.inbox()
-    app.replace(agent_of(code))
+    app.deploy(agent_of(code))
     await app.crash()
     await app.approve(request, by="ann")
     await app.settle()
@@ -359,7 +359,7 @@ async def test_an_edit_is_refused_before_any_effect(code: Code) -> None:
         assert (info.status, info.waits_for) == ("waiting", "operator:diverged")
         assert [call["what"] for call in app.calls(edit_act)] == ["a", "b"]
         assert app.calls(edit_other) == []
-        app.replace(agent_of(original))
+        app.deploy(agent_of(original))
         await app.crash()
         await app.resume(handle.id)
         assert await handle.result() == "c"

@@ -278,7 +278,7 @@ async def test_before_a_deploy() -> None:  # noqa: C901 - one edit after the oth
         await app.settle()
 
         async def problems(code: Any, **how: Any) -> dict[str, str | None]:
-            app.replace(limpet.agent(name="replaying_deploy")(code))
+            app.deploy(limpet.agent(name="replaying_deploy")(code))
             return {each.run: each.problem async for each in app.replay_all(**how)}
 
         assert await problems(first) == {"done": None, "waits": None}
@@ -290,7 +290,7 @@ async def test_before_a_deploy() -> None:  # noqa: C901 - one edit after the oth
         refused = await problems(takes, status=("waiting",))
         assert list(refused) == ["waits"]
         assert "input" in (refused["waits"] or "")
-        app.replace()
+        app.deploy()
         with pytest.raises(limpet.InvalidArgument, match="agents"):
             await app.replay("done")
 
@@ -311,13 +311,13 @@ def test_blocking_agents_and_encrypted_stores(tmp_path: Path) -> None:
 
     async def go() -> None:
         store = limpet.open_store(f"sqlite:///{tmp_path}/secret.db", keys=MasterKeys(lambda: bytes(32)))
-        app = limpet.open(agents=[blocks]).but(store=store)
+        app = limpet.open(agents=[blocks]).replace(store=store)
         async with app:
             assert await app.run(blocks, 20_000, id="r") == 20_000
             with pytest.raises(limpet.RunFailed):
                 await app.run(blocks, 20_001, id="bad")
             seen: list[int] = []
-            found = await app.replay("r", coming_to=seen.append)
+            found = await app.replay("r", on_step=seen.append)
             assert (found.value, seen) == (20_000, [1])
             assert isinstance((await app.replay("bad")).raised, ValueError)
             fork = await app.fork("r", at=2)

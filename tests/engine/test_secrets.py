@@ -394,4 +394,4 @@ def test_the_environment_may_say_it(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert limpet.open("memory:").store.redaction.is_on is is_on
     assert not limpet.open("memory:", redact=False).store.redaction.is_on
     app = limpet.open("memory:", redact=["ACME-[0-9]{4}"])
-    assert app.but(store=limpet.open_store("memory:")).store.redaction.value("ACME-1234") == "[redacted]"
+    assert app.replace(store=limpet.open_store("memory:")).store.redaction.value("ACME-1234") == "[redacted]"

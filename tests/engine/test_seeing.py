@@ -11,8 +11,8 @@ from limpet.context.slice import Known, Spoken, describe, slice_of
 from limpet.context.window import Selected
 from limpet.errors import DefinitionError, NotFound
 from limpet.events import Fact, StatePatch
-from limpet.llm.model import Call, ModelRequest, Reply
-from limpet.llm.prompt import SUMMARY, Sight, View, digest_of
+from limpet.llm.model import Prompt, Reply, ToolCall
+from limpet.llm.prompt import SUMMARY, ContextChoice, ContextView, digest_of
 from limpet.state import AgentState, apply, derived, outdated
 from limpet.testing import ScriptedModel, calls
 
@@ -25,7 +25,7 @@ def talker(model: ScriptedModel, name: str = "seeing_talker", **more: Any) -> li
 async def test_every_request_is_made_again_exactly() -> None:
     """Over many turns, with facts, tools, summaries and pieces left out: all of them, byte for byte."""
 
-    def says(request: ModelRequest) -> Any:
+    def says(request: Prompt) -> Any:
         if request.messages[0].text == SUMMARY:
             return "They talked."
         turn = sum(each.role == "user" for each in request.messages)
@@ -38,13 +38,13 @@ async def test_every_request_is_made_again_exactly() -> None:
     async with testing.app(agent) as app:
         for number in range(20):
             await app.run(agent, f"message {number} " + "z" * 900, id=f"r{number}", conversation="c")
-        found: list[limpet.ModelInput] = []
+        found: list[limpet.PromptView] = []
         for number in range(20):
             asked = [each.body for each in await app.log(f"r{number}") if each.body.get("kind") == "model"]
-            found += [await app.model_input(f"r{number}", step=body["number"]) for body in asked]
+            found += [await app.prompt(f"r{number}", step=body["number"]) for body in asked]
         assert all(each.is_exact for each in found)
-        assert [digest_of(each.request) for each in found] == [digest_of(each) for each in model.requests]
-        summaries = [each for each in found if each.request.messages[0].text == SUMMARY]
+        assert [digest_of(each.prompt) for each in found] == [digest_of(each) for each in model.prompts]
+        summaries = [each for each in found if each.prompt.messages[0].text == SUMMARY]
         assert summaries
         assert len(found) > 40
         last = found[-1]
@@ -57,20 +57,20 @@ async def test_a_changed_agent_is_no_hindrance_and_a_changed_choice_is_said() ->
     """The frame is stored: it does not matter what the instructions are today; a selection of one's own is code."""
     model = ScriptedModel("one", "two")
 
-    def nothing_known(view: View) -> Sight:
-        return Sight("", Selected(tuple(range(len(view.said))), tuple(each.seq for each in view.said), 0, 0))
+    def nothing_known(view: ContextView) -> ContextChoice:
+        return ContextChoice("", Selected(tuple(range(len(view.said))), tuple(each.seq for each in view.said), 0, 0))
 
-    async with testing.app(talker(model, see=nothing_known)) as app:
-        agent = talker(model, see=nothing_known)
+    async with testing.app(talker(model, build_context=nothing_known)) as app:
+        agent = talker(model, build_context=nothing_known)
         await app.run(agent, "hello", id="r")
-        assert (await app.model_input("r", step=1)).is_exact
+        assert (await app.prompt("r", step=1)).is_exact
         other = limpet.llm_agent("seeing_talker", model=model, instructions="Be silent.")
         app._agents["seeing_talker"] = other
-        found = await app.model_input("r", step=1)
+        found = await app.prompt("r", step=1)
         assert found.is_exact  # nothing was known, so the usual choice is the same
-        assert found.request.messages[0].text == "Talk."
+        assert found.prompt.messages[0].text == "Talk."
         with pytest.raises(NotFound, match="step 2"):
-            await app.model_input("r", step=2)
+            await app.prompt("r", step=2)
 
 
 async def test_where_a_model_was_asked_is_said() -> None:
@@ -85,17 +85,17 @@ async def test_where_a_model_was_asked_is_said() -> None:
     async with testing.app(agent) as app:
         await app.run(agent, "go", id="r")
         with pytest.raises(NotFound) as missing:
-            await app.model_input("r", step=2)
+            await app.prompt("r", step=2)
     assert missing.value.__notes__ == ["A model was asked at 1, 3, 5."]
 
 
 async def test_what_is_chosen_can_be_chosen_otherwise() -> None:
     """By rules before the model, or with another request, which is recorded as it is."""
 
-    async def choose(run: limpet.Run, request: ModelRequest, ask: Any) -> Reply:
+    async def choose(run: limpet.Run, request: Prompt, ask: Any) -> Reply:
         if not run.state.facts:
-            return Reply(calls=(Call(id="first", name="note_fact", args='{"key":"k","value":"v"}'),))
-        short = ModelRequest(messages=request.messages[-1:], max_tokens=10)
+            return Reply(calls=(ToolCall(id="first", name="note_fact", args='{"key":"k","value":"v"}'),))
+        short = Prompt(messages=request.messages[-1:], max_tokens=10)
         reply: Reply = await ask(short)
         return reply
 
@@ -103,10 +103,10 @@ async def test_what_is_chosen_can_be_chosen_otherwise() -> None:
     agent = talker(model, choose=choose)
     async with testing.app(agent) as app:
         assert await app.run(agent, "hello", id="r") == "done"
-        assert len(model.requests) == 1
-        found = await app.model_input("r", step=1)
+        assert len(model.prompts) == 1
+        found = await app.prompt("r", step=1)
         assert found.is_exact
-        assert found.request == model.requests[0]
+        assert found.prompt == model.prompts[0]
         decisions = [each.body for each in await app.log("r") if each.kind == "decision.made"]
         assert [each["chosen"]["json"] for each in decisions] == ["note_fact", "answer"]
 
@@ -119,7 +119,7 @@ async def test_observations_can_be_normalised() -> None:
         """Read it."""
         return {"used": 95, "noise": "x" * 500}
 
-    async def normalise(run: limpet.Run, call: Call, result: Any) -> Any:
+    async def normalise(run: limpet.Run, call: ToolCall, result: Any) -> Any:
         if call.name == "read_disk":
             await run.patch(facts={"used": result["used"]}, source=call.name)
             return f"{result['used']} % used"
@@ -129,7 +129,7 @@ async def test_observations_can_be_normalised() -> None:
     agent = talker(model, tools=[read_disk], normalise=normalise)
     async with testing.app(agent) as app:
         assert await app.run(agent, "look", id="r") == "done"
-        assert model.requests[-1].messages[-1].text == "95 % used"
+        assert model.prompts[-1].messages[-1].text == "95 % used"
         [fact] = (await app.state("r")).working.known_facts
         assert (fact.key, fact.source, fact.step) == ("used", "read_disk", 2)
 
@@ -147,7 +147,7 @@ async def test_a_model_hands_over_for_good() -> None:
         assert await handle.result() == "refunded"
         [info] = await app.runs(agent="seeing_billing")
         assert info.parent == "r"
-        [request] = second.requests
+        [request] = second.prompts
         assert request.messages[1].text == "I want my money back"
         assert request.messages[-1].text == "refund order 7"
         assert "order" in request.messages[0].text
@@ -171,7 +171,7 @@ async def test_what_cannot_be_handed_over_is_said() -> None:
     agent = limpet.llm_agent("seeing_chief", model=model, instructions="Count.", handoffs=[counts])
     async with testing.app(agent, counts) as app:
         assert await app.run(agent, "count", id="r") == "sorry"
-        assert "do not fit" in model.requests[-1].messages[-1].text
+        assert "do not fit" in model.prompts[-1].messages[-1].text
     with pytest.raises(DefinitionError, match="gives something else"):
         limpet.llm_agent("seeing_wrong", model=model, instructions="x", handoffs=[numbers])
 
@@ -232,12 +232,12 @@ async def test_facts_are_superseded_retracted_and_listed() -> None:
         [fact] = (await app.state("r")).working.known_facts
         assert (fact.key, fact.step, fact.derived_from) == ("total", 1, ("price",))
         assert await app.run(agent, "go", id="m") == "done"
-        said = [each.text for each in model.requests[-1].messages if each.role == "tool"]
+        said = [each.text for each in model.prompts[-1].messages if each.role == "tool"]
         assert said[2:] == [
             "taken back; look again at what was concluded from it: b",
             "There is no such fact; there are: b",
         ]
-        assert "concluded from a, which changed since" in model.requests[-1].messages[0].text
+        assert "concluded from a, which changed since" in model.prompts[-1].messages[0].text
 
 
 async def test_the_slice_of_a_run() -> None:
@@ -271,7 +271,7 @@ async def test_the_slice_of_a_run() -> None:
 async def test_the_slice_at_an_earlier_point() -> None:
     """What was said until then, and nothing that came later: no message, and no summary of what it shows."""
 
-    def says(request: ModelRequest) -> Any:
+    def says(request: Prompt) -> Any:
         if request.messages[0].text == SUMMARY:
             return "They talked."
         return calls("note_fact", key="k", value="v") if request.messages[-1].role == "user" else "y" * 1_500

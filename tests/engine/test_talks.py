@@ -9,7 +9,7 @@ import limpet
 from limpet import testing
 from limpet.events import bodies as b
 from limpet.events import inline, verify
-from limpet.journal import Talk, latest
+from limpet.journal import ConversationWriter, latest
 from limpet.testing.app import TestApp
 
 
@@ -158,7 +158,7 @@ async def test_summaries_stand_for_what_they_were_made_of() -> None:
     """Messages stay; a summary can be taken back and made again; pinned ones are shown; levels go over levels."""
     async with testing.app() as app:
         store = app.store
-        talk = Talk(store, "c", lambda: 1, "test", b.ConversationCreated())
+        talk = ConversationWriter(store, "c", lambda: 1, "test", b.ConversationCreated())
         for n in range(2, 32):
             added = b.MessageAdded(message=f"m{n}", role="user", content=inline(f"{n}"), pinned=n == 5)
             assert await talk.append(added) == n
@@ -191,7 +191,7 @@ async def test_summaries_stand_for_what_they_were_made_of() -> None:
 async def test_the_last_page_of_a_long_conversation_reads_little() -> None:
     """However long it is."""
     async with testing.app() as app:
-        talk = Talk(app.store, "c", lambda: 1, "test", b.ConversationCreated())
+        talk = ConversationWriter(app.store, "c", lambda: 1, "test", b.ConversationCreated())
         for start in range(0, 5000, 500):
             some = [b.MessageAdded(message=f"m{start + n}", role="user", content=inline("x")) for n in range(500)]
             await talk.append(*some)

@@ -11,7 +11,7 @@ from typing_extensions import TypedDict
 import limpet
 from limpet import testing
 from limpet.engine.definitions import tools
-from limpet.engine.definitions.types import shape
+from limpet.engine.definitions.types import codec_of
 from limpet.engine.definitions.upgrades import versions_of
 
 
@@ -76,9 +76,9 @@ def test_every_place_in_an_annotation() -> None:
     ]
     for hint, old, new in cases:
         assert versions_of(hint) == {"Ticket": 3, "Line": 2}, hint
-        assert shape(hint).load(old, {}) == new, hint
-        now = shape(hint).plain(new)
-        assert shape(hint).load(now, shape(hint).versions) == new, hint
+        assert codec_of(hint).load(old, {}) == new, hint
+        now = codec_of(hint).plain(new)
+        assert codec_of(hint).load(now, codec_of(hint).versions) == new, hint
 
 
 @limpet.versioned(2, upgrades={1: lambda old: {"x": old["y"]}})
@@ -94,19 +94,19 @@ def test_structs_by_the_names_of_their_json() -> None:
         my_dots: list[Dot]
 
     assert versions_of(Struct) == {"Dot": 2}
-    assert shape(Struct).load({"myDots": [{"y": 5}]}, {}) == Struct([Dot(5)])
+    assert codec_of(Struct).load({"myDots": [{"y": 5}]}, {}) == Struct([Dot(5)])
 
 
 def test_from_any_version_on() -> None:
     """Only the upgrades that are missing; what a newer version of the code wrote is refused."""
     middle = {"orders": ["o1"], "line": {"words": ["it", "broke"]}}
-    assert shape(Ticket).load(middle, {"Ticket": 2, "Line": 2}) == NEW
+    assert codec_of(Ticket).load(middle, {"Ticket": 2, "Line": 2}) == NEW
     with pytest.raises(limpet.InvalidValue, match="version 4 of Ticket"):
-        shape(Ticket).load({}, {"Ticket": 4})
+        codec_of(Ticket).load({}, {"Ticket": 4})
     with pytest.raises(limpet.InvalidValue, match="version 2 of Gone"):
-        shape(int).load(1, {"Gone": 2})
+        codec_of(int).load(1, {"Gone": 2})
     with pytest.raises(limpet.InvalidValue, match="could not be upgraded from version 1: KeyError"):
-        shape(Ticket).load({"nothing": 1}, {})
+        codec_of(Ticket).load({"nothing": 1}, {})
 
 
 def test_versions_that_cannot_be() -> None:
@@ -178,7 +178,7 @@ async def test_a_live_run_goes_on_with_newer_types() -> None:  # noqa: C901 - th
             return ticket
 
         today = limpet.agent(name="versions")(new)
-        app.replace(today, newer)
+        app.deploy(today, newer)
         assert [each.problem async for each in app.replay_all()] == [None, None, None]
         await app.crash()
         [request] = await app.inbox()
@@ -233,7 +233,7 @@ async def test_a_dry_run_over_live_runs_says_which_would_fail() -> None:
         async def gives(n: int) -> Halved:
             raise AssertionError
 
-        app.replace(limpet.agent(name="versions_dry")(after))
+        app.deploy(limpet.agent(name="versions_dry")(after))
         found = {each.run: each.problem async for each in app.replay_all(status=("waiting",))}
         assert found["r5"] is None or "other arguments" in found["r5"]
         assert "ZeroDivisionError" in (found["r0"] or "")
@@ -271,7 +271,7 @@ async def test_what_was_done_with_older_types_is_undone_with_newer_ones() -> Non
         async def undoes(result: Ticket | None, ticket: Ticket) -> None:
             undone.append((result, ticket))
 
-        app.replace(limpet.agent(name="versions_undoing")(today))
+        app.deploy(limpet.agent(name="versions_undoing")(today))
         await app.crash()
         await app.cancel("r", reason="enough")
         await app.settle()
@@ -304,7 +304,7 @@ async def test_what_was_read_with_older_types_is_read_again_with_newer_ones() ->
     async with testing.app(limpet.agent(name="versions_reading")(code)) as app:
         handle = await app.start("versions_reading", None)
         await app.settle()
-        app.replace(limpet.agent(name="versions_reading")(today))
+        app.deploy(limpet.agent(name="versions_reading")(today))
         await app.crash()
         await app.approve((await app.inbox())[0], by="ann")
         assert await handle.result() == "new"

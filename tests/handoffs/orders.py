@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import limpet
 from limpet.clock import Clock, microseconds
-from limpet.engine.execution.views import Event
+from limpet.engine.execution.views import EventView
 from limpet.engine.worker.worker import Worker
 from limpet.ids import RandomIds
 from limpet.stores import Backend
@@ -174,7 +174,7 @@ class Told:
         return next(reversed(self.requests.values()), None)
 
 
-def told(log: Sequence[Event]) -> Told:
+def told(log: Sequence[EventView]) -> Told:
     """Read a log; what is decided stays so."""
     found = Told()
     for event in log:
@@ -185,12 +185,12 @@ def told(log: Sequence[Event]) -> Told:
     return found
 
 
-def _open(found: Told, event: Event, _: Asked | None) -> None:
+def _open(found: Told, event: EventView, _: Asked | None) -> None:
     assert found.last is None or found.last.status != "open", "two requests are open"
     found.requests[event.body["request"]] = Asked(event.body["request"], event.body["expires"])
 
 
-def _answer(found: Told, event: Event, request: Asked | None) -> None:
+def _answer(found: Told, event: EventView, request: Asked | None) -> None:
     body = event.body
     assert request is not None
     assert request.status == "open", f"answered after it was {request.status}"
@@ -200,7 +200,7 @@ def _answer(found: Told, event: Event, request: Asked | None) -> None:
     request.said = body["answer"]["json"] if body.get("answer") else body["decision"]
 
 
-def _expire(_: Told, event: Event, request: Asked | None) -> None:
+def _expire(_: Told, event: EventView, request: Asked | None) -> None:
     assert request is not None
     assert request.status == "open", f"expired after it was {request.status}"
     assert event.time >= request.expires
@@ -211,17 +211,17 @@ def _expire(_: Told, event: Event, request: Asked | None) -> None:
         request.status = "expired"
 
 
-def _withdraw(_: Told, __: Event, request: Asked | None) -> None:
+def _withdraw(_: Told, __: EventView, request: Asked | None) -> None:
     if request is not None:
         assert request.status == "open", f"withdrawn after it was {request.status}"
         request.status = "withdrawn"
 
 
-def _cancel(found: Told, _: Event, __: Asked | None) -> None:
+def _cancel(found: Told, _: EventView, __: Asked | None) -> None:
     found.cancelled = True
 
 
-def _start(found: Told, event: Event, request: Asked | None) -> None:
+def _start(found: Told, event: EventView, request: Asked | None) -> None:
     """An effect uses a grant; one that a death cut short is repeated as it was, with the same key."""
     if event.body.get("risk") is None:
         return
@@ -236,7 +236,7 @@ def _start(found: Told, event: Event, request: Asked | None) -> None:
     found.granted.append(call)
 
 
-def _end(found: Told, event: Event, _: Asked | None) -> None:
+def _end(found: Told, event: EventView, _: Asked | None) -> None:
     body = event.body
     found.end = event.kind
     found.output = body["output"]["json"] if event.kind == "run.completed" else None
@@ -501,7 +501,7 @@ class Trial:
         seq = -1
         while seq != (seq := (await self.app.store.get(self.id)).seq):
             if self.app._duty is not None:
-                self.app._duty.ring()
+                self.app._duty.wake()
             await self._turn()
 
     async def _turn(self) -> None:

@@ -60,7 +60,7 @@ async def test_other_arguments_need_another_answer(how: str, when: str, monkeypa
             app.crash_at("after", "request.answered")
             await app.approve(first, by="ann")  # and nobody has acted on it
         monkeypatch.setattr(Here, "cents", 200)
-        app.replace(payer(how, 200))
+        app.deploy(payer(how, 200))
         await app.crash()
         await app.settle()
         if when == WHEN[0]:
@@ -104,7 +104,7 @@ async def test_a_state_that_is_patched_anew_is_what_it_was(
             app.crash_at("after", "request.answered")
             await approve_shown(app, 100)
         monkeypatch.setattr(Here, "cents", 200)
-        app.replace(payer(how, 200))
+        app.deploy(payer(how, 200))
         await app.crash()
         await app.settle()
         if when == WHEN[0]:

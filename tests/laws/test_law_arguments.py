@@ -347,7 +347,11 @@ COMMANDS: Mapping[str, tuple[Example, ...]] = {
         Example({"request": Made("ask")}, {"by": "ann"}),
     ),
     "artifact": (Example({"run": "done", "artifact": Made("artifact")}),),
-    "but": (Example({}, {"door": "x", "idle": True, "makes": True, "store": None, "url": None, "worker": None}),),
+    "replace": (
+        Example(
+            {}, {"interface": "x", "idle": True, "creates_store": True, "store": None, "url": None, "worker": None}
+        ),
+    ),
     "cancel": (Example({"run": "hearing"}, {"reason": "enough"}),),
     "close": (),
     "compare": (Example({"one": "done", "other": "failed"}),),
@@ -382,7 +386,7 @@ COMMANDS: Mapping[str, tuple[Example, ...]] = {
     "load": (Example({"path": "run.zip"}, {"max_bytes": 1_000_000}),),
     "log": (Example({"run": "done"}),),
     "messages": (Example({"conversation": "talk"}, {"last": 5, "whole": False}),),
-    "model_input": (Example({"run": "done"}, {"step": 1}),),
+    "prompt": (Example({"run": "done"}, {"step": 1}),),
     "once": (Example({"key": "k-1", "fn": nothing}),),
     "open": (),
     "pause": (Example({"run": "hearing"}),),
@@ -401,7 +405,7 @@ COMMANDS: Mapping[str, tuple[Example, ...]] = {
         Example({}, {"older_than": 0, "dry_run": False, "archive": "kept", "snapshots": 3}),
     ),
     "reject": (Example({"request": Made("approval")}, {"by": "ann", "because": "no"}),),
-    "replay": (Example({"run": "done"}, {"allow": [], "coming_to": None, "to": None}),),
+    "replay": (Example({"run": "done"}, {"allow": [], "on_step": None, "to": None}),),
     "replay_all": (Example({}, {"agent": None, "last": 5, "status": ()}),),
     "result": (Example({"run": "done", "timeout": "1s"}),),
     "resume": (Example({"run": "failed"}),),

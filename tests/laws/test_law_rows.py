@@ -111,7 +111,7 @@ class Walk:
             b.ResumeRequested(command=command),
             b.AgentReturned(command=command, run="c", outcome="completed"),
         ]
-        await self.world.store.tell(self.chance.choice(RUNS), self.chance.choice(bodies), actor="ann")
+        await self.world.store.send_commands(self.chance.choice(RUNS), self.chance.choice(bodies), actor="ann")
 
     async def release(self) -> None:
         """An owner gives its run back."""

@@ -61,7 +61,7 @@ async def test_a_model_is_told_that_its_arguments_were_changed(args: dict[str, A
     async with testing.app(agent) as app:
         await app.start(agent, "go", id="r")
         assert await told(app, args) == [text, "noted"]
-        assert [each.text for each in model.requests[-1].messages if each.role == "tool"] == [text, "noted"]
+        assert [each.text for each in model.prompts[-1].messages if each.role == "tool"] == [text, "noted"]
 
 
 @pytest.mark.parametrize("kind", ["request.answered", "step.started", "step.completed", "message.said", "wait.ended"])

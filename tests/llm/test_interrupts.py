@@ -8,7 +8,7 @@ import pytest
 import limpet
 from limpet import testing
 from limpet.llm.loop import INTERRUPTED
-from limpet.llm.model import ModelRequest
+from limpet.llm.model import Prompt
 from limpet.testing import ScriptedModel, calls
 from limpet.testing.app import TestApp
 
@@ -55,7 +55,7 @@ async def test_what_has_not_begun_is_left() -> None:
     done: list[str] = []
     apps: list[TestApp] = []
 
-    async def thinks(request: ModelRequest) -> Any:
+    async def thinks(request: Prompt) -> Any:
         if not any(each.text == "stop" for each in request.messages):
             await apps[0].say("c", "stop", interrupt=True)
             return (calls("interrupts_quick"), calls("interrupts_slow"))
@@ -70,16 +70,16 @@ async def test_what_has_not_begun_is_left() -> None:
         assert done == []
         wanted = [("user", "go"), ("assistant", ""), ("tool", INTERRUPTED), ("tool", INTERRUPTED), ("user", "stop")]
         assert await said(app) == [*wanted, ("assistant", "stopped")]
-        assert [(each.role, each.text) for each in model.requests[-1].messages[1:]] == wanted
+        assert [(each.role, each.text) for each in model.prompts[-1].messages[1:]] == wanted
         assert (await app.replay("r")).value == "stopped"
-        assert len(model.requests) == 2
+        assert len(model.prompts) == 2
 
 
 async def test_an_answer_does_not_end_a_run_that_is_interrupted() -> None:
     """Who interrupts is heard, also when the model was done."""
     apps: list[TestApp] = []
 
-    async def thinks(request: ModelRequest) -> Any:
+    async def thinks(request: Prompt) -> Any:
         if not any(each.text == "wait" for each in request.messages):
             await apps[0].say("c", "wait", interrupt=True)
             return "done"
@@ -175,7 +175,7 @@ async def test_killed_around_an_interrupt(kind: str) -> None:
                 assert done.count("slow") <= 1 + app.crashes  # with the same key
                 assert "pay" not in done
                 assert await app.inbox() == []
-                assert len(model.requests) <= 3 + app.crashes
+                assert len(model.prompts) <= 3 + app.crashes
                 assert (await app.replay("r")).value == "ok"
 
 
@@ -207,9 +207,9 @@ async def test_said_while_a_tool_is_running() -> None:
         assert await handle.result() == "stopped"
         assert settled(await app.log("r"), "interrupts_slow") == ["step.completed"]
         wanted = [("user", "go"), ("assistant", ""), ("tool", "quick is done"), ("tool", "slow is done")]
-        assert [(each.role, each.text) for each in model.requests[-1].messages[1:]] == [*wanted, ("user", "stop")]
+        assert [(each.role, each.text) for each in model.prompts[-1].messages[1:]] == [*wanted, ("user", "stop")]
         assert sorted(done) == ["quick", "slow"]
-        assert len(model.requests) == 2
+        assert len(model.prompts) == 2
         assert (await app.replay("r")).value == "stopped"
 
 
@@ -236,7 +236,7 @@ async def test_killed_while_a_tool_is_running_and_a_user_interrupts(again: str) 
         assert texts == ["go", "quick is done", "slow is done", "stop"]
         assert settled(await app.log("r"), "interrupts_slow") == ["step.unknown", "step.completed"]
         assert done.count("quick") == 1
-        assert len(model.requests) == 2
+        assert len(model.prompts) == 2
         assert (await app.replay("r")).value == "stopped"
 
 
@@ -288,5 +288,5 @@ async def test_killed_at_a_commit_while_a_tool_is_running_and_a_user_interrupts(
                 texts = [text for role, text in await said(app) if role in ("tool", "user")]
                 assert texts == ["go", "slow is done", "stop", "quick is done"]
                 assert len(done) <= 2 + app.crashes  # with the same key
-                assert len(model.requests) <= 3 + app.crashes
+                assert len(model.prompts) <= 3 + app.crashes
                 assert (await app.replay("r")).value == "ok"

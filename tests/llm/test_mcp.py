@@ -46,7 +46,7 @@ async def test_tools_of_a_server_are_steps(server: Any, letters: Path) -> None:
     agent = helper(model, MCPTools(server, name="desk", effects={"lookup": "none"}))
     async with testing.app(agent) as app:
         assert await app.run(agent, "write to Ann", id="r") == "done"
-        said = [each.text for each in model.requests[-1].messages if each.role == "tool"]
+        said = [each.text for each in model.prompts[-1].messages if each.role == "tool"]
         assert said[0] == "Ann lives at 7 Harbour Road"
         assert "do not fit" in said[1]
         assert said[2] == '{"sent":true,"to":"Ann"}'
@@ -62,8 +62,8 @@ async def test_tools_of_a_server_are_steps(server: Any, letters: Path) -> None:
         [sent] = [each for each in started if each["tool"] == "send"]
         assert (sent["effect"], sent["args"]["json"]) == ("once", {"arguments": {"name": "Ann", "text": "hello"}})
         assert letters.read_text() == f"Ann: hello {sent['key']}\n"
-        assert (await app.model_input("r", step=2)).is_exact
-        assert "lookup" in [each.name for each in model.requests[0].tools]
+        assert (await app.prompt("r", step=2)).is_exact
+        assert "lookup" in [each.name for each in model.prompts[0].tools]
 
 
 async def test_what_dies_in_a_call_is_asked_about(letters: Path) -> None:
@@ -77,7 +77,7 @@ async def test_what_dies_in_a_call_is_asked_about(letters: Path) -> None:
         assert (request.kind, request.tool) == ("unknown", "odd_name")
         await app.answer(request, {"applied": "yes"}, by="me")
         assert await handle.result() == "ok"
-        said = [each.text for each in model.requests[-1].messages if each.role == "tool"]
+        said = [each.text for each in model.prompts[-1].messages if each.role == "tool"]
         assert said[0].startswith("There is no tool 'odd.name'")
         assert said[1:] == ["yes", "Bo lives at 7 Harbour Road"]
 

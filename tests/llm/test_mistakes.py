@@ -9,7 +9,7 @@ from pydantic import BaseModel
 import limpet
 from limpet import testing
 from limpet.llm.loop import CUT_OFF, MISFIT
-from limpet.llm.model import Call, ModelRequest, Reply
+from limpet.llm.model import Prompt, Reply, ToolCall
 from limpet.testing import ScriptedModel, calls
 
 
@@ -75,7 +75,7 @@ async def test_answers_that_never_fit_end_the_run() -> None:
         handle = await app.start(agent, "go", id="r", conversation="c")
         with pytest.raises(limpet.RunFailed, match="its answer does not fit"):
             await handle.result()
-        assert len(model.requests) == 6
+        assert len(model.prompts) == 6
         told = [each.text for each in await app.messages("c") if each.role == "user"]
         assert told[0] == "go"
         assert [text.split(":")[0] for text in told[1:]] == [MISFIT] * 3
@@ -85,7 +85,7 @@ async def test_answers_that_never_fit_end_the_run() -> None:
 async def test_every_run_of_a_conversation_has_its_repairs() -> None:
     """What another run was told before counts for that one."""
 
-    def says(request: ModelRequest) -> object:
+    def says(request: Prompt) -> object:
         since = [each.text for each in request.messages if each.role == "user"]
         wrong = len(since) - since.index("again") if "again" in since else 0
         return Verdict(guilty=True) if wrong > 3 else "no idea"
@@ -107,7 +107,7 @@ async def test_two_facts_at_once(kind: str) -> None:
         """Measure something."""
         return len(what)
 
-    async def normalise(run: limpet.Run, call: Call, result: Any) -> Any:
+    async def normalise(run: limpet.Run, call: ToolCall, result: Any) -> Any:
         if call.name == "mistakes_measure":
             what = json.loads(call.args)["what"]
             await run.patch(facts={what: result}, source=call.name)
@@ -128,7 +128,7 @@ async def test_two_facts_at_once(kind: str) -> None:
             assert dict(state.facts) == {"a": "1", "b": "2", "width": 5, "depths": 6}
             texts = [each.text for each in await app.messages("r.chat") if each.role == "tool"]
             assert texts == ["noted", "noted", "5", "6"]
-            assert all(f"Fact {key} = " in model.requests[-1].messages[0].text for key in state.facts)
+            assert all(f"Fact {key} = " in model.prompts[-1].messages[0].text for key in state.facts)
             again = await app.replay("r")
             assert again.value == "done"
 
@@ -178,7 +178,7 @@ async def test_what_is_cut_off_before_it_begins_ends_too() -> None:
     async with testing.app(agent) as app:
         with pytest.raises(limpet.RunFailed, match="cut off after 4 replies"):
             await app.run(agent, "go", id="r")
-        assert len(model.requests) == 4
+        assert len(model.prompts) == 4
 
 
 async def test_pieces_around_one_that_is_empty_are_one_answer() -> None:
@@ -199,7 +199,10 @@ async def test_a_call_that_was_cut_off_is_not_made() -> None:
         wiped.append(folder)
         return "wiped"
 
-    cut = (Call(id="a", name="mistakes_wipe", args='{"folder":"/tmp"}'), Call(id="b", name="mistakes_wipe", args=""))
+    cut = (
+        ToolCall(id="a", name="mistakes_wipe", args='{"folder":"/tmp"}'),
+        ToolCall(id="b", name="mistakes_wipe", args=""),
+    )
     model = ScriptedModel(Reply(calls=cut, finish="length"), "done")
     agent = limpet.llm_agent("mistakes_wiper", model=model, instructions="Wipe.", tools=[wipe])
     async with testing.app(agent) as app:
@@ -214,7 +217,7 @@ async def test_a_call_that_was_cut_off_is_not_made() -> None:
 async def test_what_is_nested_without_end_is_told() -> None:
     """As arguments and as an answer: the run goes on."""
     deep = "[" * 5_000 + "]" * 5_000
-    model = ScriptedModel(Reply(calls=(Call(id="a", name="set_plan", args=f'{{"items":{deep}}}'),)), deep, "[1]")
+    model = ScriptedModel(Reply(calls=(ToolCall(id="a", name="set_plan", args=f'{{"items":{deep}}}'),)), deep, "[1]")
     agent = limpet.llm_agent("mistakes_deep", model=model, instructions="Dig.", output=list[int])
     async with testing.app(agent) as app:
         assert await app.run(agent, "go", id="r") == [1]
@@ -247,12 +250,12 @@ async def test_what_nobody_knows_did_not_fail() -> None:
 
 async def test_calls_without_ids_get_their_results() -> None:
     """Whatever a model, or whoever chooses for it, calls them; and every result says which tool it is of."""
-    seen: list[ModelRequest] = []
+    seen: list[Prompt] = []
 
-    async def chosen(run: limpet.Run, request: ModelRequest, ask: Any) -> Reply:
+    async def chosen(run: limpet.Run, request: Prompt, ask: Any) -> Reply:
         seen.append(request)
         turn = sum(each.role == "assistant" for each in request.messages)
-        wanted = [Call(id=id, name="note_fact", args=f'{{"key":"{turn}{id}","value":"x"}}') for id in ("", "", "a")]
+        wanted = [ToolCall(id=id, name="note_fact", args=f'{{"key":"{turn}{id}","value":"x"}}') for id in ("", "", "a")]
         return Reply(calls=tuple(wanted)) if turn < 2 else Reply(text="done")
 
     agent = limpet.llm_agent("mistakes_nameless", model=ScriptedModel(), instructions="Note.", choose=chosen)
@@ -273,7 +276,7 @@ async def test_a_big_result_is_read_to_its_end_however_little_is_shown() -> None
         """Much."""
         return text
 
-    def reads(request: ModelRequest) -> Any:
+    def reads(request: Prompt) -> Any:
         last = request.messages[-1].text
         if request.messages[-1].role == "user":
             return calls("mistakes_much")
@@ -308,13 +311,13 @@ async def test_nothing_is_no_answer() -> None:
         assert (await app.messages("r.chat"))[-2].text == f"{MISFIT}: it is empty. Answer again."
         with pytest.raises(limpet.RunFailed, match="its answer does not fit: it is empty"):
             await app.run(mute, "go", id="s")
-        assert len(silent.requests) == 4
+        assert len(silent.prompts) == 4
 
 
 async def test_answers_that_are_cut_off_and_never_fit_end_the_run() -> None:
     """What was asked for in between does not count anew."""
 
-    def says(request: ModelRequest) -> Reply:
+    def says(request: Prompt) -> Reply:
         goes_on = request.messages[-1].text == CUT_OFF
         return Reply(text="and so on") if goes_on else Reply(text='{"guilty": ', finish="length")
 
@@ -323,4 +326,4 @@ async def test_answers_that_are_cut_off_and_never_fit_end_the_run() -> None:
     async with testing.app(agent) as app:
         with pytest.raises(limpet.RunFailed, match="its answer does not fit"):
             await app.run(agent, "go", id="r")
-        assert len(model.requests) == 8
+        assert len(model.prompts) == 8

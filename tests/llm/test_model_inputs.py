@@ -9,7 +9,7 @@ import pytest
 
 import limpet
 from limpet import testing
-from limpet.llm.model import ModelRequest
+from limpet.llm.model import Prompt
 from limpet.llm.prompt import SUMMARY, digest_of
 from limpet.testing import ScriptedModel, calls
 
@@ -17,7 +17,7 @@ LONG = "It is a long story, and all of it matters. " * 30
 KINDS = ("step.started", "step.completed", "message.said", "state.patched", "value.recorded", "turn.started")
 
 
-def says(request: ModelRequest) -> Any:
+def says(request: Prompt) -> Any:
     """By what was said last: it notes something, looks, asks a person, answers; and it summarises."""
     last = request.messages[-1]
     if request.messages[0].text == SUMMARY:
@@ -49,14 +49,14 @@ async def steps_of(app: limpet.App, run: str) -> list[int]:
 async def inputs(app: limpet.App, run: str, steps: Sequence[int] | None = None) -> list[str]:
     """Digests of what a model was asked, at all steps of a run's own or at some, made again; all of it exact."""
     numbers = await steps_of(app, run) if steps is None else steps
-    found = [await app.model_input(run, step=number) for number in numbers]
+    found = [await app.prompt(run, step=number) for number in numbers]
     assert [each.step for each in found if not each.is_exact] == []
-    return [digest_of(each.request) for each in found]
+    return [digest_of(each.prompt) for each in found]
 
 
 def sent(*models: ScriptedModel) -> list[str]:
     """Digests of what models were asked, each once: what was not recorded is asked for again."""
-    return list(dict.fromkeys(digest_of(each) for model in models for each in model.requests))
+    return list(dict.fromkeys(digest_of(each) for model in models for each in model.prompts))
 
 
 async def answer(app: limpet.App) -> None:
@@ -79,7 +79,7 @@ async def test_killed_in_the_middle_of_a_turn(kind: str) -> None:
                 await answer(app)
                 assert await handle.result() == "well, then"
                 assert await inputs(app, "r") == sent(model)
-                assert len(model.requests) <= 3 + app.crashes
+                assert len(model.prompts) <= 3 + app.crashes
 
 
 async def test_forked_at_every_step() -> None:
@@ -94,7 +94,7 @@ async def test_forked_at_every_step() -> None:
         before = await inputs(app, "r")
         for at in await steps_of(app, "r"):
             for patch in ({}, {"facts": {"told": "otherwise"}}):
-                model.requests.clear()
+                model.prompts.clear()
                 fork = await app.fork("r", at=at, patch=patch, id=f"f{at}-{len(patch)}")
                 await app.settle()
                 for request in await app.inbox():
@@ -159,7 +159,7 @@ async def test_on_every_store(places: Places, kind: str) -> None:
     async with places.open(kind, talker(ScriptedModel())) as app:
         found = [digest for number in range(5) for digest in await inputs(app, f"r{number}")]
         assert found == sent(*models)
-        assert any(each.messages[0].text == SUMMARY for model in models for each in model.requests)
+        assert any(each.messages[0].text == SUMMARY for model in models for each in model.prompts)
         assert (await app.replay("r4")).value == "well, then"
 
 
@@ -195,7 +195,7 @@ async def test_a_fork_is_moved(places: Places, tmp_path: Path, there: str) -> No
         await until_asked(app, "r")
         await answer(app)
         await handle.result(timeout="30s")
-        model.requests.clear()
+        model.prompts.clear()
         *_, last = await steps_of(app, "r")
         fork = await app.fork("r", at=last, id="f", patch={"facts": {"told": "otherwise"}})
         assert await fork.result(timeout="30s") == "well, then"

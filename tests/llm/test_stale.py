@@ -232,6 +232,6 @@ async def test_what_is_known_not_to_have_happened_is_read_again_and_done() -> No
         await app.advance("1h")
         await app.answer(request, "not_applied", by="ann")
         assert await handle.result() == "done"
-        said = [each.text for each in model.requests[-1].messages if each.role == "tool"]
+        said = [each.text for each in model.prompts[-1].messages if each.role == "tool"]
         assert said[-1] == "sold ACME"
     assert sold == ["ACME"]

@@ -25,7 +25,7 @@ from limpet import testing
 from limpet.adapters.openai import OpenAIModel
 from limpet.adapters.pydantic_ai import PydanticAIModel
 from limpet.events import bodies as b
-from limpet.llm.model import Call, Message, ModelRequest, Reply, Thoughts, ToolSpec
+from limpet.llm.model import Prompt, PromptMessage, Reply, Thoughts, ToolCall, ToolSpec
 from limpet.llm.prompt import SUMMARY, digest_of, size_of
 from limpet.testing import ScriptedModel, calls
 from tests.crash.processes import Child
@@ -33,7 +33,7 @@ from tests.crash.test_runs import KILLED
 from tests.llm.thinkers import drive, thinker
 from tests.real.openai_server import Answer, OpenAIServer, call
 
-HELLO = ModelRequest(messages=(Message(role="user", text="hello"),))
+HELLO = Prompt(messages=(PromptMessage(role="user", text="hello"),))
 LOOK = ToolSpec(name="thoughts_look", description="Look there.", schema={"type": "object", "properties": {"place": {}}})
 
 both = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
@@ -45,11 +45,11 @@ def noise(what: str, bytes: int = 3_000) -> str:
     return b64encode(digests).decode()[:bytes]
 
 
-def after(reply: Reply, asked: ModelRequest = HELLO) -> ModelRequest:
+def after(reply: Reply, asked: Prompt = HELLO) -> Prompt:
     """What is asked when a reply was stored, and its calls were made."""
     stored = msgspec.json.decode(msgspec.json.encode(reply), type=Reply)
-    said = Message(role="assistant", text=stored.text, calls=stored.calls, thoughts=stored.thoughts)
-    results = (Message(role="tool", text="found", call=each.id, tool=each.name) for each in stored.calls)
+    said = PromptMessage(role="assistant", text=stored.text, calls=stored.calls, thoughts=stored.thoughts)
+    results = (PromptMessage(role="tool", text="found", call=each.id, tool=each.name) for each in stored.calls)
     return msgspec.structs.replace(asked, messages=(*asked.messages, said, *results))
 
 
@@ -59,15 +59,15 @@ async def exact(app: limpet.App, *runs: str) -> list[str]:
     for run in runs:
         started = [each.body for each in await app.log(run) if each.kind == "step.started"]
         for number in sorted({body["number"] for body in started if body.get("kind") == "model"}):
-            made = await app.model_input(run, step=number)
+            made = await app.prompt(run, step=number)
             assert made.is_exact
-            found.append(digest_of(made.request))
+            found.append(digest_of(made.prompt))
     return found
 
 
 def sent(model: ScriptedModel) -> list[str]:
     """Digests of what a model was asked, each once."""
-    return list(dict.fromkeys(map(digest_of, model.requests)))
+    return list(dict.fromkeys(map(digest_of, model.prompts)))
 
 
 # Servers that speak like OpenAI
@@ -223,8 +223,8 @@ async def test_details_of_what_was_thought_are_put_together(server: OpenAIServer
     body = {"choices": [{"message": message, "finish_reason": "tool_calls"}], "model": "m"}
     server.fail(Answer(pieces=pieces, finish="tool_calls") if stream else Answer(body=body))
     model = at(server)
-    reply = await model.reply(HELLO, told=(lambda _: None) if stream else None)
-    await model.reply(after(reply), told=lambda _: None)
+    reply = await model.reply(HELLO, on_text=(lambda _: None) if stream else None)
+    await model.reply(after(reply), on_text=lambda _: None)
     again = server.requests[-1]["messages"][1]
     assert again["reasoning_details"] == whole
     assert again.keys() == {"role", "content", "tool_calls", "reasoning_details"}
@@ -239,7 +239,7 @@ async def test_what_no_server_should_send_is_left_out(server: OpenAIServer, stre
     message = {**fields, "tool_calls": [{**call("thoughts_look", {}), "id": "a", "index": 0}]}
     body = {"choices": [{"message": message, "finish_reason": "tool_calls"}], "model": "m"}
     server.fail(Answer(pieces=[message], finish="tool_calls") if stream else Answer(body=body))
-    reply = await at(server).reply(HELLO, told=(lambda _: None) if stream else None)
+    reply = await at(server).reply(HELLO, on_text=(lambda _: None) if stream else None)
     assert reply.thoughts is not None
     assert list(reply.thoughts.kept["message"].values()) in ([""], [[]])
     assert len(reply.calls) == 1
@@ -279,10 +279,10 @@ async def test_parts_go_back_in_their_order_with_their_signatures(stream: bool) 
     """Text and arguments are the message's own: they are not kept twice."""
     seen: list[Any] = []
     model = PydanticAIModel(function(seen, stream=stream))
-    reply = await model.reply(HELLO, told=(lambda _: None) if stream else None)
+    reply = await model.reply(HELLO, on_text=(lambda _: None) if stream else None)
     assert reply.text == "I look"
     assert b"look" not in msgspec.json.encode(reply.thoughts)
-    await model.reply(after(reply), told=(lambda _: None) if stream else None)
+    await model.reply(after(reply), on_text=(lambda _: None) if stream else None)
     parts = [
         (part.part_kind, getattr(part, "content", None), getattr(part, "signature", None)) for part in seen[1][1].parts
     ]
@@ -422,15 +422,15 @@ async def test_items_of_openais_responses_go_back() -> None:
 def thinking(kept: Any, *said: Any) -> Reply:
     """A reply with some thoughts."""
     text = "".join(each for each in said if isinstance(each, str))
-    made = tuple(each for each in said if isinstance(each, Call))
+    made = tuple(each for each in said if isinstance(each, ToolCall))
     finish: Any = "calls" if made else "stop"
     return Reply(text=text, calls=made, finish=finish, thoughts=Thoughts(by="me", kept=kept), model="scripted-dated")
 
 
-def looks(turns: int, bytes: int = 3_000) -> Callable[[ModelRequest], Any]:
+def looks(turns: int, bytes: int = 3_000) -> Callable[[Prompt], Any]:
     """Think and look so many times, then answer; summarise in short."""
 
-    def says(request: ModelRequest) -> Any:
+    def says(request: Prompt) -> Any:
         if request.messages[0].text == SUMMARY:
             return "They looked."
         seen = [each for each in request.messages if each.role == "tool"]
@@ -460,7 +460,7 @@ async def test_killed_before_and_after_every_kind_of_commit(kind: str) -> None:
                 await app.settle()
                 assert await handle.result() == "done"
                 assert await exact(app, "r") == sent(model)
-                for request in model.requests:
+                for request in model.prompts:
                     kept = [each.thoughts.kept for each in request.messages if each.thoughts]
                     assert kept == [noise(f"thought {n}") for n in range(len(request.messages) // 2 - 1)]
 
@@ -495,7 +495,7 @@ async def test_it_goes_where_the_run_goes(tmp_path: Path) -> None:
         before = await exact(app, "r")
         fork = await app.fork("r", at=5, id="f", patch={"facts": {"told": "otherwise"}})
         assert await fork.result() == "done"
-        assert [each.thoughts is None for each in model.requests[-1].messages if each.calls] == [False] * 3
+        assert [each.thoughts is None for each in model.prompts[-1].messages if each.calls] == [False] * 3
         await exact(app, "f")
         await app.export("f", tmp_path / "f.zip")
     async with testing.app(agent) as other:
@@ -515,7 +515,7 @@ async def test_what_holds_a_secret_is_left_out(tmp_path: Path) -> None:
     async with limpet.open(url, agents=[agent], redact=True) as app:
         assert await (await app.start(agent, "look", id="r", conversation="c")).result(timeout="30s") == "done"
         assert [
-            [each.thoughts and each.thoughts.kept for each in request.messages[2::2]] for request in model.requests
+            [each.thoughts and each.thoughts.kept for each in request.messages[2::2]] for request in model.prompts
         ] == [
             [],
             [None],
@@ -530,13 +530,13 @@ async def test_nor_is_it_kept_when_somebody_chose_it(tmp_path: Path) -> None:
     """The same rule for a reply that no model gave."""
     chosen = thinking("ghp_" + "a1B2" * 9, calls("thoughts_look", place="up"))
 
-    async def choose(_: Any, request: ModelRequest, ask: Any) -> Reply:
+    async def choose(_: Any, request: Prompt, ask: Any) -> Reply:
         return chosen if request.messages[-1].role == "user" else await ask(request)
 
     agent = thinker(model := ScriptedModel(lambda _: "done"), choose=choose)
     async with limpet.open(f"sqlite:////{tmp_path}/limpet.db", agents=[agent], redact=True) as app:
         assert await (await app.start(agent, "look", id="r")).result(timeout="30s") == "done"
-    assert [each.thoughts for each in model.requests[0].messages if each.calls] == [None]
+    assert [each.thoughts for each in model.prompts[0].messages if each.calls] == [None]
 
 
 # What a model sees
@@ -548,12 +548,12 @@ async def test_it_counts_and_the_oldest_go_with_their_calls() -> None:
     agent = thinker(model, window=16_000, max_turns=40)
     async with testing.app(agent) as app:
         assert await app.run(agent, "look", id="r") == "done"
-        assert any(each.messages[0].text == SUMMARY for each in model.requests)
-        for request in model.requests:
+        assert any(each.messages[0].text == SUMMARY for each in model.prompts)
+        for request in model.prompts:
             assert sum(map(size_of, request.messages)) + (request.max_tokens or 0) < 16_000
             wanting = [each for each in request.messages if each.calls]
             assert all(each.thoughts is not None for each in wanting)
-        assert max(len([each for each in request.messages if each.thoughts]) for request in model.requests) > 2
+        assert max(len([each for each in request.messages if each.thoughts]) for request in model.prompts) > 2
         assert await exact(app, "r") == sent(model)
         assert (await app.replay("r")).value == "done"
 
@@ -571,7 +571,7 @@ async def test_where_it_does_not_fit_the_rest_is_cut_first(bytes: int, is_there:
     agent = limpet.llm_agent("thoughts_long_one", model=model, instructions="Go.", tools=[long], window=16_000)
     async with testing.app(agent) as app:
         assert await app.run(agent, "look", id="r") == "done"
-        [wanting] = [each for each in model.requests[-1].messages if each.calls]
+        [wanting] = [each for each in model.prompts[-1].messages if each.calls]
         assert (wanting.thoughts is not None) is is_there
         assert wanting.thoughts is None or wanting.thoughts.kept == noise("t", bytes)
         assert await exact(app, "r") == sent(model)
@@ -590,7 +590,7 @@ async def test_old_thoughts_do_not_hide_what_was_said() -> None:
     async with testing.app(agent) as app:
         for number in range(8):
             assert await app.run(agent, f"look {number}", conversation="c") == "done"
-        texts = [each.text for each in model.requests[-1].messages]
+        texts = [each.text for each in model.prompts[-1].messages]
         assert [f"look {number}" for number in range(8)] == [text for text in texts if text.startswith("look ")]
         assert "not shown" not in texts[0]
 
@@ -606,7 +606,7 @@ async def test_what_others_say_meanwhile_ends_nothing() -> None:
         return "done"
 
     thinking = Reply(
-        calls=(Call(id="c1", name="thoughts_slow", args="{}"),),
+        calls=(ToolCall(id="c1", name="thoughts_slow", args="{}"),),
         thoughts=Thoughts(by="scripted", kept={"signed": "abc"}),
     )
     first, second = ScriptedModel(thinking, "", "ready"), ScriptedModel("", "hello")
@@ -618,6 +618,6 @@ async def test_what_others_say_meanwhile_ends_nothing() -> None:
         assert await app.run(other, "hi", id="other", conversation="c") == "hello"
         go_on.set()
         assert await handle.result() == "ready"
-        [called] = [each for each in first.requests[-1].messages if each.calls]
+        [called] = [each for each in first.prompts[-1].messages if each.calls]
         assert called.thoughts == thinking.thoughts
-        assert (await app.model_input("one", step=3)).is_exact
+        assert (await app.prompt("one", step=3)).is_exact

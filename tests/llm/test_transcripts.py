@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 import limpet
 from limpet import testing
 from limpet.events import bodies as b
-from limpet.journal import Talk
+from limpet.journal import ConversationWriter
 from tests.real.openai_server import Answer, OpenAIServer, call
 
 TYPES: TypeAdapter[Any] = TypeAdapter(list[ChatCompletionMessageParam])
@@ -156,7 +156,7 @@ def provider() -> Iterator[OpenAIServer]:
 
 async def put(app: testing.TestApp, messages: list[tuple[str, Any, str]]) -> None:
     """Put messages into a conversation, as another program might have."""
-    talk = Talk(app.store, "c", lambda: 1, "test", b.ConversationCreated())
+    talk = ConversationWriter(app.store, "c", lambda: 1, "test", b.ConversationCreated())
     for place, (role, content, id) in enumerate(messages):
         packed, blobs = app.store.pack(content)
         added = b.MessageAdded(message=f"m{place}", role=role, content=packed, call=id or None)  # type: ignore[arg-type]

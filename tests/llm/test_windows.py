@@ -14,10 +14,10 @@ from limpet.context.window import EACH, Item, select, short, tokens, units
 from limpet.events import Fact, PlanItem, StatePatch, canonical
 from limpet.events import bodies as b
 from limpet.events.values import encode
-from limpet.journal import Talk
-from limpet.llm.model import Call, Message, ModelRequest, Reply
+from limpet.journal import ConversationWriter
+from limpet.llm.model import Prompt, PromptMessage, Reply, ToolCall
 from limpet.llm.prompt import REPLY, SUMMARY, item_of, size_of, spec_size
-from limpet.llm.transcript import UNDER_WAY, Said, mended
+from limpet.llm.transcript import UNDER_WAY, StoredMessage, repair
 from limpet.state import AgentState
 from limpet.state.patch import Working
 from limpet.testing import ScriptedModel, calls
@@ -30,20 +30,22 @@ TEXTS = st.one_of(
 )
 SOME = TEXTS.filter(bool)
 IDS = st.sampled_from("abcdefgh")
-CALLS = st.builds(lambda name, args: Call(id=name, name="look", args=canonical({"x": args}).decode()), IDS, TEXTS)
+CALLS = st.builds(lambda name, args: ToolCall(id=name, name="look", args=canonical({"x": args}).decode()), IDS, TEXTS)
 MESSAGES = st.one_of(
-    st.builds(lambda text: Message(role="user", text=text), TEXTS),
+    st.builds(lambda text: PromptMessage(role="user", text=text), TEXTS),
     st.builds(
-        lambda text, made: Message(role="assistant", text=text, calls=tuple(made)), TEXTS, st.lists(CALLS, max_size=3)
+        lambda text, made: PromptMessage(role="assistant", text=text, calls=tuple(made)),
+        TEXTS,
+        st.lists(CALLS, max_size=3),
     ),
-    st.builds(lambda text, name: Message(role="tool", text=text, call=name), TEXTS, IDS),
+    st.builds(lambda text, name: PromptMessage(role="tool", text=text, call=name), TEXTS, IDS),
 )
 SAID = st.lists(st.tuples(MESSAGES, st.integers(0, 5).map(lambda number: number == 0)), max_size=30).map(
-    lambda found: [Said(place, message, pinned) for place, (message, pinned) in enumerate(found, 2)]
+    lambda found: [StoredMessage(place, message, pinned) for place, (message, pinned) in enumerate(found, 2)]
 )
 
 
-def taken_by(request: ModelRequest) -> int:
+def taken_by(request: Prompt) -> int:
     """What a request takes of the window, with its reply."""
     texts = sum(size_of(each) for each in request.messages)
     tools = sum(
@@ -76,24 +78,24 @@ def test_a_text_is_as_short_as_it_must_be(text: str, room: int) -> None:
 
 @settings(max_examples=50)
 @given(SAID)
-def test_a_mended_conversation_is_mended(said: list[Said]) -> None:
+def test_a_mended_conversation_is_mended(said: list[StoredMessage]) -> None:
     """Pairs are whole, ids are distinct, nothing is invented but results; what is mended needs no mending again."""
-    whole = mended(said)
+    whole = repair(said)
     check_pairs([each.message for each in whole.said])
     made = [call.id for each in whole.said for call in each.message.calls]
     assert len(made) == len(set(made))
     assert {each.seq for each in whole.said} <= {0, *(each.seq for each in said)}
-    stored = [*said, *(Said(100 + n, each.message) for n, each in enumerate(whole.said) if each.seq == 0)]
-    again = mended(stored)
+    stored = [*said, *(StoredMessage(100 + n, each.message) for n, each in enumerate(whole.said) if each.seq == 0)]
+    again = repair(stored)
     assert all(each.seq for each in again.said)
     assert [each.message for each in again.said] == [each.message for each in whole.said]
 
 
 @settings(max_examples=50)
 @given(SAID, st.integers(0, 4_000))
-def test_what_is_chosen_fits_and_is_whole(said: list[Said], room: int) -> None:
+def test_what_is_chosen_fits_and_is_whole(said: list[StoredMessage], room: int) -> None:
     """Whole units, the newest, the pinned ones as far as they can be cut; nothing else is left out."""
-    items = [item_of(each) for each in mended(said).said]
+    items = [item_of(each) for each in repair(said).said]
     chosen = select(items, room)
     assert chosen.size <= room
     assert chosen.left_out == len(items) - len(chosen.places)
@@ -145,9 +147,9 @@ def test_what_is_known_fits_and_what_is_left_out_is_said(
     assert [fact.key for fact in found.facts] == [key for key in reversed(facts) if key in {f.key for f in found.facts}]
 
 
-async def put(app: testing.TestApp, said: list[Said]) -> None:
+async def put(app: testing.TestApp, said: list[StoredMessage]) -> None:
     """Put messages into a conversation."""
-    talk = Talk(app.store, "c", lambda: 1, "test", b.ConversationCreated())
+    talk = ConversationWriter(app.store, "c", lambda: 1, "test", b.ConversationCreated())
     for each in said:
         message = each.message
         content: Any = message.text
@@ -165,10 +167,10 @@ async def put(app: testing.TestApp, said: list[Said]) -> None:
 
 @settings(max_examples=12)
 @given(SAID, FACTS)
-async def test_every_request_fits(said: list[Said], facts: dict[str, str]) -> None:
+async def test_every_request_fits(said: list[StoredMessage], facts: dict[str, str]) -> None:
     """Whatever was said and is known; pairs are whole, the pinned ones are there, and what is left out is said."""
 
-    def says(request: ModelRequest) -> Any:
+    def says(request: Prompt) -> Any:
         if request.messages[0].text == SUMMARY:
             return "in short"
         if request.messages[-1].role == "tool" or not facts:
@@ -185,14 +187,14 @@ async def test_every_request_fits(said: list[Said], facts: dict[str, str]) -> No
             if failed.error_type != "limpet.ContextTooSmall":
                 raise
             return
-        for request in model.requests:
+        for request in model.prompts:
             assert taken_by(request) <= WINDOW
             check_pairs(request.messages[1:])
-        asked = [each for each in model.requests if each.messages[0].text != SUMMARY]
+        asked = [each for each in model.prompts if each.messages[0].text != SUMMARY]
         assert asked[0].messages[-1].text == "go on"
         for request in asked:
             system, shown = request.messages[0].text, len(request.messages) - 1
-            there = len(mended(said).said) + 1
+            there = len(repair(said).said) + 1
             assert shown >= there or "earlier messages are not shown" in system or "in short" in system
 
 
@@ -204,7 +206,7 @@ def long_agent(name: str, turns: int, model: list[ScriptedModel], **more: Any) -
         """One step of many."""
         return f"n={n} " + "x" * 30
 
-    def says(request: ModelRequest) -> Any:
+    def says(request: Prompt) -> Any:
         if request.messages[0].text == SUMMARY:
             return "in short: steps were made"
         results = [each.text for each in request.messages if each.role == "tool" and each.text.startswith("n=")]
@@ -229,7 +231,7 @@ async def test_five_hundred_turns_in_a_small_window(full: bool) -> None:
     async with testing.app(agent) as app:
         handle = await app.start(agent, "begin", id="r")
         assert await handle.result() == "done"
-        requests = models[0].requests
+        requests = models[0].prompts
         assert all(taken_by(each) <= WINDOW for each in requests)
         asked = [each for each in requests if each.messages[0].text != SUMMARY]
         assert len(asked) == turns + 2
@@ -259,11 +261,11 @@ async def test_a_compaction_can_be_undone_and_redone() -> None:
         assert [each.level for each in made] == [*range(1, len(made) + 1)]
         assert {each.first for each in made} == {2}
         whole = await app.messages("c", whole=True)
-        talk = Talk(app.store, "c", lambda: 1, "test", b.ConversationCreated())
+        talk = ConversationWriter(app.store, "c", lambda: 1, "test", b.ConversationCreated())
         for each in reversed(made):
             await talk.append(b.ConversationCompacted(first=each.first, last=each.last, summary=None))
         assert await app.messages("c") == whole
-        again = models[0].requests
+        again = models[0].prompts
         again.clear()
         assert await app.run(agent, "once more", id="s", conversation="c") == "done"
         assert any(each.messages[0].text == SUMMARY for each in again)
@@ -276,19 +278,19 @@ async def test_a_compaction_can_be_undone_and_redone() -> None:
 async def test_a_summary_that_fails_changes_nothing(fails: Any) -> None:
     """The conversation is as it was, what fits is shown, and the run goes on."""
 
-    def says(request: ModelRequest) -> Any:
+    def says(request: Prompt) -> Any:
         return fails if request.messages[0].text == SUMMARY else "done"
 
     model = ScriptedModel(says)
     agent = limpet.llm_agent("windows_fails", model=model, instructions="Go on.", window=WINDOW)
     async with testing.app(agent) as app:
-        await put(app, [Said(n, Message(role="user", text=f"{n} " + "x" * 900)) for n in range(2, 30)])
+        await put(app, [StoredMessage(n, PromptMessage(role="user", text=f"{n} " + "x" * 900)) for n in range(2, 30)])
         before = await app.messages("c")
         assert await app.run(agent, "go on", id="r", conversation="c") == "done"
         after = await app.messages("c")
         assert after[: len(before)] == before
         assert not any(each.is_summary for each in after)
-        last = model.requests[-1]
+        last = model.prompts[-1]
         assert taken_by(last) <= WINDOW
         assert "earlier messages are not shown" in last.messages[0].text
         assert (await app.replay("r")).value == "done"
@@ -311,7 +313,7 @@ async def test_a_summary_that_fails_is_not_asked_for_again_and_again(fails: Any,
             app.crash_at(dies, "risk.flagged" if nth == 1 else "step.completed", nth=nth)
             await app.settle()
         assert await handle.result() == "done"
-        asked = [each for each in models[0].requests if each.messages[0].text == SUMMARY]
+        asked = [each for each in models[0].prompts if each.messages[0].text == SUMMARY]
         assert 2 <= len(asked) <= 12 + app.crashes
         kinds = [each.body["flag"] for each in await app.log("r") if each.kind == "risk.flagged"]
         assert kinds == ["the conversation was not summarised"]
@@ -341,7 +343,7 @@ async def test_what_another_run_calls_is_not_summarised() -> None:
         paid.append("paid")
         return "receipt"
 
-    def says(request: ModelRequest) -> Any:
+    def says(request: Prompt) -> Any:
         said = [each.text for each in request.messages]
         if said[0] == SUMMARY:
             return "in short"
@@ -375,10 +377,16 @@ async def test_pinned_messages_outlive_summaries() -> None:
     models: list[ScriptedModel] = []
     agent = long_agent("windows_pinned", 60, models, compact=limpet.Compaction(above=900, keep=300))
     async with testing.app(agent) as app:
-        wanted = Message(role="assistant", calls=(Call(id="p", name="look", args="{}"),))
-        await put(app, [Said(2, wanted, pinned=True), Said(3, Message(role="tool", text="seen", call="p"))])
+        wanted = PromptMessage(role="assistant", calls=(ToolCall(id="p", name="look", args="{}"),))
+        await put(
+            app,
+            [
+                StoredMessage(2, wanted, pinned=True),
+                StoredMessage(3, PromptMessage(role="tool", text="seen", call="p")),
+            ],
+        )
         assert await app.run(agent, "begin", id="r", conversation="c") == "done"
-        asked = [each for each in models[0].requests if each.messages[0].text != SUMMARY]
+        asked = [each for each in models[0].prompts if each.messages[0].text != SUMMARY]
         assert all([each.text for each in request.messages].count("seen") == 1 for request in asked)
         for request in asked:
             check_pairs(request.messages[1:])
@@ -390,6 +398,6 @@ def test_items_say_what_they_cost() -> None:
     agent = long_agent("windows_costs", 1, [])
     llm = agent.llm.frame
     assert llm.room + REPLY + sum(map(spec_size, llm.tools)) < llm.window
-    assert isinstance(item_of(Said(2, Message(role="user", text="x"))), Item)
+    assert isinstance(item_of(StoredMessage(2, PromptMessage(role="user", text="x"))), Item)
     with pytest.raises(limpet.ContextTooSmall):
         limpet.llm_agent("windows_tiny", model=ScriptedModel("x"), instructions="Go on.", window=4_000)

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from limpet.engine.steps import steps
-from limpet.engine.steps.verdict import Repeat, judge
+from limpet.engine.steps.verdict import TryAgain, judge
 from tests.simulation.invariants import check_end
 from tests.simulation.world import simulate
 
@@ -31,7 +31,7 @@ def test_the_same_seed_gives_the_same_logs() -> None:
 
 def test_the_watcher_sees_a_blind_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
     """The invariants can fail: an engine that repeats what it must not is found out within a few seeds."""
-    monkeypatch.setattr(steps, "judge", lambda *how: Repeat(0) if how[2] is None else judge(*how))
+    monkeypatch.setattr(steps, "judge", lambda *how: TryAgain(0) if how[2] is None else judge(*how))
 
     def look() -> None:
         for seed in range(60):

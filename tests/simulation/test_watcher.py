@@ -7,19 +7,19 @@ import pytest
 from msgspec.structs import replace
 
 import limpet
-from limpet.engine.approvals.approvals import Permits
+from limpet.engine.approvals.approvals import ApprovalGate
 from limpet.engine.definitions.tools import Tool
 from limpet.engine.execution.execution import Execution
 from limpet.engine.execution.handle import Result
 from limpet.engine.waits import waits
-from limpet.engine.waits.notices import Notices
+from limpet.engine.waits.notices import NotificationRuns
 from limpet.engine.worker import run_driver
-from limpet.engine.worker.worker import Duty, Time
+from limpet.engine.worker.worker import StoreClock, WorkerLoop
 from limpet.events import Event, inline
 from limpet.events import bodies as b
 from limpet.policy import risk
 from limpet.service.app import App
-from limpet.service.inbox import Desk
+from limpet.service.inbox import Inbox
 from limpet.stores import claim
 from tests.simulation import invariants, world
 from tests.simulation.invariants import Watcher, check_end
@@ -208,7 +208,7 @@ async def nothing_returned(*_: object) -> Result:
 async def careless(x: Execution) -> None:
     """What is about to happen is not written down first."""
     if not isinstance(next(reversed(x.journal._buffer), None), b.StepStarted):
-        await x.insist(x.journal.flush)
+        await x.write_until_stored(x.journal.flush)
 
 
 def revived(_: object, plain: Any, *_versions: object) -> Any:
@@ -228,7 +228,7 @@ def changing() -> Callable[..., Any]:
     return load
 
 
-def own_clock(time: Time) -> int:
+def own_clock(time: StoreClock) -> int:
     """What a worker takes for the time is taken for the store's."""
     return time._clock.now()
 
@@ -237,17 +237,17 @@ SABOTAGE: list[tuple[str, object, str, object]] = [
     ("I1", App, "signal", nothing),
     ("I4", Execution, "flush", careless),
     ("I6", risk, "decide", lambda *_, **__: risk.Free()),
-    ("I6", Desk, "_groups", lambda *_: ["desk", "boss"]),
-    ("I6", waits, "notices", lambda *_: Notices((), ())),
-    ("I6", Permits, "_checked", lambda _, __, edited, *___: {**edited, "cents": 1}),
+    ("I6", Inbox, "_groups", lambda *_: ["desk", "boss"]),
+    ("I6", waits, "notification_runs", lambda *_: NotificationRuns((), ())),
+    ("I6", ApprovalGate, "_checked", lambda _, __, edited, *___: {**edited, "cents": 1}),
     ("I7", Tool, "load_result", changing()),
-    ("I8", Duty, "claim", nothing),
+    ("I8", WorkerLoop, "claim", nothing),
     ("I9", run_driver, "is_poison", lambda *_: False),
     ("I8", claim, "_group", lambda suspects, *_: {row.number for row in suspects}),
     ("I10", invariants, "verify_run", nothing),
     ("I11", App, "result", nothing_returned),
     ("I12", Tool, "load_result", revived),
-    ("I14", Time, "now", own_clock),
+    ("I14", StoreClock, "now", own_clock),
 ]
 
 

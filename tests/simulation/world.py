@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import limpet
 from limpet.clock import SECOND, Clock, FrozenClock
-from limpet.engine.worker.worker import Pace, Worker
+from limpet.engine.worker.worker import Timing, Worker
 from limpet.errors import ConnectionLost, LimpetError, StoreUnavailable
 from limpet.events import Codec, Effects, Event
 from limpet.ids import SeededIds
@@ -21,7 +21,7 @@ from limpet.stores import Inline, RunRow, Store
 from limpet.stores.backend import Capabilities, Outcome
 from limpet.stores.commit import transact
 from limpet.stores.memory import MemoryBackend, MemoryTables
-from limpet.stores.threads import Lane
+from limpet.stores.threads import SerialExecutor
 from limpet.stores.writes import Op, Transact
 from tests.simulation.agents import AGENTS, MAIN, Outside, doom, outside, sim_killer
 from tests.simulation.invariants import CHANNEL, PEOPLE, Watcher
@@ -108,7 +108,7 @@ class Link(Inline):
         self.open = asyncio.Event()
         self.open.set()
 
-    def lane(self, name: str) -> Lane:  # noqa: ARG002
+    def lane(self, name: str) -> SerialExecutor:  # noqa: ARG002
         return SlowLane(self)
 
     async def call(self, work: Callable[[], Any]) -> Any:
@@ -161,7 +161,7 @@ class OwnClock:
 
     def __init__(self, clock: Clock, off: int) -> None:
         self._clock, self.off = clock, off
-        self.ticks, self.later, self.sleep = clock.ticks, clock.later, clock.sleep
+        self.ticks, self.call_later, self.sleep = clock.ticks, clock.call_later, clock.sleep
 
     def now(self) -> int:
         return self._clock.now() + self.off
@@ -175,7 +175,7 @@ class Process:
         self.clock = OwnClock(world.clock, world.jump())
         settings = Settings(Store(self.backend, self.link), self.clock, SeededIds(number))
         settings.worker = Worker(concurrency=5, lease=LEASE / SECOND, parole=("20s", "40s", "1m"))
-        settings.pace = Pace(rest=SECOND // 20, threads=False)
+        settings.timing = Timing(rest=SECOND // 20, threads=False)
         settings.listen = settings.hush
         settings.channels = {CHANNEL: world.outside.page}
         self.app = App(settings, AGENTS)
@@ -281,7 +281,7 @@ class World:
         """Past its lease, while everybody else goes on."""
         link = self.chance.choice(self.processes).link
         link.open.clear()
-        self.clock.later(self.chance.randrange(1, 25) * SECOND, link.open.set)
+        self.clock.call_later(self.chance.randrange(1, 25) * SECOND, link.open.set)
 
     async def _jump(self) -> None:
         self.chance.choice(self.processes).clock.off = self.jump()

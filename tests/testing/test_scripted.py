@@ -9,14 +9,14 @@ from pydantic import BaseModel
 
 import limpet
 from limpet import testing
-from limpet.llm.model import Call, Message, Model, ModelRequest, Reply, ToolSpec, Usage
+from limpet.llm.model import Model, Prompt, PromptMessage, Reply, ToolCall, ToolSpec, Usage
 from limpet.testing import ScriptedModel, calls
 
 
-def asked(turns: int = 0, text: str = "hello") -> ModelRequest:
+def asked(turns: int = 0, text: str = "hello") -> Prompt:
     """A request with so many messages of an assistant in it."""
-    said = [Message(role="assistant", text=f"turn {number}") for number in range(turns)]
-    return ModelRequest(messages=(Message(role="user", text=text), *said))
+    said = [PromptMessage(role="assistant", text=f"turn {number}") for number in range(turns)]
+    return Prompt(messages=(PromptMessage(role="user", text=text), *said))
 
 
 class Verdict(BaseModel):
@@ -38,7 +38,7 @@ async def test_reply_k_answers_a_request_with_k_messages_of_an_assistant() -> No
     model: Model = ScriptedModel("first", calls("look", id=1), "last")
     found = [await model.reply(asked(turn)) for turn in (2, 0, 1, 0)]
     assert [each.text for each in found] == ["last", "first", "", "first"]
-    assert found[2].calls == (Call(id="call_1", name="look", args='{"id":1}'),)
+    assert found[2].calls == (ToolCall(id="call_1", name="look", args='{"id":1}'),)
     assert [each.finish for each in found] == ["stop", "stop", "calls", "stop"]
     again = ScriptedModel("first", calls("look", id=1), "last")  # in another process
     assert await again.reply(asked(1)) == found[2]
@@ -64,8 +64,8 @@ async def test_a_script_that_has_run_out_says_so() -> None:
 @pytest.mark.parametrize("kind", [tuple, list])
 async def test_several_calls_are_made_at_once_and_told_apart(kind: Any) -> None:
     model = ScriptedModel("x", kind(["let me see", calls("look", id=1), calls("look", id=1), calls("act", name="a")]))
-    before = Message(role="assistant", calls=(Call(id="call_1", name="look", args="{}"),))
-    reply = await model.reply(ModelRequest(messages=(before,)))
+    before = PromptMessage(role="assistant", calls=(ToolCall(id="call_1", name="look", args="{}"),))
+    reply = await model.reply(Prompt(messages=(before,)))
     assert (reply.text, reply.finish) == ("let me see", "calls")
     assert [(each.id, each.name, each.args) for each in reply.calls] == [
         ("call_2", "look", '{"id":1}'),
@@ -107,17 +107,17 @@ async def test_an_error_is_raised_whenever_it_is_its_turn(error: Any) -> None:
         with pytest.raises(error if isinstance(error, type) else type(error)):
             await model.reply(asked())
     assert (await model.reply(asked(1))).text == "later"
-    assert len(model.requests) == 3
+    assert len(model.prompts) == 3
 
 
 async def test_a_function_answers_by_the_request() -> None:
-    def first(request: ModelRequest) -> str:
+    def first(request: Prompt) -> str:
         return request.messages[0].text.upper()
 
-    async def second(request: ModelRequest) -> Any:
+    async def second(request: Prompt) -> Any:
         return calls("look", turns=len(request.messages))
 
-    def third(_: ModelRequest) -> Any:
+    def third(_: Prompt) -> Any:
         return OSError("busy")
 
     model = ScriptedModel(first, second, third)
@@ -136,14 +136,16 @@ async def test_a_function_alone_answers_everything() -> None:
 
 async def test_what_is_said_is_told_word_by_word() -> None:
     told: list[str] = []
-    reply = await ScriptedModel(" all is\n well ").reply(asked(), told=told.append)
+    reply = await ScriptedModel(" all is\n well ").reply(asked(), on_text=told.append)
     assert told == [" all", " is", "\n well", " "]
     assert "".join(told) == reply.text
 
 
 async def test_tokens_are_counted_by_length() -> None:
-    call = Call(id="a", name="look", args='{"id":1}')
-    request = ModelRequest(messages=(Message(role="user", text="hello"), Message(role="assistant", calls=(call,))))
+    call = ToolCall(id="a", name="look", args='{"id":1}')
+    request = Prompt(
+        messages=(PromptMessage(role="user", text="hello"), PromptMessage(role="assistant", calls=(call,)))
+    )
     reply = await ScriptedModel("x", ("so", calls("look", id=1))).reply(request)
     assert reply.usage == Usage(input_tokens=2 + 2, output_tokens=1 + 2)
     assert (reply.model, reply.raw) == ("scripted", None)
@@ -152,9 +154,9 @@ async def test_tokens_are_counted_by_length() -> None:
 async def test_it_keeps_what_it_was_asked() -> None:
     model = ScriptedModel("so")
     tool = ToolSpec(name="look", description="", schema={"type": "object"})
-    request = ModelRequest(messages=(Message(role="user", text="hello"),), tools=(tool,), settings={"seed": 1})
+    request = Prompt(messages=(PromptMessage(role="user", text="hello"),), tools=(tool,), settings={"seed": 1})
     await model.reply(request)
-    assert model.requests == [request]
+    assert model.prompts == [request]
 
 
 async def test_what_cannot_be_said_is_refused() -> None:
@@ -167,7 +169,7 @@ scripted = ScriptedModel(calls("look", id=1), calls("look", id=2), "found")
 
 @limpet.tool(effect="none")
 async def scripted_ask(messages: list[dict[str, Any]]) -> dict[str, Any]:
-    request = ModelRequest(messages=msgspec.convert(tuple(messages), tuple[Message, ...]))
+    request = Prompt(messages=msgspec.convert(tuple(messages), tuple[PromptMessage, ...]))
     reply: dict[str, Any] = msgspec.to_builtins(await scripted.reply(request))
     return reply
 

@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 import limpet
 from limpet.clock import Clock, FrozenClock
-from limpet.engine.replay.learned import Memory
+from limpet.engine.replay.learned import Learned
 from limpet.events import AnyBody, StatePatch, Wait, inline, seal_all
 from limpet.events import bodies as b
 from limpet.journal import load_whole
@@ -165,7 +165,7 @@ async def _others(store: Store) -> None:
     await store.claim("w-old", limit=10, concurrency={"told_old": 9})
     for run in ("woken", "parked"):
         await tell(run, b.RunWaiting(waits=(Wait(what="signal", key="go"),), wake=4 * 10**15))
-    await store.tell("woken", b.SignalReceived(command="go-1", signal="go", value=inline(1)), actor="ann")
+    await store.send_commands("woken", b.SignalReceived(command="go-1", signal="go", value=inline(1)), actor="ann")
     row = await store.get("given-back")
     await store.release("given-back", fence=row.fence, worker="w-old", reason="drain")
     held, (payload, blobs) = await store.get("held"), store.pack("late " * 3_000)
@@ -189,6 +189,6 @@ async def _talks(store: Store) -> None:
 async def _snapshots(store: Store) -> None:
     """States of the longest run, and what a worker remembers of it, as they were at some events."""
     for seq in (7, 15, 30):
-        [event], memory = await store.read("done", after=seq - 1, limit=1), Memory()
+        [event], memory = await store.read("done", after=seq - 1, limit=1), Learned()
         loaded = await load_whole(store, "done", at_most=seq, learner=memory)
         await save(store, event.head, loaded.state, memory.dump())

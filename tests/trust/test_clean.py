@@ -105,7 +105,7 @@ async def _write(world: World, owner: Owner) -> None:
         await world.create(f"n{number}", labels={"n": str(number)})
         payload, blobs = world.store.pack("x" * 9_000 + str(number))
         await owner.append(started(number), asked(f"q{number}"), gave(payload, number), blobs=blobs)
-        owner.head = await world.store.tell("r1", signalled(command=f"c{number}"), actor="ann")
+        owner.head = await world.store.send_commands("r1", signalled(command=f"c{number}"), actor="ann")
 
 
 @pytest.mark.parametrize("version", VERSIONS, ids=lambda path: path.name)

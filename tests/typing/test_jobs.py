@@ -144,7 +144,7 @@ async def test_job_3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     [request, *rest] = capsys.readouterr().out.splitlines()
     assert request.endswith("clean_logs {'older_than_days': 30}")
     assert rest == ["True", "True"]
-    assert (asked, cleaned, len(model.requests)) == (["openai:gpt-4o-mini"], [7], 3)
+    assert (asked, cleaned, len(model.prompts)) == (["openai:gpt-4o-mini"], [7], 3)
     async with limpet.open(url) as app:
         state = await app.state("disk-1")
         assert [each.chosen for each in state.decisions] == ['"check_disk"', '"clean_logs"', '"answer"']

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from limpet.clock import SECOND, Duration, FrozenClock, SystemClock, earliest, microseconds, since_1970
+from limpet.clock import SECOND, Duration, FrozenClock, SystemClock, earliest, microseconds, to_microseconds
 from limpet.errors import InvalidArgument, InvalidDuration
 
 THOUSAND_YEARS = 10**6 * 86400 * 366 * 1000
@@ -95,10 +95,10 @@ def test_the_refusal_shows_what_was_given() -> None:
 def test_a_moment_has_a_time_zone() -> None:
     """Or nobody knows when it is; to the microsecond, however late."""
     late = datetime(2999, 12, 31, 23, 59, 59, 999_999, timezone(timedelta(hours=-5)))
-    assert since_1970(late, "at") == int(late.replace(microsecond=0).timestamp()) * SECOND + 999_999
-    assert since_1970(datetime(1970, 1, 1, tzinfo=UTC), "at") == 0
+    assert to_microseconds(late, "at") == int(late.replace(microsecond=0).timestamp()) * SECOND + 999_999
+    assert to_microseconds(datetime(1970, 1, 1, tzinfo=UTC), "at") == 0
     with pytest.raises(InvalidArgument, match="no time zone"):
-        since_1970(datetime(2026, 1, 1), "at")  # noqa: DTZ001 - that is what is refused
+        to_microseconds(datetime(2026, 1, 1), "at")  # noqa: DTZ001 - that is what is refused
 
 
 def test_the_machine_counts_in_microseconds_since_1970() -> None:

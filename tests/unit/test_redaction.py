@@ -9,7 +9,7 @@ import pytest
 
 from limpet import redaction
 from limpet.ids import SeededIds
-from limpet.redaction import Redaction, also, redact, say, say_value
+from limpet.redaction import Redaction, add_patterns, hide_secrets, hide_secrets_in, redact
 from limpet.secret import Secret
 from tests.unit.credentials import EVERY, Credential, letters
 
@@ -55,7 +55,7 @@ def test_credentials_are_found_among_others() -> None:
 @every_credential
 def test_the_form_does_not_matter_where_it_stands_in_json(given: Credential) -> None:
     """In values and in keys."""
-    assert given.hides not in str(say_value({"a": [{given.text: given.text}], "b": (given.text,)}))
+    assert given.hides not in str(hide_secrets_in({"a": [{given.text: given.text}], "b": (given.text,)}))
 
 
 HARMLESS = [
@@ -136,24 +136,24 @@ def test_what_a_secret_holds_is_not_said_while_it_lives() -> None:
     forms = [value, '{"a": "corréct \\"horse\\" & staple"}', quote(value), base64.b64encode(value.encode()).decode()]
     secret = Secret(value)
     for form in forms:
-        assert say(f"it was {form}!") != f"it was {form}!"
-        assert "staple" not in say(form)
-    assert say(f"{secret}") == "[secret]"
+        assert hide_secrets(f"it was {form}!") != f"it was {form}!"
+        assert "staple" not in hide_secrets(form)
+    assert hide_secrets(f"{secret}") == "[secret]"
     del secret
-    assert [say(form) for form in forms] == forms
+    assert [hide_secrets(form) for form in forms] == forms
 
 
 def test_a_secret_that_is_in_everything_is_not_looked_for() -> None:
     """One of a few letters would make every text unreadable."""
     secret = Secret("an")
-    assert say("an answer") == "an answer"
+    assert hide_secrets("an answer") == "an answer"
     assert secret.reveal() == "an"
 
 
 def test_names_say_what_is_a_secret() -> None:
     """By the key that a value stands under."""
     given = {"password": "x1", "db": {"apiToken": "abcdef", "Authorization": "abcdefgh"}, "token": "END", "n": 3}
-    assert say_value(given) == {
+    assert hide_secrets_in(given) == {
         "password": "[redacted: password]",
         "db": {"apiToken": "[redacted: secret]", "Authorization": "[redacted: secret]"},
         "token": "END",
@@ -164,7 +164,7 @@ def test_names_say_what_is_a_secret() -> None:
 def test_keys_that_look_alike_afterwards_are_all_there() -> None:
     """Nothing is lost but the secrets."""
     key = "gh" + "p_"
-    found = say_value({key + letters(1, 36): 1, key + letters(2, 36): 2, key + letters(3, 36): 3})
+    found = hide_secrets_in({key + letters(1, 36): 1, key + letters(2, 36): 2, key + letters(3, 36): 3})
     assert list(found.values()) == [1, 2, 3]
 
 
@@ -172,7 +172,7 @@ def test_what_is_too_deep_ends() -> None:
     """A list that holds itself, too."""
     ring: list[object] = []
     ring.append(ring)
-    assert say_value(ring)
+    assert hide_secrets_in(ring)
 
 
 def test_a_redaction_that_is_off_gives_back_what_it_was_given() -> None:
@@ -187,7 +187,7 @@ def test_a_redaction_that_is_off_gives_back_what_it_was_given() -> None:
 def test_more_can_be_named() -> None:
     """Everywhere in the process."""
     before = len(redaction._more)  # other tests have named some
-    also([r"ACME-\d{4}", re.compile("acme-[a-z]+", re.IGNORECASE)])
-    also([r"ACME-\d{4}"])
-    assert say("ACME-1234 and ACME-xyz") == "[redacted] and [redacted]"
+    add_patterns([r"ACME-\d{4}", re.compile("acme-[a-z]+", re.IGNORECASE)])
+    add_patterns([r"ACME-\d{4}"])
+    assert hide_secrets("ACME-1234 and ACME-xyz") == "[redacted] and [redacted]"
     assert len(redaction._more) == before + 2

@@ -13,8 +13,8 @@ import pytest
 from pydantic import BaseModel, SecretStr
 
 from limpet import DefinitionError, InvalidValue, Secret, SecretWithheld
-from limpet.engine.definitions.types import shape
-from limpet.redaction import say
+from limpet.engine.definitions.types import codec_of
+from limpet.redaction import hide_secrets
 from limpet.secret import hidden
 
 
@@ -112,35 +112,35 @@ def test_from_json_it_is_withheld_unless_somebody_typed_it() -> None:
 )
 def test_a_shape_says_that_there_is_one_and_loads_it_without(hint: Any, value: Any) -> None:
     """Whatever it is a part of."""
-    plain = shape(hint).dump(value)
+    plain = codec_of(hint).dump(value)
     assert "[secret]" in str(plain)
     assert "sesame" not in str(plain)
-    assert "[secret]" in str(shape(hint).load(plain))
-    assert "writeOnly" in str(shape(hint).schema())
+    assert "[secret]" in str(codec_of(hint).load(plain))
+    assert "writeOnly" in str(codec_of(hint).schema())
 
 
 def test_pydantics_secrets_are_marked_too() -> None:
     """Its stars would come back as if they were the value; what only looks like them is left alone."""
     given = Login(key=Secret("open sesame"), theirs=SecretStr("close sesame"))
-    assert shape(Login).dump(given) == {"key": "[secret]", "theirs": "[secret]"}
-    assert shape(Any).dump(given) == {"key": "[secret]", "theirs": "[secret]"}
-    assert shape(Login).load({"key": "[secret]", "theirs": "[secret]"}).theirs == SecretStr("[secret]")
-    assert shape(SecretStr).dump(SecretStr("open sesame")) == "[secret]"
+    assert codec_of(Login).dump(given) == {"key": "[secret]", "theirs": "[secret]"}
+    assert codec_of(Any).dump(given) == {"key": "[secret]", "theirs": "[secret]"}
+    assert codec_of(Login).load({"key": "[secret]", "theirs": "[secret]"}).theirs == SecretStr("[secret]")
+    assert codec_of(SecretStr).dump(SecretStr("open sesame")) == "[secret]"
 
     class Starry(BaseModel):
         text: str
         theirs: dict[str, list[SecretStr]]
 
     given_stars = Starry(text="*" * 10, theirs={"a": [SecretStr("open sesame")]})
-    assert shape(Starry).dump(given_stars) == {"text": "*" * 10, "theirs": {"a": ["[secret]"]}}
+    assert codec_of(Starry).dump(given_stars) == {"text": "*" * 10, "theirs": {"a": ["[secret]"]}}
 
 
 def test_what_nobody_declared_is_looked_through() -> None:
     """In lists and dicts, however deep; what is no JSON is refused as before."""
-    assert shape(Any).dump({"a": [Secret("open sesame")]}) == {"a": ["[secret]"]}
+    assert codec_of(Any).dump({"a": [Secret("open sesame")]}) == {"a": ["[secret]"]}
     assert hidden({Secret("open sesame"): 1}) == {"[secret]": 1}
     with pytest.raises(InvalidValue) as refused:
-        shape(Any).dump({"a": (Secret("open sesame"),)})
+        codec_of(Any).dump({"a": (Secret("open sesame"),)})
     assert "sesame" not in str(refused.value)
 
 
@@ -152,7 +152,7 @@ def test_a_secret_is_no_default() -> None:
         key: Secret = field(default=Secret("open sesame"))
 
     with pytest.raises(DefinitionError, match="default factory"):
-        shape(Wrong).schema()
+        codec_of(Wrong).schema()
 
 
 def test_an_error_does_not_repeat_what_was_given() -> None:
@@ -163,7 +163,7 @@ def test_an_error_does_not_repeat_what_was_given() -> None:
         number: int
 
     with pytest.raises(InvalidValue) as refused:
-        shape(Strict).load({"key": "open sesame", "number": "open sesame"})
+        codec_of(Strict).load({"key": "open sesame", "number": "open sesame"})
     assert "sesame" not in str(refused.value)
     assert "$.number" in refused.value.reason
 
@@ -185,6 +185,6 @@ def test_secrets_that_the_collector_finds_at_any_moment_disturb_nobody() -> None
         cycle: list[Any] = [Secret(f"short lived {n:04}")]
         cycle.append(cycle)
         del cycle
-        assert say(f"a long lived {n % 50:04}!") == "a [secret]!", alive
+        assert hide_secrets(f"a long lived {n % 50:04}!") == "a [secret]!", alive
     gc.collect()
-    assert say("short lived 0007") == "short lived 0007"
+    assert hide_secrets("short lived 0007") == "short lived 0007"

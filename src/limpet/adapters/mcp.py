@@ -26,7 +26,7 @@ from limpet.engine.steps.verdict import NotApplied, Permanent
 from limpet.errors import DefinitionError, ExtraMissing
 from limpet.llm.model import ToolSpec
 from limpet.llm.providers import fitting_name
-from limpet.llm.tools import Offered
+from limpet.llm.tools import CallableTool
 from limpet.policy.retry import Retry
 from limpet.secret import Secret
 
@@ -91,14 +91,14 @@ class MCPTools:
                 break
         return found
 
-    def offered(self, listed: Sequence[Mapping[str, Any]]) -> list[Offered]:
+    def offered(self, listed: Sequence[Mapping[str, Any]]) -> list[CallableTool]:
         """What a model may call of that."""
         there = {each["name"] for each in listed}
         if missing := [name for name in (*(self._only or ()), *self._effects, *self._risks) if name not in there]:
             raise DefinitionError(what=f"The tools of {self.name}", reason=f"it has no {', '.join(missing)}")
         return [self._offer(each) for each in listed if self._only is None or each["name"] in self._only]
 
-    def _offer(self, listed: Mapping[str, Any]) -> Offered:
+    def _offer(self, listed: Mapping[str, Any]) -> CallableTool:
         name, effect = listed["name"], self._effect(listed)
 
         async def call(arguments: dict[str, Any]) -> Any:
@@ -111,7 +111,7 @@ class MCPTools:
             return await run.step(tool, args)
 
         description = listed.get("description") or listed.get("title") or name
-        return Offered(ToolSpec(name=tool.name, description=description, schema=listed["inputSchema"]), does)
+        return CallableTool(ToolSpec(name=tool.name, description=description, schema=listed["inputSchema"]), does)
 
     def _effect(self, listed: Mapping[str, Any]) -> Effect:
         """What repeating a call means: what its user says, else what the server says if it is believed."""

@@ -18,7 +18,7 @@ import msgspec
 
 from limpet.engine.steps.verdict import Permanent
 from limpet.errors import ExtraMissing
-from limpet.llm.model import Call, Message, ModelRequest, Reply, ToolSpec, Usage
+from limpet.llm.model import Prompt, PromptMessage, Reply, ToolCall, ToolSpec, Usage
 from limpet.llm.providers import (
     PerLoop,
     distinct,
@@ -74,22 +74,22 @@ class OpenAIModel:
         """Such as `openai:gpt-5-mini`."""
         return f"openai:{self._model}"
 
-    async def reply(self, request: ModelRequest, /, *, told: Callable[[str], object] | None = None) -> Reply:
+    async def reply(self, prompt: Prompt, /, *, on_text: Callable[[str], object] | None = None) -> Reply:
         """What it says; with `told`, it is streamed."""
         client = self._given or await self._clients.get()
         openai = importlib.import_module("openai")
         self._hide(client)
         try:
-            if told is None:
-                return await self._ask(client, request)
-            return await self._listen(client, request, told)
+            if on_text is None:
+                return await self._ask(client, prompt)
+            return await self._listen(client, prompt, on_text)
         except openai.APIStatusError as error:
             meant = self._meaning(error)
             if meant is None:
                 raise
             raise meant from error
 
-    async def _ask(self, client: "AsyncOpenAI", request: ModelRequest) -> Reply:
+    async def _ask(self, client: "AsyncOpenAI", request: Prompt) -> Reply:
         create: Any = client.chat.completions.with_raw_response.create
         answer = await create(**self._arguments(client, request))
         sent: Any = None
@@ -101,7 +101,7 @@ class OpenAIModel:
             says = message_of(sent["error"]) if isinstance(sent, dict) and "error" in sent else repr(error)
             raise ConnectionError(f"{self.name} sent no reply that can be read: {says}") from error
 
-    async def _listen(self, client: "AsyncOpenAI", request: ModelRequest, told: Callable[[str], object]) -> Reply:
+    async def _listen(self, client: "AsyncOpenAI", request: Prompt, told: Callable[[str], object]) -> Reply:
         create: Any = client.chat.completions.create
         options = {"stream": True, "stream_options": {"include_usage": True}}
         heard = _Heard()
@@ -115,7 +115,7 @@ class OpenAIModel:
         choice = {"message": heard.message, "finish_reason": heard.finish}
         return self._reply(self._place(client), request, choice, heard.about)
 
-    def _arguments(self, client: "AsyncOpenAI", request: ModelRequest, **options: Any) -> dict[str, Any]:
+    def _arguments(self, client: "AsyncOpenAI", request: Prompt, **options: Any) -> dict[str, Any]:
         """What the client is called with: what is meant by us, and beside it whatever settings say."""
         most = "max_completion_tokens" if str(client.base_url.host).endswith(OPENAI) else "max_tokens"
         ours = {
@@ -140,7 +140,7 @@ class OpenAIModel:
         return f"{self.name} at {client.base_url.host}"
 
     def _reply(
-        self, place: str, request: ModelRequest, choice: dict[str, Any], about: dict[str, Any], raw: Any = None
+        self, place: str, request: Prompt, choice: dict[str, Any], about: dict[str, Any], raw: Any = None
     ) -> Reply:
         message, finish = choice["message"], choice.get("finish_reason")
         calls = distinct(_calls(message.get("tool_calls") or ()), request.messages)
@@ -257,7 +257,7 @@ def _kept(message: dict[str, Any]) -> dict[str, Any]:
     return ({"message": own} if own else {}) | ({"calls": of_calls} if any(of_calls) else {})
 
 
-def _message(message: Message, kept: Mapping[str, Any]) -> dict[str, Any]:
+def _message(message: PromptMessage, kept: Mapping[str, Any]) -> dict[str, Any]:
     if message.role == "tool":
         return {"role": "tool", "tool_call_id": message.call, "content": message.text}
     if not message.calls:
@@ -271,7 +271,7 @@ def _message(message: Message, kept: Mapping[str, Any]) -> dict[str, Any]:
     return {"role": message.role, "content": message.text or None, "tool_calls": calls, **kept.get("message", {})}
 
 
-def _tools(request: ModelRequest) -> dict[str, Any]:
+def _tools(request: Prompt) -> dict[str, Any]:
     if not request.tools:
         return {}
     tools = {"tools": [_tool(each) for each in request.tools]}
@@ -309,13 +309,13 @@ def _text(content: Any) -> str:
     return content if isinstance(content, str) else ""
 
 
-def _calls(calls: Iterable[Any]) -> Iterable[Call]:
+def _calls(calls: Iterable[Any]) -> Iterable[ToolCall]:
     for each in calls:
         function = each.get("function")
         if function:
             args = function.get("arguments") or ""
             text = args if isinstance(args, str) else msgspec.json.encode(args).decode()
-            yield Call(id=each.get("id") or "", name=function.get("name") or "", args=text)
+            yield ToolCall(id=each.get("id") or "", name=function.get("name") or "", args=text)
 
 
 def _usage(usage: dict[str, Any]) -> Usage:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from limpet.engine.steps.verdict import Permanent, RetryAfter
 from limpet.errors import ExtraMissing
-from limpet.llm.model import Call, Message, ModelRequest, Reply, Usage
+from limpet.llm.model import Prompt, PromptMessage, Reply, ToolCall, Usage
 from limpet.llm.providers import (
     PerLoop,
     distinct,
@@ -27,7 +27,7 @@ from limpet.llm.providers import (
     thoughts,
     whole,
 )
-from limpet.redaction import say
+from limpet.redaction import hide_secrets
 from limpet.secret import Secret
 
 if TYPE_CHECKING:
@@ -58,12 +58,12 @@ class PydanticAIModel:
         """Such as `anthropic:claude-sonnet-4-5`."""
         return self._model if isinstance(self._model, str) else self._model.model_id
 
-    async def reply(self, request: ModelRequest, /, *, told: Callable[[str], object] | None = None) -> Reply:
+    async def reply(self, prompt: Prompt, /, *, on_text: Callable[[str], object] | None = None) -> Reply:
         """What it says; with `told`, it is streamed."""
         model = await self._models.get()
         errors = importlib.import_module("pydantic_ai.exceptions")
         try:
-            response = await self._response(model, request, told)
+            response = await self._response(model, prompt, on_text)
         except errors.UserError as error:
             raise self._unfit(error) from error
         except errors.ModelAPIError as error:
@@ -71,7 +71,7 @@ class PydanticAIModel:
             if meant is None:
                 raise
             raise meant from error
-        return self._reply(request, response, is_streamed=told is not None)
+        return self._reply(prompt, response, is_streamed=on_text is not None)
 
     @property
     def _place(self) -> str:
@@ -79,7 +79,7 @@ class PydanticAIModel:
         return f"pydantic-ai {self.name}"
 
     async def _response(
-        self, model: "TheirModel", request: ModelRequest, told: Callable[[str], object] | None
+        self, model: "TheirModel", request: Prompt, told: Callable[[str], object] | None
     ) -> "ModelResponse":
         direct = importlib.import_module("pydantic_ai.direct")
         parameters = _parameters(model, request)
@@ -100,7 +100,7 @@ class PydanticAIModel:
         self._check_whole(heard)
         return heard
 
-    def _all_settings(self, model: "TheirModel", request: ModelRequest) -> dict[str, Any]:
+    def _all_settings(self, model: "TheirModel", request: Prompt) -> dict[str, Any]:
         settings = {"max_retries": 0, **self._settings, **request.settings}  # the step tries again
         if "max_retries" in model.unsupported_settings:
             del settings["max_retries"]
@@ -117,7 +117,7 @@ class PydanticAIModel:
         if response.state != "complete" or (silent and not refused):
             raise ConnectionError(f"{self.name} was cut off before its reply was complete")
 
-    def _reply(self, request: ModelRequest, response: "ModelResponse", *, is_streamed: bool) -> Reply:
+    def _reply(self, request: Prompt, response: "ModelResponse", *, is_streamed: bool) -> Reply:
         calls = distinct((_call(each) for each in response.tool_calls), request.messages)
         text = "".join(part.content for part in response.parts if part.part_kind == "text")
         if response.finish_reason == "error" and not text and not calls:
@@ -139,13 +139,13 @@ class PydanticAIModel:
         if isinstance(error, errors.ModelHTTPError):
             return meaning(self.name, error.status_code, says, error.headers or {}, spent=spent)
         if spent or isinstance(error, errors.ModelRequestRejectedError):
-            return Permanent(say(f"{self.name} refused: {says}"))
+            return Permanent(hide_secrets(f"{self.name} refused: {says}"))
         if isinstance(error, errors.ModelRateLimitError) and error.retry_after is not None:
-            return RetryAfter(error.retry_after, say(f"{self.name} refused: {says}"))
+            return RetryAfter(error.retry_after, hide_secrets(f"{self.name} refused: {says}"))
         return None
 
     def _unfit(self, error: Exception) -> Permanent:
-        return Permanent(say(f"{self.name} cannot be asked: {error}"))
+        return Permanent(hide_secrets(f"{self.name} cannot be asked: {error}"))
 
     def _new_model(self) -> "TheirModel":
         """The model with its connections."""
@@ -160,7 +160,7 @@ class PydanticAIModel:
         return model
 
 
-def _parameters(model: "TheirModel", request: ModelRequest) -> "ModelRequestParameters":
+def _parameters(model: "TheirModel", request: Prompt) -> "ModelRequestParameters":
     from_models = importlib.import_module("pydantic_ai.models")
     definition = importlib.import_module("pydantic_ai.tools").ToolDefinition
     tools = [
@@ -184,7 +184,7 @@ def _output(model: "TheirModel", schema: dict[str, Any], has_tools: bool) -> dic
     return {"output_mode": "native" if native else "prompted", "output_object": wanted}
 
 
-def _messages(messages: Iterable[Message], place: str) -> "list[ModelMessage]":
+def _messages(messages: Iterable[PromptMessage], place: str) -> "list[ModelMessage]":
     """Theirs are requests and responses: what comes between two replies is one request."""
     kinds = importlib.import_module("pydantic_ai.messages")
     found: list[ModelMessage] = []
@@ -196,7 +196,7 @@ def _messages(messages: Iterable[Message], place: str) -> "list[ModelMessage]":
     return found
 
 
-def _said(kinds: Any, message: Message, kept: Any) -> "ModelResponse":
+def _said(kinds: Any, message: PromptMessage, kept: Any) -> "ModelResponse":
     """A reply as it was, where that is known; what another version kept, and nobody can read now, is left out."""
     if kept is not None:
         with suppress(LookupError, TypeError, ValueError):
@@ -234,7 +234,7 @@ def _known(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _whole_reply(message: Message, kept: Mapping[str, Any]) -> dict[str, Any]:
+def _whole_reply(message: PromptMessage, kept: Mapping[str, Any]) -> dict[str, Any]:
     """A reply as pydantic-ai would store it, of what was kept and what the message says."""
     lengths = [part["length"] for part in kept["parts"] if part["part_kind"] == "text"]
     if sum(lengths) != len(message.text):  # it was cut, or something in it is hidden
@@ -253,7 +253,7 @@ def _whole_reply(message: Message, kept: Mapping[str, Any]) -> dict[str, Any]:
     return {**kept, "kind": "response", "parts": parts}
 
 
-def _part(kinds: Any, message: Message) -> Any:
+def _part(kinds: Any, message: PromptMessage) -> Any:
     if message.role == "system":
         return kinds.SystemPromptPart(message.text)
     if message.role == "user":
@@ -270,10 +270,10 @@ def _piece(event: Any) -> str:
     return ""
 
 
-def _call(part: Any) -> Call:
+def _call(part: Any) -> ToolCall:
     id = "" if part.tool_call_id.startswith(MADE_UP) else part.tool_call_id
     args = part.args if isinstance(part.args, str) else part.args_as_json_str()
-    return Call(id=id, name=part.tool_name, args=whole(args))
+    return ToolCall(id=id, name=part.tool_name, args=whole(args))
 
 
 def _usage(response: "ModelResponse") -> Usage:

@@ -13,20 +13,21 @@ import typer
 
 import limpet
 from limpet.cli.commands import command, example
-from limpet.cli.load_app import ask_app
+from limpet.cli.load_app import run_in_app
 from limpet.cli.options import Json, OwnUrl
-from limpet.cli.output import Shape, bar, print_json, print_table, print_text
+from limpet.cli.output import TableLayout, bar, print_json, print_table, print_text
 from limpet.clock import SystemClock
+from limpet.compose import DEFAULT_URL
 from limpet.engine.worker.worker import Worker
 from limpet.errors import ExtraMissing
 from limpet.ids import RandomIds
-from limpet.service.benchmark import Load, Measure, agents, measure
-from limpet.stores.baseline import Bare
+from limpet.service.benchmark import BenchLoad, Measurement, agents, measure
+from limpet.stores.baseline import Baseline
 from limpet.stores.sqlite.baseline import bare
 
 __all__: list[str] = []
 
-FIGURES = Shape(narrow={}, left_out=())
+FIGURES = TableLayout(narrow={}, left_out=())
 
 
 @command.command(epilog=example("limpet bench", "limpet bench --url postgresql://user@host/database --runs 50"))
@@ -42,7 +43,7 @@ def bench(
     SQLite: in a folder beside the file, or in this one. PostgreSQL: in a schema of its own. Both are gone afterwards.
     """
     logging.getLogger("limpet").setLevel(logging.ERROR)  # no lines of the worker between the figures
-    load = Load(steps=steps, runs=runs)
+    load = BenchLoad(steps=steps, runs=runs)
     with bar("bench"), _ground(url) as (address, loop):
         found = _measured(address, loop, load)
     if json:
@@ -52,16 +53,16 @@ def bench(
     print_text("\nfigures of another moment or machine say little: the ratios do; each is a median of three")
 
 
-def _measured(address: str, loop: Bare, load: Load) -> list[Measure]:
+def _measured(address: str, loop: Baseline, load: BenchLoad) -> list[Measurement]:
     app = limpet.open(address, agents=agents(), worker=Worker(concurrency=load.runs))
 
-    return ask_app(app, lambda opened: measure(opened, loop, load), makes=True)
+    return run_in_app(app, lambda opened: measure(opened, loop, load), creates_store=True)
 
 
 @contextmanager
-def _ground(url: str | None) -> Iterator[tuple[str, Bare]]:
+def _ground(url: str | None) -> Iterator[tuple[str, Baseline]]:
     """The address of a store that is made for this, and a bare loop beside it."""
-    parts = urlsplit(url or limpet.DEFAULT_URL)
+    parts = urlsplit(url or DEFAULT_URL)
     if parts.scheme in ("postgresql", "postgres"):
         with _postgres(url or "") as found:
             yield found
@@ -77,7 +78,7 @@ def _ground(url: str | None) -> Iterator[tuple[str, Bare]]:
 
 
 @contextmanager
-def _postgres(url: str) -> Iterator[tuple[str, Bare]]:
+def _postgres(url: str) -> Iterator[tuple[str, Baseline]]:
     try:
         found = importlib.import_module("limpet.stores.postgres.baseline")
     except ImportError as error:
@@ -87,7 +88,7 @@ def _postgres(url: str) -> Iterator[tuple[str, Bare]]:
         yield address, loop
 
 
-def _line(found: Measure) -> dict[str, str]:
+def _line(found: Measurement) -> dict[str, str]:
     if found.ratio is None:
         ratio = ""
     elif found.unit == "µs each":

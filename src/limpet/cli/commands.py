@@ -16,7 +16,7 @@ from typer.core import TyperGroup
 
 from limpet.cli.output import clean
 from limpet.errors import FileFailed, InvalidArgument, InvalidDuration, LimpetError, Unexpected, WrongUsage
-from limpet.redaction import say
+from limpet.redaction import hide_secrets
 from limpet.service.json_views import error_json
 
 __all__ = ["DEBUG", "command", "example", "failed", "let_go", "listening", "tell_error"]
@@ -25,17 +25,17 @@ _ENDS = re.compile(r"[.:;]\s|\.?$")
 # What there is, in the order in which one comes to need it.
 SHELVES = {
     "To begin": ("demo", "init", "dev", "worker", "serve", "mcp", "doctor", "bench"),
-    "Look at runs": ("runs", "show", "log", "state", "diff", "compare", "context", "artifact", "asked"),
+    "Look at runs": ("runs", "show", "log", "state", "diff", "compare", "context", "artifact", "prompt"),
     "Steer them": ("start", "resume", "pause", "cancel", "signal"),
     "Decide for them": ("inbox", "answer", "approve", "reject"),
     "Try again": ("replay", "fork"),
-    "What was said": ("say", "messages", "conversations", "sessions"),
+    "What was said": ("hide_secrets", "messages", "conversations", "sessions"),
     "Across all runs": ("search", "decisions", "errors", "calls", "agents", "workers", "stats"),
     "Keep them": ("verify", "export", "load", "prune"),
 }
 
 
-class Door(TyperGroup):
+class CommandGroup(TyperGroup):
     """Every command ends here: 0 done, 1 an error, 2 wrong usage, 130 Ctrl-C, 141 nobody reads on."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - typer's own name
@@ -75,7 +75,7 @@ class Door(TyperGroup):
 
 
 command = typer.Typer(
-    cls=Door,
+    cls=CommandGroup,
     help="Durable runs of AI agents: drive them, look at them, decide for them.",
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -132,7 +132,7 @@ def listening(words: Sequence[str]) -> Iterator[list[str]]:
 def failed(error: BaseException) -> int:
     """Say what went wrong; the exit code."""
     if _manners.get().debug:
-        typer.echo(say("".join(traceback.format_exception(error))), err=True)
+        typer.echo(hide_secrets("".join(traceback.format_exception(error))), err=True)
     known = _known(error)
     tell_error(known)
     let_go()

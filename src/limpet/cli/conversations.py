@@ -6,9 +6,9 @@ from typing import Annotated
 import typer
 
 from limpet.cli.commands import command, example
-from limpet.cli.load_app import ask, ask_app, ask_when, idle_app
+from limpet.cli.load_app import idle_app, run_in_app, run_with_app, run_with_time
 from limpet.cli.options import STORE, ConversationId, Json, OwnUrl, RunId, Url
-from limpet.cli.output import Shape, about, print_json, print_text
+from limpet.cli.output import TableLayout, about, print_json, print_text
 from limpet.cli.queries import print_found
 from limpet.context.slice import ContextSlice, Spoken
 from limpet.engine.run.conversation import Message
@@ -16,20 +16,22 @@ from limpet.events import Fact
 from limpet.service import App
 from limpet.service.artifacts import PIECE, ArtifactPiece, find_artifact, piece_of
 from limpet.service.conversations import ConversationInfo, SessionInfo
-from limpet.service.prompts import ModelInput
+from limpet.service.prompts import PromptView
 from limpet.service.resolve import find_conversation, find_run
 
 __all__: list[str] = []
 
-SESSIONS = Shape(narrow={}, left_out=("conversations",))
-CONVERSATIONS = Shape(narrow={"fork of": 8, "session": 8, "user": 6}, left_out=("fork of", "age", "user", "session"))
+SESSIONS = TableLayout(narrow={}, left_out=("conversations",))
+CONVERSATIONS = TableLayout(
+    narrow={"fork of": 8, "session": 8, "user": 6}, left_out=("fork of", "age", "user", "session")
+)
 
 
 @command.command(epilog=example("limpet sessions"))
 def sessions(url: Url = STORE, json: Json = False) -> None:
     """List the newest sessions."""
 
-    found, now = ask_when(url, lambda app: app.sessions())
+    found, now = run_with_time(url, lambda app: app.sessions())
 
     def row(each: SessionInfo) -> dict[str, str]:
         talks = str(each.conversations)
@@ -46,7 +48,7 @@ def conversations(
 ) -> None:
     """List the newest conversations."""
 
-    found, now = ask_when(url, lambda app: app.conversations(session=session))
+    found, now = run_with_time(url, lambda app: app.conversations(session=session))
 
     def row(each: ConversationInfo) -> dict[str, str]:
         return {
@@ -75,7 +77,7 @@ def messages(
         found = await find_conversation(app.store, conversation)
         return await app.messages(found, last=last, whole=whole)
 
-    found = ask(url, look)
+    found = run_with_app(url, look)
     if json:
         print_json(found)
     for each in () if json else found:
@@ -99,7 +101,7 @@ def context(  # noqa: PLR0913 - all by name, and few at a time
         found = (await find_run(app.store, run)).id
         return await app.context(found, before=before, after=after, max_tokens=max_tokens, max_bytes=max_bytes)
 
-    found = ask(url, look)
+    found = run_with_app(url, look)
     print_json(found) if json else print_text("\n".join(_lines(found)) or "it knows nothing yet")
 
 
@@ -117,12 +119,12 @@ def artifact(
         id = await find_artifact(app.store, found, artifact)
         return await (piece_of(app.store, found, id, start=0, limit=PIECE) if json else app.artifact(found, id))
 
-    found = ask(url, look)
+    found = run_with_app(url, look)
     typer.echo(found, nl=False) if isinstance(found, bytes) else print_json(found)
 
 
 @command.command(epilog=example("limpet asked ticket-42 3"))
-def asked(
+def prompt(
     run: RunId,
     step: Annotated[int, typer.Argument(metavar="STEP", help="Its number.", show_default=False)],
     code: Annotated[
@@ -136,10 +138,10 @@ def asked(
     The code is needed only where the agent chooses by itself what its model sees.
     """
 
-    async def look(app: App) -> ModelInput:
-        return await app.model_input((await find_run(app.store, run)).id, step=step)
+    async def look(app: App) -> PromptView:
+        return await app.prompt((await find_run(app.store, run)).id, step=step)
 
-    found = ask(url, look) if code is None else ask_app(idle_app(code, url), look)
+    found = run_with_app(url, look) if code is None else run_in_app(idle_app(code, url), look)
     print_json(found) if json else print_text(str(found))
 
 

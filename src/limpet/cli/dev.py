@@ -12,10 +12,10 @@ import typer
 from limpet.cli.commands import command, example
 from limpet.cli.options import Json
 from limpet.cli.output import print_json
-from limpet.cli.reload import Wanted, develop, whats_there
+from limpet.cli.reload import ReloadOptions, develop, snapshot_files
 from limpet.errors import InTheWay
 
-__all__ = ["begin", "starters"]
+__all__ = ["init_project", "starters"]
 
 starters: dict[str, Callable[..., int]] = {}
 """What other rooms do for a command: the program puts it here, since the doors know nothing of each other."""
@@ -47,7 +47,7 @@ def init(
 
     No key is needed. Nothing is overwritten.
     """
-    written = begin(folder)
+    written = init_project(folder)
     if json:
         print_json({"folder": str(folder), "files": [path.name for path in written]})
         return
@@ -75,7 +75,7 @@ def dev(
     Every .py file under the file's folder is watched; of a module, under this one. What cannot be loaded is shown, and
     the next change tries again.
     """
-    asyncio.run(develop(Wanted(target=whats_there(target), url=url, grace=grace, json=json)))
+    asyncio.run(develop(ReloadOptions(target=snapshot_files(target), url=url, grace=grace, json=json)))
 
 
 FILES = {
@@ -88,7 +88,7 @@ FILES = {
 """What is written, and what it is called here, where no tool should take it for code of ours."""
 
 
-def begin(folder: Path) -> list[Path]:
+def init_project(folder: Path) -> list[Path]:
     """Write the project; what it has written. If anything is in the way, nothing is."""
     if folder.exists() and not folder.is_dir():
         raise InTheWay(path=str(folder), reason="it is no folder")

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from limpet.cli.commands import command, example
-from limpet.cli.load_app import ask, ask_when
+from limpet.cli.load_app import run_with_app, run_with_time
 from limpet.cli.options import STORE, By, Json, RequestId, Url, complete_run, input_of, json_object, json_or_text
 from limpet.cli.output import clean, print_json, print_text
 from limpet.cli.pages import print_inbox, print_unserved, question_of
@@ -38,7 +38,7 @@ def inbox(
         wanted = None if run is None else (await find_run(app.store, run)).id
         return await app.inbox(to=to, run=wanted, risk=risk, older_than=older_than)
 
-    found, now = ask_when(url, look)
+    found, now = run_with_time(url, look)
     print_json(found) if json else print_inbox(found, now)
 
 
@@ -98,7 +98,7 @@ def _asked(url: str, request: str) -> Any:
     async def look(app: App) -> Request:
         return await open_request(app.store, (await find_request(app.store, request)).id)
 
-    return prompt_for(ask(url, look))
+    return prompt_for(run_with_app(url, look))
 
 
 def _decide(url: str, request: str, act: Callable[[App, str], Awaitable[object]]) -> tuple[str, RunInfo]:
@@ -109,7 +109,7 @@ def _decide(url: str, request: str, act: Callable[[App, str], Awaitable[object]]
         await act(app, found.id)
         return found.id, await app.info(found.run)
 
-    return ask(url, do)
+    return run_with_app(url, do)
 
 
 def _print(request: str, run: RunInfo, decision: str, by: str, *, json: bool, more: str = "") -> None:

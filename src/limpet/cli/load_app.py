@@ -18,20 +18,20 @@ import typer
 import limpet
 from limpet.engine.definitions.agents import Agent
 from limpet.engine.worker.worker import Worker
-from limpet.redaction import say_value
+from limpet.redaction import hide_secrets_in
 from limpet.service import App
 
 __all__ = [
-    "as_worker",
-    "ask",
-    "ask_app",
-    "ask_when",
-    "code_of",
+    "app_target",
     "idle_app",
+    "load_worker",
+    "make_worker",
     "named_app",
+    "run_in_app",
+    "run_with_app",
+    "run_with_time",
     "serve_until_stopped",
     "worker_command",
-    "worker_of",
 ]
 
 T = TypeVar("T")
@@ -41,25 +41,25 @@ LOOK = 1.0
 """How often, in seconds, a worker looks whether its store has failed for good."""
 
 
-def worker_of(target: str, url: str | None, worker: Worker) -> App:
+def load_worker(target: str, url: str | None, worker: Worker) -> App:
     """The app that a worker is, from what the user's module holds under a name."""
-    return as_worker(_load(target), target, url, worker)
+    return make_worker(_load(target), target, url, worker)
 
 
-def as_worker(found: Any, target: str, url: str | None, worker: Worker) -> App:
+def make_worker(found: Any, target: str, url: str | None, worker: Worker) -> App:
     """The app that a worker is, from an app, an agent or a list of agents."""
     if isinstance(found, App):
         if not found.serves:
             raise typer.BadParameter(f"{target} was opened without agents: limpet.open(…, agents=[…])")
-        return found.but(worker=worker, store=None if url is None else limpet.open_store(url), url=url)
+        return found.replace(worker=worker, store=None if url is None else limpet.open_store(url), url=url)
     agents = [found] if isinstance(found, Agent) else found
     if not isinstance(agents, list | tuple) or not agents or not all(isinstance(each, Agent) for each in agents):
         kind = type(found).__name__
         raise typer.BadParameter(f"{target} is of type {kind}: an app, an agent or a list of agents is needed")
-    return limpet.open(url, agents=agents).but(worker=worker)
+    return limpet.open(url, agents=agents).replace(worker=worker)
 
 
-def code_of(target: str | None, how: str = "--app ") -> str:
+def app_target(target: str | None, how: str = "--app ") -> str:
     """Where the code is: as it was said, else as the project says."""
     if found := target or _configured():
         return found
@@ -75,7 +75,7 @@ def worker_command() -> str:
 
 def idle_app(target: str | None, url: str | None) -> App:
     """The user's app, which drives nothing."""
-    return worker_of(code_of(target), url, Worker()).but(idle=True)
+    return load_worker(app_target(target), url, Worker()).replace(idle=True)
 
 
 def named_app(target: str | None, url: str | None) -> App | None:
@@ -106,7 +106,7 @@ class JsonLines(logging.Formatter):
             told["traceback"] = record.exc_text  # as it may be said: ours have no other
         elif record.exc_info:
             told["traceback"] = self.formatException(record.exc_info)
-        return msgspec.json.encode(say_value(told)).decode()
+        return msgspec.json.encode(hide_secrets_in(told)).decode()
 
 
 async def serve_until_stopped(app: AbstractAsyncContextManager[App], *, json: bool = False) -> None:
@@ -154,25 +154,25 @@ def _load(target: str) -> Any:
     return found
 
 
-def ask(url: str | None, work: Callable[[App], Awaitable[T]], *, makes: bool = False) -> T:
+def run_with_app(url: str | None, work: Callable[[App], Awaitable[T]], *, creates_store: bool = False) -> T:
     """What some work on the store at an address gives; the usual one, if nothing is said."""
-    return ask_app(limpet.open(url, worker=False), work, makes=makes)
+    return run_in_app(limpet.open(url, worker=False), work, creates_store=creates_store)
 
 
-def ask_when(url: str, work: Callable[[App], Awaitable[T]]) -> tuple[T, int]:
+def run_with_time(url: str, work: Callable[[App], Awaitable[T]]) -> tuple[T, int]:
     """The same, and what time it is there."""
 
     async def look(app: App) -> tuple[T, int]:
         return await work(app), await app.store.now()
 
-    return ask(url, look)
+    return run_with_app(url, look)
 
 
-def ask_app(app: App, work: Callable[[App], Awaitable[T]], *, makes: bool = False) -> T:
+def run_in_app(app: App, work: Callable[[App], Awaitable[T]], *, creates_store: bool = False) -> T:
     """What some work with an app gives."""
 
     async def do() -> T:
-        async with app.but(door="cli", makes=makes) as opened:
+        async with app.replace(interface="cli", creates_store=creates_store) as opened:
             return await work(opened)
 
     return asyncio.run(do())

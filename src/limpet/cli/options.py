@@ -11,8 +11,9 @@ from typing import Annotated, Any
 import typer
 
 import limpet
+from limpet.compose import DEFAULT_URL
 from limpet.errors import InvalidValue, LimpetError
-from limpet.redaction import say
+from limpet.redaction import hide_secrets
 from limpet.service import App
 from limpet.service.json_body import LARGEST, read_json
 
@@ -86,7 +87,7 @@ def _offered(ctx: Any, incomplete: str, look: Callable[[App], Awaitable[list[str
     os.environ["LIMPET_PATIENCE"] = f"{PATIENCE}s"  # this process does nothing else
 
     async def ask() -> list[str]:
-        async with limpet.open(url, worker=False).but(makes=False) as app:
+        async with limpet.open(url, worker=False).replace(creates_store=False) as app:
             return await look(app)
 
     async def in_time() -> list[str]:
@@ -98,7 +99,7 @@ def _offered(ctx: Any, incomplete: str, look: Callable[[App], Awaitable[list[str
         return []  # there is nobody to tell: the shell has the line
 
 
-STORE = limpet.DEFAULT_URL
+STORE = DEFAULT_URL
 Url = Annotated[str, typer.Option(envvar="LIMPET_URL", help="The store: sqlite:///file.db or postgresql://…")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON; errors too.")]
 RunId = Annotated[
@@ -172,7 +173,7 @@ def json_object(text: str, what: str) -> dict[str, Any]:
     except InvalidValue as error:
         raise typer.BadParameter(f"{what} cannot be read: {error.reason}") from error
     if not isinstance(found, dict):
-        raise typer.BadParameter(f"{what} is no JSON object: {say(text)[:SHOWN]!r}")
+        raise typer.BadParameter(f"{what} is no JSON object: {hide_secrets(text)[:SHOWN]!r}")
     return found
 
 

@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import typer
 
-from limpet.clock import moment
-from limpet.redaction import say, say_value
+from limpet.clock import format_time
+from limpet.redaction import hide_secrets, hide_secrets_in
 from limpet.service.json_views import as_json
-from limpet.service.progress import hearing
+from limpet.service.progress import report_progress_to
 
 __all__ = [
     "STYLES",
-    "Shape",
+    "TableLayout",
     "about",
     "bar",
     "cell",
     "clean",
     "console",
-    "fitted",
+    "fit_table",
     "print_json",
     "print_line",
     "print_pairs",
@@ -56,18 +56,18 @@ WIDE = 10_000
 
 def print_json(value: Any) -> None:
     """As JSON, indented."""
-    plain = say_value(as_json(value))
+    plain = hide_secrets_in(as_json(value))
     typer.echo(msgspec.json.format(msgspec.json.encode(plain), indent=2).decode())
 
 
 def print_line(value: Any) -> None:
     """As JSON, on one line."""
-    typer.echo(msgspec.json.encode(say_value(as_json(value))).decode())
+    typer.echo(msgspec.json.encode(hide_secrets_in(as_json(value))).decode())
 
 
 def print_text(text: str) -> None:
     """Lines for people, without anything that a terminal would obey."""
-    for line in say(text).splitlines():
+    for line in hide_secrets(text).splitlines():
         typer.echo(clean(line))
 
 
@@ -118,7 +118,7 @@ def cell(value: str) -> "Text":
 
 def clean(text: object) -> str:
     """One line, without anything that a terminal would obey: what runs say is not to be trusted."""
-    return "".join(each if each.isprintable() else " " for each in say(str(text)))
+    return "".join(each if each.isprintable() else " " for each in hide_secrets(str(text)))
 
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ GAP = 2
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shape:
+class TableLayout:
     """How a table gives way where there is little room."""
 
     narrow: Mapping[str, int]
@@ -142,13 +142,13 @@ class Shape:
     """Columns whose text goes on in the next line; others are cut."""
 
 
-def print_table(rows: Sequence[Row], shape: Shape, *, none: str) -> None:
+def print_table(rows: Sequence[Row], shape: TableLayout, *, none: str) -> None:
     """A line for each row, as wide as the terminal; a sentence if there are none."""
     out = console()
-    out.print(fitted(rows, out.width, shape) if rows else none)
+    out.print(fit_table(rows, out.width, shape) if rows else none)
 
 
-def fitted(rows: Sequence[Row], width: int, shape: Shape) -> "Table":
+def fit_table(rows: Sequence[Row], width: int, shape: TableLayout) -> "Table":
     """A table with the columns that find room."""
     cells = [{name: cell(value) for name, value in row.items()} for row in rows]
     natural = {name: max(len(name), *(row[name].cell_len for row in cells)) for name in cells[0]}
@@ -164,7 +164,7 @@ def fitted(rows: Sequence[Row], width: int, shape: Shape) -> "Table":
     return found
 
 
-def _fitting(natural: Mapping[str, int], width: int, shape: Shape) -> dict[str, int]:
+def _fitting(natural: Mapping[str, int], width: int, shape: TableLayout) -> dict[str, int]:
     """How wide each column is; those that find no room are left out."""
     names = list(natural)
     for gone in (None, *shape.left_out):
@@ -188,7 +188,7 @@ _UNITS = (("d", 86400), ("h", 3600), ("m", 60))
 
 def until(time: int | None) -> str:
     """Until when, if there is an end."""
-    return "" if time is None else f" until {moment(time)}"
+    return "" if time is None else f" until {format_time(time)}"
 
 
 def about(microseconds: int, *, exact: bool = False) -> str:
@@ -224,5 +224,5 @@ def bar(what: str) -> Iterator[None]:
         def told(done: int, total: int | None = None) -> None:
             shown.update(task, completed=done, total=total)
 
-        with hearing(told):
+        with report_progress_to(told):
             yield

@@ -4,11 +4,11 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from limpet.cli.load_app import worker_command
-from limpet.cli.output import Shape, about, clean, console, fitted, print_pairs, print_text, until
+from limpet.cli.output import TableLayout, about, clean, console, fit_table, print_pairs, print_text, until
 from limpet.cli.waterfall import waterfall
-from limpet.clock import moment
+from limpet.clock import format_time
 from limpet.engine.execution.views import Request, RunInfo
-from limpet.redaction import say_value
+from limpet.redaction import hide_secrets_in
 from limpet.service.report import Report
 from limpet.service.views import waits_for_operator, waits_for_worker
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 # Of what led to a request.
 SHOWN = 8
-RUNS = Shape(
+RUNS = TableLayout(
     narrow={"goal": 8, "agent": 8, "age": 3, "waits for": 10, "position": 11},
     left_out=("goal", "agent", "age", "waits for", "position"),
 )
@@ -43,7 +43,7 @@ def print_runs(runs: Sequence[RunInfo], now: int) -> None:
 
 def runs_table(runs: Sequence[RunInfo], now: int, width: int) -> "Table":
     """A line for each run; where it is narrow, some columns are left out, and ids are never cut."""
-    return fitted([_told(run, now) for run in runs], width, RUNS)
+    return fit_table([_told(run, now) for run in runs], width, RUNS)
 
 
 def _told(run: RunInfo, now: int) -> dict[str, str]:
@@ -98,7 +98,7 @@ def _asked(request: Request, now: int) -> Iterator[tuple[str, str]]:
 
 def question_of(request: Request) -> str:
     """What is asked, with the call that it is about, and what may be said."""
-    args = ", ".join(f"{name}={value!r}" for name, value in say_value(dict(request.args)).items())
+    args = ", ".join(f"{name}={value!r}" for name, value in hide_secrets_in(dict(request.args)).items())
     call = f" {request.tool}({args})" if request.tool else ""
     options = f" [{' | '.join(map(str, request.options))}]" if request.options else ""
     return clean(f"{request.question}{call}{options}")
@@ -149,12 +149,12 @@ def _facts(report: Report) -> Iterator[tuple[str, str]]:
     wake = "" if waits_for_worker(info) else until(report.wake)
     more: dict[str, str | None] = {"goal": info.goal, "input": report.input, "output": report.output}
     more |= {"waits for": info.waits_for and f"{info.waits_for}{wake}", "why": report.why}
-    more |= {"goes on": moment(report.wake) if info.status == "pending" and report.wake is not None else None}
+    more |= {"goes on": format_time(report.wake) if info.status == "pending" and report.wake is not None else None}
     more |= {"parent": info.parent, "fork of": info.fork_of, "user": info.user, "session": info.session}
     more |= {"labels": ", ".join(f"{name}={value}" for name, value in info.labels.items())}
     yield from ((name, value) for name, value in more.items() if value)
-    yield "created", moment(info.created)
-    yield "ended" if info.ended else "updated", moment(info.ended or info.updated)
+    yield "created", format_time(info.created)
+    yield "ended" if info.ended else "updated", format_time(info.ended or info.updated)
 
 
 def next_commands(report: Report) -> Iterator[str]:

@@ -6,14 +6,14 @@ from typing import Annotated, Any, TypeVar, get_args
 import typer
 
 from limpet.cli.commands import command, example
-from limpet.cli.load_app import ask, ask_when, worker_command
+from limpet.cli.load_app import run_with_app, run_with_time, worker_command
 from limpet.cli.options import STORE, AgentName, Json, Last, RunId, Since, Url
-from limpet.cli.output import Shape, about, clean, print_json, print_table, print_text
+from limpet.cli.output import TableLayout, about, clean, print_json, print_table, print_text
 from limpet.cli.pages import print_report, print_runs
 from limpet.cli.watch import print_log, watch, while_read
-from limpet.clock import moment
-from limpet.engine.execution.views import Event, Status
-from limpet.redaction import say_value
+from limpet.clock import format_time
+from limpet.engine.execution.views import EventView, Status
+from limpet.redaction import hide_secrets_in
 from limpet.service import App
 from limpet.service.moments import Comparison, Diff, Moment
 from limpet.service.queries import CallInfo, DecisionInfo, ErrorInfo
@@ -29,21 +29,21 @@ T = TypeVar("T")
 # Of what a call was given; all of it is in the JSON.
 LONGEST = 200
 STATUSES = get_args(Status)
-FOUND = Shape(narrow={"says": 20}, left_out=("age", "event"), wraps=("says",))
-DECISIONS = Shape(
+FOUND = TableLayout(narrow={"says": 20}, left_out=("age", "event"), wraps=("says",))
+DECISIONS = TableLayout(
     narrow={"because": 20, "question": 10, "chosen": 8, "agent": 8},
     left_out=("agent", "age", "question"),
     wraps=("because", "question", "chosen"),
 )
-ERRORS = Shape(narrow={"error": 24, "step": 10}, left_out=("age", "handled"), wraps=("error", "step"))
-CALLS = Shape(
+ERRORS = TableLayout(narrow={"error": 24, "step": 10}, left_out=("age", "handled"), wraps=("error", "step"))
+CALLS = TableLayout(
     narrow={"because": 18, "call": 18, "run": 12},
     left_out=("step", "age"),
     wraps=("because", "call"),
 )
-COUNTS = Shape(narrow={"agent": 8}, left_out=("cancelled", "pending"))
-AGENTS = Shape(narrow={"gives": 6, "takes": 6}, left_out=("gives", "takes"))
-WORKERS = Shape(narrow={"serves": 10}, left_out=("started", "lease"), wraps=("serves",))
+COUNTS = TableLayout(narrow={"agent": 8}, left_out=("cancelled", "pending"))
+AGENTS = TableLayout(narrow={"gives": 6, "takes": 6}, left_out=("gives", "takes"))
+WORKERS = TableLayout(narrow={"serves": 10}, left_out=("started", "lease"), wraps=("serves",))
 
 
 @command.command(epilog=example('limpet search "arrived broken" --since 7d', "limpet search o-7 --kind step.completed"))
@@ -58,7 +58,7 @@ def search(
 ) -> None:
     """Find events of all runs and conversations that hold some words, the newest first."""
 
-    def row(each: Event, now: int) -> dict[str, str]:
+    def row(each: EventView, now: int) -> dict[str, str]:
         return {
             "run": each.run,
             "event": str(each.seq),
@@ -67,7 +67,7 @@ def search(
             "says": in_brief(each.body),
         }
 
-    found, now = ask_when(url, lambda app: app.search(text, kind=kind, since=since, last=last))
+    found, now = run_with_time(url, lambda app: app.search(text, kind=kind, since=since, last=last))
     print_found(found, FOUND, lambda each: row(each, now), none="nothing holds that", json=json)
 
 
@@ -93,7 +93,7 @@ def decisions(
             "because": each.because,
         }
 
-    found, now = ask_when(url, lambda app: app.decisions(text, agent=agent, since=since, last=last))
+    found, now = run_with_time(url, lambda app: app.decisions(text, agent=agent, since=since, last=last))
     print_found(found, DECISIONS, lambda each: row(each, now), none="nothing was decided", json=json)
 
 
@@ -113,7 +113,7 @@ def errors(
             "handled": each.handled,
         }
 
-    found, now = ask_when(url, lambda app: app.errors(agent=agent, since=since, last=last))
+    found, now = run_with_time(url, lambda app: app.errors(agent=agent, since=since, last=last))
     print_found(found, ERRORS, lambda each: row(each, now), none="nothing went wrong", json=json)
 
 
@@ -144,14 +144,16 @@ def calls(  # noqa: PLR0913 - all by name, and few at a time
             "because": "" if made is None else f"{made.question} {made.chosen}: {made.because}",
         }
 
-    found, now = ask_when(url, lambda app: app.tool_calls(tool, where=where or (), agent=agent, since=since, last=last))
+    found, now = run_with_time(
+        url, lambda app: app.tool_calls(tool, where=where or (), agent=agent, since=since, last=last)
+    )
     print_found(found, CALLS, lambda each: row(each, now), none="there is no such call", json=json)
 
 
 @command.command(epilog=example("limpet stats"))
 def stats(url: Url = STORE, json: Json = False) -> None:
     """Say how many runs, requests and workers there are."""
-    found = ask(url, lambda app: app.stats())
+    found = run_with_app(url, lambda app: app.stats())
     if json:
         print_json(found)
         return
@@ -174,7 +176,7 @@ def agents(url: Url = STORE, json: Json = False) -> None:
             "gives": _form(each.contract.get("output")),
         }
 
-    found = ask(url, lambda app: app.agents())
+    found = run_with_app(url, lambda app: app.agents())
     print_found(found, AGENTS, row, none="no agents", json=json)
 
 
@@ -187,16 +189,16 @@ def workers(url: Url = STORE, json: Json = False) -> None:
             "worker": each.id,
             "state": "live" if each.is_live else "dead",
             "started": about(now - each.started),
-            "lease": moment(each.lease_until),
+            "lease": format_time(each.lease_until),
             "serves": ", ".join(f"{name} {' '.join(versions)}" for name, versions in each.agents.items()),
         }
 
-    found, now = ask_when(url, lambda app: app.workers())
+    found, now = run_with_time(url, lambda app: app.workers())
     print_found(found, WORKERS, lambda each: row(each, now), none="no workers", json=json)
 
 
 def print_found(
-    found: Sequence[T], shape: Shape, row: Callable[[T], Mapping[str, str]], *, none: str, json: bool
+    found: Sequence[T], shape: TableLayout, row: Callable[[T], Mapping[str, str]], *, none: str, json: bool
 ) -> None:
     """What was found, as JSON or as a table."""
     print_json(found) if json else print_table([row(each) for each in found], shape, none=none)
@@ -204,7 +206,7 @@ def print_found(
 
 def _call(call: CallInfo) -> str:
     """A call in short: of a model, which one; what it was asked is what `limpet asked` shows."""
-    args = say_value(call.args)
+    args = hide_secrets_in(call.args)
     if call.kind == "model" and isinstance(args, dict) and isinstance(args.get("reference"), dict):
         args = args["reference"].get("model", "")
     said = ", ".join(f"{name}={value!r}" for name, value in args.items()) if isinstance(args, dict) else str(args)
@@ -243,10 +245,10 @@ def runs(  # noqa: PLR0913 - all by name, and few at a time
         raise typer.BadParameter(f"a run is not {' and '.join(sorted(wanted))} at once")
     only = next(iter(wanted), None)
     if live:
-        ask(url, lambda app: while_read(watch(app, status=only, agent=agent, last=last, json=json)))
+        run_with_app(url, lambda app: while_read(watch(app, status=only, agent=agent, last=last, json=json)))
         return
 
-    found, now = ask_when(url, lambda app: app.runs(status=only, agent=agent, last=last))
+    found, now = run_with_time(url, lambda app: app.runs(status=only, agent=agent, last=last))
     print_json(found) if json else print_runs(found, now)
 
 
@@ -257,7 +259,7 @@ def show(run: RunId, url: Url = STORE, json: Json = False) -> None:
     async def look(app: App) -> Report:
         return await report_on(app, (await find_run(app.store, run)).id)
 
-    found, now = ask_when(url, look)
+    found, now = run_with_time(url, look)
     print_json(found) if json else print_report(found, now)
 
 
@@ -276,7 +278,7 @@ def log(
         found = (await find_run(app.store, run)).id
         await while_read(print_log(app.events(found, after, follow=follow), json=json))
 
-    ask(url, look)
+    run_with_app(url, look)
 
 
 @command.command(epilog=example("limpet state ticket-42 --before 6"))
@@ -295,7 +297,7 @@ def state(
         found = (await find_run(app.store, run)).id
         return await app.state(found, before=before, after=after, seq=seq)
 
-    found = ask(url, look)
+    found = run_with_app(url, look)
     print_json(found) if json else print_text(str(found))
 
 
@@ -311,7 +313,7 @@ def diff(
     async def look(app: App) -> Diff:
         return await app.diff((await find_run(app.store, run)).id, step=step)
 
-    found = ask(url, look)
+    found = run_with_app(url, look)
     print_json(found) if json else print_text(str(found))
 
 
@@ -323,5 +325,5 @@ def compare(one: RunId, other: RunId, url: Url = STORE, json: Json = False) -> N
         first, second = [(await find_run(app.store, each)).id for each in (one, other)]
         return await app.compare(first, second)
 
-    found = ask(url, look)
+    found = run_with_app(url, look)
     print_json(found) if json else print_text(str(found))

@@ -13,7 +13,7 @@ import typer
 from limpet.cli.output import clean
 from limpet.clock import SystemClock, microseconds
 
-__all__ = ["Target", "Wanted", "develop", "whats_there"]
+__all__ = ["ReloadOptions", "Target", "develop", "snapshot_files"]
 
 # Microseconds between two looks at the files.
 LOOK = 200_000
@@ -33,7 +33,7 @@ class Target:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
+class ReloadOptions:
     """What the worker is to be."""
 
     target: Target
@@ -42,7 +42,7 @@ class Wanted:
     json: bool
 
 
-def whats_there(target: str) -> Target:
+def snapshot_files(target: str) -> Target:
     """A file, or MODULE:ATTRIBUTE in this folder."""
     if not target.endswith(".py"):
         if ":" not in target:
@@ -56,7 +56,7 @@ def whats_there(target: str) -> Target:
     return Target(name=path.stem, folder=path.parent)
 
 
-async def develop(wanted: Wanted) -> None:
+async def develop(wanted: ReloadOptions) -> None:
     """Drive and show runs until SIGINT or SIGTERM, with the code as it is now; a second signal does not wait."""
     microseconds(wanted.grace)
     reloader = _Reloader(wanted)
@@ -68,7 +68,7 @@ async def develop(wanted: Wanted) -> None:
 class _Reloader:
     """The process above the worker: it imports nothing of the user's."""
 
-    def __init__(self, wanted: Wanted) -> None:
+    def __init__(self, wanted: ReloadOptions) -> None:
         self._wanted = wanted
         self._clock = SystemClock()
         self._is_stopping = False

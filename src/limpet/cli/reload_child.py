@@ -16,7 +16,7 @@ from typing import IO
 import typer
 
 from limpet.cli.commands import failed
-from limpet.cli.load_app import as_worker, serve_until_stopped, worker_of
+from limpet.cli.load_app import load_worker, make_worker, serve_until_stopped
 from limpet.cli.watch import watch
 from limpet.engine.definitions.agents import Agent
 from limpet.engine.worker.worker import Worker
@@ -58,13 +58,13 @@ def main(target: str, folder: str, lifeline: str, grace: str, url: str, json: st
 def _app(target: str, url: str | None, worker: Worker) -> App:
     """What is served: under its name, or of a file whatever there is, an app first, else all agents."""
     if ":" in target:
-        return worker_of(target, url, worker)
+        return load_worker(target, url, worker)
     held = list(vars(importlib.import_module(target)).values())
     apps = [each for each in held if isinstance(each, App) and each.serves]
     agents = list({id(each): each for each in held if isinstance(each, Agent)}.values())
     if not apps and not agents:
         raise typer.BadParameter(f"{target}.py holds neither an app that was opened with agents, nor an agent")
-    return as_worker(apps[0] if apps else agents, target, url, worker)
+    return make_worker(apps[0] if apps else agents, target, url, worker)
 
 
 @asynccontextmanager

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from limpet.cli.commands import command, example
-from limpet.cli.load_app import ask, ask_app, idle_app, named_app
+from limpet.cli.load_app import idle_app, named_app, run_in_app, run_with_app
 from limpet.cli.options import (
     Code,
     Json,
@@ -27,7 +27,7 @@ from limpet.cli.options import (
 )
 from limpet.cli.output import print_json, print_text
 from limpet.service import App
-from limpet.service.replay import Replay, Replayed
+from limpet.service.replay import Replay, ReplayCheck
 from limpet.service.resolve import find_run
 from limpet.service.views import LIVE
 from limpet.stores import RunRow
@@ -78,17 +78,17 @@ def replay(  # noqa: PLR0913 - all by name, and few at a time
         found = (await app.load(path)).id if path is not None else (await find_run(app.store, run)).id
         state = (await app.state(found)).whole
         step = to or state.error_step or state.position.step
-        return await app.replay(found, to=to, allow=allow or (), coming_to=prompt_at(step) if pdb else None)
+        return await app.replay(found, to=to, allow=allow or (), on_step=prompt_at(step) if pdb else None)
 
-    found = ask_app(app, go)
+    found = run_in_app(app, go)
     print_json(found) if json else print_text(str(found))
 
 
 def _replay_all(app: App, agent: str | None, status: tuple[str, ...], last: int, *, json: bool) -> None:
-    async def go(app: App) -> list[Replayed]:
+    async def go(app: App) -> list[ReplayCheck]:
         return [each async for each in app.replay_all(agent=agent, last=last, status=status)]
 
-    found = ask_app(app, go)
+    found = run_in_app(app, go)
     bad = [each for each in found if each.problem is not None]
     if json:
         print_json(found)
@@ -114,8 +114,9 @@ def fork(  # noqa: PLR0913 - all by name, and few at a time
     input: Annotated[str | None, typer.Option(help="Another input: JSON, or @file.")] = None,
     version: Annotated[str | None, typer.Option(help="Another version of the agent.")] = None,
     effects: Annotated[
-        Literal["ask", "stub", "live"], typer.Option(help="Ask before each effect, make up results, or do them.")
-    ] = "ask",
+        Literal["run_with_app", "stub", "live"],
+        typer.Option(help="Ask before each effect, make up results, or do them."),
+    ] = "run_with_app",
     reads: Annotated[
         Literal["live"] | None, typer.Option(help="With --effects stub: call tools without an effect all the same.")
     ] = None,
@@ -137,7 +138,7 @@ def fork(  # noqa: PLR0913 - all by name, and few at a time
         return made.id, row
 
     app = named_app(code, url)
-    made, row = ask_app(app, make) if app is not None else ask(url, make)
+    made, row = run_in_app(app, make) if app is not None else run_with_app(url, make)
     if json:
         print_json({"id": made, "fork_of": row.id})
     else:

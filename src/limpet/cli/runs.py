@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from limpet.cli.commands import command, example
-from limpet.cli.load_app import ask
+from limpet.cli.load_app import run_with_app
 from limpet.cli.options import STORE, Json, RunId, Url, complete_agent, input_of, pair_of
 from limpet.cli.output import clean, print_json, print_text
 from limpet.cli.pages import next_commands, print_unserved
@@ -55,7 +55,7 @@ def start(  # noqa: PLR0913 - all by name, and few at a time
             raise (await suggest_agent(app.store, error) if error.what == "agent" else error) from None
         return await report(app, made.id)
 
-    found = ask(url, begin)
+    found = run_with_app(url, begin)
     if json:
         print_json(found.info)
         return
@@ -83,7 +83,7 @@ def _steer(url: str, run: str, act: Callable[[App, str], Awaitable[object]]) -> 
         await act(app, found)
         return await app.info(found)
 
-    return ask(url, do)
+    return run_with_app(url, do)
 
 
 @command.command(epilog=example("limpet resume ticket-42"))
@@ -146,6 +146,6 @@ def say(
         found = conversation if new else await find_conversation(app.store, conversation)
         return found, await app.say(found, text, interrupt=interrupt)
 
-    found, hears = ask(url, do)
+    found, hears = run_with_app(url, do)
     kept = "; no run goes on there: it is kept for the next" if hears is None else ""
     print_json({"conversation": found}) if json else print_text(f"said in {found}{kept}")

@@ -12,14 +12,14 @@ import typer
 import limpet
 from limpet.cli.commands import command, example
 from limpet.cli.dev import starters
-from limpet.cli.load_app import code_of, idle_app, serve_until_stopped, worker_of
+from limpet.cli.load_app import app_target, idle_app, load_worker, serve_until_stopped
 from limpet.cli.options import Json, OwnUrl
-from limpet.cli.output import Shape, print_json, print_table
+from limpet.cli.output import TableLayout, print_json, print_table
 from limpet.clock import SystemClock, microseconds
 from limpet.engine.worker.worker import Worker
 from limpet.ids import RandomIds
 from limpet.service import App
-from limpet.service.doctor import Examination, Finding, examine, without_risk
+from limpet.service.doctor import CheckOptions, Finding, run_checks, without_risk
 
 __all__: list[str] = []
 
@@ -80,10 +80,10 @@ def _looking(code: str | None, url: str | None) -> App:
     """The app that is asked: it drives nothing, and makes no store."""
     with redirect_stdout(sys.stderr):  # what a module says when it is loaded is no answer
         app = limpet.open(url, worker=False) if code is None else idle_app(code, url)
-    return app.but(makes=False)
+    return app.replace(creates_store=False)
 
 
-FINDINGS = Shape(narrow={"says": 30}, left_out=(), wraps=("says",))
+FINDINGS = TableLayout(narrow={"says": 30}, left_out=(), wraps=("says",))
 
 
 @command.command(epilog=example("limpet worker support:app --concurrency 50"))
@@ -107,7 +107,7 @@ def worker(
 
     Then effects under way finish within the grace, and the runs are given back; a second signal does not wait.
     """
-    app = worker_of(code_of(target, ""), url, Worker(concurrency=concurrency, lease=lease, grace=grace))
+    app = load_worker(app_target(target, ""), url, Worker(concurrency=concurrency, lease=lease, grace=grace))
     asyncio.run(serve_until_stopped(app, json=json))
 
 
@@ -133,9 +133,9 @@ def doctor(
     Ends with 1 if anything is bad.
     """
     needed = target is None or url is not None
-    wanted = Examination(last=last, stuck=microseconds(stuck), fix=fix, needed=needed)
-    store = limpet.open_store(url) if target is None else worker_of(target, url, Worker()).store
-    found = asyncio.run(examine(store, SystemClock(), wanted))
+    wanted = CheckOptions(last=last, stuck=microseconds(stuck), fix=fix, needed=needed)
+    store = limpet.open_store(url) if target is None else load_worker(target, url, Worker()).store
+    found = asyncio.run(run_checks(store, SystemClock(), wanted))
     if target is not None:
         found += [*without_risk()] or [Finding(what="tools", level="ok", says="all effects say their risk")]
     if json:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from limpet.cli.commands import command, example, tell_error
-from limpet.cli.load_app import ask
+from limpet.cli.load_app import run_with_app
 from limpet.cli.options import STORE, Json, RunId, Url, complete_run, pair_of
 from limpet.cli.output import bar, print_json, print_text
 from limpet.engine.execution.views import RunInfo
@@ -58,7 +58,7 @@ def verify(  # noqa: PLR0913 - all by name, and few at a time
             await app.save_heads(save_heads)
         return found
 
-    found = ask(url, look)
+    found = run_with_app(url, look)
     for error in bad:
         tell_error(error)
     print_json(found) if json else print_text(str(found))
@@ -80,7 +80,7 @@ def export(
             await app.export(found, path)
         return found
 
-    found = ask(url, write)
+    found = run_with_app(url, write)
     print_json({"id": found, "path": str(path)}) if json else print_text(f"{found} is in {path}")
 
 
@@ -98,7 +98,7 @@ def load(
         with bar("load"):
             return await app.info((await app.load(path, max_bytes=max_bytes)).id)
 
-    found = ask(url, read, makes=True)
+    found = run_with_app(url, read, creates_store=True)
     print_json(found) if json else print_text(f"{found.id} is here")
 
 
@@ -136,7 +136,7 @@ def prune(  # noqa: PLR0913 - all by name, and few at a time
                 snapshots=snapshots,
             )
 
-    found = ask(url, go)
+    found = run_with_app(url, go)
     print_json(found) if json else print_text(str(found))
 
 

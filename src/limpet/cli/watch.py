@@ -11,8 +11,8 @@ from typing import Any
 
 from limpet.cli.output import clean, console, print_line
 from limpet.cli.pages import runs_table
-from limpet.clock import moment
-from limpet.engine.execution.views import Event, RunInfo
+from limpet.clock import format_time
+from limpet.engine.execution.views import EventView, RunInfo
 from limpet.service import App
 from limpet.service.views import in_brief
 from limpet.service.watch import watch_runs
@@ -50,14 +50,16 @@ def _pipe() -> int | None:
     return None
 
 
-async def print_log(events: AsyncIterator[Event], *, json: bool) -> None:
+async def print_log(events: AsyncIterator[EventView], *, json: bool) -> None:
     """Events, a line for each."""
     out = console()
     async for event in events:
         if json:
             print_line(event)
         else:
-            line = clean(f"{event.seq:>4}  {moment(event.time)}  {event.kind:<18}  {in_brief(event.body)}".rstrip())
+            line = clean(
+                f"{event.seq:>4}  {format_time(event.time)}  {event.kind:<18}  {in_brief(event.body)}".rstrip()
+            )
             out.print(line, overflow="ellipsis", no_wrap=True)
 
 
@@ -82,7 +84,7 @@ async def _print_changes(looks: AsyncIterator[list[RunInfo]], *, json: bool) -> 
 
 def _line(run: RunInfo) -> str:
     waits = f"waits for {run.waits_for}" if run.waits_for else ""
-    told = (moment(run.updated), run.id, f"{run.agent} {run.version}", run.status, run.position, waits, run.goal)
+    told = (format_time(run.updated), run.id, f"{run.agent} {run.version}", run.status, run.position, waits, run.goal)
     return "  ".join(clean(each) for each in told if each)
 
 

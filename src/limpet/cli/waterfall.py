@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from limpet.cli.output import STYLES, about, clean
 from limpet.service.report import StepInfo
-from limpet.service.timeline import Line, Span
+from limpet.service.timeline import Span, TimelineRow
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -78,7 +78,7 @@ class Scale:
         return inks.get(span.how, self.ink.work)
 
 
-def waterfall(steps: Sequence[StepInfo], lines: Sequence[Line], now: int, out: "Console") -> Iterator["Text"]:
+def waterfall(steps: Sequence[StepInfo], lines: Sequence[TimelineRow], now: int, out: "Console") -> Iterator["Text"]:
     """A line for each step and each wait that took its time, and what went wrong below it."""
     from rich.text import Text  # noqa: PLC0415 - it takes long, and only those who look need it
 
@@ -108,7 +108,7 @@ def waterfall(steps: Sequence[StepInfo], lines: Sequence[Line], now: int, out: "
             yield _cut(f"{' ' * (digits + 2)}{clean(text)}", out.width, ink)
 
 
-def _rows(steps: Sequence[StepInfo], lines: Sequence[Line], scale: Scale) -> Iterator[Row]:
+def _rows(steps: Sequence[StepInfo], lines: Sequence[TimelineRow], scale: Scale) -> Iterator[Row]:
     spans = {line.number: line.spans for line in lines if line.number is not None}
     waits = [line for line in lines if line.number is None and scale.seen(line.spans)]
     rows = [(step.started, _step(step, spans.get(step.number, ()))) for step in steps]
@@ -123,7 +123,7 @@ def _step(step: StepInfo, spans: Sequence[Span]) -> Row:
     )
 
 
-def _wait(line: Line) -> Row:
+def _wait(line: TimelineRow) -> Row:
     status = "waits" if line.end is None else ""
     return Row(number="", name=f"waits: {line.name}", status=status, attempts=1, spans=line.spans)
 

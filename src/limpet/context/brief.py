@@ -11,7 +11,7 @@ import msgspec
 
 from limpet.events import AnyBody, Failure, Limits, Payload, Spent
 from limpet.events import bodies as b
-from limpet.redaction import say, say_value
+from limpet.redaction import hide_secrets, hide_secrets_in
 from limpet.state import RunState
 
 __all__ = ["Brief", "Choice", "Chosen", "Did", "brief"]
@@ -91,13 +91,15 @@ def brief(state: RunState, log: Iterable[AnyBody], opened: b.RequestOpened, inpu
         why=_why(opened, state),
         choices=_choices(opened),
         silence=_silence(opened),
-        goal=say(working.goal),
+        goal=hide_secrets(working.goal),
         did=did[-STEPS:],
         left_out=max(state.position.step - len(did[-STEPS:]), 0),
         decisions=tuple(_chosen(body) for body in bodies if isinstance(body, b.DecisionMade))[-DECISIONS:],
         errors=tuple(_errors(bodies))[-ERRORS:],
-        facts=say_value({fact.key: _cut(bytes(fact.value).decode(), SHORT) for fact in working.known_facts[-FACTS:]}),
-        flags=tuple(say(flag) for flag in working.risk_flags),
+        facts=hide_secrets_in(
+            {fact.key: _cut(bytes(fact.value).decode(), SHORT) for fact in working.known_facts[-FACTS:]}
+        ),
+        flags=tuple(hide_secrets(flag) for flag in working.risk_flags),
         spent=_spent(state.spent),
         budget=_limits(working.budget),
     )
@@ -113,7 +115,7 @@ def shown(payload: Payload | None, most: int = SHORT) -> str:
 
 
 def _cut(text: str, most: int) -> str:
-    said = say(text[: most + BEYOND])
+    said = hide_secrets(text[: most + BEYOND])
     return said if len(text) <= most else f"{said[:most]}… ({len(text)} characters)"
 
 
@@ -145,7 +147,9 @@ def _now(step: Did, status: str, *, result: str = "", error: str = "") -> Did:
 
 def _chosen(body: b.DecisionMade) -> Chosen:
     because = _cut(body.because, SHORT)
-    return Chosen(question=say(body.question), chosen=shown(body.chosen), because=because, confidence=body.confidence)
+    return Chosen(
+        question=hide_secrets(body.question), chosen=shown(body.chosen), because=because, confidence=body.confidence
+    )
 
 
 def _errors(bodies: Iterable[AnyBody]) -> Iterable[str]:

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from limpet.demo.folder import DEFAULT
-from limpet.demo.story import Wishes, play
+from limpet.demo.story import DemoOptions, play
 from limpet.errors import LimpetError
 
 __all__: list[str] = []
@@ -17,6 +17,6 @@ if __name__ == "__main__":
     asked.add_argument("--yes", action="store_true", help="approve at once: nobody is at the keyboard")
     asked.add_argument("--pause", help="how long each line is there before the next one comes, such as 50ms")
     try:
-        sys.exit(play(Wishes(**vars(asked.parse_args()))))
+        sys.exit(play(DemoOptions(**vars(asked.parse_args()))))
     except LimpetError as error:
         sys.exit(f"error: {error}")

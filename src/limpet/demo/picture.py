@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from limpet.demo.story import Wishes, play
+from limpet.demo.story import DemoOptions, play
 
 __all__ = ["draw"]
 
@@ -29,7 +29,7 @@ def draw(path: Path) -> int:
     for name in ("LIMPET_URL", "LIMPET_APP"):
         os.environ.pop(name, None)
     with tempfile.TemporaryDirectory() as folder, chdir(folder):
-        code = play(Wishes(yes=True), console)
+        code = play(DemoOptions(yes=True), console)
     if code == 0:
         path.write_text(_svg(console), encoding="utf-8")
     return code

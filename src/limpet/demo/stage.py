@@ -10,7 +10,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 from rich.text import Text
 
 from limpet.clock import Duration, SystemClock, microseconds
-from limpet.redaction import say
+from limpet.redaction import hide_secrets
 
 __all__ = ["Stage", "somebody_types"]
 
@@ -128,4 +128,4 @@ async def _typed_line(within: Duration) -> str | None:
 
 def _plain(text: str) -> str:
     """Nothing that a terminal would obey: what a run says is not to be trusted, not even here."""
-    return "".join(each if each.isprintable() else " " for each in say(text))
+    return "".join(each if each.isprintable() else " " for each in hide_secrets(text))

@@ -20,7 +20,7 @@ from limpet.demo.stage import Stage, somebody_types
 from limpet.demo.words import args_of, words
 from limpet.service.json_body import yes_or_no
 
-__all__ = ["Wishes", "play"]
+__all__ = ["DemoOptions", "play"]
 
 PATIENCE = "15s"
 CHOICES = ("approve", "reject")
@@ -30,7 +30,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wishes:
+class DemoOptions:
     """How the story is to be told."""
 
     folder: Path = DEFAULT
@@ -51,7 +51,7 @@ class Wishes:
         return "1200ms" if self.slow else "200ms" if console.is_terminal else 0
 
 
-def play(wishes: Wishes, console: Console | None = None) -> int:
+def play(wishes: DemoOptions, console: Console | None = None) -> int:
     """Tell the story; the exit code. When it is interrupted, it says so in one line and leaves no process behind."""
     console = console or Console(highlight=False, quiet=wishes.json)
     try:
@@ -93,7 +93,7 @@ def _interrupted(console: Console, number: signal.Signals) -> int:
 class _Story:
     """One telling."""
 
-    def __init__(self, wishes: Wishes, folder: Folder, stage: Stage) -> None:
+    def __init__(self, wishes: DemoOptions, folder: Folder, stage: Stage) -> None:
         self._wishes, self._folder, self._stage = wishes, folder, stage
         self._held = asyncio.Event()
         self._seen = 0
@@ -185,7 +185,7 @@ class _Story:
         self._stage.line(f"run {handle.id}, driven by process {second.pid}", "dim")
         await self._follow(handle, lambda event: event.kind == "run.completed")
 
-    async def _follow(self, handle: limpet.Handle[str], wanted: Callable[[limpet.Event], bool]) -> limpet.Event:
+    async def _follow(self, handle: limpet.Handle[str], wanted: Callable[[limpet.EventView], bool]) -> limpet.EventView:
         """Show what happens, as it happens, up to an event."""
         with self._stage.bar(len(PLAN)):
             async for event in handle.events(after=self._seen):

@@ -9,7 +9,7 @@ import limpet
 __all__ = ["args_of", "words"]
 
 
-def words(event: limpet.Event, steps: int) -> tuple[str, str, int]:
+def words(event: limpet.EventView, steps: int) -> tuple[str, str, int]:
     """What to say of an event, in which style, and how far indented; nothing for most."""
     body = event.body
     match event.kind:
@@ -29,7 +29,7 @@ def words(event: limpet.Event, steps: int) -> tuple[str, str, int]:
             return _of_people(event)
 
 
-def _of_people(event: limpet.Event) -> tuple[str, str, int]:
+def _of_people(event: limpet.EventView) -> tuple[str, str, int]:
     body = event.body
     match event.kind:
         case "decision.made":

@@ -1,16 +1,16 @@
 """The log of one run: append, state from snapshots and tail, verify."""
 
-from limpet.journal.conversation import Entry, Saying, Summary, Talk, entries, latest
+from limpet.journal.conversation import ConversationWriter, Entry, OutgoingMessages, Summary, entries, latest
 from limpet.journal.journal import Journal
 from limpet.journal.snapshots import check_snapshots, load, load_whole
 from limpet.journal.verify import check_late, verify_run
 
 __all__ = [
+    "ConversationWriter",
     "Entry",
     "Journal",
-    "Saying",
+    "OutgoingMessages",
     "Summary",
-    "Talk",
     "check_late",
     "check_snapshots",
     "entries",

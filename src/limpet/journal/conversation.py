@@ -14,12 +14,12 @@ from limpet.events import bodies as b
 from limpet.stores import Appended, Create, Extend, Leg, Missed, RunRow, Store, Taken
 from limpet.stores.blobs import Blob
 
-__all__ = ["Entry", "Saying", "Summary", "Talk", "entries", "latest"]
+__all__ = ["ConversationWriter", "Entry", "OutgoingMessages", "Summary", "entries", "latest"]
 
 PAGE = 100
 
 
-class Talk:
+class ConversationWriter:
     """A conversation that somebody writes to; what it does not know yet it finds out when it is refused."""
 
     def __init__(self, store: Store, id: str, now: Callable[[], int], actor: str, first: b.ConversationCreated) -> None:
@@ -79,10 +79,10 @@ class Talk:
 
 
 @dataclass
-class Saying:
+class OutgoingMessages:
     """Messages of a run on their way into a conversation: the same leg is sent again until others wrote first."""
 
-    talk: Talk
+    talk: ConversationWriter
     bodies: tuple[AnyBody, ...]
     said: Callable[[int], AnyBody]
     """What the run's own log says, by the sequence of the first message."""

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Self
 from limpet.errors import StoreBusy
 from limpet.events import VOCABULARY, AnyBody, Sealed, seal_all, verify
 from limpet.events import bodies as b
-from limpet.journal.conversation import Saying
+from limpet.journal.conversation import OutgoingMessages
 from limpet.journal.snapshots import Learner, Loaded, load_whole, save
 from limpet.policy.checkpoint import snapshot_due
 from limpet.policy.retention import snapshots_to_thin
@@ -161,7 +161,7 @@ class Journal:
             self._check(bodies, keep=True)
             return None
 
-    async def say(self, saying: Saying) -> None:
+    async def say(self, saying: OutgoingMessages) -> None:
         """Append to a conversation, and note it here, in one transaction; whoever writes there meanwhile comes first.
 
         Repeating it after an error is safe, with the same object.

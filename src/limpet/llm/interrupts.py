@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from limpet.engine.execution.execution import here
+from limpet.engine.execution.execution import current_scope
 from limpet.engine.run.conversation import INTERRUPT, USER
 from limpet.engine.run.run import Run
 from limpet.errors import Expired
@@ -17,7 +17,7 @@ from limpet.events import Wait, canonical
 from limpet.events import bodies as b
 from limpet.state import ENDED
 
-__all__ = ["Hearing"]
+__all__ = ["Interrupts"]
 
 # What people are asked before something begins.
 BEFORE = ("ask", "approval")
@@ -25,7 +25,7 @@ BEFORE = ("ask", "approval")
 MEANWHILE = "meanwhile"
 
 
-class Hearing:
+class Interrupts:
     """What one execution hears."""
 
     def __init__(self, run: Run[Any]) -> None:
@@ -33,7 +33,7 @@ class Hearing:
 
     async def hear(self) -> None:
         """What people said since the last turn; only when the turn begins, or what follows would not be the same."""
-        context = self._x.peek("context")
+        context = self._x.peek_name("context")
         await self.put_down(context)
         while self._is_there(INTERRUPT, "", context):
             await self._take()  # there is nothing to interrupt yet
@@ -59,8 +59,8 @@ class Hearing:
     def _is_there(self, signal: str, scope: str, *begun: str) -> bool:
         """Whether a signal was taken here, or can be: only where nothing is recorded that begins so, behind it."""
         x = self._x
-        place = f"{here().path}{scope}/" if scope else here().path
-        taken = f"{place}receive:{signal}#1" if scope else x.peek(f"receive:{signal}")
+        place = f"{current_scope().path}{scope}/" if scope else current_scope().path
+        taken = f"{place}receive:{signal}#1" if scope else x.peek_name(f"receive:{signal}")
         if taken in x.history.records:
             return True
         if x.journal.fold.status in ENDED:  # it is gone through again: what was not taken then is not taken now
@@ -80,7 +80,7 @@ class Hearing:
         Whether one did.
         """
         with self._listening() as heard:
-            is_interrupted, results = False, self._x.peek("results")
+            is_interrupted, results = False, self._x.peek_name("results")
             while not doing.done():
                 heard.clear()
                 is_interrupted = is_interrupted or await self.is_interrupted(MEANWHILE, results)
@@ -97,15 +97,15 @@ class Hearing:
     def _listening(self) -> Iterator[asyncio.Event]:
         """Hear of whatever comes meanwhile; an interrupt wakes the run, should it be parked."""
         heard, wait = asyncio.Event(), Wait(what="signal", key=INTERRUPT)
-        self._x.ears[wait] = heard.set
+        self._x.subscribers[wait] = heard.set
         try:
             yield heard
         finally:
-            self._x.ears.pop(wait, None)
+            self._x.subscribers.pop(wait, None)
 
     def _leave(self, tasks: "Sequence[asyncio.Future[str]]", left: set[int]) -> None:
         for place, task in enumerate(tasks, 1):
-            if place not in left and not task.done() and self._has_not_begun(f"{here().path}call-{place}/"):
+            if place not in left and not task.done() and self._has_not_begun(f"{current_scope().path}call-{place}/"):
                 left.add(place)
                 task.cancel()
 

@@ -18,46 +18,46 @@ from limpet.engine.definitions.agents import Agent, Budget
 from limpet.engine.definitions.call_context import current
 from limpet.engine.definitions.tools import Tool
 from limpet.engine.definitions.traits import Traits
-from limpet.engine.definitions.types import Shape, shape
-from limpet.engine.execution.execution import here
+from limpet.engine.definitions.types import TypeCodec, codec_of
+from limpet.engine.execution.execution import current_scope
 from limpet.engine.run.agent_decorator import agent
 from limpet.engine.run.run import Run
 from limpet.errors import DefinitionError, InvalidValue, ModelRefused, NoProgress, NotFound, StepFailed
 from limpet.events import Spent, canonical
 from limpet.events import bodies as b
-from limpet.llm.interrupts import Hearing
-from limpet.llm.model import Call, Message, Model, ModelRequest, Reply
+from limpet.llm.interrupts import Interrupts
+from limpet.llm.model import Model, Prompt, PromptMessage, Reply, ToolCall
 from limpet.llm.prompt import (
     REPLY,
+    BuildContext,
     Context,
     Frame,
-    See,
-    asked,
+    build_prompt,
+    choose_context,
     digest_of,
     frame_name,
     item_of,
     plain,
     read_context,
-    see,
     size_of,
     spec_size,
+    summary_line,
     summary_of,
-    told,
 )
 from limpet.llm.providers import distinct, whole, whole_in
 from limpet.llm.tools import (
-    Handing,
+    CallableTool,
+    Handoff,
     Normalise,
-    Offered,
     Toolbox,
     Usable,
-    as_it_is,
-    handing,
-    offered,
+    callable_tools,
+    handoff_of,
     together,
     toolboxes,
+    unchanged_result,
 )
-from limpet.llm.transcript import NO_RESULT, Said, content_of, is_object, recorded, replied
+from limpet.llm.transcript import NO_RESULT, StoredMessage, content_of, is_object, recorded, replied
 from limpet.policy.retry import Retry
 from limpet.policy.risk import Approvals
 
@@ -74,13 +74,13 @@ CUT_OFF = "Your answer was cut off. Go on exactly where it ended, without repeat
 CUT_CALL = "Your reply was cut off in this call, so it was not made. Say less at once."
 UNSUMMARISED = "the conversation was not summarised"
 
-Ask = Callable[[ModelRequest], Awaitable[Reply]]
+Ask = Callable[[Prompt], Awaitable[Reply]]
 """Ask the model, as a step."""
-Choose = Callable[[Run[Any], ModelRequest, Ask], Awaitable[Reply]]
+Choose = Callable[[Run[Any], Prompt, Ask], Awaitable[Reply]]
 """What is done next: what the model says, or what this says without asking it."""
 
 
-async def by_the_model(run: Run[Any], request: ModelRequest, ask: Ask) -> Reply:  # noqa: ARG001 - others look at it
+async def ask_model(run: Run[Any], request: Prompt, ask: Ask) -> Reply:  # noqa: ARG001 - others look at it
     """What the model says is done."""
     return await ask(request)
 
@@ -101,17 +101,17 @@ class LLM:
     name: str
     model: Callable[[], Model]
     frame: Frame
-    tools: Mapping[str, Offered]
+    tools: Mapping[str, CallableTool]
     toolboxes: Sequence[Toolbox]
     """What others offer: known when a run begins."""
-    output: Shape
+    output: TypeCodec
     max_turns: int
     compact: Compaction = field(default_factory=Compaction)
     prices: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """Of a million tokens in and out, by the model's name."""
-    choose: Choose = by_the_model
-    normalise: Normalise = as_it_is
-    see: See = see
+    choose: Choose = ask_model
+    normalise: Normalise = unchanged_result
+    build_context: BuildContext = choose_context
 
 
 class Answer(NamedTuple):
@@ -137,16 +137,16 @@ def llm_agent(  # noqa: PLR0913 - all by name, and few at a time
     max_reply: int = REPLY,
     max_turns: int = 100,
     prices: Mapping[str, tuple[float, float]] | None = None,
-    choose: Choose = by_the_model,
-    normalise: Normalise = as_it_is,
-    see: See = see,
+    choose: Choose = ask_model,
+    normalise: Normalise = unchanged_result,
+    build_context: BuildContext = choose_context,
     **more: Any,
 ) -> Agent[Any, Any]:
     """An agent that a model drives with some tools."""
-    answer, may = shape(output), offered(tools, handoffs)
+    answer, may = codec_of(output), callable_tools(tools, handoffs)
     wanted = None if output is str else answer.schema()
     for each in handoffs:
-        if each.output_shape.schema() != answer.schema():
+        if each.output_codec.schema() != answer.schema():
             reason = f"{each.name} gives something else than it, so the task cannot be handed over to that for good"
             raise DefinitionError(what=name, reason=reason)
     llm = LLM(
@@ -167,7 +167,7 @@ def llm_agent(  # noqa: PLR0913 - all by name, and few at a time
         prices=prices or {},
         choose=choose,
         normalise=normalise,
-        see=see,
+        build_context=build_context,
     )
     assert llm.frame.room
 
@@ -191,8 +191,8 @@ class _Loop:
     """The loop of one execution."""
 
     def __init__(self, llm: LLM, run: Run[Any]) -> None:
-        self._llm, self._run, self._x, self._talks = llm, run, run.execution, run.talks
-        self._hearing = Hearing(run)
+        self._llm, self._run, self._x, self._talks = llm, run, run.execution, run.conversation
+        self._hearing = Interrupts(run)
         self._tools, self._frame = llm.tools, llm.frame
         self._stored = ""
         """What the frame is recorded as."""
@@ -205,7 +205,7 @@ class _Loop:
         await self._put_frame()
         created = self._x.memory.created
         assert created is not None
-        text = given if isinstance(given, str) else canonical(shape(type(given)).dump(given)).decode()
+        text = given if isinstance(given, str) else canonical(codec_of(type(given)).dump(given)).decode()
         if created.conversation is None or created.parent is not None or not isinstance(given, str):
             await self._run.say(text, role="user")
 
@@ -226,9 +226,9 @@ class _Loop:
         packed, blobs = x.kit.store.pack(plain(self._frame), inline=0)
         assert isinstance(packed.blob, str)
         self._stored = frame_name(packed.blob)
-        name = x.take(self._stored)
+        name = x.take_name(self._stored)
         record = x.find(name, b.ValueRecorded)
-        await x.admit()
+        await x.wait_until_open()
         if record is None:
             await x.finish(x.settle(b.ValueRecorded(name=name, value=packed), blobs=blobs))
         else:
@@ -245,12 +245,14 @@ class _Loop:
             context = await self._read()
         self._check_progress(context.said)
         x = self._x
-        if await self._hearing.is_interrupted("early", x.peek("model"), x.peek("said")):
+        if await self._hearing.is_interrupted("early", x.peek_name("model"), x.peek_name("said")):
             return None
         reply = await self._choose(context)
         calls = distinct(reply.calls, [each.message for each in context.said])
         await self._note(reply, calls)
-        if await self._hearing.is_interrupted("late", f"{here().path}call-", x.peek("results"), x.peek("say")):
+        if await self._hearing.is_interrupted(
+            "late", f"{current_scope().path}call-", x.peek_name("results"), x.peek_name("say")
+        ):
             if calls:
                 await self._put_results(calls, [INTERRUPTED] * len(calls))
             return None
@@ -261,9 +263,9 @@ class _Loop:
     async def _read(self) -> Context:
         """What was said, as far back as it may be shown; whatever is put down here is read again."""
         x = self._x
-        name = x.take("context")
+        name = x.take_name("context")
         self._head = head = await self._talks.head(name, x.find(name, b.ValueRecorded))
-        return await x.patiently(
+        return await x.retry_store(
             lambda: read_context(x.kit.store, self._talks.id, upto=head, window=self._frame.window, run=x.run)
         )
 
@@ -275,14 +277,14 @@ class _Loop:
         x = self._x
         if context.faults:
             x.raise_flag("the conversation was repaired", "; ".join(context.faults[:MOST_FAULTS]))
-        if x.peek("repair") not in x.history.records and any(
-            name in x.history.records for name in (x.peek("summary"), x.peek("model"), x.peek("said"))
+        if x.peek_name("repair") not in x.history.records and any(
+            name in x.history.records for name in (x.peek_name("summary"), x.peek_name("model"), x.peek_name("said"))
         ):
             return False  # there was nothing to be repaired then
         missing = [each for each in context.said if each.seq == 0]
         broken = [each.message for each in missing if await self._is_over(each.run)]
-        if broken or x.peek("repair") in x.history.records:
-            name = x.take("repair")
+        if broken or x.peek_name("repair") in x.history.records:
+            name = x.take_name("repair")
             added = [self._talks.message("tool", NO_RESULT, call=each.call, repaired=True) for each in broken]
             await self._talks.put_all(name, x.find(name, b.MessageSaid), added)
             return True
@@ -293,7 +295,7 @@ class _Loop:
         if run in ("", self._x.run):
             return True
         try:
-            return (await self._x.patiently(lambda: self._x.kit.store.get(run))).status in ("completed", "cancelled")
+            return (await self._x.retry_store(lambda: self._x.kit.store.get(run))).status in ("completed", "cancelled")
         except NotFound:
             return True
 
@@ -302,10 +304,10 @@ class _Loop:
     async def _choose(self, context: Context) -> Reply:
         """What is done next: the model is asked by reference, or with all of it where somebody changed that."""
         state, step = self._x.working.freeze(), self._x.journal.fold.step
-        made = asked(self._frame, context, state, step or None, self._llm.see)
+        made = build_prompt(self._frame, context, state, step or None, self._llm.build_context)
         reference = self._reference(made.request, [list(each) for each in made.sight.chosen.ranges], context)
 
-        async def ask(request: ModelRequest) -> Reply:
+        async def ask(request: Prompt) -> Reply:
             if request is made.request:
                 return await self._ask("model", request, reference)
             whole = {"model": self._llm.model().name, "request": plain(request)}
@@ -313,7 +315,7 @@ class _Loop:
 
         return await self._llm.choose(self._run, made.request, ask)
 
-    def _reference(self, request: ModelRequest, ranges: list[list[int]], context: Context) -> dict[str, Any]:
+    def _reference(self, request: Prompt, ranges: list[list[int]], context: Context) -> dict[str, Any]:
         """How a request can be made again."""
         found: dict[str, Any] = {
             "model": self._llm.model().name,
@@ -327,7 +329,7 @@ class _Loop:
             found["compaction"] = context.summaries[-1].seq
         return found
 
-    async def _ask(self, name: str, request: ModelRequest, args: dict[str, Any]) -> Reply:
+    async def _ask(self, name: str, request: Prompt, args: dict[str, Any]) -> Reply:
         """One call of the model, as a step; its completion is durable before anything goes by it."""
         llm = self._llm
         size = sum(map(size_of, request.messages)) + sum(map(spec_size, request.tools))
@@ -339,7 +341,7 @@ class _Loop:
                 pieces.append(piece)
                 call.partial(whole("".join(pieces)))
 
-            reply = await llm.model().reply(request, told=heard)
+            reply = await llm.model().reply(request, on_text=heard)
             call.partial_value = None  # from here on the result says it
             usage = reply.usage
             price = llm.prices.get(reference["model"], (0.0, 0.0))
@@ -358,10 +360,10 @@ class _Loop:
         is_kept = self._x.kit.store.redaction.value(kept) == kept
         return reply if is_kept else msgspec.structs.replace(reply, thoughts=None)
 
-    async def _note(self, reply: Reply, calls: tuple[Call, ...]) -> None:
+    async def _note(self, reply: Reply, calls: tuple[ToolCall, ...]) -> None:
         """Put down what the model said and chose."""
-        name = self._x.take("said")
-        content = content_of(Message(role="assistant", text=reply.text, calls=calls))
+        name = self._x.take_name("said")
+        content = content_of(PromptMessage(role="assistant", text=reply.text, calls=calls))
         kept = self._unaltered(reply)
         whole = recorded(kept, "") if calls and kept.thoughts is not None else None
         added = [self._talks.message("assistant", content, reply=whole)]
@@ -371,7 +373,7 @@ class _Loop:
         why = reply.text[:500] or "it did not say" if calls else "it has an answer"  # which is in the message
         await self._run.decide("What next?", choose=chosen, over=over, because=why)
 
-    def _check_progress(self, said: Sequence[Said]) -> None:
+    def _check_progress(self, said: Sequence[StoredMessage]) -> None:
         """Whether the model wants the very same again and again, since somebody said something."""
         since = max((place for place, each in enumerate(said) if each.message.role == "user"), default=-1)
         replies = [each.message for each in said[since + 1 :] if each.message.role == "assistant"]
@@ -385,21 +387,21 @@ class _Loop:
 
     # Doing
 
-    async def _act(self, calls: Sequence[Call], *, is_cut: bool) -> Answer | None:
+    async def _act(self, calls: Sequence[ToolCall], *, is_cut: bool) -> Answer | None:
         """Do what the model wants, and put down what came of it; the end, if the task is handed over."""
         left = [CUT_CALL] if is_cut and not is_object(calls[-1].args) else []
         made = calls[: len(calls) - len(left)]
         texts, is_interrupted = await self._do(made)
-        to = [(place, found) for place, call in enumerate(made) if (found := handing(self._tools, call))]
+        to = [(place, found) for place, call in enumerate(made) if (found := handoff_of(self._tools, call))]
         for place, each in to if is_interrupted else to[1:]:
             other = f"{each.agent.name} does not go on with it: {to[0][1].agent.name} does."
             texts[place] = INTERRUPTED if is_interrupted else other
         await self._put_results(calls, [*texts, *left])
-        if not to or is_interrupted or await self._hearing.is_interrupted("over", f"{here().path}handoff:"):
+        if not to or is_interrupted or await self._hearing.is_interrupted("over", f"{current_scope().path}handoff:"):
             return None
         return await self._hand_over(to[0][1])
 
-    async def _do(self, calls: Sequence[Call]) -> tuple[list[str], bool]:
+    async def _do(self, calls: Sequence[ToolCall]) -> tuple[list[str], bool]:
         """Call what the model wants, at once; what has not begun when a user interrupts is left. Whether one did."""
         left: set[int] = set()
         tasks = [asyncio.ensure_future(self._one(place, call, left)) for place, call in enumerate(calls, 1)]
@@ -413,7 +415,7 @@ class _Loop:
             raise
         return list(await doing), is_interrupted
 
-    async def _one(self, place: int, call: Call, left: set[int]) -> str:
+    async def _one(self, place: int, call: ToolCall, left: set[int]) -> str:
         try:
             async with self._run.scope(f"call-{place}"):
                 return await self._call(call)
@@ -422,28 +424,28 @@ class _Loop:
                 return INTERRUPTED
             raise
 
-    async def _call(self, call: Call) -> str:
+    async def _call(self, call: ToolCall) -> str:
         tool = self._tools.get(call.name)
         if tool is None:
             return f"There is no tool {call.name!r}. There are: {', '.join(self._tools)}"
         return await tool.call(self._run, call, self._llm.normalise)
 
-    async def _put_results(self, calls: Sequence[Call], texts: Sequence[str]) -> None:
+    async def _put_results(self, calls: Sequence[ToolCall], texts: Sequence[str]) -> None:
         """Every call has its result in the conversation."""
-        name = self._x.take("results")
+        name = self._x.take_name("results")
         added = [self._talks.message("tool", text, call=call.id) for call, text in zip(calls, texts, strict=True)]
         await self._talks.put_all(name, self._x.find(name, b.MessageSaid), added)
 
     # Ending
 
-    async def _hand_over(self, to: Handing) -> Answer:
+    async def _hand_over(self, to: Handoff) -> Answer:
         """Let another agent go on for good: with all that is known, and what people have said meanwhile."""
-        await self._hearing.put_down(f"{here().path}handoff:")
+        await self._hearing.put_down(f"{current_scope().path}handoff:")
         state = self._run.state
         ids = [each.artifact_id for each in state.artifacts if each.artifact_id in self._x.memory.artifacts]
         return Answer(await self._run.handoff(to.agent, to.input, facts=list(state.facts), artifacts=ids))
 
-    async def _answer(self, reply: Reply, said: Sequence[Said]) -> Answer | None:
+    async def _answer(self, reply: Reply, said: Sequence[StoredMessage]) -> Answer | None:
         """The answer as it is declared; one that is cut off goes on, one that does not fit goes back, a few times."""
         if reply.finish == "refused":
             raise ModelRefused(agent=self._llm.name, text=reply.text[:500])
@@ -493,11 +495,11 @@ class _Loop:
             run=self._x.run,
             pinned=tuple(sorted({each.seq for each in context.said if first <= each.seq <= last} - gone)),
         )
-        name = self._x.take("compacted")
+        name = self._x.take_name("compacted")
         await self._talks.put(name, self._x.find(name, b.MessageSaid), [body], blobs)
         return True
 
-    def _is_time(self, said: Sequence[Said], above: int) -> bool:
+    def _is_time(self, said: Sequence[StoredMessage], above: int) -> bool:
         """Whether there is too much, and no answer goes on; where it failed, only after each quarter on top of that."""
         sizes = [size_of(each.message) for each in said]
         if sum(sizes) <= above or said[-1].message.text == CUT_OFF:
@@ -509,7 +511,7 @@ class _Loop:
         quarter = max(above // 4, 1)
         return (sum(sizes) - above) // quarter > (before - above) // quarter
 
-    async def _summary(self, context: Context, old: Sequence[Said]) -> str:
+    async def _summary(self, context: Context, old: Sequence[StoredMessage]) -> str:
         """What the model makes of the older part; nothing, which is noted, if it cannot or does not want to."""
         request = summary_of(self._frame, context.before, old)
         try:
@@ -524,14 +526,14 @@ class _Loop:
         return ""
 
 
-def _repairs(said: Sequence[Said]) -> int:
+def _repairs(said: Sequence[StoredMessage]) -> int:
     """How often the model was told that its answer does not fit, since somebody else said something."""
     texts = [each.message.text for each in reversed(said) if each.message.role == "user"]
     users = [text for text in texts if text != CUT_OFF]
     return sum(1 for _ in takewhile(lambda text: text.startswith(MISFIT), users))
 
 
-def _oldest(said: Sequence[Said], keep: int, room: int) -> list[Said]:
+def _oldest(said: Sequence[StoredMessage], keep: int, room: int) -> list[StoredMessage]:
     """What a summary can stand for: whole units before the newest, as much as fits into a request.
 
     None that is pinned, and none whose result is new, or still to come: without its call that would be lost.
@@ -540,11 +542,11 @@ def _oldest(said: Sequence[Said], keep: int, room: int) -> list[Said]:
     newest = select([item._replace(pinned=False) for item in items], keep)
     first = newest.places[0] if newest.places else len(items)
     since = min((item.seq for item in items[first:] if item.seq), default=1 << 62)
-    found: list[Said] = []
+    found: list[StoredMessage] = []
     place = used = 0
     for unit in units(items):
         begin, place = place, place + len(unit)
-        used += sum(tokens(told(each)) + 1 for each in said[begin:place])
+        used += sum(tokens(summary_line(each)) + 1 for each in said[begin:place])
         if begin >= first or unit[0].seq > since or (found and used > room):
             break
         if all(0 < item.seq < since and not item.pinned for item in unit):
@@ -552,12 +554,12 @@ def _oldest(said: Sequence[Said], keep: int, room: int) -> list[Said]:
     return found
 
 
-def _ranges(said: Sequence[Said]) -> list[list[int]]:
+def _ranges(said: Sequence[StoredMessage]) -> list[list[int]]:
     """Where messages stand, as ranges."""
     return [list(each) for each in select([item_of(each) for each in said], 1 << 62).ranges]
 
 
-def _whole(said: Sequence[Said], last: str) -> tuple[str, int]:
+def _whole(said: Sequence[StoredMessage], last: str) -> tuple[str, int]:
     """An answer with the pieces that were cut off before it, and how many replies that are; one may say nothing."""
     pieces, replies, before = [last], 1, list(said)
     while before and before.pop().message.text == CUT_OFF:

@@ -9,13 +9,13 @@ from typing import Any, Literal, Protocol
 
 from msgspec import Struct
 
-__all__ = ["Call", "Finish", "Message", "Model", "ModelRequest", "Reply", "Thoughts", "ToolSpec", "Usage"]
+__all__ = ["Finish", "Model", "Prompt", "PromptMessage", "Reply", "Thoughts", "ToolCall", "ToolSpec", "Usage"]
 
 Role = Literal["system", "user", "assistant", "tool"]
 Finish = Literal["stop", "calls", "length", "refused"]
 
 
-class Call(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ToolCall(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A tool that the model wants called."""
 
     id: str
@@ -34,12 +34,12 @@ class Thoughts(Struct, frozen=True, kw_only=True):
     """JSON: what was thought, signatures, ids."""
 
 
-class Message(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class PromptMessage(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One message, as models take them."""
 
     role: Role
     text: str = ""
-    calls: tuple[Call, ...] = ()
+    calls: tuple[ToolCall, ...] = ()
     """What an assistant wants called."""
     call: str = ""
     """Of a tool's result: the call that it belongs to."""
@@ -58,10 +58,10 @@ class ToolSpec(Struct, frozen=True, kw_only=True):
     """Of its arguments: a JSON Schema of type object."""
 
 
-class ModelRequest(Struct, frozen=True, kw_only=True):
+class Prompt(Struct, frozen=True, kw_only=True):
     """What a model is asked."""
 
-    messages: tuple[Message, ...]
+    messages: tuple[PromptMessage, ...]
     tools: tuple[ToolSpec, ...] = ()
     must_call: bool = False
     """It must call a tool, and not just answer."""
@@ -88,7 +88,7 @@ class Reply(Struct, frozen=True, kw_only=True):
     """What a model said."""
 
     text: str = ""
-    calls: tuple[Call, ...] = ()
+    calls: tuple[ToolCall, ...] = ()
     usage: Usage = Usage()
     finish: Finish = "stop"
     model: str = ""
@@ -106,7 +106,7 @@ class Model(Protocol):
     def name(self) -> str:
         """Such as `openai:gpt-5-mini`: recorded with every call, and what prices go by."""
 
-    async def reply(self, request: ModelRequest, /, *, told: Callable[[str], object] | None = None) -> Reply:
+    async def reply(self, prompt: Prompt, /, *, on_text: Callable[[str], object] | None = None) -> Reply:
         """What it says; `told` hears the text piece by piece, as it comes.
 
         Raises limpet.RetryAfter when the provider says when, limpet.Permanent for what no repetition helps (a wrong

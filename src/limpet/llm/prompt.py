@@ -19,29 +19,29 @@ from limpet.errors import ContextTooSmall
 from limpet.events import canonical
 from limpet.events.values import encode
 from limpet.journal import Entry, Summary, entries
-from limpet.llm.model import Message, ModelRequest, Thoughts, ToolSpec
-from limpet.llm.transcript import Said, mended, message_of, replied
+from limpet.llm.model import Prompt, PromptMessage, Thoughts, ToolSpec
+from limpet.llm.transcript import StoredMessage, message_of, repair, replied
 from limpet.state import AgentState
 from limpet.stores import Store
 
 __all__ = [
-    "Asked",
+    "BuildContext",
+    "BuiltPrompt",
     "Context",
+    "ContextChoice",
+    "ContextView",
     "Frame",
-    "See",
-    "Sight",
-    "View",
-    "asked",
+    "build_prompt",
+    "choose_context",
     "digest_of",
     "frame_name",
     "item_of",
     "plain",
     "read_context",
-    "see",
     "size_of",
     "spec_size",
+    "summary_line",
     "summary_of",
-    "told",
 ]
 
 REPLY = 4_000
@@ -84,7 +84,7 @@ def frame_name(blob: str) -> str:
 class Context(NamedTuple):
     """What was said, as far back as it may be shown, and what stands for what came before."""
 
-    said: tuple[Said, ...]
+    said: tuple[StoredMessage, ...]
     faults: tuple[str, ...] = ()
     """What had to be mended."""
     summaries: tuple[Summary, ...] = ()
@@ -109,19 +109,21 @@ async def read_context(store: Store, conversation: str, *, upto: int, window: in
         size += tokens_of(each.content.size) + EACH if isinstance(each, Entry) else 0
     found.reverse()
     read = list(zip(found, await store.unpack_all([each.content for each in found]), strict=True))
-    plain, faults = mended([_said(each, content) for each, content in read if isinstance(each, Entry)], run)
+    plain, faults = repair([_said(each, content) for each, content in read if isinstance(each, Entry)], run)
     said = await _with_thoughts(store, plain, [each for each in found if isinstance(each, Entry)], run)
     summaries = tuple(each for each in found if isinstance(each, Summary))
     before = "\n".join(text_of(content) for each, content in read if isinstance(each, Summary))
     return Context(said, faults, summaries, before, goes_back)
 
 
-def _said(each: Entry, content: Any) -> Said:
+def _said(each: Entry, content: Any) -> StoredMessage:
     message = message_of(each.message.role, content, each.message.call or "")
-    return Said(each.seq, message, each.message.pinned, each.message.run or "", each.message.repaired)
+    return StoredMessage(each.seq, message, each.message.pinned, each.message.run or "", each.message.repaired)
 
 
-async def _with_thoughts(store: Store, said: Sequence[Said], found: Sequence[Entry], run: str) -> tuple[Said, ...]:
+async def _with_thoughts(
+    store: Store, said: Sequence[StoredMessage], found: Sequence[Entry], run: str
+) -> tuple[StoredMessage, ...]:
     """The same with what led to calls, since the last reply that called nothing: before it, no provider wants it.
 
     What others answer in the same conversation, while a run is at it, ends nothing.
@@ -140,24 +142,24 @@ async def _with_thoughts(store: Store, said: Sequence[Said], found: Sequence[Ent
     return tuple(_thinking(each, thoughts[each.seq]) if each.seq in thoughts else each for each in said)
 
 
-def _thinking(said: Said, thoughts: Thoughts | None) -> Said:
+def _thinking(said: StoredMessage, thoughts: Thoughts | None) -> StoredMessage:
     return said._replace(message=msgspec.structs.replace(said.message, thoughts=thoughts))
 
 
-class View(NamedTuple):
+class ContextView(NamedTuple):
     """What there is to choose from, for what a model sees."""
 
     state: AgentState
     """What the agent knows."""
     step: int | None
     """The number of the last step."""
-    said: tuple[Said, ...]
+    said: tuple[StoredMessage, ...]
     """What was said; every call has its results right behind it."""
     room: int
     """In tokens, for all of it."""
 
 
-class Sight(NamedTuple):
+class ContextChoice(NamedTuple):
     """What a model sees of it."""
 
     known: str
@@ -166,32 +168,34 @@ class Sight(NamedTuple):
     """Which messages."""
 
 
-See = Callable[[View], Sight]
+BuildContext = Callable[[ContextView], ContextChoice]
 
 
-def see(view: View) -> Sight:
+def choose_context(view: ContextView) -> ContextChoice:
     """As much as fits: a third at most for what is known, the newest messages in the rest."""
     known = describe(view.state, step=view.step, room=view.room // 3)
-    return Sight(known, select([item_of(each) for each in view.said], view.room - tokens(known)))
+    return ContextChoice(known, select([item_of(each) for each in view.said], view.room - tokens(known)))
 
 
-class Asked(NamedTuple):
+class BuiltPrompt(NamedTuple):
     """A request, and how it can be made again."""
 
-    request: ModelRequest
-    sight: Sight
+    request: Prompt
+    sight: ContextChoice
 
 
-def asked(frame: Frame, context: Context, state: AgentState, step: int | None, seen: See) -> Asked:
+def build_prompt(
+    frame: Frame, context: Context, state: AgentState, step: int | None, seen: BuildContext
+) -> BuiltPrompt:
     """What a model is asked next; raises ContextTooSmall where not even the last of it fits, without thoughts."""
     summary = short(context.before, frame.room // 3)
-    view = View(state, step, context.said, frame.room - tokens(summary))
+    view = ContextView(state, step, context.said, frame.room - tokens(summary))
     sight = seen(view)
     chosen = sight.chosen
     if context.said and not chosen.places:
         if any(each.message.thoughts is not None for each in context.said):
             bare = tuple(_thinking(each, None) for each in context.said)
-            return asked(frame, context._replace(said=bare), state, step, seen)
+            return build_prompt(frame, context._replace(said=bare), state, step, seen)
         *_, last = units([item_of(each) for each in context.said])
         raise ContextTooSmall(needed=sum(item.size for item in last), window=frame.window)
     shown = [context.said[place].message for place in chosen.places]
@@ -200,10 +204,10 @@ def asked(frame: Frame, context: Context, state: AgentState, step: int | None, s
     taken = tokens(sight.known) + sum(map(size_of, shown))
     if taken > view.room:
         raise ContextTooSmall(needed=frame.window - view.room + taken, window=frame.window)
-    return Asked(_request(frame, sight.known, summary, shown, _left_out(chosen, context)), sight)
+    return BuiltPrompt(_request(frame, sight.known, summary, shown, _left_out(chosen, context)), sight)
 
 
-def _request(frame: Frame, known: str, summary: str, shown: Sequence[Message], left_out: str) -> ModelRequest:
+def _request(frame: Frame, known: str, summary: str, shown: Sequence[PromptMessage], left_out: str) -> Prompt:
     """The parts put together."""
     parts = (
         frame.instructions,
@@ -212,34 +216,37 @@ def _request(frame: Frame, known: str, summary: str, shown: Sequence[Message], l
         left_out,
     )
     system = "\n\n".join(filter(None, parts))
-    return ModelRequest(
-        messages=(Message(role="system", text=system), *(shown or [Message(role="user", text=NOTHING_SAID)])),
+    return Prompt(
+        messages=(
+            PromptMessage(role="system", text=system),
+            *(shown or [PromptMessage(role="user", text=NOTHING_SAID)]),
+        ),
         tools=frame.tools,
         output=frame.output,
         max_tokens=frame.reply,
     )
 
 
-def summary_of(frame: Frame, before: str, old: Sequence[Said]) -> ModelRequest:
+def summary_of(frame: Frame, before: str, old: Sequence[StoredMessage]) -> Prompt:
     """What a model is asked that summarises."""
-    text = "\n".join(filter(None, (short(before, frame.room // 3), *map(told, old))))
-    messages = (Message(role="system", text=SUMMARY), Message(role="user", text=short(text, frame.room)))
-    return ModelRequest(messages=messages, max_tokens=frame.reply)
+    text = "\n".join(filter(None, (short(before, frame.room // 3), *map(summary_line, old))))
+    messages = (PromptMessage(role="system", text=SUMMARY), PromptMessage(role="user", text=short(text, frame.room)))
+    return Prompt(messages=messages, max_tokens=frame.reply)
 
 
-def told(said: Said) -> str:
+def summary_line(said: StoredMessage) -> str:
     """A message as it is summarised."""
     message = said.message
     wanted = "".join(f" [calls {call.name}({call.args})]" for call in message.calls)
     return f"{message.role}: {message.text}{wanted}"
 
 
-def digest_of(request: ModelRequest) -> str:
+def digest_of(request: Prompt) -> str:
     """Of exactly what a model is asked."""
     return sha256(encode(request)).hexdigest()
 
 
-def plain(value: Frame | ModelRequest) -> Any:
+def plain(value: Frame | Prompt) -> Any:
     """The same as JSON."""
     return msgspec.json.decode(msgspec.json.encode(value))
 
@@ -250,7 +257,7 @@ def _left_out(chosen: Selected, context: Context) -> str:
     return f"({'More than ' if context.goes_back else ''}{chosen.left_out} earlier messages are not shown.)"
 
 
-def item_of(said: Said) -> Item:
+def item_of(said: StoredMessage) -> Item:
     """A message, as far as its choice goes."""
     message = said.message
     calls = tuple(call.id for call in message.calls)
@@ -258,7 +265,7 @@ def item_of(said: Said) -> Item:
     return Item(said.seq, message.role, size_of(message), calls, message.call, said.pinned, least)
 
 
-def size_of(message: Message) -> int:
+def size_of(message: PromptMessage) -> int:
     """About how many tokens a message takes."""
     calls = sum(tokens(call.args) + tokens(call.name) + tokens(call.id) + EACH for call in message.calls)
     thoughts = 0 if message.thoughts is None else tokens_of(len(encode(message.thoughts)))
@@ -270,7 +277,7 @@ def spec_size(spec: ToolSpec) -> int:
     return tokens(spec.name) + tokens(spec.description) + tokens(canonical(spec.schema).decode()) + EACH
 
 
-def _bare(message: Message) -> Message:
+def _bare(message: PromptMessage) -> PromptMessage:
     """A message without its text, and without arguments that are long."""
     calls = tuple(
         call
@@ -281,7 +288,7 @@ def _bare(message: Message) -> Message:
     return msgspec.structs.replace(message, text="", calls=calls)
 
 
-def _cut(message: Message, limit: int) -> Message:
+def _cut(message: PromptMessage, limit: int) -> PromptMessage:
     """A message of at most so many tokens, as far as it can be cut: without long arguments, and the middle of it."""
     if size_of(message) <= limit:
         return message

@@ -13,8 +13,8 @@ from msgspec import json, structs
 
 from limpet.clock import SECOND, SystemClock
 from limpet.engine.steps.verdict import Permanent, RetryAfter
-from limpet.llm.model import Call, Finish, Message, Thoughts
-from limpet.redaction import say
+from limpet.llm.model import Finish, PromptMessage, Thoughts, ToolCall
+from limpet.redaction import hide_secrets
 
 __all__ = [
     "PerLoop",
@@ -39,10 +39,10 @@ MAY_PASS = (408, 409, 425, 429)
 SAYS_WHEN = (429, 503)
 
 
-def distinct(calls: Iterable[Call], messages: Iterable[Message]) -> tuple[Call, ...]:
+def distinct(calls: Iterable[ToolCall], messages: Iterable[PromptMessage]) -> tuple[ToolCall, ...]:
     """The calls, each with an id that is unique in its conversation: one without, or with a taken one, gets another."""
     taken = {call.id for message in messages for call in message.calls}
-    found: list[Call] = []
+    found: list[ToolCall] = []
     for call in calls:
         id = _free(call.id, taken)
         taken.add(id)
@@ -59,7 +59,7 @@ def _free(id: str, taken: set[str]) -> str:
     return free
 
 
-def finish_of(finish: str | None, calls: Sequence[Call]) -> Finish:
+def finish_of(finish: str | None, calls: Sequence[ToolCall]) -> Finish:
     """Why it ended; calls count more than what a server says of them, but they may have been cut off."""
     if finish == "length":
         return "length"
@@ -89,7 +89,7 @@ def whole_in(value: Any) -> Any:
     return whole(value) if isinstance(value, str) else value
 
 
-def kept_by(by: str, message: Message) -> Any:
+def kept_by(by: str, message: PromptMessage) -> Any:
     """What was kept of a message; none, if somebody else did."""
     return message.thoughts.kept if message.thoughts is not None and message.thoughts.by == by else None
 
@@ -117,7 +117,7 @@ def meaning(who: str, status: int, says: str, headers: Mapping[str, str], *, spe
 
     `spent` says that the account is used up, and not just its rate. What is said holds nothing that looks like a key.
     """
-    text = say(f"{who} answered {status}: {says}"[:LONGEST_MESSAGE])
+    text = hide_secrets(f"{who} answered {status}: {says}"[:LONGEST_MESSAGE])
     if spent:
         return Permanent(text)
     wait = _wait(headers) if status in SAYS_WHEN else None

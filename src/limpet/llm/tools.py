@@ -13,7 +13,7 @@ from limpet.engine.approvals.externals import External
 from limpet.engine.definitions.agents import Agent
 from limpet.engine.definitions.json_schema import faults
 from limpet.engine.definitions.tools import Tool
-from limpet.engine.execution.execution import here
+from limpet.engine.execution.execution import current_scope
 from limpet.engine.run.run import Run
 from limpet.errors import (
     AgentFailed,
@@ -31,19 +31,19 @@ from limpet.errors import (
 )
 from limpet.events import bodies as b
 from limpet.events import canonical
-from limpet.llm.model import Call, ToolSpec
+from limpet.llm.model import ToolCall, ToolSpec
 
 __all__ = [
-    "Handing",
+    "CallableTool",
+    "Handoff",
     "Normalise",
-    "Offered",
     "Toolbox",
     "Usable",
-    "as_it_is",
-    "handing",
-    "offered",
+    "callable_tools",
+    "handoff_of",
     "together",
     "toolboxes",
+    "unchanged_result",
 ]
 
 # How much of a result a model sees, in bytes; more is put away, and can be opened, a piece with a note at a time.
@@ -51,11 +51,11 @@ MOST_SHOWN = 16_000
 OPENED, NOTE = 6_000, 80
 STALE = "limpet.Stale"
 Does = Callable[[Run[Any], dict[str, Any]], Awaitable[Any]]
-Normalise = Callable[[Run[Any], Call, Any], Awaitable[Any]]
+Normalise = Callable[[Run[Any], ToolCall, Any], Awaitable[Any]]
 """What the agent makes of what came of a call: it may patch its state, and says what the model sees."""
 
 
-async def as_it_is(run: Run[Any], call: Call, result: Any) -> Any:  # noqa: ARG001 - others look at them
+async def unchanged_result(run: Run[Any], call: ToolCall, result: Any) -> Any:  # noqa: ARG001 - others look at them
     """What came of a call is what the model sees."""
     return result
 
@@ -70,18 +70,18 @@ class Toolbox(Protocol):
     async def listed(self) -> list[dict[str, Any]]:
         """What there is, as JSON."""
 
-    def offered(self, listed: Sequence[Mapping[str, Any]], /) -> list["Offered"]:
+    def offered(self, listed: Sequence[Mapping[str, Any]], /) -> list["CallableTool"]:
         """What a model may call of that."""
 
 
-class Handing(NamedTuple):
+class Handoff(NamedTuple):
     """A task that is handed over for good."""
 
     agent: Agent[Any, Any]
     input: Any
 
 
-class Offered(NamedTuple):
+class CallableTool(NamedTuple):
     """Something that a model may call."""
 
     spec: ToolSpec
@@ -89,7 +89,7 @@ class Offered(NamedTuple):
     hands_to: Agent[Any, Any] | None = None
     """Who goes on for good once it was called."""
 
-    def args(self, call: Call) -> dict[str, Any] | str:
+    def args(self, call: ToolCall) -> dict[str, Any] | str:
         """The arguments of a call; or what is wrong with them."""
         try:
             args: dict[str, Any] = msgspec.json.decode(call.args or "{}")
@@ -98,7 +98,7 @@ class Offered(NamedTuple):
         wrong = faults(args, self.spec.schema)
         return f"The arguments do not fit: {'; '.join(wrong[:5])}" if wrong else args
 
-    async def call(self, run: Run[Any], call: Call, normalise: Normalise) -> str:
+    async def call(self, run: Run[Any], call: ToolCall, normalise: Normalise) -> str:
         """What comes of a call, in text; it begins with what a person made of the call, if anybody did."""
         args = self.args(call)
         if isinstance(args, str):
@@ -106,7 +106,7 @@ class Offered(NamedTuple):
         text = await self._done(run, call, args, normalise)
         return await _edited(run, self.spec.name, args) + text
 
-    async def _done(self, run: Run[Any], call: Call, args: dict[str, Any], normalise: Normalise) -> str:
+    async def _done(self, run: Run[Any], call: ToolCall, args: dict[str, Any], normalise: Normalise) -> str:
         try:
             result = await self.does(run, args)
             return await _shown(run, f"result of {self.spec.name}", await normalise(run, call, result))
@@ -134,7 +134,7 @@ async def _edited(run: Run[Any], name: str, args: dict[str, Any]) -> str:
 
     It goes by the answers in the log, so it is the same in every execution.
     """
-    x, path = run.execution, here().path
+    x, path = run.execution, current_scope().path
     opened = [record.opened for each, record in x.history.records.items() if each.startswith(path)]
     shown = [each for each in opened if isinstance(each, b.RequestOpened) and each.kind == "approval"]
     found = x.history.answer_to(shown[-1].request) if shown else None
@@ -159,7 +159,7 @@ async def _shown(run: Run[Any], what: str, value: Any) -> str:
     return f"[{stored.bytes} bytes, put away as artifact {stored.artifact_id}; it begins with] {text[: most // 4]}"
 
 
-def offered(tools: Sequence[Usable], handoffs: Sequence[Agent[Any, Any]]) -> Mapping[str, Offered]:
+def callable_tools(tools: Sequence[Usable], handoffs: Sequence[Agent[Any, Any]]) -> Mapping[str, CallableTool]:
     """Everything that a model may call, by name, but for what others offer."""
     own = [_of(each) for each in tools if isinstance(each, Tool | Agent | External)]
     return together((*BUILT_IN, *own, *map(_of_handoff, handoffs)))
@@ -175,9 +175,9 @@ def toolboxes(tools: Sequence[Usable]) -> list[Toolbox]:
     return found
 
 
-def together(tools: Iterable[Offered]) -> Mapping[str, Offered]:
+def together(tools: Iterable[CallableTool]) -> Mapping[str, CallableTool]:
     """Tools by their names, which are all different."""
-    found: dict[str, Offered] = {}
+    found: dict[str, CallableTool] = {}
     for made in tools:
         if made.spec.name in found:
             raise DefinitionError(what=made.spec.name, reason="two tools of this name are offered to a model")
@@ -185,13 +185,13 @@ def together(tools: Iterable[Offered]) -> Mapping[str, Offered]:
     return found
 
 
-def _of(each: Tool[..., Any, Any] | Agent[Any, Any] | External[..., Any]) -> Offered:
+def _of(each: Tool[..., Any, Any] | Agent[Any, Any] | External[..., Any]) -> CallableTool:
     if isinstance(each, Agent):
         return _of_agent(each)
     return _of_source(each) if isinstance(each, External) else _of_tool(each)
 
 
-def _of_tool(tool: Tool[..., Any, Any]) -> Offered:
+def _of_tool(tool: Tool[..., Any, Any]) -> CallableTool:
     async def does(run: Run[Any], args: dict[str, Any]) -> Any:
         positional, named = tool.unbind(args)
         try:
@@ -203,7 +203,7 @@ def _of_tool(tool: Tool[..., Any, Any]) -> Offered:
         return tool.plain_result(result)
 
     description = inspect.getdoc(tool.fn) or tool.name
-    return Offered(ToolSpec(name=tool.name, description=description, schema=tool.schema), does)
+    return CallableTool(ToolSpec(name=tool.name, description=description, schema=tool.schema), does)
 
 
 def _is_stale(refused: Stale | StepFailed) -> bool:
@@ -222,41 +222,41 @@ async def _read_again(run: Run[Any], tool: Tool[..., Any, Any]) -> bool:
     return True
 
 
-def _of_source(source: External[..., Any]) -> Offered:
+def _of_source(source: External[..., Any]) -> CallableTool:
     async def does(run: Run[Any], args: dict[str, Any]) -> Any:
         positional, named = source.tool.unbind(args)
         return source.tool.plain_result(await run.read(source, *positional, **named))
 
     description = inspect.getdoc(source.tool.fn) or f"Read {source.name}."
-    return Offered(ToolSpec(name=source.name, description=description, schema=source.tool.schema), does)
+    return CallableTool(ToolSpec(name=source.name, description=description, schema=source.tool.schema), does)
 
 
-def _of_agent(agent: Agent[Any, Any]) -> Offered:
+def _of_agent(agent: Agent[Any, Any]) -> CallableTool:
     async def does(run: Run[Any], args: dict[str, Any]) -> Any:
         return agent.dump_output(await run.call(agent, _input(agent, args)))
 
     description = inspect.getdoc(agent.fn) or f"Let {agent.name} do it."
-    return Offered(ToolSpec(name=agent.name, description=description, schema=_takes(agent)), does)
+    return CallableTool(ToolSpec(name=agent.name, description=description, schema=_takes(agent)), does)
 
 
-def _of_handoff(agent: Agent[Any, Any]) -> Offered:
+def _of_handoff(agent: Agent[Any, Any]) -> CallableTool:
     async def does(run: Run[Any], args: dict[str, Any]) -> Any:  # noqa: ARG001 - all take the run
         _input(agent, args)
         return f"{agent.name} is to go on with it."
 
     description = f"Hand the task over to {agent.name}, for good. {inspect.getdoc(agent.fn) or ''}".rstrip()
     spec = ToolSpec(name=f"hand_over_to_{agent.name}", description=description, schema=_takes(agent))
-    return Offered(spec, does, hands_to=agent)
+    return CallableTool(spec, does, hands_to=agent)
 
 
-def handing(tools: Mapping[str, Offered], call: Call) -> Handing | None:
+def handoff_of(tools: Mapping[str, CallableTool], call: ToolCall) -> Handoff | None:
     """Whom a call hands the task over to, and with what; nobody, if it does not, or cannot with such arguments."""
     tool = tools.get(call.name)
     if tool is None or tool.hands_to is None:
         return None
     args = tool.args(call)
     try:
-        return None if isinstance(args, str) else Handing(tool.hands_to, _input(tool.hands_to, args))
+        return None if isinstance(args, str) else Handoff(tool.hands_to, _input(tool.hands_to, args))
     except (ContractError, InvalidValue):
         return None
 
@@ -267,13 +267,13 @@ def _is_object(schema: Mapping[str, Any]) -> bool:
 
 def _takes(agent: Agent[Any, Any]) -> dict[str, Any]:
     """What an agent takes, as the arguments of a call."""
-    schema = agent.input_shape.schema()
+    schema = agent.input_codec.schema()
     return schema if _is_object(schema) else _schema({"input": schema}, () if schema.get("type") == "null" else None)
 
 
 def _input(agent: Agent[Any, Any], args: Mapping[str, Any]) -> Any:
     """What an agent is given, of the arguments of a call."""
-    return agent.load_input(args if _is_object(agent.input_shape.schema()) else args.get("input"))
+    return agent.load_input(args if _is_object(agent.input_codec.schema()) else args.get("input"))
 
 
 def _schema(properties: Mapping[str, Any], required: Sequence[str] | None = None) -> dict[str, Any]:
@@ -334,10 +334,10 @@ async def _open_artifact(run: Run[Any], args: dict[str, Any]) -> str:
     return f"{piece}\n[{left} bytes are left; go on at {end}]" if left else piece
 
 
-def _built_in(does: Does, description: str, properties: Mapping[str, Any], *optional: str) -> Offered:
+def _built_in(does: Does, description: str, properties: Mapping[str, Any], *optional: str) -> CallableTool:
     required = [name for name in properties if name not in optional]
     name = does.__name__.removeprefix("_")
-    return Offered(ToolSpec(name=name, description=description, schema=_schema(properties, required)), does)
+    return CallableTool(ToolSpec(name=name, description=description, schema=_schema(properties, required)), does)
 
 
 BUILT_IN = (

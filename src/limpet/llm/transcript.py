@@ -11,19 +11,19 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import structs
 
-from limpet.llm.model import Call, Finish, Message, Reply, Thoughts
+from limpet.llm.model import Finish, PromptMessage, Reply, Thoughts, ToolCall
 from limpet.llm.providers import fitting_name
 
 __all__ = [
     "NO_RESULT",
     "UNDER_WAY",
-    "Mended",
-    "Said",
+    "RepairedTranscript",
+    "StoredMessage",
     "content_of",
     "is_object",
-    "mended",
     "message_of",
     "recorded",
+    "repair",
     "replied",
 ]
 
@@ -34,11 +34,11 @@ UNFIT = re.compile("[^A-Za-z0-9_-]")
 LONGEST = 64
 
 
-class Said(NamedTuple):
+class StoredMessage(NamedTuple):
     """A message, and where it stands in its conversation; one that was put in to mend it stands nowhere."""
 
     seq: int
-    message: Message
+    message: PromptMessage
     pinned: bool = False
     run: str = ""
     """Who said it, if a run did."""
@@ -46,14 +46,14 @@ class Said(NamedTuple):
     """It was put in for a call that had no result."""
 
 
-class Mended(NamedTuple):
+class RepairedTranscript(NamedTuple):
     """A conversation that every provider takes, and what was done to it."""
 
-    said: tuple[Said, ...]
+    said: tuple[StoredMessage, ...]
     faults: tuple[str, ...]
 
 
-def content_of(message: Message) -> Any:
+def content_of(message: PromptMessage) -> Any:
     """A message as it is stored: its text, or what a model said and wanted called."""
     if not message.calls:
         return message.text
@@ -65,7 +65,7 @@ def recorded(reply: Reply, asked: str) -> Any:
 
     What it thought is recorded with calls only: nobody wants it back with an answer.
     """
-    found = content_of(Message(role="assistant", text=reply.text, calls=reply.calls))
+    found = content_of(PromptMessage(role="assistant", text=reply.text, calls=reply.calls))
     more: dict[str, Any] = {}
     if reply.finish != _usual(reply.calls):
         more["finish"] = reply.finish
@@ -76,7 +76,7 @@ def recorded(reply: Reply, asked: str) -> Any:
     return {"text": reply.text, **(found if isinstance(found, dict) else {}), **more} if more else found
 
 
-def _usual(calls: Sequence[Call]) -> Finish:
+def _usual(calls: Sequence[ToolCall]) -> Finish:
     """Why a reply ended, if nothing is said about it."""
     return "calls" if calls else "stop"
 
@@ -85,7 +85,7 @@ def replied(found: Any) -> Reply:
     """What a model said, of its record."""
     if isinstance(found, str):
         return Reply(text=found)
-    calls = tuple(Call(**each) for each in found.get("calls", ()))
+    calls = tuple(ToolCall(**each) for each in found.get("calls", ()))
     return Reply(
         text=found.get("text", ""),
         calls=calls,
@@ -95,14 +95,14 @@ def replied(found: Any) -> Reply:
     )
 
 
-def message_of(role: Any, content: Any, call: str = "") -> Message:
+def message_of(role: Any, content: Any, call: str = "") -> PromptMessage:
     """A stored message as models take it, whatever it holds."""
     call = _id(call) if call else ""
     if isinstance(content, dict):
         found = content.get("calls") if role == "assistant" else None
         calls = tuple(_call(each, place) for place, each in enumerate(found if isinstance(found, list) else ()))
-        return Message(role=role, text=_text(content.get("text")), calls=calls, call=call)
-    return Message(role=role, text=_text(content), call=call)
+        return PromptMessage(role=role, text=_text(content.get("text")), calls=calls, call=call)
+    return PromptMessage(role=role, text=_text(content), call=call)
 
 
 def _text(content: Any) -> str:
@@ -111,9 +111,9 @@ def _text(content: Any) -> str:
     return content if isinstance(content, str) else msgspec.json.encode(content).decode()
 
 
-def _call(given: Any, place: int) -> Call:
+def _call(given: Any, place: int) -> ToolCall:
     named = given if isinstance(given, dict) else {}
-    return Call(
+    return ToolCall(
         id=_id(_text(named.get("id")) or f"call-{place}"),
         name=fitting_name(_text(named.get("name")) or "unknown"),
         args=_args(named.get("args")),
@@ -143,7 +143,7 @@ def is_object(text: str) -> bool:
         return False
 
 
-def mended(said: Sequence[Said], run: str = "") -> Mended:
+def repair(said: Sequence[StoredMessage], run: str = "") -> RepairedTranscript:
     """The same with every call answered once, right behind it: what is missing is put in, the rest is left out.
 
     `run` is for whom: what others have called may be under way still.
@@ -151,7 +151,7 @@ def mended(said: Sequence[Said], run: str = "") -> Mended:
     faults: list[str] = []
     distinct = _distinct(said, faults)
     results = _results(distinct, faults)
-    found: list[Said] = []
+    found: list[StoredMessage] = []
     for each in distinct:
         message = each.message
         if message.role == "tool":
@@ -161,19 +161,19 @@ def mended(said: Sequence[Said], run: str = "") -> Mended:
             continue
         found.append(each)
         found += _answers(each, results, faults, run)
-    return Mended(tuple(found), tuple(faults))
+    return RepairedTranscript(tuple(found), tuple(faults))
 
 
-def _distinct(said: Sequence[Said], faults: list[str]) -> list[Said]:
+def _distinct(said: Sequence[StoredMessage], faults: list[str]) -> list[StoredMessage]:
     """No two calls have one id: a later one gets another, and so does the result that comes next."""
-    found: list[Said] = []
+    found: list[StoredMessage] = []
     made: set[str] = set()
     latest: dict[str, list[str]] = {}
     """The other names that an id has had, the newest last, while they have no result."""
     answered = {each.message.call for each in said if each.message.role == "tool"}
     for each in said:
         message = each.message
-        calls: list[Call] = []
+        calls: list[ToolCall] = []
         for place, call in enumerate(message.calls):
             id = call.id
             if id in made:
@@ -190,9 +190,9 @@ def _distinct(said: Sequence[Said], faults: list[str]) -> list[Said]:
     return found
 
 
-def _results(said: Iterable[Said], faults: list[str]) -> dict[str, Said]:
+def _results(said: Iterable[StoredMessage], faults: list[str]) -> dict[str, StoredMessage]:
     """The first result of every call that was made before it; what was put in for one gives way to a real one."""
-    found: dict[str, Said] = {}
+    found: dict[str, StoredMessage] = {}
     made: set[str] = set()
     for each in said:
         made |= {call.id for call in each.message.calls}
@@ -208,7 +208,9 @@ def _results(said: Iterable[Said], faults: list[str]) -> dict[str, Said]:
     return found
 
 
-def _answers(each: Said, results: dict[str, Said], faults: list[str], run: str) -> Iterator[Said]:
+def _answers(
+    each: StoredMessage, results: dict[str, StoredMessage], faults: list[str], run: str
+) -> Iterator[StoredMessage]:
     """The result of each call, with the name of its tool: some providers want that."""
     for call in each.message.calls:
         result = results.pop(call.id, None)
@@ -217,5 +219,5 @@ def _answers(each: Said, results: dict[str, Said], faults: list[str], run: str) 
             if not is_others:
                 faults.append(f"message {each.seq} wants {call.name} called, and there is no result")
             text = UNDER_WAY if is_others else NO_RESULT
-            result = Said(0, Message(role="tool", text=text, call=call.id), run=each.run)
+            result = StoredMessage(0, PromptMessage(role="tool", text=text, call=call.id), run=each.run)
         yield result._replace(message=structs.replace(result.message, tool=call.name))

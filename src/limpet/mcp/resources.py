@@ -5,9 +5,9 @@ from typing import Any, NotRequired, TypedDict
 from urllib.parse import quote, unquote
 
 from limpet.errors import InvalidArgument, NotFound
-from limpet.redaction import say_value
+from limpet.redaction import hide_secrets_in
 from limpet.service.app import App
-from limpet.service.operations import QUESTIONS
+from limpet.service.operations import OPERATIONS
 from limpet.service.resolve import run_of
 
 __all__ = ["CONTEXT", "STATE", "StateResource", "address_of", "read"]
@@ -39,7 +39,7 @@ async def read(app: App, address: str) -> Any:
     if found := _match(STATE, address):
         return await _state(app, address, found["agent"], found["task"])
     if found := _match(CONTEXT, address):
-        return await QUESTIONS["context"].answer(app, found)
+        return await OPERATIONS["context"].answer(app, found)
     raise InvalidArgument(path="uri", reason=f"there are {STATE} and {CONTEXT}, and no {address}")
 
 
@@ -50,7 +50,7 @@ async def _state(app: App, address: str, agent: str, run: str) -> StateResource:
     known = (await app.state(run)).working
     shown: StateResource = {"uri": address, "agent_id": agent, "task_id": run, "state": row.status}
     if known.plan:
-        shown["plan"] = say_value(list(known.plan))
+        shown["plan"] = hide_secrets_in(list(known.plan))
     if known.artifacts:
         shown["artifacts"] = [each.artifact_id for each in known.artifacts]
     return shown

@@ -21,7 +21,7 @@ from limpet.errors import InvalidArgument, InvalidDuration, InvalidId, InvalidVa
 from limpet.mcp.resources import CONTEXT, STATE, address_of, read
 from limpet.service.app import App
 from limpet.service.json_views import error_json
-from limpet.service.operations import QUESTIONS, Question, ours
+from limpet.service.operations import OPERATIONS, Operation, limpet_errors
 
 __all__ = ["over_http", "over_pipes", "server_of"]
 
@@ -71,14 +71,14 @@ class _Asked:
 
     async def tools(self, _: object, __: object) -> t.ListToolsResult:
         """Every question."""
-        return t.ListToolsResult(tools=[_tool(each) for each in QUESTIONS.values()])
+        return t.ListToolsResult(tools=[_tool(each) for each in OPERATIONS.values()])
 
     async def call(self, _: object, wanted: t.CallToolRequestParams) -> t.CallToolResult:
         """The answer to a question; what went wrong is a result, too, which a model can read."""
-        question = QUESTIONS.get(wanted.name)
+        question = OPERATIONS.get(wanted.name)
         if question is None:
             raise _refusal(
-                InvalidArgument(path="name", reason=f"there is no {wanted.name}, but {', '.join(QUESTIONS)}")
+                InvalidArgument(path="name", reason=f"there is no {wanted.name}, but {', '.join(OPERATIONS)}")
             )
         try:
             found, is_error = await question.answer(self._app, wanted.arguments or {}), False
@@ -89,7 +89,7 @@ class _Asked:
     async def resources(self, _: object, __: object) -> t.ListResourcesResult:
         """The state of the newest runs."""
         try:
-            runs = await QUESTIONS["runs"].answer(self._app, {"last": LISTED})
+            runs = await OPERATIONS["runs"].answer(self._app, {"last": LISTED})
         except LimpetError as error:
             raise _refusal(error) from error
         return t.ListResourcesResult(
@@ -106,7 +106,7 @@ class _Asked:
 
     async def templates(self, _: object, __: object) -> t.ListResourceTemplatesResult:
         """How the addresses of all runs are made."""
-        said = ((STATE, "state", "Where the task of an agent is."), (CONTEXT, "context", QUESTIONS["context"].words))
+        said = ((STATE, "state", "Where the task of an agent is."), (CONTEXT, "context", OPERATIONS["context"].words))
         found = [
             t.ResourceTemplate(uri_template=address, name=name, description=words, mime_type=JSON)
             for address, name, words in said
@@ -117,7 +117,7 @@ class _Asked:
         """What is at an address."""
         address = str(wanted.uri)
         try:
-            with ours(address):
+            with limpet_errors(address):
                 found = await read(self._app, address)
         except LimpetError as error:
             raise _refusal(error) from error
@@ -125,7 +125,7 @@ class _Asked:
         return t.ReadResourceResult(contents=[content])
 
 
-def _tool(question: Question) -> t.Tool:
+def _tool(question: Operation) -> t.Tool:
     return t.Tool(
         name=question.name,
         description=question.words,

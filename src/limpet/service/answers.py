@@ -9,7 +9,7 @@ from limpet.arguments import brief
 from limpet.engine.approvals.approvals import CHOICES, OUTCOMES
 from limpet.engine.definitions.json_schema import faults
 from limpet.engine.definitions.tools import find_tool
-from limpet.engine.definitions.types import shape
+from limpet.engine.definitions.types import codec_of
 from limpet.engine.execution.views import Request
 from limpet.errors import InvalidAnswer, InvalidValue
 from limpet.events import Limits
@@ -22,7 +22,7 @@ YES_OR_NO = {"type": "boolean"}
 def answer_of(request: Request, answer: object) -> Any:
     """The answer as JSON, if the request allows it; raises InvalidAnswer."""
     try:
-        plain = shape(type(answer)).dump(answer)
+        plain = codec_of(type(answer)).dump(answer)
     except InvalidValue as error:
         raise InvalidAnswer(request=request.id, reason=f"{error.path}: {error.reason}") from error
     wrong = _changed(answer) or _fault(request, plain)

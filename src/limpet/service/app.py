@@ -13,15 +13,15 @@ import msgspec
 from msgspec import UNSET
 
 from limpet.arguments import checked
-from limpet.clock import Duration, microseconds, since_1970
+from limpet.clock import Duration, microseconds, to_microseconds
 from limpet.engine.definitions.agents import Agent, check_agent
 from limpet.engine.definitions.contracts import find_agent, save_contracts
 from limpet.engine.execution.handle import Handle, Result
-from limpet.engine.execution.views import Event, Request
+from limpet.engine.execution.views import EventView, Request
 from limpet.engine.run.children import creation
 from limpet.engine.run.conversation import CHAT
-from limpet.engine.worker.change_listener import GONE, Ear, Interest
-from limpet.engine.worker.worker import Duty, Worker
+from limpet.engine.worker.change_listener import GONE, ChangeListener, Subscription
+from limpet.engine.worker.worker import Worker, WorkerLoop
 from limpet.errors import (
     ContractError,
     InvalidArgument,
@@ -38,13 +38,13 @@ from limpet.policy.retention import KeepRule
 from limpet.service.archives import MAX_BYTES
 from limpet.service.bundles import export_run, load_run
 from limpet.service.files import using
-from limpet.service.fork import Wanted, forked, make_fork
+from limpet.service.fork import ForkOptions, make_fork, plan_fork
 from limpet.service.notifications import notifier
 from limpet.service.once import agent_of, create_once
 from limpet.service.prune import Pruned, prune, rotate
 from limpet.service.queries import check_last, check_status
-from limpet.service.read_api import Looking
-from limpet.service.replay import Replay, Replayed, Ways, check, replay
+from limpet.service.read_api import ReadApi
+from limpet.service.replay import Replay, ReplayCheck, ReplayOptions, check, replay
 from limpet.service.resolve import each_run, run_of
 from limpet.service.settings import Settings
 from limpet.service.views import Ended, end_of, entries_of
@@ -53,7 +53,7 @@ from limpet.stores import Appended, Create, RunFilter, RunRow, Store, Taken
 from limpet.stores.blobs import INLINE, SAID, Blob
 from limpet.stores.store import LARGEST_PAGE
 
-__all__ = ["About", "App", "Begin"]
+__all__ = ["App", "RunOptions", "StartOptions"]
 
 log = logging.getLogger("limpet")
 
@@ -62,7 +62,7 @@ In = TypeVar("In")
 Out = TypeVar("Out")
 
 
-class About(TypedDict, total=False):
+class RunOptions(TypedDict, total=False):
     """What may be said about a new run."""
 
     id: str | None
@@ -73,14 +73,14 @@ class About(TypedDict, total=False):
     constraints: Mapping[str, Any] | None
 
 
-class Begin(About, total=False):
+class StartOptions(RunOptions, total=False):
     """The same, and when it begins."""
 
     at: datetime | Duration | None
 
 
 @checked
-class App(Looking):
+class App(ReadApi):
     """Start runs, answer, look, steer. Use as `async with`, or `await` it and close it."""
 
     def __init__(self, settings: Settings, agents: Sequence[Agent[Any, Any]] = ()) -> None:
@@ -88,19 +88,19 @@ class App(Looking):
             check_agent(each)
         super().__init__(settings, {each.name: each for each in agents}, self._tell)
         self._all = tuple(agents)
-        self._duty: Duty | None = None
-        self._ear: Ear | None = None
+        self._duty: WorkerLoop | None = None
+        self._ear: ChangeListener | None = None
         self._hearing: asyncio.Task[None] | None = None
 
-    def but(
+    def replace(
         self,
         *,
         worker: Worker | None = None,
         store: Store | None = None,
         url: str | None = None,
-        door: str | None = None,
+        interface: str | None = None,
         idle: bool = False,
-        makes: bool = True,
+        creates_store: bool = True,
     ) -> "App":
         """The same app, not opened: a worker whatever it was before, or none, in another store, or for another door.
 
@@ -110,7 +110,10 @@ class App(Looking):
         settings.worker = None if idle else worker or settings.worker
         settings.store, settings.url = store or settings.store, url or settings.url
         settings.store.redaction = self.store.redaction
-        settings.door, settings.makes = door or settings.door, makes and settings.makes
+        settings.interface, settings.creates_store = (
+            interface or settings.interface,
+            creates_store and settings.creates_store,
+        )
         return App(settings, self._all)
 
     @property
@@ -125,22 +128,22 @@ class App(Looking):
 
     # Opening and closing
 
-    def _check_open(self) -> Ear:
+    def _check_open(self) -> ChangeListener:
         if self._ear is None:
             raise StoreUnavailable(reason="the app is not open: use `async with limpet.open(...) as app`, or await it")
         return self._ear
 
     async def open(self) -> Self:
         """Open the store; with agents, begin to work, and go on with what an earlier process left behind."""
-        if not self._settings.makes:
+        if not self._settings.creates_store:
             await self._check_there()
         await self.store.open()
         try:
-            self._time.told(await self.store.now())
+            self._time.sync(await self.store.now())
             is_working = self._settings.worker is not None
-            if self._settings.makes:  # whoever only looks leaves nothing
+            if self._settings.creates_store:  # whoever only looks leaves nothing
                 await save_contracts(self.store, self._all, served=is_working)
-            self._ear = Ear(self.store, self._settings.clock, self._settings.listen)
+            self._ear = ChangeListener(self.store, self._settings.clock, self._settings.listen)
             self._hearing = asyncio.create_task(self._ear.run(), name="limpet:ear")
             if (self._all or self._settings.channels) and self._settings.worker is not None:
                 await self._begin_duty(self._settings.worker)
@@ -162,15 +165,15 @@ class App(Looking):
     async def _begin_duty(self, worker: Worker) -> None:
         assert self._ear is not None
         telling = [notifier(self.store, self._settings.clock, *each) for each in self._settings.channels.items()]
-        self._duty = self._settings.duty([*self._all, *telling], worker, self._time, self)
-        found = await self._duty.begin(self._ear)
+        self._duty = self._settings.worker_loop([*self._all, *telling], worker, self._time, self)
+        found = await self._duty.start(self._ear)
         names = ", ".join(sorted(self._agents))
         log.info("worker %s serves %s and goes on with %d runs", self._duty.id, names, found)
 
     async def close(self) -> None:
         """Let effects under way finish, give back what is being driven, and close the store."""
         if self._duty is not None:
-            await self._duty.end()
+            await self._duty.stop()
             self._duty = None
         if self._hearing is not None:
             self._hearing.cancel()
@@ -189,30 +192,32 @@ class App(Looking):
     # Starting
 
     @overload
-    async def run(self, agent: Agent[None, Out], /, **how: Unpack[About]) -> Out: ...
+    async def run(self, agent: Agent[None, Out], /, **how: Unpack[RunOptions]) -> Out: ...
 
     @overload
-    async def run(self, agent: Agent[In, Out], input: In, /, **how: Unpack[About]) -> Out: ...
+    async def run(self, agent: Agent[In, Out], input: In, /, **how: Unpack[RunOptions]) -> Out: ...
 
-    async def run(self, agent: Agent[Any, Any], input: Any = None, /, **how: Unpack[About]) -> Any:
+    async def run(self, agent: Agent[Any, Any], input: Any = None, /, **how: Unpack[RunOptions]) -> Any:
         """Start a run, or find the one of this id, and wait for its result."""
         handle = await self.start(agent, input, **how)
         return await handle.result()
 
     @overload
-    async def start(self, agent: Agent[None, Out], /, **how: Unpack[Begin]) -> Handle[Out]: ...
+    async def start(self, agent: Agent[None, Out], /, **how: Unpack[StartOptions]) -> Handle[Out]: ...
 
     @overload
-    async def start(self, agent: Agent[In, Out], input: In, /, **how: Unpack[Begin]) -> Handle[Out]: ...
+    async def start(self, agent: Agent[In, Out], input: In, /, **how: Unpack[StartOptions]) -> Handle[Out]: ...
 
     @overload
-    async def start(self, agent: str, input: Any = None, /, **how: Unpack[Begin]) -> Handle[Any]: ...
+    async def start(self, agent: str, input: Any = None, /, **how: Unpack[StartOptions]) -> Handle[Any]: ...
 
-    async def start(self, agent: Agent[Any, Any] | str, input: Any = None, /, **how: Unpack[Begin]) -> Handle[Any]:
+    async def start(
+        self, agent: Agent[Any, Any] | str, input: Any = None, /, **how: Unpack[StartOptions]
+    ) -> Handle[Any]:
         """Start a run, or find the one of this id with the same input; it goes on by itself."""
         self._check_open()
-        for name in how.keys() - Begin.__annotations__:
-            raise InvalidArgument(path=name, reason=f"of a run one says {', '.join(Begin.__annotations__)}")
+        for name in how.keys() - StartOptions.__annotations__:
+            raise InvalidArgument(path=name, reason=f"of a run one says {', '.join(StartOptions.__annotations__)}")
         if isinstance(agent, str):
             known = self._agents.get(agent) or await find_agent(self.store, agent)
             plain = known.dump_json(input)
@@ -237,11 +242,11 @@ class App(Looking):
         def alike(stored: Payload) -> bool:
             if not stored.is_inline:
                 return False
-            return bool(known.dump_input(known.input_shape.load(stored.value(), stored.versions)) == plain)
+            return bool(known.dump_input(known.input_codec.load(stored.value(), stored.versions)) == plain)
 
         await self._create(run, body, plain, alike, blobs)
         if self._duty is not None:
-            self._duty.ring()
+            self._duty.wake()
         return Handle(self, run, known)
 
     async def _own_id(self, id: str | None, conversation: str | None) -> str:
@@ -275,7 +280,7 @@ class App(Looking):
         if at is None:
             return None
         if isinstance(at, datetime):
-            return since_1970(at, "at")
+            return to_microseconds(at, "at")
         return await self.store.now() + microseconds(at)
 
     @overload
@@ -294,12 +299,12 @@ class App(Looking):
         ear = self._check_open()
         created = await create_once(self._settings, key)
         if created.status not in ENDED:
-            duty = self._settings.duty([agent_of(key, fn)], self._settings.worker or Worker(), self._time, self)
-            await duty.begin(ear)
+            duty = self._settings.worker_loop([agent_of(key, fn)], self._settings.worker or Worker(), self._time, self)
+            await duty.start(ear)
             try:
                 await self._until_ended(key, None)
             finally:
-                await duty.end()
+                await duty.stop()
         result: T = (await self._how_it_ended(key)).value
         return result
 
@@ -332,9 +337,9 @@ class App(Looking):
 
     async def _tell(self, run: str, *bodies: Any, blobs: Any = (), judged: tuple[str, ...] | None = None) -> None:
         self._check_open()
-        await self.store.tell(run, *bodies, actor=self._actor, blobs=blobs, judged=judged)
+        await self.store.send_commands(run, *bodies, actor=self._actor, blobs=blobs, judged=judged)
         if self._duty is not None:
-            self._duty.ring()
+            self._duty.wake()
 
     # Talking
 
@@ -397,11 +402,11 @@ class App(Looking):
         more = {"patch": patch or {}, "results": results or {}, "input": input}
         said: Mapping[Outside, str | None] = {"reads": reads, "model": model}
         live = tuple(outside for outside, how in said.items() if how == "live")
-        wanted = Wanted(at=at, seq=seq, effects=effects, live=live, version=version, **more)
-        body, blobs = await forked(self.store, row, agent, wanted, self._time.now())
+        wanted = ForkOptions(at=at, seq=seq, effects=effects, live=live, version=version, **more)
+        body, blobs = await plan_fork(self.store, row, agent, wanted, self._time.now())
         name = await make_fork(self.store, run, body, blobs, actor=self._actor, id=id)
         if self._duty is not None:
-            self._duty.ring()
+            self._duty.wake()
         return Handle(self, name, agent)
 
     async def replay(
@@ -411,7 +416,7 @@ class App(Looking):
         *,
         to: int | None = None,
         allow: Collection[str] = (),
-        coming_to: Callable[[int], object] | None = None,
+        on_step: Callable[[int], object] | None = None,
     ) -> Replay:
         """Go through a run again under today's code, up to the end of a step or as far as it is recorded.
 
@@ -419,11 +424,11 @@ class App(Looking):
         allowed by name. `coming_to` is told the number of each step as the code comes to it, for a debugger.
         """
         agent = self._agent_of(await run_of(self.store, run))
-        return await replay(self.store, run, agent, self, to, Ways(allow, coming_to))
+        return await replay(self.store, run, agent, self, to, ReplayOptions(allow, on_step))
 
     async def replay_all(
         self, *, agent: str | None = None, last: int = 100, status: Sequence[str] = ()
-    ) -> AsyncIterator[Replayed]:
+    ) -> AsyncIterator[ReplayCheck]:
         """Whether today's code goes through the newest runs of its agents as they are recorded; nothing is done.
 
         A check before a deploy: of one agent or of all, so many of each; of any status, or of some: those that have not
@@ -523,26 +528,26 @@ class App(Looking):
         ear = self._check_open()
         ended = asyncio.Event()
         duty = self._duty
-        interest = Interest(
+        interest = Subscription(
             run,
-            lambda: None if duty is not None and duty.drives(run) else 0,
+            lambda: None if duty is not None and duty.is_driving(run) else 0,
             lambda place: ended.set() if place is GONE or place.status in ENDED else None,
         )
-        take_back = None if timeout is None else self._settings.clock.later(microseconds(timeout), ended.set)
-        ear.listen(interest)
+        take_back = None if timeout is None else self._settings.clock.call_later(microseconds(timeout), ended.set)
+        ear.subscribe(interest)
         try:
             await ended.wait()
         finally:
-            ear.forget(interest)
+            ear.unsubscribe(interest)
             if take_back is not None:
                 take_back()
 
-    async def events(self, run: str, after: int = 0, *, follow: bool = True) -> AsyncIterator[Event]:
+    async def events(self, run: str, after: int = 0, *, follow: bool = True) -> AsyncIterator[EventView]:
         """A run's events, until it has ended; without `follow`, those that there are."""
         grown = asyncio.Event()
-        interest = Interest(run, lambda: after, lambda _: grown.set())
+        interest = Subscription(run, lambda: after, lambda _: grown.set())
         if follow and self._ear is not None:
-            self._ear.listen(interest)
+            self._ear.subscribe(interest)
         try:
             while True:
                 row = await self.store.get(run)
@@ -558,7 +563,7 @@ class App(Looking):
                 grown.clear()
         finally:
             if self._ear is not None:
-                self._ear.forget(interest)
+                self._ear.unsubscribe(interest)
 
     @property
     def _actor(self) -> str:

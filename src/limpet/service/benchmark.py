@@ -14,9 +14,9 @@ from limpet.engine.run.agent_decorator import agent
 from limpet.engine.run.run import Run
 from limpet.service.app import App
 from limpet.service.progress import progress
-from limpet.stores.baseline import RUNS, Bare
+from limpet.stores.baseline import RUNS, Baseline
 
-__all__ = ["Load", "Measure", "agents", "measure", "measure_runs"]
+__all__ = ["BenchLoad", "Measurement", "agents", "measure", "measure_runs"]
 
 BODY = "x" * 900
 COMMITS, BATCHES, ROUNDS = 500, 30, 3
@@ -25,7 +25,7 @@ AIMS = {"read": (3, 10_000), "effect": (5, 7_000)}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Load:
+class BenchLoad:
     """How much is measured."""
 
     steps: int = 300
@@ -37,7 +37,7 @@ class Load:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measure:
+class Measurement:
     """A figure, and what it is beside that of a bare loop."""
 
     what: str
@@ -78,7 +78,7 @@ def agents() -> tuple[Agent[int, None], Agent[int, None]]:
     return reads, acts
 
 
-async def measure(app: App, bare: Bare, load: Load) -> list[Measure]:
+async def measure(app: App, bare: Baseline, load: BenchLoad) -> list[Measurement]:
     """The medians of some rounds, taken in turn: a slow moment of the machine hits all of them alike."""
     found: dict[str, list[float]] = {}
     for number in range(ROUNDS):
@@ -93,7 +93,7 @@ async def measure(app: App, bare: Bare, load: Load) -> list[Measure]:
     return _told({name: statistics.median(figures) for name, figures in found.items()}, load)
 
 
-async def measure_runs(app: App, load: Load) -> dict[str, float]:
+async def measure_runs(app: App, load: BenchLoad) -> dict[str, float]:
     """Microseconds a step of one run alone; steps a second of many at once."""
     found: dict[str, float] = {}
     for doing, name in zip(agents(), AIMS, strict=True):
@@ -104,16 +104,16 @@ async def measure_runs(app: App, load: Load) -> dict[str, float]:
     return found
 
 
-def _told(median: dict[str, float], load: Load) -> list[Measure]:
+def _told(median: dict[str, float], load: BenchLoad) -> list[Measurement]:
     one, many = [], []
     for name, (times, rate) in AIMS.items():
         alone, together = median[f"one {name}"], median[f"many {name}s"]
         what, aim = f"one run of {load.steps} {name}s", f"at most {times}×"
-        one.append(Measure(what=what, figure=alone, unit="µs each", ratio=alone / median["bare"], aim=aim))
+        one.append(Measurement(what=what, figure=alone, unit="µs each", ratio=alone / median["bare"], aim=aim))
         what, aim = f"{load.runs} runs of {load.each} {name}s at once", f"at least {rate:,}/s"
-        many.append(Measure(what=what, figure=together, unit="steps/s", ratio=together / median["rows"], aim=aim))
-    single = Measure(what="bare commits, one after another", figure=median["bare"], unit="µs each")
-    rows = Measure(what=f"bare rows, {RUNS} in a commit", figure=median["rows"], unit="rows/s")
+        many.append(Measurement(what=what, figure=together, unit="steps/s", ratio=together / median["rows"], aim=aim))
+    single = Measurement(what="bare commits, one after another", figure=median["bare"], unit="µs each")
+    rows = Measurement(what=f"bare rows, {RUNS} in a commit", figure=median["rows"], unit="rows/s")
     return [single, *one, rows, *many]
 
 

@@ -15,13 +15,13 @@ from zipfile import ZipFile
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from limpet.engine.run.conversation import talk_of
+from limpet.engine.run.conversation import conversation_of
 from limpet.errors import InputConflict, InvalidBundle, NotFound, Tampered
 from limpet.events import PLAIN, START, VOCABULARY, AnyBody, Codec, Event, blobs_of, seal, verify
 from limpet.events.values import encode
 from limpet.service.archives import LEVEL, MAX_BYTES, compression_of, unpacking
 from limpet.service.progress import progress
-from limpet.service.verify import End, Verified, verify_one
+from limpet.service.verify import LogEnd, Verified, verify_one
 from limpet.stores import Inline, RunRow, Store
 from limpet.stores.blobs import pack_blob
 from limpet.stores.memory import MemoryBackend
@@ -40,13 +40,13 @@ class Manifest(Struct, frozen=True, kw_only=True):
     run: str
     seq: int
     hash: str
-    origins: tuple[End, ...] = ()
+    origins: tuple[LogEnd, ...] = ()
     """Of a fork: where the logs of those end whose beginnings it shares, the nearest last."""
-    talks: tuple[End, ...] = ()
+    talks: tuple[LogEnd, ...] = ()
     """Where its conversation ends, after those whose beginnings that shares."""
 
 
-class Line(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class EventLine(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """An event, as one line."""
 
     run: str
@@ -65,7 +65,7 @@ class Line(Struct, frozen=True, kw_only=True, omit_defaults=True):
     hash: bytes
 
     @classmethod
-    def of(cls, event: Event) -> "Line":
+    def of(cls, event: Event) -> "EventLine":
         """The line of an event."""
         is_json = event.codec == "json"
         return cls(
@@ -107,7 +107,7 @@ class Bundle(Struct, frozen=True):
         return tuple(event for event in self.events if event.run == self.events[-1].run)
 
 
-async def export_run(store: Store, run: str, path: Path) -> End:
+async def export_run(store: Store, run: str, path: Path) -> LogEnd:
     """Write a run to a file; where its log ends there."""
     row = await store.get(run)
     events = tuple([event async for event in _counted(store.log(run), row.seq) if event.seq <= row.seq])
@@ -122,7 +122,7 @@ async def export_run(store: Store, run: str, path: Path) -> End:
     if store.codec.is_private:  # its keys stay where they are: what leaves is plain text, and sealed anew
         bundle = _recoded(bundle, store.codec, PLAIN)
     await asyncio.to_thread(_write, path, bundle)
-    return End.of(events)
+    return LogEnd.of(events)
 
 
 async def _counted(events: AsyncIterator[Event], total: int) -> AsyncIterator[Event]:
@@ -185,7 +185,7 @@ async def _origins(store: Store, row: RunRow) -> AsyncIterator[tuple[Event, ...]
 
 async def _talks(store: Store, row: RunRow) -> AsyncIterator[tuple[Event, ...]]:
     """The own events of a run's conversation, after those of what that shares the beginning of."""
-    for name in filter(None, (row.conversation, talk_of(row.id))):
+    for name in filter(None, (row.conversation, conversation_of(row.id))):
         try:
             talk = await store.get(name)
         except NotFound:
@@ -198,8 +198,8 @@ async def _talks(store: Store, row: RunRow) -> AsyncIterator[tuple[Event, ...]]:
 
 
 def _write(path: Path, bundle: Bundle) -> None:
-    head = End.of(bundle.events)
-    ends, talks = (tuple(End.of(log) for log in logs) for logs in (bundle.origins, bundle.talks))
+    head = LogEnd.of(bundle.events)
+    ends, talks = (tuple(LogEnd.of(log) for log in logs) for logs in (bundle.origins, bundle.talks))
     manifest = Manifest(format=FORMAT, run=head.run, seq=head.seq, hash=head.hash, origins=ends, talks=talks)
     part = path.with_name(f"{path.name}.part")
     try:
@@ -223,11 +223,11 @@ def _put(file: ZipFile, name: str, data: bytes) -> None:
 
 
 def _lines(events: Sequence[Event]) -> bytes:
-    return b"".join(msgspec.json.encode(Line.of(event)) + b"\n" for event in events)
+    return b"".join(msgspec.json.encode(EventLine.of(event)) + b"\n" for event in events)
 
 
 def _events(lines: bytes) -> tuple[Event, ...]:
-    return tuple(msgspec.json.decode(line, type=Line).event() for line in BytesIO(lines))
+    return tuple(msgspec.json.decode(line, type=EventLine).event() for line in BytesIO(lines))
 
 
 async def read_bundle(path: Path, max_bytes: int = MAX_BYTES) -> Bundle:
@@ -245,10 +245,10 @@ def _read(path: Path, max_bytes: int) -> Bundle:
         talks = tuple(_events(bundle.read(f"conversations/{end.run}.jsonl")) for end in manifest.talks)
         names = [name for name in bundle.namelist() if name.startswith("blobs/")]
         blobs = {name.removeprefix("blobs/"): bundle.read(name) for name in names}
-    head = End(run=manifest.run, seq=manifest.seq, hash=manifest.hash)
+    head = LogEnd(run=manifest.run, seq=manifest.seq, hash=manifest.hash)
     ends, logs = (*manifest.origins, *manifest.talks, head), (*origins, *talks, events)
     for end, log in zip(ends, logs, strict=True):
-        if not log or End.of(log) != end:
+        if not log or LogEnd.of(log) != end:
             raise InvalidBundle(path=str(path), reason=f"the log of {end.run} does not end as it says")
     return Bundle(events, blobs, origins, talks)
 

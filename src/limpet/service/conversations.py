@@ -4,12 +4,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from limpet.engine.run.conversation import INTERRUPT, USER, Message, shown, talk_of
+from limpet.engine.run.conversation import INTERRUPT, USER, Message, conversation_of, shown
 from limpet.errors import InvalidArgument, NotFound, WrongState
 from limpet.events import bodies as b
 from limpet.events import inline
 from limpet.ids import check_id
-from limpet.journal import Talk, latest
+from limpet.journal import ConversationWriter, latest
 from limpet.service.settings import Settings
 from limpet.service.views import LIVE
 from limpet.stores import Leg, RunFilter, RunRow
@@ -48,10 +48,10 @@ class Conversations:
     def __init__(self, settings: Settings, tell: Callable[..., Awaitable[None]], now: Callable[[], int]) -> None:
         self._settings, self._store, self._tell, self._now = settings, settings.store, tell, now
 
-    def talk(self, id: str, actor: str, *, session: str | None = None, user: str | None = None) -> Talk:
+    def talk(self, id: str, actor: str, *, session: str | None = None, user: str | None = None) -> ConversationWriter:
         """A conversation that is written to from here."""
         first = b.ConversationCreated(session=session, user=user)
-        return Talk(self._store, id, self._now, actor, first)
+        return ConversationWriter(self._store, id, self._now, actor, first)
 
     async def check(self, conversation: str) -> bool:
         """Refuse the name of a run, where that of a conversation is wanted; whether there is one of this name."""
@@ -60,7 +60,7 @@ class Conversations:
         except NotFound:
             return False
         if row.type != "conversation":
-            reason = f"{conversation!r} is a run; its conversation is {row.conversation or talk_of(row.id)!r}"
+            reason = f"{conversation!r} is a run; its conversation is {row.conversation or conversation_of(row.id)!r}"
             raise InvalidArgument(path="conversation", reason=reason)
         return True
 

@@ -16,7 +16,7 @@ from limpet.service.views import LIVE
 from limpet.service.workers import served_by
 from limpet.stores import RunFilter, RunRow, Store
 
-__all__ = ["Examination", "Finding", "Level", "examine", "without_risk"]
+__all__ = ["CheckOptions", "Finding", "Level", "run_checks", "without_risk"]
 
 Level = Literal["ok", "warn", "bad"]
 # Clocks may differ by so much; from the second on, leases are not what they seem.
@@ -46,7 +46,7 @@ class Finding:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Examination:
+class CheckOptions:
     """What is to be looked at, and what to do about it."""
 
     last: int = 100
@@ -59,7 +59,7 @@ class Examination:
     """Whether there has to be a store at all."""
 
 
-async def examine(store: Store, clock: Clock, wanted: Examination) -> list[Finding]:
+async def run_checks(store: Store, clock: Clock, wanted: CheckOptions) -> list[Finding]:
     """Look at a store, which is opened and closed; one that is not there is not made."""
     try:
         if not await store.is_there():
@@ -199,7 +199,7 @@ async def _agents(store: Store) -> AsyncIterator[Finding]:
         yield Finding(what="agents", level="ok", says="all that have runs are served")
 
 
-async def _rows(store: Store, wanted: Examination) -> AsyncIterator[Finding]:
+async def _rows(store: Store, wanted: CheckOptions) -> AsyncIterator[Finding]:
     """Counters against rows, and rows against logs: what does not fit is made anew, if that is wanted."""
     miscounted = await store.check_counts()
     rows = (await store.runs(limit=min(wanted.last, MANY))).rows
@@ -219,7 +219,7 @@ async def _rows(store: Store, wanted: Examination) -> AsyncIterator[Finding]:
         yield Finding(what="rows", level="ok", says=f"counters, and {_count(len(rows), 'row')} of the newest runs, fit")
 
 
-def _unfit(says: str, wanted: Examination) -> Finding:
+def _unfit(says: str, wanted: CheckOptions) -> Finding:
     if wanted.fix:
         return Finding(what="rows", level="warn", says=f"{says}; made anew", cure="Look again: limpet doctor.")
     return Finding(what="rows", level="bad", says=says, cure="Make them anew from the logs: limpet doctor --fix.")

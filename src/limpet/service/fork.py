@@ -12,11 +12,11 @@ from msgspec.structs import replace
 
 from limpet.engine.definitions.agents import Agent
 from limpet.engine.definitions.tools import Tool, find_tool
-from limpet.engine.definitions.types import shape
+from limpet.engine.definitions.types import codec_of
 from limpet.engine.replay.history import Record
-from limpet.engine.replay.learned import Memory
-from limpet.engine.run.conversation import talk_of
-from limpet.engine.run.working_state import Change
+from limpet.engine.replay.learned import Learned
+from limpet.engine.run.conversation import conversation_of
+from limpet.engine.run.working_state import StateChange
 from limpet.errors import InvalidArgument, InvalidValue
 from limpet.events import Effects, Outside, Payload, StatePatch, digest
 from limpet.events import bodies as b
@@ -30,17 +30,17 @@ from limpet.state.patch import Working
 from limpet.stores import Create, RunFilter, RunRow, Store, Taken
 from limpet.stores.blobs import Blob
 
-__all__ = ["Wanted", "forked", "make_fork"]
+__all__ = ["ForkOptions", "make_fork", "plan_fork"]
 
-_JSON = shape(Any)
+_JSON = codec_of(Any)
 _MODES = ("ask", "stub", "live")
-_KEYS = tuple(each.name for each in fields(Change) if each.name != "source")
+_KEYS = tuple(each.name for each in fields(StateChange) if each.name != "source")
 # What comes at the end of a log, after the last that its code did.
 _TAIL = ("run.", "compensation.", "cancel.", "pause.", "resume.", "risk.")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
+class ForkOptions:
     """What a fork is to be."""
 
     at: int | None = None
@@ -57,8 +57,8 @@ class Wanted:
     """Another input; an ellipsis for the same."""
 
 
-async def forked(
-    store: Store, row: RunRow, agent: Agent[Any, Any] | None, wanted: Wanted, now: int
+async def plan_fork(
+    store: Store, row: RunRow, agent: Agent[Any, Any] | None, wanted: ForkOptions, now: int
 ) -> tuple[b.RunForked, list[Blob]]:
     """How a fork begins, and the blobs that come with it; raises what is wrong with what is wanted."""
     if wanted.effects not in _MODES:
@@ -67,7 +67,7 @@ async def forked(
         reason = "only a fork with effects='stub' leaves the outside alone"
         raise InvalidArgument(path=wanted.live[0], reason=reason)
     at = await _cut(store, row, wanted)
-    memory = Memory()
+    memory = Learned()
     state = (await load_whole(store, row.id, at_most=at, learner=memory)).state
     version = wanted.version or state.agent_version
     body = b.RunForked(run=row.id, at=at, step=0, effects=wanted.effects, agent=state.agent, agent_version=version)
@@ -88,7 +88,7 @@ async def forked(
     more: dict[str, Any] = {}
     if wanted.input is not ...:
         packed = _packed(store, _input(agent, wanted.input), blobs)
-        more["input"] = packed if agent is None else packed.under(agent.input_shape.versions)
+        more["input"] = packed if agent is None else packed.under(agent.input_codec.versions)
     body = b.RunForked(
         run=row.id,
         at=at,
@@ -124,7 +124,7 @@ def _is_under_way(state: RunState, number: int) -> bool:
     return any(step.number == number for step in state.steps)
 
 
-async def _cut(store: Store, row: RunRow, wanted: Wanted) -> int:
+async def _cut(store: Store, row: RunRow, wanted: ForkOptions) -> int:
     """The last event that is shared."""
     if (wanted.at is None) == (wanted.seq is None):
         raise InvalidArgument(path="at", reason="say at=, the number of a step, or seq=, that of an event")
@@ -178,7 +178,7 @@ async def make_fork(
 
 async def _legs(store: Store, name: str, run: str, body: b.RunForked, actor: str) -> list[Create]:
     """A fork, and with it one of the conversation that it is in: what it says is said there."""
-    talk, own = body.conversation or talk_of(run), talk_of(name)
+    talk, own = body.conversation or conversation_of(run), conversation_of(name)
     at = await said_until(store, run, body.at, talk)
     if not at:
         return [Create(run=name, bodies=(body,), actor=actor)]
@@ -204,12 +204,12 @@ def _patch(agent: Agent[Any, Any] | None, given: Mapping[str, Any], redaction: R
     if "data" in change:
         change["data"] = _plain(change["data"])
         if agent is not None:
-            agent.data_shape.load(change["data"])
-    patch = Change(**change, source="fork").patch(_JSON, None, redaction)
-    return patch if agent is None or "data" not in change else replace(patch, data_versions=agent.data_shape.versions)
+            agent.data_codec.load(change["data"])
+    patch = StateChange(**change, source="fork").patch(_JSON, None, redaction)
+    return patch if agent is None or "data" not in change else replace(patch, data_versions=agent.data_codec.versions)
 
 
-def _tool_of(memory: Memory, numbers: Mapping[int, str], number: int, state: RunState) -> str:
+def _tool_of(memory: Learned, numbers: Mapping[int, str], number: int, state: RunState) -> str:
     """The tool of a step that is shared and that the code comes to again."""
     name = numbers.get(number)
     if name is None:
@@ -240,7 +240,7 @@ def _input(agent: Agent[Any, Any] | None, value: Any) -> Any:
 
 def _plain(value: Any) -> Any:
     """What somebody gives, typed or not, as JSON."""
-    return shape(type(value)).dump(value)
+    return codec_of(type(value)).dump(value)
 
 
 def _packed(store: Store, plain: Any, blobs: list[Blob]) -> Payload:

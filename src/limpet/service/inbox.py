@@ -19,12 +19,12 @@ from limpet.service.views import request_of
 from limpet.state.run import Grant
 from limpet.stores import RequestFilter, RequestRow
 
-__all__ = ["Desk"]
+__all__ = ["Inbox"]
 
 EVERYBODY = "anyone"
 
 
-class Desk:
+class Inbox:
     """Everything that people decide in one app."""
 
     def __init__(self, settings: Settings, tell: Callable[..., Awaitable[None]]) -> None:
@@ -111,6 +111,6 @@ class Desk:
             decision=decision,
             by=by,
             digest=request.digest,
-            via=self._settings.door,
+            via=self._settings.interface,
             **more,
         )

@@ -14,21 +14,21 @@ from msgspec import Raw, Struct, UnsetType
 from typing_extensions import is_typeddict
 
 from limpet.context.slice import ContextSlice
-from limpet.engine.execution.views import Event, Request, RunInfo
+from limpet.engine.execution.views import EventView, Request, RunInfo
 from limpet.engine.run.conversation import Message
 from limpet.errors import LimpetError
 from limpet.llm import model
 from limpet.service.artifacts import ArtifactPiece
-from limpet.service.benchmark import Measure
+from limpet.service.benchmark import Measurement
 from limpet.service.conversations import ConversationInfo, SessionInfo
 from limpet.service.doctor import Finding
 from limpet.service.moments import Comparison, Diff, MomentJson
-from limpet.service.prompts import ModelInput
+from limpet.service.prompts import PromptView
 from limpet.service.prune import Pruned
 from limpet.service.queries import CallInfo, DecisionInfo, ErrorInfo
-from limpet.service.replay import Replayed, ReplayJson
+from limpet.service.replay import ReplayCheck, ReplayJson
 from limpet.service.report import FailureJson, ReportJson
-from limpet.service.timeline import Line
+from limpet.service.timeline import TimelineRow
 from limpet.service.verify import Verified
 from limpet.service.workers import AgentInfo, Stats, WorkerInfo
 
@@ -38,19 +38,19 @@ VERSION = 1
 VIEWS: Mapping[str, type] = {
     "a run, in lists": RunInfo,
     "a run, on its page": ReportJson,
-    "an event": Event,
+    "an event": EventView,
     "a request to a person": Request,
     "what a run knew": MomentJson,
     "what changed": Diff,
     "a comparison": Comparison,
     "a replay": ReplayJson,
-    "a replay of many": Replayed,
-    "a line of a timeline": Line,
+    "a replay of many": ReplayCheck,
+    "a line of a timeline": TimelineRow,
     "a decision": DecisionInfo,
     "an error": ErrorInfo,
     "a call of a tool": CallInfo,
     "a slice of context": ContextSlice,
-    "what a model was asked": ModelInput,
+    "what a model was asked": PromptView,
     "a piece of an artifact": ArtifactPiece,
     "a message": Message,
     "a conversation": ConversationInfo,
@@ -59,14 +59,14 @@ VIEWS: Mapping[str, type] = {
     "a worker": WorkerInfo,
     "how many there are": Stats,
     "a finding of the doctor": Finding,
-    "a measure": Measure,
+    "a measure": Measurement,
     "what was verified": Verified,
     "what was pruned": Pruned,
 }
 # Where two are called the same, and a plain name for what is only data.
 _NAMES: Mapping[type, str] = {
-    model.Message: "ModelMessage",
-    model.Call: "ModelCall",
+    model.PromptMessage: "PromptMessage",
+    model.ToolCall: "ModelCall",
     MomentJson: "Moment",
     ReplayJson: "Replay",
     ReportJson: "Report",

@@ -11,9 +11,9 @@ from typing import Any, TypedDict
 import msgspec
 from msgspec import UNSET
 
-from limpet.clock import SECOND, since_1970
+from limpet.clock import SECOND, to_microseconds
 from limpet.context.brief import Chosen, shown
-from limpet.engine.definitions.types import shape
+from limpet.engine.definitions.types import codec_of
 from limpet.engine.run.working_state import State
 from limpet.errors import InvalidArgument, NotFound
 from limpet.events import VOCABULARY, AnyBody, Event, Fact
@@ -27,12 +27,12 @@ from limpet.state.patch import words
 from limpet.stores import RunRow, Store
 
 __all__ = [
-    "Change",
     "Comparison",
     "Diff",
     "Moment",
     "MomentJson",
     "Point",
+    "ValueChange",
     "compare",
     "diff",
     "no_step",
@@ -43,7 +43,7 @@ __all__ = [
 
 PAGE = 1000
 WINDOW = 64
-_JSON = shape(Any)
+_JSON = codec_of(Any)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +64,7 @@ class Point:
         if len(said) > 1:
             raise InvalidArgument(path=said[-1], reason=f"say either {' or '.join(said)}, not both")
         if isinstance(self.at, datetime):
-            since_1970(self.at, "at")
+            to_microseconds(self.at, "at")
 
 
 class MomentJson(TypedDict):
@@ -134,7 +134,7 @@ class Moment(State[Any]):
 
 
 @dataclass(frozen=True)
-class Change:
+class ValueChange:
     """What something was, and what it is."""
 
     before: Any
@@ -145,7 +145,7 @@ class Change:
 class Diff:
     """What is different between two points."""
 
-    facts: Mapping[str, Change] = field(default_factory=dict)
+    facts: Mapping[str, ValueChange] = field(default_factory=dict)
     lines: tuple[str, ...] = ()
     """Every change, in words."""
 
@@ -159,11 +159,11 @@ class Comparison(Diff):
 
     divergence: tuple[int, str, str] | None = None
     """The first event that is not the same in both, and what each did there, in words."""
-    steps: Mapping[int, Change] = field(default_factory=dict)
+    steps: Mapping[int, ValueChange] = field(default_factory=dict)
     """Steps with another tool, outcome or result, by number; nothing where one has none."""
-    decisions: Mapping[str, Change] = field(default_factory=dict)
-    spent: Mapping[str, Change] = field(default_factory=dict)
-    outcome: Change = Change(None, None)
+    decisions: Mapping[str, ValueChange] = field(default_factory=dict)
+    spent: Mapping[str, ValueChange] = field(default_factory=dict)
+    outcome: ValueChange = ValueChange(None, None)
 
 
 async def state_at(store: Store, run: str, where: Point) -> Moment:
@@ -192,7 +192,7 @@ async def compare(store: Store, one: str, other: str) -> Comparison:
     steps = _changes(*(_steps(body for _, body in log) for log in logs))
     decisions = _changes(*(_decisions(body for _, body in log) for log in logs))
     spent = _changes(*(_used(state) for state in states))
-    ends = Change(*(f"{state.status} {shown(state.output)}".strip() for state in states))
+    ends = ValueChange(*(f"{state.status} {shown(state.output)}".strip() for state in states))
     parted = _parted(*logs)
     lines = [
         *([f"first different at event {parted[0]}: {parted[1]} / {parted[2]}"] if parted else ["the same events"]),
@@ -231,10 +231,12 @@ def _values(facts: Iterable[Fact]) -> dict[str, Any]:
     return {fact.key: msgspec.json.decode(fact.value) for fact in facts}
 
 
-def _changes(before: Mapping[Any, Any], after: Mapping[Any, Any]) -> dict[Any, Change]:
+def _changes(before: Mapping[Any, Any], after: Mapping[Any, Any]) -> dict[Any, ValueChange]:
     keys = dict.fromkeys((*before, *after))
     return {
-        key: Change(before.get(key), after.get(key)) for key in keys if before.get(key, UNSET) != after.get(key, UNSET)
+        key: ValueChange(before.get(key), after.get(key))
+        for key in keys
+        if before.get(key, UNSET) != after.get(key, UNSET)
     }
 
 
@@ -359,7 +361,7 @@ async def point(store: Store, run: str, where: Point) -> int:
 
 async def _at(store: Store, run: str, last: int, at: datetime | int) -> int:
     """Times never run backwards along a log, so the place is searched for by halves."""
-    wanted = since_1970(at, "at") if isinstance(at, datetime) else at
+    wanted = to_microseconds(at, "at") if isinstance(at, datetime) else at
     low, high = 0, last
     while low < high:
         middle = (low + high + 1) // 2

@@ -7,7 +7,7 @@ dies, whoever asks next with the same key takes the run over.
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from limpet.engine.definitions.agents import Agent, Rules
+from limpet.engine.definitions.agents import Agent, AgentOptions
 from limpet.engine.definitions.tools import Tool
 from limpet.engine.definitions.traits import Traits
 from limpet.engine.run.run import Run
@@ -40,4 +40,4 @@ def agent_of(key: str, fn: Callable[[], Awaitable[Any]]) -> Agent[None, Any]:
     async def once(run: Run) -> Any:
         return await run.step(tool)
 
-    return Agent(once, AGENT, Rules(version=key))
+    return Agent(once, AGENT, AgentOptions(version=key))

@@ -18,23 +18,23 @@ import msgspec
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from limpet.context.slice import ContextSlice
-from limpet.engine.execution.views import Event, Request, RunInfo, Status
+from limpet.engine.execution.views import EventView, Request, RunInfo, Status
 from limpet.engine.run.conversation import Message
 from limpet.errors import InvalidArgument, LimpetError, StoreBusy, Unexpected
-from limpet.redaction import say_value
+from limpet.redaction import hide_secrets_in
 from limpet.service.app import App
 from limpet.service.artifacts import LONGEST, PIECE, ArtifactPiece, piece_of
 from limpet.service.conversations import ConversationInfo, SessionInfo
 from limpet.service.json_views import as_json
 from limpet.service.moments import Comparison, Diff, MomentJson
-from limpet.service.prompts import ModelInput
+from limpet.service.prompts import PromptView
 from limpet.service.queries import CallInfo, DecisionInfo, ErrorInfo
 from limpet.service.report import ReportJson, report
 from limpet.service.resolve import run_of
 from limpet.service.verify import Verified
 from limpet.service.workers import AgentInfo, Stats, WorkerInfo
 
-__all__ = ["QUESTIONS", "Question", "ours"]
+__all__ = ["OPERATIONS", "Operation", "limpet_errors"]
 
 lines = logging.getLogger("limpet")
 
@@ -60,7 +60,7 @@ SessionId = Annotated[str | None, Field(description="Only of this session.")]
 
 
 @dataclass(frozen=True)
-class Question:
+class Operation:
     """One question, as all doors know it."""
 
     name: str
@@ -102,14 +102,14 @@ class Question:
             checked = self.given.model_validate(given)
         except ValidationError as error:
             raise self._unfit(error) from None
-        with ours(self.name):
+        with limpet_errors(self.name):
             async with asyncio.timeout(PATIENCE):
                 found = await self.ask(app, **dict(checked))
             return await asyncio.to_thread(self._shown, found)  # much of it takes its time
 
     def _shown(self, found: Any) -> Any:
         plain = as_json(found)
-        return plain if self.as_it_is else say_value(plain)
+        return plain if self.as_it_is else hide_secrets_in(plain)
 
     def _unfit(self, error: ValidationError) -> InvalidArgument:
         """The first that does not fit, and why."""
@@ -121,7 +121,7 @@ class Question:
 
 
 @contextmanager
-def ours(what: str) -> Iterator[None]:
+def limpet_errors(what: str) -> Iterator[None]:
     """Whatever goes wrong inside is an error of ours; one that is not is told in the log as it came, too."""
     try:
         yield
@@ -134,14 +134,14 @@ def ours(what: str) -> Iterator[None]:
         raise Unexpected(error_type=type(error).__qualname__, message=str(error)) from error
 
 
-QUESTIONS: dict[str, Question] = {}
+OPERATIONS: dict[str, Operation] = {}
 
 
 def _question(path: str, *, as_it_is: bool = False) -> Callable[[Ask], Ask]:
     """Put a question into the table, under its name."""
 
     def put(ask: Ask) -> Ask:
-        QUESTIONS[ask.__name__] = Question(ask.__name__, path, ask, as_it_is)
+        OPERATIONS[ask.__name__] = Operation(ask.__name__, path, ask, as_it_is)
         return ask
 
     return put
@@ -171,9 +171,9 @@ async def log(
     run: RunId,
     after: Annotated[int, Field(ge=0, le=HIGHEST, description="Only what came after this event.")] = 0,
     limit: Annotated[int, Field(ge=1, le=MOST, description="How many at most; ask again after the last one.")] = 100,
-) -> list[Event]:
+) -> list[EventView]:
     """What happened to a run, event by event, in order; as many as fit into 4 MB."""
-    found, size = list[Event](), 0
+    found, size = list[EventView](), 0
     async for event in app.events((await run_of(app.store, run)).id, after, follow=False):
         found.append(event)
         size += len(msgspec.json.encode(event))
@@ -208,9 +208,9 @@ async def context(
 
 
 @_question("/runs/{run}/asked/{step}")
-async def asked(app: App, run: RunId, step: StepNumber) -> ModelInput:
+async def prompt(app: App, run: RunId, step: StepNumber) -> PromptView:
     """Exactly what a model was asked at a step, made again from its reference, and why it saw that."""
-    return await app.model_input(run, step=step)
+    return await app.prompt(run, step=step)
 
 
 @_question("/runs/{run}/diff/{step}")
@@ -286,7 +286,7 @@ async def search(
     kind: Annotated[str | None, Field(description="Only events of this kind, such as step.failed.")] = None,
     since: Since = None,
     last: Last = 20,
-) -> list[Event]:
+) -> list[EventView]:
     """Events of all runs and conversations that hold some words, the newest first."""
     return await app.search(text, kind=kind, since=since, last=last)
 

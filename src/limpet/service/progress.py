@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-__all__ = ["Told", "hearing", "progress"]
+__all__ = ["Told", "progress", "report_progress_to"]
 
 Told = Callable[[int, int | None], object]
 """Hears how much is done, and of how much, if that is known."""
@@ -12,7 +12,7 @@ _told: ContextVar[Told | None] = ContextVar("limpet_told", default=None)
 
 
 @contextmanager
-def hearing(told: Told) -> Iterator[None]:
+def report_progress_to(told: Told) -> Iterator[None]:
     """Hear how far the work inside has come; it may tell from another thread."""
     token = _told.set(told)
     try:

@@ -6,17 +6,27 @@ from typing import Any
 import msgspec
 
 from limpet.context.slice import ContextSlice, Known, slice_of
-from limpet.engine.run.conversation import shown, talk_of, task_of
+from limpet.engine.run.conversation import conversation_of, shown, task_of
 from limpet.errors import InvalidArgument, NotFound
 from limpet.events import bodies as b
 from limpet.journal import latest, load
-from limpet.llm.model import ModelRequest
-from limpet.llm.prompt import Asked, Context, Frame, See, asked, digest_of, read_context, see, summary_of
+from limpet.llm.model import Prompt
+from limpet.llm.prompt import (
+    BuildContext,
+    BuiltPrompt,
+    Context,
+    Frame,
+    build_prompt,
+    choose_context,
+    digest_of,
+    read_context,
+    summary_of,
+)
 from limpet.service.conversation_extent import said_until
 from limpet.service.moments import Point, point
 from limpet.stores import RunRow, Store
 
-__all__ = ["ModelInput", "context_of", "model_input"]
+__all__ = ["PromptView", "context_of", "read_prompt"]
 
 NOT_EXACT = "not, byte for byte, what was sent: the code that chose it has changed, or a secret was hidden"
 UNKNOWN = "or the agent chooses by itself, and its code is needed: --app MODULE:ATTRIBUTE, or agents=[...]"
@@ -27,13 +37,13 @@ MANY = 10
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelInput:
+class PromptView:
     """What a model was asked at a step, and why it saw that."""
 
     run: str
     step: int
     model: str
-    request: ModelRequest
+    prompt: Prompt
     is_exact: bool
     """It is the same, byte for byte, as what was sent; else the code that chose has changed, or a secret was hidden."""
     why: tuple[str, ...]
@@ -41,7 +51,7 @@ class ModelInput:
 
     def __str__(self) -> str:
         lines = [f"step {self.step} of {self.run} asked {self.model}:", *(f"  {each}" for each in self.why)]
-        for message in self.request.messages:
+        for message in self.prompt.messages:
             wanted = "".join(f" [calls {call.name}({call.args})]" for call in message.calls)
             lines += ["", f"{message.role}{f' ({message.call})' if message.call else ''}: {message.text}{wanted}"]
         return "\n".join(lines)
@@ -56,7 +66,7 @@ async def context_of(
             raise InvalidArgument(path=name, reason=f"{given} is less than nothing")
     seq = await point(store, row.id, where)
     state = await load(store, row.id, at_most=seq)
-    conversation = row.conversation or talk_of(row.id)
+    conversation = row.conversation or conversation_of(row.id)
     upto = await said_until(store, row.id, seq, conversation)
     found = await latest(store, conversation, last=RECENT, upto=upto) if upto else []
     messages = [each.spoken() for each in await shown(store, found)]
@@ -78,7 +88,7 @@ async def _not_asked(store: Store, run: str, step: int) -> NotFound:
     return error
 
 
-async def model_input(store: Store, run: str, step: int, chosen_by: See | None) -> ModelInput:
+async def read_prompt(store: Store, run: str, step: int, chosen_by: BuildContext | None) -> PromptView:
     """What a model was asked at a step; `chosen_by` is what its agent chose the messages with, if that is known."""
     before = await point(store, run, Point(before=step))
     [event] = await store.read(run, after=before, limit=1)
@@ -88,21 +98,21 @@ async def model_input(store: Store, run: str, step: int, chosen_by: See | None) 
     if not isinstance(args, dict):
         raise await _not_asked(store, run, step)
     if "request" in args:
-        request = msgspec.convert(args["request"], ModelRequest)
+        request = msgspec.convert(args["request"], Prompt)
         own = ("the agent chose it by itself: it is recorded as it is",)
-        return ModelInput(run=run, step=step, model=args["model"], request=request, is_exact=True, why=own)
+        return PromptView(run=run, step=step, model=args["model"], prompt=request, is_exact=True, why=own)
     frame = await _frame(store, run, args)
     context = await read_context(store, args["conversation"], upto=args["head"], window=frame.window, run=run)
     if started.tool == "summary":
         request, why = _summary(frame, context, args)
     else:
         state = await load(store, run, at_most=before)
-        made = asked(frame, context, state.working, state.position.step or None, chosen_by or see)
+        made = build_prompt(frame, context, state.working, state.position.step or None, chosen_by or choose_context)
         request, why = made.request, tuple(_why(made, context, args))
     is_exact = digest_of(request) == args["digest"]
     if not is_exact:
         why = (*why, NOT_EXACT if chosen_by is not None else f"{NOT_EXACT}, {UNKNOWN}")
-    return ModelInput(run=run, step=step, model=args["model"], request=request, is_exact=is_exact, why=why)
+    return PromptView(run=run, step=step, model=args["model"], prompt=request, is_exact=is_exact, why=why)
 
 
 async def _frame(store: Store, run: str, args: dict[str, Any]) -> Frame:
@@ -114,12 +124,12 @@ async def _frame(store: Store, run: str, args: dict[str, Any]) -> Frame:
     raise NotFound(what="frame of a call of a model", id=run)
 
 
-def _summary(frame: Frame, context: Context, args: dict[str, Any]) -> tuple[ModelRequest, tuple[str, ...]]:
+def _summary(frame: Frame, context: Context, args: dict[str, Any]) -> tuple[Prompt, tuple[str, ...]]:
     old = [each for each in context.said if any(first <= each.seq <= last for first, last in args["ranges"])]
     return summary_of(frame, context.before, old), (f"messages {_in_words(args['ranges'])}, to be summarised",)
 
 
-def _why(made: Asked, context: Context, args: dict[str, Any]) -> list[str]:
+def _why(made: BuiltPrompt, context: Context, args: dict[str, Any]) -> list[str]:
     chosen, lines = made.sight.chosen, ["the agent's instructions"]
     if made.sight.known:
         lines.append(f"what the agent knew then: {made.sight.known.count(chr(10)) + 1} lines")

@@ -15,14 +15,14 @@ from tempfile import mkstemp
 import msgspec
 
 from limpet.clock import Duration, microseconds
-from limpet.engine.run.conversation import talk_of
+from limpet.engine.run.conversation import conversation_of
 from limpet.errors import InvalidBundle, NotFound
 from limpet.events import bodies as b
 from limpet.policy.retention import Drop, KeepRule, decide_run, snapshots_to_drop
 from limpet.service.bundles import export_run, read_bundle
-from limpet.service.progress import hearing, progress
+from limpet.service.progress import progress, report_progress_to
 from limpet.service.resolve import each_run
-from limpet.service.verify import End, read_ends
+from limpet.service.verify import LogEnd, read_ends
 from limpet.state import ENDED
 from limpet.stores import RunFilter, RunRow, Store
 
@@ -96,11 +96,11 @@ def _first_reason(rule: KeepRule, family: Iterable[RunRow], now: int) -> str | N
 
 async def _delete(store: Store, family: list[RunRow], done: Pruned, archive: Path | None) -> None:
     if not done.dry_run:
-        ends = [End(run=row.id, seq=row.seq, hash=row.hash.hex()) for row in family]
+        ends = [LogEnd(run=row.id, seq=row.seq, hash=row.hash.hex()) for row in family]
         is_safe = archive is None or await _put_away(store, family, archive)
         if is_safe and archive is not None:
             await _list(ends, archive / BEGUN)
-        talks = [talk for row in family if (talk := await _known(store, talk_of(row.id))) is not None]
+        talks = [talk for row in family if (talk := await _known(store, conversation_of(row.id))) is not None]
         if not is_safe or not await store.prune({row.id: row.head for row in (*family, *talks)}):
             _keep(done, "it went on meanwhile", len(family))
             return
@@ -120,7 +120,7 @@ async def _put_away(store: Store, family: list[RunRow], archive: Path) -> bool:
     for row in family:
         part = await asyncio.to_thread(_part, archive)  # others may be putting the same one away
         try:
-            with hearing(lambda *_: None):  # how far the pruning is counts
+            with report_progress_to(lambda *_: None):  # how far the pruning is counts
                 end = await export_run(store, row.id, part)
             if end.hash != row.hash.hex():
                 return False
@@ -130,7 +130,7 @@ async def _put_away(store: Store, family: list[RunRow], archive: Path) -> bool:
     return True
 
 
-async def _list(ends: Sequence[End], path: Path) -> None:
+async def _list(ends: Sequence[LogEnd], path: Path) -> None:
     """Note where logs ended that are deleted."""
     await asyncio.to_thread(_note, path, b"".join(msgspec.json.encode(end) + b"\n" for end in ends))
 
@@ -143,7 +143,7 @@ async def _catch_up(store: Store, archive: Path) -> None:
         await _list(left, archive / LIST)
 
 
-def _listed(path: Path) -> list[End]:
+def _listed(path: Path) -> list[LogEnd]:
     return read_ends(path, torn=True) if path.exists() else []
 
 
@@ -153,16 +153,16 @@ def _part(archive: Path) -> Path:
     return Path(name)
 
 
-async def _place(part: Path, archive: Path, end: End) -> None:
+async def _place(part: Path, archive: Path, end: LogEnd) -> None:
     """Give a file its name: that of its run, or with its hash if another log has that one. Nothing is overwritten."""
     name = archive / f"{end.run}.zip"
     if not await asyncio.to_thread(_link, part, name) and not await _holds(name, end):
         await asyncio.to_thread(_link, part, archive / f"{end.run}-{end.hash[:16]}.zip")
 
 
-async def _holds(path: Path, end: End) -> bool:
+async def _holds(path: Path, end: LogEnd) -> bool:
     try:
-        return End.of((await read_bundle(path)).events) == end
+        return LogEnd.of((await read_bundle(path)).events) == end
     except InvalidBundle:
         return False
 

@@ -11,8 +11,8 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import msgspec
 
-from limpet.clock import SECOND, Duration, microseconds, since_1970
-from limpet.engine.execution.views import Event as Shown
+from limpet.clock import SECOND, Duration, microseconds, to_microseconds
+from limpet.engine.execution.views import EventView as Shown
 from limpet.engine.execution.views import Status
 from limpet.errors import InvalidArgument, NotFound
 from limpet.events import KINDS, AnyBody, Event, Failure, Payload
@@ -116,7 +116,7 @@ async def _since(store: Store, since: Duration | datetime | None) -> int:
     if since is None:
         return 0
     if isinstance(since, datetime):
-        return since_1970(since, "since")
+        return to_microseconds(since, "since")
     return await store.now() - microseconds(since)
 
 

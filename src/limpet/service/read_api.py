@@ -12,45 +12,54 @@ from limpet.arguments import checked
 from limpet.clock import Duration
 from limpet.context.slice import ContextSlice
 from limpet.engine.definitions.agents import Agent
-from limpet.engine.execution.views import Event, Request, RunInfo
+from limpet.engine.execution.views import EventView, Request, RunInfo
 from limpet.engine.run.artifacts import read_whole
 from limpet.engine.run.conversation import Message
-from limpet.engine.worker.worker import Time
+from limpet.engine.worker.worker import StoreClock
 from limpet.events import Payload
 from limpet.service import moments
 from limpet.service.artifacts import content_of
 from limpet.service.conversations import ConversationInfo, Conversations, SessionInfo
 from limpet.service.files import using
-from limpet.service.inbox import Desk
+from limpet.service.inbox import Inbox
 from limpet.service.moments import Comparison, Diff, Moment, Point, state_at
-from limpet.service.prompts import ModelInput, context_of, model_input
+from limpet.service.prompts import PromptView, context_of, read_prompt
 from limpet.service.queries import CallInfo, DecisionInfo, ErrorInfo, Queries, check_last, check_status
 from limpet.service.resolve import each_run, run_of
 from limpet.service.settings import Settings
-from limpet.service.timeline import Line, timeline
+from limpet.service.timeline import TimelineRow, timeline
 from limpet.service.verify import Verified, save_heads, verify_all, verify_one
 from limpet.service.views import entries_of, info_of
-from limpet.service.workers import AgentInfo, Fleet, Stats, WorkerInfo, agents_of, fleet_of, stats_of, workers_of
+from limpet.service.workers import (
+    AgentInfo,
+    LiveWorkers,
+    Stats,
+    WorkerInfo,
+    agents_of,
+    live_workers,
+    stats_of,
+    workers_of,
+)
 from limpet.state.run import Grant
 from limpet.stores import RunFilter, RunRow, Store
 from limpet.stores.store import LARGEST_PAGE
 
-__all__ = ["Looking"]
+__all__ = ["ReadApi"]
 
 # How the names of built-in agents begin.
 OWN = "limpet."
 
 
 @checked
-class Looking:
+class ReadApi:
     """Questions to one store."""
 
     def __init__(
         self, settings: Settings, agents: Mapping[str, Agent[Any, Any]], tell: Callable[..., Awaitable[None]]
     ) -> None:
         self._settings, self._agents = settings, dict(agents)
-        self._time = Time(settings.clock)
-        self._desk = Desk(settings, tell)
+        self._time = StoreClock(settings.clock)
+        self._desk = Inbox(settings, tell)
         self._talks = Conversations(settings, tell, self._time.now)
 
     @property
@@ -112,7 +121,7 @@ class Looking:
         fleet = await self._fleet()
         return [info_of(row, fleet.waits_for(row)) for row in rows]
 
-    async def log(self, run: str, /) -> list[Event]:
+    async def log(self, run: str, /) -> list[EventView]:
         """Everything that happened to a run."""
         await self.store.get(run)
         return await entries_of(self.store, [event async for event in self.store.log(run)])
@@ -152,10 +161,10 @@ class Looking:
         row = await run_of(self.store, run)
         return await context_of(self.store, row, where, max_tokens=max_tokens, max_bytes=max_bytes)
 
-    async def model_input(self, run: str, /, *, step: int) -> ModelInput:
+    async def prompt(self, run: str, /, *, step: int) -> PromptView:
         """Exactly what a model was asked at a step, made again from its reference; and why it saw that."""
         agent = self._agents.get((await run_of(self.store, run)).agent)
-        return await model_input(self.store, run, step, None if agent is None or agent.llm is None else agent.llm.see)
+        return await read_prompt(self.store, run, step, None if agent is None or agent.llm is None else agent.llm.see)
 
     async def diff(
         self, run: str, /, *, step: int | None = None, since: Point | None = None, until: Point | None = None
@@ -176,7 +185,7 @@ class Looking:
 
     async def search(
         self, text: str, /, *, kind: str | None = None, since: Duration | datetime | None = None, last: int = 100
-    ) -> list[Event]:
+    ) -> list[EventView]:
         """Events of all runs and conversations that hold some words, the newest first."""
         return await (await Queries.over(self.store, since, last)).search(text, kind=kind)
 
@@ -214,7 +223,7 @@ class Looking:
         """
         return await (await Queries.over(self.store, since, last)).calls(tool, where=where, agent=agent)
 
-    async def timeline(self, run: str, /) -> list[Line]:
+    async def timeline(self, run: str, /) -> list[TimelineRow]:
         """When a run worked and when it waited."""
         return await timeline(self.store, (await run_of(self.store, run)).id)
 
@@ -230,8 +239,8 @@ class Looking:
         """How many runs, requests and workers there are."""
         return await stats_of(self.store, self._time.now())
 
-    async def _fleet(self) -> Fleet:
-        return await fleet_of(self.store, self._time.now())
+    async def _fleet(self) -> LiveWorkers:
+        return await live_workers(self.store, self._time.now())
 
     # Trust
 

@@ -13,9 +13,9 @@ from limpet.engine.definitions.agents import Agent
 from limpet.engine.execution.execution import Kit
 from limpet.engine.execution.failures import failure_of
 from limpet.engine.execution.handle import Port
-from limpet.engine.run.conversation import talk_of
+from limpet.engine.run.conversation import conversation_of
 from limpet.engine.run.working_state import State
-from limpet.engine.worker.dry_run import Blocked, Rehearsal, Rehearsed
+from limpet.engine.worker.dry_run import AllowedTools, DryRun, DryRunResult
 from limpet.errors import InvalidArgument, LimpetError, NotFound, StepFailed
 from limpet.events import Event, blobs_of
 from limpet.events import bodies as b
@@ -26,14 +26,14 @@ from limpet.state import AgentState
 from limpet.stores import Claimed, Inline, Store, WorkerRow
 from limpet.stores.memory import MemoryBackend
 
-__all__ = ["Replay", "ReplayJson", "Replayed", "Ways", "check", "replay"]
+__all__ = ["Replay", "ReplayCheck", "ReplayJson", "ReplayOptions", "check", "replay"]
 
 WORKER = "replay"
 _ENDS = ("run.completed", "run.failed", "run.cancelled")
 _UNDOING = ("cancel.requested", "compensation.started", "compensation.skipped")
 
 
-class Ways(NamedTuple):
+class ReplayOptions(NamedTuple):
     """What a replay may do, and who looks on."""
 
     allow: Collection[str] = ()
@@ -99,7 +99,7 @@ class Replay:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Replayed:
+class ReplayCheck:
     """Whether today's code goes through what a run has recorded."""
 
     run: str
@@ -118,17 +118,17 @@ async def replay(
     agent: Agent[Any, Any],
     port: Port,
     to: int | None = None,
-    ways: Ways = Ways(),  # noqa: B008 - it is a tuple
+    ways: ReplayOptions = ReplayOptions(),  # noqa: B008 - it is a tuple
 ) -> Replay:
     """Go through a run up to the end of a step, or as far as it is recorded."""
     row = await store.get(run)
     upto = row.seq if to is None else await point(store, run, Point(after=to))
     is_shared = row.origin_at is not None and upto <= row.origin_at
-    found = await _rehearse(Copy(store, run, upto), agent, port, ways, to if is_shared else None)
+    found = await _rehearse(RunCopy(store, run, upto), agent, port, ways, to if is_shared else None)
     number = to if to is not None else row.step
     return Replay(
         run=run,
-        state=State(found.state, agent.data_shape),
+        state=State(found.state, agent.data_codec),
         error=_step_error(found.error) or await _recorded_error(store, run, number, upto),
         raised=found.error,
         how=found.how,
@@ -137,24 +137,24 @@ async def replay(
     )
 
 
-async def check(store: Store, run: str, agent: Agent[Any, Any], port: Port | None = None) -> Replayed:
+async def check(store: Store, run: str, agent: Agent[Any, Any], port: Port | None = None) -> ReplayCheck:
     """Whether today's code goes through what a run has recorded."""
     row = await store.get(run)
     try:
-        found = await _rehearse(Copy(store, run, row.seq), agent, port, Ways())
+        found = await _rehearse(RunCopy(store, run, row.seq), agent, port, ReplayOptions())
         end, output = await end_of(store, run), None
         if isinstance(end, b.RunCompleted):
-            output = agent.output_shape.renew(await store.unpack(end.output), end.output.versions)
-        return Replayed(run=run, problem=_problem(found, end, output), step=row.step)
+            output = agent.output_codec.renew(await store.unpack(end.output), end.output.versions)
+        return ReplayCheck(run=run, problem=_problem(found, end, output), step=row.step)
     except LimpetError as error:
-        return Replayed(run=run, problem=error.says, step=row.step)
+        return ReplayCheck(run=run, problem=error.says, step=row.step)
 
 
 async def _rehearse(
-    copy: "Copy", agent: Agent[Any, Any], port: Port | None, ways: Ways, last: int | None = None
-) -> Rehearsed:
+    copy: "RunCopy", agent: Agent[Any, Any], port: Port | None, ways: ReplayOptions, last: int | None = None
+) -> DryRunResult:
     """How far today's code comes with a copy of a run; no further than to a step, where the copy holds more."""
-    blocked = Blocked(ways.allow)
+    blocked = AllowedTools(ways.allow)
     async with copy:
         kit = Kit(
             store=copy.store,
@@ -168,10 +168,10 @@ async def _rehearse(
             backoffs=False,
             port=port,
         )
-        return await Rehearsal(kit, copy.claimed, agent, blocked, ways.coming_to, last).rehearse()
+        return await DryRun(kit, copy.claimed, agent, blocked, ways.coming_to, last).execute()
 
 
-def _problem(found: Rehearsed, end: Ended | None, output: Any) -> str | None:
+def _problem(found: DryRunResult, end: Ended | None, output: Any) -> str | None:
     """Why today's code does not go through what was recorded up to an end, if there is one, in words."""
     match found.how:
         case "diverged" | "refused":
@@ -203,7 +203,7 @@ def _without_end(events: Sequence[Event]) -> Sequence[Event]:
     return events[:undoing]
 
 
-class Copy:
+class RunCopy:
     """A run up to an event once more, in memory, claimed; `async with`."""
 
     def __init__(self, source: Store, run: str, upto: int) -> None:
@@ -223,7 +223,7 @@ class Copy:
         self._clock.set(max(self.time, row.start_at or 0))
         worker = WorkerRow(id=WORKER, agents={row.agent: (row.agent_version,)})
         await self.store.register(worker, lease=SECOND)
-        await self.store.tell(run, b.ResumeRequested(command="replay"), actor=WORKER)
+        await self.store.send_commands(run, b.ResumeRequested(command="replay"), actor=WORKER)
         [self.claimed] = await self.store.claim(WORKER, limit=1)
         return self
 
@@ -235,7 +235,7 @@ class Copy:
         row = await self._source.get(run)
         if row.origin is not None:
             await self._bring_whole(row.origin)
-        for talk in {row.conversation or "", talk_of(run)}:
+        for talk in {row.conversation or "", conversation_of(run)}:
             if talk in await self._source.places([talk]):
                 await self._bring_whole(talk)
         upto = max(self._upto, (row.origin_at or 0) + 1)

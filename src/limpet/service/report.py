@@ -10,7 +10,7 @@ from limpet.events import AnyBody, Event, Failure
 from limpet.events import bodies as b
 from limpet.service.app import App
 from limpet.service.moments import Moment
-from limpet.service.timeline import Line, Lines
+from limpet.service.timeline import TimelineBuilder, TimelineRow
 from limpet.service.views import said_in
 from limpet.state import Fold, RunState
 
@@ -72,7 +72,7 @@ class ReportJson(TypedDict):
     steps: list[StepInfo]
     requests: list[Request]
     decisions: list[Chosen]
-    timeline: list[Line]
+    timeline: list[TimelineRow]
     error: FailureJson | None
 
 
@@ -94,7 +94,7 @@ class Report:
     """What it asks, and nobody has decided."""
     decisions: tuple[Chosen, ...]
     """What it chose, the newest last."""
-    timeline: tuple[Line, ...]
+    timeline: tuple[TimelineRow, ...]
     """When it worked, and when it waited."""
     error: Failure | None
     """Why it failed; or, while it goes on, what went wrong last."""
@@ -126,7 +126,7 @@ class Report:
 
 async def report(app: App, run: str) -> Report:
     """The report on a run."""
-    steps, lines, folding, reasons = _Steps(), Lines(), Fold(), dict[str, str]()
+    steps, lines, folding, reasons = _Steps(), TimelineBuilder(), Fold(), dict[str, str]()
     async for event in app.store.log(run):
         body = app.store.decode(event)
         folding.add(event, body)

@@ -5,11 +5,11 @@ from typing import Any
 
 from limpet.clock import SECOND, Clock
 from limpet.engine.definitions.agents import Agent
-from limpet.engine.execution.execution import Kit, Perform
+from limpet.engine.execution.execution import Kit, ToolCaller
 from limpet.engine.execution.handle import Port
-from limpet.engine.execution.user_code import Functions
+from limpet.engine.execution.user_code import UserCode
 from limpet.engine.execution.views import Request
-from limpet.engine.worker.worker import Duty, Pace, Time, Worker
+from limpet.engine.worker.worker import StoreClock, Timing, Worker, WorkerLoop
 from limpet.ids import Ids
 from limpet.service.webhooks import Webhook
 from limpet.stores import Store
@@ -27,11 +27,11 @@ class Settings:
         self.store, self.clock, self.ids = store, clock, ids
         self.url = ""
         """Where the store is, for whoever is told that there is none."""
-        self.makes = True
+        self.creates_store = True
         """Whether a store is made where none is."""
         self.worker: Worker | None = Worker()
-        self.pace = Pace()
-        self.perform: Perform = Functions()
+        self.timing = Timing()
+        self.perform: ToolCaller = UserCode()
         self.linger = SECOND
         """How long a run that only waits stays in memory."""
         self.hush = SECOND // 10
@@ -44,10 +44,12 @@ class Settings:
         """Who is in which group; without it, whoever decides is believed."""
         self.channels: Mapping[str, Channel] = {}
         """Where people are told of requests, by name."""
-        self.door = "python"
+        self.interface = "python"
         """Through what commands come."""
 
-    def duty(self, agents: Sequence[Agent[Any, Any]], worker: Worker, time: Time, port: Port) -> Duty:
+    def worker_loop(
+        self, agents: Sequence[Agent[Any, Any]], worker: Worker, time: StoreClock, port: Port
+    ) -> WorkerLoop:
         """A worker for some agents."""
         kit = Kit(
             store=self.store,
@@ -63,4 +65,4 @@ class Settings:
             channels=tuple(self.channels),
             parole=worker.parole,
         )
-        return Duty(kit, agents, worker, time, self.pace)
+        return WorkerLoop(kit, agents, worker, time, self.timing)

@@ -7,18 +7,18 @@ from limpet.events import AnyBody, Event
 from limpet.events import bodies as b
 from limpet.stores import Store
 
-__all__ = ["Line", "Lines", "Span", "timeline"]
+__all__ = ["Span", "TimelineBuilder", "TimelineRow", "timeline"]
 
 # Who is waited for that has no name.
 WORKER, OPERATOR = "worker", "operator"
-How = Literal["running", "completed", "failed", "unknown", "waits"]
+SpanKind = Literal["running", "completed", "failed", "unknown", "waits"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Span:
     """An attempt of a step, or the wait before the next; or what a run waited for."""
 
-    how: How
+    how: SpanKind
     start: int
     end: int | None = None
     """Nothing while it lasts."""
@@ -27,7 +27,7 @@ class Span:
 
 
 @dataclass(kw_only=True)
-class Line:
+class TimelineRow:
     """A step with its attempts, or a wait of the whole run."""
 
     number: int | None
@@ -46,7 +46,7 @@ class Line:
         """When it ended; nothing while it lasts."""
         return self.spans[-1].end
 
-    def close(self, time: int, how: How | None = None) -> None:
+    def close(self, time: int, how: SpanKind | None = None) -> None:
         """What lasts ends now."""
         last = self.spans[-1]
         if last.end is None:
@@ -61,21 +61,21 @@ class Line:
         return False
 
 
-async def timeline(store: Store, run: str) -> list[Line]:
+async def timeline(store: Store, run: str) -> list[TimelineRow]:
     """Every step and wait of a run in order; of a fork, from where it goes on by itself."""
-    found = Lines()
+    found = TimelineBuilder()
     async for event in store.log(run):
         found.learn(event, store.decode(event))
     return found.lines
 
 
-class Lines:
+class TimelineBuilder:
     """The lines of a timeline, as far as a log was read."""
 
     def __init__(self) -> None:
-        self.lines: list[Line] = []
-        self._steps: dict[int, Line] = {}
-        self._waits: dict[str, Line] = {}
+        self.lines: list[TimelineRow] = []
+        self._steps: dict[int, TimelineRow] = {}
+        self._waits: dict[str, TimelineRow] = {}
         """What is waited for now: a timer, a signal, a request, a run, by its name; a worker; an operator."""
         self._is_parked = False
         self._now = self._before = 0
@@ -147,7 +147,7 @@ class Lines:
 
     def _wait(self, time: int, key: str, what: str) -> None:
         if key not in self._waits:
-            line = self._waits[key] = Line(number=None, name=what, spans=[Span(how="waits", start=time)])
+            line = self._waits[key] = TimelineRow(number=None, name=what, spans=[Span(how="waits", start=time)])
             self.lines.append(line)
 
     def _over(self, time: int, key: str) -> None:
@@ -161,17 +161,17 @@ class Lines:
     def _begin(self, time: int, body: b.StepStarted) -> None:
         line = self._steps.get(body.number)
         if line is None:
-            line = self._steps[body.number] = Line(number=body.number, name=body.name)
+            line = self._steps[body.number] = TimelineRow(number=body.number, name=body.name)
             self.lines.append(line)
         else:
             line.close(time)
         line.spans.append(Span(how="running", start=time))
 
-    def _end(self, time: int, number: int, how: How) -> None:
+    def _end(self, time: int, number: int, how: SpanKind) -> None:
         if number in self._steps:
             self._close(self._steps[number], time, how)
 
-    def _close(self, line: Line, time: int, how: How | None = None) -> None:
+    def _close(self, line: TimelineRow, time: int, how: SpanKind | None = None) -> None:
         """The time since the log was written before this is what the first one took that was written now."""
         line.close(time, how)
         if line.begin_before(self._before or time):

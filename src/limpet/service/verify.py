@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from limpet.engine.replay.learned import Memory
+from limpet.engine.replay.learned import Learned
 from limpet.errors import (
     BlobDamaged,
     DamagedEvent,
@@ -29,7 +29,7 @@ from limpet.journal import check_late, check_snapshots, verify_run
 from limpet.service.progress import progress
 from limpet.stores import Store
 
-__all__ = ["End", "Verified", "read_ends", "save_heads", "verify_all", "verify_one"]
+__all__ = ["LogEnd", "Verified", "read_ends", "save_heads", "verify_all", "verify_one"]
 
 # What is raised by bytes that are no text, no JSON or no word of ours any more.
 UNREADABLE = (ValueError, msgspec.MsgspecError, RecursionError, InvalidValue, KeyMissing, DamagedEvent)
@@ -39,7 +39,7 @@ LONGEST_LINE = 10_000
 BEFORE_ALL = -(1 << 62)
 
 
-class End(Struct, frozen=True, kw_only=True):
+class LogEnd(Struct, frozen=True, kw_only=True):
     """Where the log of a run ends, or ended once."""
 
     run: str
@@ -47,7 +47,7 @@ class End(Struct, frozen=True, kw_only=True):
     hash: str
 
     @classmethod
-    def of(cls, events: Sequence[Event]) -> "End":
+    def of(cls, events: Sequence[Event]) -> "LogEnd":
         """Where these end."""
         return cls(run=events[-1].run, seq=events[-1].seq, hash=events[-1].hash.hex())
 
@@ -116,7 +116,7 @@ async def save_heads(store: Store, path: Path) -> int:
     async for _, run in _streams(store):
         with suppress(NotFound):  # it was deleted meanwhile
             row = await store.get(run)
-            kept.append(End(run=row.id, seq=row.seq, hash=row.hash.hex()))
+            kept.append(LogEnd(run=row.id, seq=row.seq, hash=row.hash.hex()))
     lines = b"".join(msgspec.json.encode(each) + b"\n" for each in kept)
     part = path.with_name(f"{path.name}.part")
     await asyncio.to_thread(part.write_bytes, lines)
@@ -148,7 +148,7 @@ async def _verify(store: Store, run: str, seen: set[str]) -> Verified:
             if blob not in seen:
                 await _check_blob(store, run, blob)
                 seen.add(blob)
-        await check_snapshots(store, run, Memory)
+        await check_snapshots(store, run, Learned)
         is_talk = (await store.get(run)).type == "conversation"
     return Verified(runs=int(not is_talk), events=head.seq, conversations=int(is_talk))
 
@@ -173,7 +173,7 @@ async def _first_with(store: Store, run: str, blob: str) -> int:
     return seq
 
 
-async def _check_head(store: Store, kept: End, *, gone: bool) -> None:
+async def _check_head(store: Store, kept: LogEnd, *, gone: bool) -> None:
     """A log goes on behind where it ended once; one that was cut off or written anew does not hold that event."""
     try:
         with _readable(kept.run):
@@ -218,14 +218,14 @@ async def _check_contracts(store: Store) -> None:
                 raise Tampered(run=row.agent, seq=0, reason=f"its contract {row.version} is not what its hash says")
 
 
-def read_ends(path: Path, *, torn: bool = False) -> list[End]:
+def read_ends(path: Path, *, torn: bool = False) -> list[LogEnd]:
     """The ends of logs in a file; in one that is `torn`, a line that was cut off by a kill is passed over."""
     found = []
     try:
         with path.open("rb") as file:
             for line in iter(partial(file.readline, LONGEST_LINE), b""):
                 try:
-                    found.append(msgspec.json.decode(line, type=End))
+                    found.append(msgspec.json.decode(line, type=LogEnd))
                 except msgspec.MsgspecError:
                     if not torn:
                         raise

@@ -8,16 +8,16 @@ import msgspec
 from msgspec import UnsetType
 from msgspec.structs import replace
 
-from limpet.clock import moment
+from limpet.clock import format_time
 from limpet.context.brief import brief
-from limpet.engine.execution.views import Event as Shown
+from limpet.engine.execution.views import EventView as Shown
 from limpet.engine.execution.views import Request, RunInfo, Status
 from limpet.errors import BlobDamaged, InvalidArgument, NotFound
 from limpet.events import AnyBody, Event, Payload, inline
 from limpet.events import bodies as b
 from limpet.events.values import encode
 from limpet.journal import load
-from limpet.redaction import say
+from limpet.redaction import hide_secrets
 from limpet.state import Fold, Position, RunState
 from limpet.stores import RequestRow, RunRow, Store
 from limpet.stores.blobs import INLINE
@@ -130,7 +130,7 @@ def _members(body: Mapping[str, Any]) -> Iterator[str]:
         yield f"{'turn' if 'loop' in body else 'step'} {body['number']}{tries}"
     for name, value in body.items():
         if name not in QUIET and value not in (None, "", {}, [], False):
-            yield f"{name}={moment(value) if name in TIMES else _brief(value)}"
+            yield f"{name}={format_time(value) if name in TIMES else _brief(value)}"
 
 
 def _brief(value: Any) -> str:
@@ -199,7 +199,7 @@ async def request_of(store: Store, row: RequestRow) -> Request:
         id=row.id,
         run=row.run,
         kind=row.kind,
-        question=say(opened.question),
+        question=hide_secrets(opened.question),
         to=row.to,
         tool=opened.tool,
         args=await value(opened.args) or {},

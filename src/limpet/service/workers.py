@@ -9,7 +9,17 @@ from limpet.events.values import parse
 from limpet.service.views import LIVE
 from limpet.stores import RequestFilter, RunRow, Store
 
-__all__ = ["AgentInfo", "Fleet", "Stats", "WorkerInfo", "agents_of", "fleet_of", "served_by", "stats_of", "workers_of"]
+__all__ = [
+    "AgentInfo",
+    "LiveWorkers",
+    "Stats",
+    "WorkerInfo",
+    "agents_of",
+    "live_workers",
+    "served_by",
+    "stats_of",
+    "workers_of",
+]
 
 # More open requests than that are not counted one by one.
 MANY = 1000
@@ -56,7 +66,7 @@ class Stats:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fleet:
+class LiveWorkers:
     """The workers whose leases last."""
 
     now: int
@@ -74,19 +84,19 @@ class Fleet:
         return f"worker:{row.agent} {row.agent_version}"
 
 
-async def fleet_of(store: Store, now: int) -> Fleet:
+async def live_workers(store: Store, now: int) -> LiveWorkers:
     """Who lives, and what they serve."""
     living = [each for each in await store.workers() if each.lease_until > now]
     served: dict[str, set[str]] = {}
     for worker in living:
         for name, versions in worker.agents.items():
             served.setdefault(name, set()).update(versions)
-    return Fleet(now=now, living=frozenset(each.id for each in living), served=served)
+    return LiveWorkers(now=now, living=frozenset(each.id for each in living), served=served)
 
 
 async def served_by(store: Store, now: int) -> Mapping[str, set[str]]:
     """The versions of agents that live workers serve."""
-    return (await fleet_of(store, now)).served
+    return (await live_workers(store, now)).served
 
 
 async def agents_of(store: Store, now: int) -> list[AgentInfo]:
@@ -119,7 +129,7 @@ async def workers_of(store: Store, now: int) -> list[WorkerInfo]:
 
 async def stats_of(store: Store, now: int) -> Stats:
     """How many there are, without counting them."""
-    fleet, by_agent = await fleet_of(store, now), dict[str, dict[str, int]]()
+    fleet, by_agent = await live_workers(store, now), dict[str, dict[str, int]]()
     runs: dict[str, int] = {}
     for (agent, status), count in sorted((await store.counts()).items()):
         by_agent.setdefault(agent, {})[status] = count

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from limpet.clock import when
+from limpet.clock import to_datetime
 from limpet.events import Payload
 from limpet.events.parts import Part
 from limpet.events.values import encode
@@ -44,4 +44,4 @@ def _text(payload: Payload) -> str:
 
 
 def _time(microseconds: int) -> str:
-    return when(microseconds).isoformat().replace("+00:00", "Z")
+    return to_datetime(microseconds).isoformat().replace("+00:00", "Z")

@@ -16,7 +16,7 @@ from limpet.stores.rows import (
     WorkerRow,
 )
 from limpet.stores.store import Store
-from limpet.stores.threads import Handover, Inline, Threads
+from limpet.stores.threads import Executor, Inline, Threads
 from limpet.stores.watch import Watch
 from limpet.stores.writes import (
     Appended,
@@ -27,8 +27,8 @@ from limpet.stores.writes import (
     Missed,
     Release,
     Renewal,
+    SendCommands,
     Taken,
-    Tell,
     Transacted,
     Work,
 )
@@ -41,9 +41,9 @@ __all__ = [
     "Claimed",
     "ContractRow",
     "Create",
+    "Executor",
     "Extend",
     "Feed",
-    "Handover",
     "Inline",
     "Late",
     "Leg",
@@ -56,11 +56,11 @@ __all__ = [
     "RequestRow",
     "RunFilter",
     "RunRow",
+    "SendCommands",
     "Snapshot",
     "Store",
     "Tables",
     "Taken",
-    "Tell",
     "Threads",
     "Transacted",
     "Watch",

@@ -21,12 +21,12 @@ from limpet.state import ENDED
 from limpet.stores import writes
 from limpet.stores.backend import Extension, Outcome
 from limpet.stores.command_rules import refusal
-from limpet.stores.projection import Delta, Used, new_row, project
+from limpet.stores.projection import ApprovalUsed, Delta, new_row, project
 from limpet.stores.row_encryption import hide_row, reveal_request
 from limpet.stores.rows import RunRow
 from limpet.stores.transaction import Transaction, references, request_of
 
-__all__ = ["Plan", "Theirs", "append", "beginning", "extend_all", "plan", "transact"]
+__all__ = ["CallerError", "Plan", "append", "chain_start", "extend_all", "plan_extension", "transact"]
 
 READ_BACK = 10_000
 NO_BLOBS: Sequence[int] = ()
@@ -48,25 +48,25 @@ class Plan(NamedTuple):
         return any(delta.request is not None for delta in self.deltas)
 
 
-class Theirs(Exception):
+class CallerError(Exception):
     """The caller's own code raised something."""
 
     def __init__(self, error: BaseException) -> None:
         self.error = error
 
 
-class _Stop(Exception):
+class _NotWritten(Exception):
     """An append ends here, with nothing written."""
 
     def __init__(self, outcome: Outcome) -> None:
         self.outcome = outcome
 
 
-class _Landed(Exception):
+class _AlreadyWritten(Exception):
     """An append is in the log already: its reply was lost."""
 
 
-def plan(leg: writes.Extend) -> Plan:
+def plan_extension(leg: writes.Extend) -> Plan:
     """What an extension changes, found without looking at any row."""
     if len(leg.events) == 1:  # as most are
         event, body = leg.events[0].event, leg.events[0].body
@@ -113,9 +113,9 @@ def extend_all(tx: Transaction, plans: Sequence[Plan], *, final: bool) -> list[O
 def _why_stale(tx: Transaction, leg: writes.Extend) -> Outcome:
     try:
         _explain(tx, leg)
-    except _Landed:
+    except _AlreadyWritten:
         return writes.Appended((leg.events[-1].event.head,))
-    except _Stop as stop:
+    except _NotWritten as stop:
         return stop.outcome
     except LimpetError as refused:
         return refused
@@ -132,9 +132,9 @@ def append(tx: Transaction, op: writes.Append) -> Outcome:
             return writes.Appended((_leg(tx, legs[0]),))
         with tx.tables.undoable():
             return _append_all(tx, legs)
-    except _Landed:
+    except _AlreadyWritten:
         return writes.Appended(tuple(_landed_head(tx, leg) for leg in legs))
-    except _Stop as stop:
+    except _NotWritten as stop:
         return stop.outcome
 
 
@@ -145,7 +145,7 @@ def _append_all(tx: Transaction, legs: Sequence[writes.Leg]) -> writes.Appended:
         try:
             heads[place] = _leg(tx, leg)
         except LimpetError:
-            if not (isinstance(leg, writes.Tell) and leg.optional):
+            if not (isinstance(leg, writes.SendCommands) and leg.optional):
                 raise
     return writes.Appended(tuple(heads))
 
@@ -153,8 +153,8 @@ def _append_all(tx: Transaction, legs: Sequence[writes.Leg]) -> writes.Appended:
 def _leg(tx: Transaction, leg: writes.Leg) -> Head:
     match leg:
         case writes.Extend():
-            return _extend(tx, plan(leg))
-        case writes.Tell():
+            return _extend(tx, plan_extension(leg))
+        case writes.SendCommands():
             return _tell(tx, leg)
         case writes.Create():
             return _create(tx, leg).head
@@ -192,7 +192,7 @@ def _refused(tx: Transaction, run: str, deltas: Sequence[Delta]) -> LimpetError 
             continue
         if before.run != run:
             return InvalidAppend(run=run, reason=f"request {before.id} belongs to {before.run}")
-        if isinstance(delta.request, Used) and before.status != "approved":
+        if isinstance(delta.request, ApprovalUsed) and before.status != "approved":
             status = f"at request {before.id}, which is {before.status}"
             return WrongState(run=run, status=status, wanted="using it")
     return None
@@ -213,7 +213,7 @@ def _explain(tx: Transaction, leg: writes.Extend) -> NoReturn:
     known = tx.event(row, leg.after.seq)
     if not missed or known is None or known.hash != leg.after.hash:  # another run may have taken the id of a pruned one
         raise Tampered(run=row.id, seq=row.seq, reason="its head is not the one that its writer knows")
-    raise _Stop(writes.Missed(leg.run, _decoded(tx, missed)))
+    raise _NotWritten(writes.Missed(leg.run, _decoded(tx, missed)))
 
 
 def _check_landed(tx: Transaction, leg: writes.Extend) -> None:
@@ -223,7 +223,7 @@ def _check_landed(tx: Transaction, leg: writes.Extend) -> None:
         return
     if leg.fence is not None and leg.fence != row.fence:
         raise LeaseLost(run=row.id, fence=leg.fence, current=row.fence)
-    raise _Landed
+    raise _AlreadyWritten
 
 
 def _check_owner(row: RunRow, fence: int) -> None:
@@ -244,7 +244,7 @@ def _decoded(tx: Transaction, events: Sequence[Event]) -> tuple[Sealed, ...]:
     return tuple(Sealed(event, tx.decode(event)) for event in events)
 
 
-def _tell(tx: Transaction, leg: writes.Tell) -> Head:
+def _tell(tx: Transaction, leg: writes.SendCommands) -> Head:
     row = tx.row(leg.run)
     if row.type != "run":
         raise InvalidAppend(run=leg.run, reason="a conversation takes no commands")
@@ -271,9 +271,9 @@ def _create(tx: Transaction, leg: writes.Create) -> RunRow:
         first = tx.tables.events(existing, existing.origin_at or 0, 1)
         if not first:
             raise Tampered(run=leg.run, seq=1, reason="it has a row and no event")
-        raise _Stop(writes.Taken(existing, tx.decode(first[0])))
+        raise _NotWritten(writes.Taken(existing, tx.decode(first[0])))
     blobs = tx.need(references(leg.bodies))
-    head, fence = beginning(tx, leg.run, leg.bodies[0])
+    head, fence = chain_start(tx, leg.run, leg.bodies[0])
     sealed = tx.seal(head, leg.run, leg.bodies, fence=fence, actor=leg.actor)
     head = sealed[-1].event.head
     row = replace(new_row(sealed[0].event, sealed[0].body), seq=head.seq, hash=head.hash, time=head.time)
@@ -283,7 +283,7 @@ def _create(tx: Transaction, leg: writes.Create) -> RunRow:
     return replace(row, number=number)
 
 
-def beginning(tx: Transaction, run: str, first: AnyBody) -> tuple[Head, int]:
+def chain_start(tx: Transaction, run: str, first: AnyBody) -> tuple[Head, int]:
     """What a stream's own first event is sealed to, and under which fence: of a fork, its origin's event there."""
     match first:
         case b.RunForked():
@@ -313,7 +313,7 @@ def _landed_head(tx: Transaction, leg: writes.Leg) -> Head | None:
     match leg:
         case writes.Extend():
             return leg.events[-1].event.head
-        case writes.Tell():
+        case writes.SendCommands():
             told = tx.tables.command(tx.row(leg.run), _command_of(leg.bodies[0]))
             return told.head if told else None
         case _:
@@ -339,7 +339,7 @@ def transact(tx: Transaction, op: writes.Transact) -> writes.Transacted:
         try:
             bodies, blobs = op.work(connection)
         except BaseException as error:  # whatever it is, it must reach the caller and not end the writer's thread
-            raise Theirs(error) from error
+            raise CallerError(error) from error
     row = tx.row(op.run)
     _check_owner(row, op.fence)
     _check_not_behind(row, op.after)
@@ -353,7 +353,7 @@ def transact(tx: Transaction, op: writes.Transact) -> writes.Transacted:
     writes.check_leg(leg)
     if isinstance(sealed[-1].body, writes.LEAVING):  # it might leave behind a command that its writer has not seen
         raise InvalidAppend(run=op.run, reason=f"{sealed[-1].event.kind} is not written in a caller's transaction")
-    planned = plan(leg)
+    planned = plan_extension(leg)
     tx.bring(blobs, planned.blobs)
     _extend(tx, planned)
     return writes.Transacted(_decoded(tx, missed), sealed)

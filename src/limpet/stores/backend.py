@@ -30,7 +30,7 @@ from limpet.stores.rows import (
 )
 from limpet.stores.writes import Op, Transact
 
-__all__ = ["About", "Backend", "Blocked", "Capabilities", "Extension", "Misfit", "Outcome", "Tables"]
+__all__ = ["Backend", "Capabilities", "Extension", "LockTimeout", "Outcome", "SchemaViolation", "StoreInfo", "Tables"]
 
 Outcome = Any | LimpetError
 """What an operation came to: its result, or why it was refused."""
@@ -55,7 +55,7 @@ class Capabilities:
         return getattr(self, need) not in (False, "none")
 
 
-class About(NamedTuple):
+class StoreInfo(NamedTuple):
     """What a store is kept in."""
 
     database: str
@@ -66,11 +66,11 @@ class About(NamedTuple):
     """Where it is on this machine, if it is a file."""
 
 
-class Misfit(Exception):
+class SchemaViolation(Exception):
     """The schema refused a row: something that should have been refused before it got there."""
 
 
-class Blocked(Exception):
+class LockTimeout(Exception):
     """A transaction waited too long for a row that somebody else holds; nothing was written."""
 
 
@@ -274,7 +274,7 @@ class Backend(Protocol):
     def now(self) -> int:
         """The store's clock."""
 
-    def about(self) -> About:
+    def about(self) -> StoreInfo:
         """What it is kept in."""
 
     def commit(self, ops: Sequence[Op[Any]], codec: Codec) -> list[Outcome]:

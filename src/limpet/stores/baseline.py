@@ -5,14 +5,14 @@ from typing import NamedTuple
 
 from limpet.clock import SystemClock
 
-__all__ = ["DATA", "DIGEST", "RUNS", "Bare"]
+__all__ = ["DATA", "DIGEST", "RUNS", "Baseline"]
 
 DATA, DIGEST = b"x" * 950, bytes(32)
 # How many rows go into a batch, one of each run.
 RUNS = 200
 
 
-class Bare(NamedTuple):
+class Baseline(NamedTuple):
     """Rows in a table of their own, committed one by one or many at once; each call has its own number."""
 
     single: Callable[[int], object]

@@ -16,7 +16,7 @@ from limpet.events import AnyBody, Codec, blobs_of, verify
 from limpet.events import bodies as b
 from limpet.state import ENDED
 from limpet.stores import append, claim, writes
-from limpet.stores.backend import Blocked, Misfit, Outcome, Tables
+from limpet.stores.backend import LockTimeout, Outcome, SchemaViolation, Tables
 from limpet.stores.blobs import Blob
 from limpet.stores.projection import new_row
 from limpet.stores.rebuild import derive
@@ -30,7 +30,7 @@ Begin = Callable[[], AbstractContextManager[Tables]]
 """What begins a transaction, and ends it: kept if nothing was raised inside, undone otherwise."""
 
 # What one bad operation may raise, as opposed to a database that fails: it is refused alone.
-UNFORESEEN = (Misfit, ArithmeticError, AssertionError, LookupError, TypeError, ValueError, MsgspecError)
+UNFORESEEN = (SchemaViolation, ArithmeticError, AssertionError, LookupError, TypeError, ValueError, MsgspecError)
 
 
 def commit(
@@ -51,7 +51,7 @@ def commit(
             outcomes = _perform(Transaction(tables, codec), batch)
             committing(outcomes)
             return outcomes
-    except (_Undone, Misfit, Blocked, StoreRefused) as broken:
+    except (_Undone, SchemaViolation, LockTimeout, StoreRefused) as broken:
         if len(batch) == 1:
             return [_refusal(broken)]
     committing([])
@@ -62,7 +62,7 @@ def _refusal(broken: Exception) -> LimpetError:
     match broken:
         case _Undone():
             return broken.error
-        case Blocked():
+        case LockTimeout():
             return StoreBusy(reason=str(broken))
         case LimpetError():
             return broken
@@ -87,11 +87,11 @@ def transact(
                 raise _Undone(_unforeseen(error)) from error
             committing(done)
             return done
-    except append.Theirs as raised:
+    except append.CallerError as raised:
         return writes.Raised(raised.error)
     except _Undone as undone:
         return undone.error
-    except Misfit as misfit:
+    except SchemaViolation as misfit:
         return _unforeseen(misfit)
 
 
@@ -139,7 +139,7 @@ def _plans(batch: Sequence[writes.Op[Any]]) -> dict[int, append.Plan]:
     streams = set()
     for place, op in enumerate(batch):
         if isinstance(op, writes.Append) and len(op.legs) == 1 and isinstance(op.legs[0], writes.Extend):
-            planned = append.plan(op.legs[0])
+            planned = append.plan_extension(op.legs[0])
             if planned.extension.run not in streams and not (planned.deltas and planned.asks):
                 streams.add(planned.extension.run)
                 plans[place] = planned
@@ -270,7 +270,7 @@ def _load(tx: Transaction, op: writes.Load) -> RunRow:
     if existing is not None:
         raise InputConflict(run=first.run, agent=existing.agent)
     log = [(event, tx.decode(event)) for event in op.events]
-    if verify(op.events, *append.beginning(tx, first.run, log[0][1])).hash != last.hash:
+    if verify(op.events, *append.chain_start(tx, first.run, log[0][1])).hash != last.hash:
         raise Tampered(run=first.run, seq=last.seq, reason="its head does not fit")
     derived = derive(0, log, tx.codec)
     tx.bring((), derived.blobs)

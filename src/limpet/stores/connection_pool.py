@@ -9,7 +9,7 @@ from typing import Generic, Protocol, TypeVar
 from limpet.errors import StoreUnavailable
 from limpet.stores.threads import CLOSED
 
-__all__ = ["Spares"]
+__all__ = ["ConnectionPool"]
 
 
 class Closable(Protocol):
@@ -22,7 +22,7 @@ class Closable(Protocol):
 C = TypeVar("C", bound=Closable)
 
 
-class Spares(Generic[C]):
+class ConnectionPool(Generic[C]):
     """As many connections as were ever needed at once; one on which something was raised is not used again."""
 
     def __init__(self, connect: Callable[[], C]) -> None:
@@ -32,7 +32,7 @@ class Spares(Generic[C]):
         self._closed = Flag()
 
     @contextmanager
-    def one(self) -> Iterator[C]:
+    def connection(self) -> Iterator[C]:
         """A connection for oneself."""
         with self._lock:
             if self._closed.is_set():

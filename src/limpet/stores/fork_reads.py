@@ -6,7 +6,7 @@ from typing import NamedTuple
 from limpet.events import Event
 from limpet.stores.rows import RunRow
 
-__all__ = ["Origin", "Span", "origin_of", "read_line"]
+__all__ = ["EventRange", "Origin", "origin_of", "read_log"]
 
 
 class Origin(NamedTuple):
@@ -17,7 +17,7 @@ class Origin(NamedTuple):
     """The last event that is shared."""
 
 
-class Span(NamedTuple):
+class EventRange(NamedTuple):
     """Which events of a stream are wanted: with sequences strictly between `after` and `before`."""
 
     after: int
@@ -31,8 +31,8 @@ def origin_of(row: RunRow) -> Origin | None:
     return None if row.origin is None or row.origin_at is None else Origin(row.origin, row.origin_at)
 
 
-def read_line(
-    own: Callable[[str, Span], list[Event]], origin: Callable[[str], Origin | None], run: str, span: Span
+def read_log(
+    own: Callable[[str, EventRange], list[Event]], origin: Callable[[str], Origin | None], run: str, span: EventRange
 ) -> list[Event]:
     """Events of a stream, its own and those that it shares; a stream that is no fork is asked for nothing more."""
     found = own(run, span)
@@ -43,11 +43,11 @@ def read_line(
         return found
     before = branch.at + 1 if span.before is None else min(branch.at + 1, span.before)
     missing = span.limit - len(found) if span.backwards else span.limit
-    shared = read_line(own, origin, branch.run, span._replace(before=before, limit=missing))
+    shared = read_log(own, origin, branch.run, span._replace(before=before, limit=missing))
     return found + shared if span.backwards else (shared + found)[: span.limit]
 
 
-def _is_whole(found: list[Event], span: Span) -> bool:
+def _is_whole(found: list[Event], span: EventRange) -> bool:
     """Whether nothing of what is wanted can come before what was found."""
     if not found:
         return False

@@ -16,10 +16,10 @@ from msgspec.structs import replace
 from limpet.clock import Clock, SystemClock
 from limpet.errors import NotFound, Unsupported
 from limpet.events import Codec, Event, Packed
-from limpet.stores.backend import About, Capabilities, Extension, Outcome, Tables
+from limpet.stores.backend import Capabilities, Extension, Outcome, StoreInfo, Tables
 from limpet.stores.blobs import Blob, BlobRow
 from limpet.stores.commit import commit
-from limpet.stores.fork_reads import Origin, Span, origin_of, read_line
+from limpet.stores.fork_reads import EventRange, Origin, origin_of, read_log
 from limpet.stores.rows import (
     ContractRow,
     Feed,
@@ -34,7 +34,7 @@ from limpet.stores.rows import (
     Snapshot,
     WorkerRow,
 )
-from limpet.stores.search import says
+from limpet.stores.search import row_contains
 from limpet.stores.writes import Op, Transact
 
 __all__ = ["MemoryBackend", "MemoryTables"]
@@ -108,9 +108,9 @@ class MemoryBackend:
     def read(self, run: str, after: int, before: int | None, limit: int, backwards: bool) -> list[Event]:
         """Events with sequences strictly between `after` and `before`."""
         with self._lock:
-            return read_line(self._own, self._origin, run, Span(after, before, limit, backwards))
+            return read_log(self._own, self._origin, run, EventRange(after, before, limit, backwards))
 
-    def _own(self, run: str, span: Span) -> list[Event]:
+    def _own(self, run: str, span: EventRange) -> list[Event]:
         row = self._row(run)
         events, shared = self._tables.log[row.number], row.origin_at or 0
         end = None if span.before is None else max(span.before - 1 - shared, 0)
@@ -249,9 +249,9 @@ class MemoryBackend:
         found = ((self.blob(each), self.chunk(each, 0)) for each in blobs)
         return [(row, chunk) for row, chunk in found if row is not None and chunk is not None and row.chunks == 1]
 
-    def about(self) -> About:
+    def about(self) -> StoreInfo:
         """Nothing but this process."""
-        return About("memory")
+        return StoreInfo("memory")
 
     def setting(self, name: str) -> str | None:
         """What a setting of the store is, if it was settled."""
@@ -666,7 +666,7 @@ def _matches(row: RunRow, where: RunFilter) -> bool:
         and where.labels.items() <= row.labels.items()
         and (where.created_from is None or row.created >= where.created_from)
         and (where.created_before is None or row.created < where.created_before)
-        and (where.text is None or says(row, where.text))
+        and (where.text is None or row_contains(row, where.text))
     )
 
 

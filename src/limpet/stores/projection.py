@@ -37,7 +37,7 @@ class Left(NamedTuple):
     died: bool = False
 
 
-class Described(NamedTuple):
+class GoalChanged(NamedTuple):
     """Its goal or plan changed; none means unchanged."""
 
     goal: str | None = None
@@ -67,16 +67,16 @@ class Undoing(NamedTuple):
     """A compensation has begun."""
 
 
-RowChange = Left | Described | Woken | Cancelling | Paused | Resumed | Undoing
+RowChange = Left | GoalChanged | Woken | Cancelling | Paused | Resumed | Undoing
 
 
-class Opened(NamedTuple):
+class RequestOpened(NamedTuple):
     """A request needs somebody."""
 
     row: RequestRow
 
 
-class Closed(NamedTuple):
+class RequestClosed(NamedTuple):
     """A request needs nobody any more."""
 
     request: str
@@ -84,13 +84,13 @@ class Closed(NamedTuple):
     by: str | None = None
 
 
-class Used(NamedTuple):
+class ApprovalUsed(NamedTuple):
     """An approval was consumed by the step that it was given for."""
 
     request: str
 
 
-class Escalated(NamedTuple):
+class RequestEscalated(NamedTuple):
     """A request needs somebody else."""
 
     request: str
@@ -98,7 +98,7 @@ class Escalated(NamedTuple):
     expires: int | None
 
 
-RequestChange = Opened | Closed | Used | Escalated
+RequestChange = RequestOpened | RequestClosed | ApprovalUsed | RequestEscalated
 
 
 class Delta(NamedTuple):
@@ -118,7 +118,7 @@ def project(event: Event, body: AnyBody) -> Delta:  # noqa: C901, PLR0912 - one 
     """What the event changes in rows."""
     match body:
         case b.StepStarted():
-            return Delta(step=body.number, request=None if body.grant is None else Used(body.grant))
+            return Delta(step=body.number, request=None if body.grant is None else ApprovalUsed(body.grant))
         case b.StepCompleted() | b.StepFailed() | b.StepResolved() | b.TurnStarted():
             return _SETTLED
         case b.StatePatched():
@@ -138,7 +138,9 @@ def project(event: Event, body: AnyBody) -> Delta:  # noqa: C901, PLR0912 - one 
         case b.RequestOpened():
             return _request_opened(event, body)
         case b.RequestAnswered():
-            return Delta(row=Woken(f"person:{body.request}"), request=Closed(body.request, body.decision, body.by))
+            return Delta(
+                row=Woken(f"person:{body.request}"), request=RequestClosed(body.request, body.decision, body.by)
+            )
         case b.RequestExpired():
             return _request_expired(body)
         case b.AgentReturned():
@@ -263,7 +265,7 @@ def apply(row: RunRow, change: RowChange, now: int) -> RunRow:
     match change:
         case Left():
             return _left(row, change, now)
-        case Described():
+        case GoalChanged():
             return replace(
                 row,
                 goal=row.goal if change.goal is None else change.goal,
@@ -289,15 +291,15 @@ def apply(row: RunRow, change: RowChange, now: int) -> RunRow:
 def apply_request(row: RequestRow | None, change: RequestChange) -> RequestRow | None:
     """The request's row after a change; the first decision stands."""
     match change:
-        case Opened():
+        case RequestOpened():
             return change.row
-        case Closed():
+        case RequestClosed():
             if row is None or row.status != "open":
                 return row
             return replace(row, status=change.status, by=change.by)
-        case Used():
+        case ApprovalUsed():
             return None if row is None else replace(row, status="used")
-        case Escalated():
+        case RequestEscalated():
             if row is None or row.status != "open":
                 return row
             return replace(row, to=change.to, expires=change.expires)
@@ -339,13 +341,13 @@ def _described(body: b.StatePatched) -> Delta:
     doing += [revision.index for revision in patch.revise if revision.status == "doing"]
     if goal is None and items is None and not doing:
         return NOTHING
-    return Delta(row=Described(goal, items, doing[-1] if doing else None))
+    return Delta(row=GoalChanged(goal, items, doing[-1] if doing else None))
 
 
 def _wait_ended(body: b.WaitEnded) -> Delta:
     if body.request is None:
         return _SETTLED
-    return Delta(settled=True, request=Closed(body.request, "withdrawn"))
+    return Delta(settled=True, request=RequestClosed(body.request, "withdrawn"))
 
 
 def _request_opened(event: Event, body: b.RequestOpened) -> Delta:
@@ -361,10 +363,10 @@ def _request_opened(event: Event, body: b.RequestOpened) -> Delta:
         expires=body.expires,
         digest=body.digest,
     )
-    return Delta(request=Opened(row))
+    return Delta(request=RequestOpened(row))
 
 
 def _request_expired(body: b.RequestExpired) -> Delta:
     if body.outcome == "escalated":
-        return Delta(request=Escalated(body.request, body.to, body.expires))
-    return Delta(request=Closed(body.request, "expired"))
+        return Delta(request=RequestEscalated(body.request, body.to, body.expires))
+    return Delta(request=RequestClosed(body.request, "expired"))

@@ -9,10 +9,10 @@ from limpet.events import AnyBody, Codec, Event, blobs_of
 from limpet.events import bodies as b
 from limpet.state import ENDED
 from limpet.stores.projection import (
-    Closed,
     Delta,
-    Opened,
     RequestChange,
+    RequestClosed,
+    RequestOpened,
     apply,
     apply_request,
     claimed_row,
@@ -68,7 +68,7 @@ def derive(
         blobs |= dict.fromkeys(blobs_of(body))
         if row.status in ENDED:
             for request in requests:
-                _collect_request(requests, Closed(request, "withdrawn"))
+                _collect_request(requests, RequestClosed(request, "withdrawn"))
     hidden = tuple(hide_request(codec, request) for request in requests.values())
     return Derived(hide_row(codec, row), hidden, tuple(blobs), tuple(commands))
 
@@ -140,7 +140,7 @@ def _at(row: RunRow, event: Event) -> RunRow:
 
 
 def _collect_request(requests: dict[str, RequestRow], change: RequestChange | None) -> None:
-    if isinstance(change, Opened):
+    if isinstance(change, RequestOpened):
         requests[change.row.id] = change.row
     elif change is not None and (after := apply_request(requests.get(change.request), change)) is not None:
         requests[change.request] = after

@@ -2,12 +2,12 @@
 
 from limpet.stores.rows import RunRow
 
-__all__ = ["lowered", "says"]
+__all__ = ["lowered", "row_contains"]
 
 _LOWER = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
 
 
-def says(row: RunRow, text: str) -> bool:
+def row_contains(row: RunRow, text: str) -> bool:
     """Whether a row's id, agent, goal or a label's value contains a text, in any case of ASCII letters."""
     wanted = lowered(text)
     return any(wanted in lowered(each) for each in (row.id, row.agent, row.goal, *row.labels.values()))

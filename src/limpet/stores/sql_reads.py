@@ -8,7 +8,7 @@ from limpet.errors import NotFound, StoreUnavailable
 from limpet.events import Event, Packed
 from limpet.stores.blobs import BlobRow
 from limpet.stores.columns import contract_of, late_of, request_of, row_of, worker_of
-from limpet.stores.fork_reads import Origin, Span, read_line
+from limpet.stores.fork_reads import EventRange, Origin, read_log
 from limpet.stores.rows import (
     ContractRow,
     KeyRow,
@@ -52,9 +52,9 @@ class SqlReads(ABC):
 
     def read(self, run: str, after: int, before: int | None, limit: int, backwards: bool) -> list[Event]:
         """Events with sequences strictly between `after` and `before`."""
-        return read_line(self._own, self._origin, run, Span(after, before, limit, backwards))
+        return read_log(self._own, self._origin, run, EventRange(after, before, limit, backwards))
 
-    def _own(self, run: str, span: Span) -> list[Event]:
+    def _own(self, run: str, span: EventRange) -> list[Event]:
         name = "read_backwards" if span.backwards else "read"
         found = self._all(name, run, span.after, LAST if span.before is None else span.before, span.limit)
         return [Event(run, *each) for each in found]

@@ -34,7 +34,7 @@ from limpet.ids import Ids, RandomIds, check_id
 from limpet.redaction import NOTHING, Redaction
 from limpet.secret import hidden
 from limpet.stores import writes
-from limpet.stores.backend import About, Backend, Capabilities, Outcome
+from limpet.stores.backend import Backend, Capabilities, Outcome, StoreInfo
 from limpet.stores.blobs import (
     CHUNK,
     INLINE,
@@ -63,12 +63,12 @@ from limpet.stores.rows import (
     Snapshot,
     WorkerRow,
 )
-from limpet.stores.search import says
-from limpet.stores.threads import Handover, Threads
+from limpet.stores.search import row_contains
+from limpet.stores.threads import Executor, Threads
 from limpet.stores.watch import Watch, Watching
 from limpet.stores.writer import Writer
 
-__all__ = ["LARGEST_PAGE", "Place", "Store"]
+__all__ = ["LARGEST_PAGE", "LogPosition", "Store"]
 
 log = logging.getLogger("limpet")
 
@@ -86,7 +86,7 @@ EVERYTHING = RunFilter()
 OPEN = RequestFilter()
 
 
-class Place(NamedTuple):
+class LogPosition(NamedTuple):
     """How far a log has come, and under which fence."""
 
     seq: int
@@ -100,7 +100,7 @@ class Store:
     def __init__(
         self,
         backend: Backend,
-        handover: Handover | None = None,
+        handover: Executor | None = None,
         *,
         keys: MasterKeys | None = None,
         compress: bool = False,
@@ -165,7 +165,7 @@ class Store:
         """The store's clock, in microseconds."""
         return await self._ask(self._backend.now)
 
-    async def about(self) -> About:
+    async def about(self) -> StoreInfo:
         """What it is kept in."""
         return await self._ask(self._backend.about)
 
@@ -209,7 +209,7 @@ class Store:
             case _:  # it was in the log already: a reply was lost
                 return await self.get(run), True
 
-    async def tell(
+    async def send_commands(
         self,
         run: str,
         *bodies: AnyBody,
@@ -221,7 +221,7 @@ class Store:
 
         `judged` is whom a request was for when its answer was allowed: if it is for others by now, it is refused.
         """
-        done = await self.append(writes.Tell(run=run, bodies=bodies, actor=actor, judged=judged), blobs=blobs)
+        done = await self.append(writes.SendCommands(run=run, bodies=bodies, actor=actor, judged=judged), blobs=blobs)
         assert isinstance(done, writes.Appended)
         assert done.heads[0] is not None
         return done.heads[0]
@@ -429,10 +429,10 @@ class Store:
             raise NotFound(what="run", id=run)
         return reveal_row(self.codec, row)
 
-    async def places(self, runs: Sequence[str]) -> dict[str, Place]:
+    async def places(self, runs: Sequence[str]) -> dict[str, LogPosition]:
         """How far the logs of some runs have come; those that do not exist are left out."""
         found = await self._ask(lambda: [self._backend.get(run) for run in runs])
-        return {row.id: Place(row.seq, row.fence, row.status) for row in found if row is not None}
+        return {row.id: LogPosition(row.seq, row.fence, row.status) for row in found if row is not None}
 
     async def read(
         self, run: str, *, after: int = 0, before: int | None = None, limit: int = LARGEST_PAGE, backwards: bool = False
@@ -460,11 +460,11 @@ class Store:
         rows = tuple(reveal_row(self.codec, row) for row in page.rows)
         if where.text is None or not self.codec.is_private:
             return Page(rows, page.next)
-        found = [row for row in rows if says(row, where.text)]  # hidden words are looked for here
+        found = [row for row in rows if row_contains(row, where.text)]  # hidden words are looked for here
         while len(found) < limit and page.next is not None:
             start = page.next
             page = await self._ask(lambda: self._backend.runs(wanted, start, limit))  # noqa: B023
-            found += [row for each in page.rows if says(row := reveal_row(self.codec, each), where.text)]
+            found += [row for each in page.rows if row_contains(row := reveal_row(self.codec, each), where.text)]
         more = page.next is not None or len(found) > limit
         return Page(tuple(found[:limit]), found[limit - 1].number if more and len(found) >= limit else None)
 

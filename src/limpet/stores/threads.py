@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from limpet.errors import StoreUnavailable
 
-__all__ = ["CLOSED", "Handover", "Inline", "Lane", "Reply", "Threads", "deliver"]
+__all__ = ["CLOSED", "Executor", "Inline", "Reply", "SerialExecutor", "Threads", "deliver"]
 
 CLOSED = "it is closed"
 # How many calls are answered together at most: the first one waits for the last.
@@ -24,7 +24,7 @@ FORKED = "it was opened before this process was forked; open it anew here"
 T = TypeVar("T")
 
 
-class Lane(Protocol):
+class SerialExecutor(Protocol):
     """A place where work is done in order, one piece at a time."""
 
     def check(self) -> None:
@@ -37,10 +37,10 @@ class Lane(Protocol):
         """Finish what was submitted, and end."""
 
 
-class Handover(Protocol):
+class Executor(Protocol):
     """What gives blocking work its place."""
 
-    def lane(self, name: str) -> Lane:
+    def lane(self, name: str) -> SerialExecutor:
         """A new lane."""
 
     async def call(self, work: Callable[[], T]) -> T:
@@ -62,7 +62,7 @@ class Threads:
         self._process = os.getpid()
         self._closed = False
 
-    def lane(self, name: str) -> Lane:
+    def lane(self, name: str) -> SerialExecutor:
         """A thread of its own."""
         return _ThreadLane(name)
 
@@ -214,7 +214,7 @@ class _ThreadLane:
 class Inline:
     """No threads: lanes do their work when the event loop comes to it, calls at once."""
 
-    def lane(self, name: str) -> Lane:
+    def lane(self, name: str) -> SerialExecutor:
         """A lane on the event loop."""
         return _LoopLane(name)
 

@@ -11,7 +11,16 @@ from limpet.events import bodies as b
 from limpet.state import ENDED
 from limpet.stores.backend import Tables
 from limpet.stores.blobs import Blob, is_name
-from limpet.stores.projection import Closed, Delta, Described, Opened, RequestChange, apply, apply_request, project
+from limpet.stores.projection import (
+    Delta,
+    GoalChanged,
+    RequestChange,
+    RequestClosed,
+    RequestOpened,
+    apply,
+    apply_request,
+    project,
+)
 from limpet.stores.row_encryption import hide_goal, hide_request
 from limpet.stores.rows import RequestRow, RunRow
 
@@ -73,7 +82,7 @@ class Transaction:
         now = self.tables.now()
         for delta in deltas:
             change = delta.row
-            if isinstance(change, Described) and change.goal is not None:
+            if isinstance(change, GoalChanged) and change.goal is not None:
                 change = change._replace(goal=hide_goal(self.codec, row.id, change.goal))
             if change is not None:
                 row = apply(row, change, now)
@@ -84,10 +93,10 @@ class Transaction:
             self.tables.free_slots(row.number, driven_only=row.status not in ENDED)
         if row.status in ENDED:
             for request in self.tables.open_requests(row.number):
-                self._apply_request(row, Closed(request.id, "withdrawn"))
+                self._apply_request(row, RequestClosed(request.id, "withdrawn"))
 
     def _apply_request(self, row: RunRow, change: RequestChange) -> None:
-        if isinstance(change, Opened):
+        if isinstance(change, RequestOpened):
             after: RequestRow | None = hide_request(self.codec, change.row)
             before = None
         else:
@@ -128,7 +137,7 @@ def references(bodies: Iterable[AnyBody]) -> list[str]:
 
 def request_of(change: RequestChange) -> str:
     """The request that a change is about."""
-    return change.row.id if isinstance(change, Opened) else change.request
+    return change.row.id if isinstance(change, RequestOpened) else change.request
 
 
 def _command(body: AnyBody) -> str | None:

@@ -12,7 +12,7 @@ from typing import Self
 
 from limpet.errors import LimpetError
 from limpet.stores.backend import Backend
-from limpet.stores.threads import Handover, Lane
+from limpet.stores.threads import Executor, SerialExecutor
 
 __all__ = ["Watch", "Watching"]
 
@@ -22,12 +22,12 @@ LOOK_AGAIN = 1.0
 class Watching:
     """All watches of a store, and the lane that looks for changes of other processes while there is one."""
 
-    def __init__(self, backend: Backend, handover: Handover) -> None:
+    def __init__(self, backend: Backend, handover: Executor) -> None:
         self._backend = backend
         self._handover = handover
         self._lock = Lock()
         self._watches: set[Watch] = set()
-        self._lane: Lane | None = None
+        self._lane: SerialExecutor | None = None
         self._stop = Flag()
 
     @property

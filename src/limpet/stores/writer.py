@@ -20,7 +20,7 @@ from limpet.errors import (
     StoreUnavailable,
 )
 from limpet.stores.backend import Outcome
-from limpet.stores.threads import CLOSED, Lane, Reply, deliver
+from limpet.stores.threads import CLOSED, Reply, SerialExecutor, deliver
 from limpet.stores.writes import Missed, Op, Renew, Taken
 
 __all__ = ["Writer"]
@@ -50,7 +50,7 @@ class Writer:
 
     def __init__(
         self,
-        lane: Lane,
+        lane: SerialExecutor,
         commit: Callable[[Sequence[Op[Any]]], list[Outcome]],
         reopen: Callable[[], None],
         audience: Audience,

@@ -58,9 +58,9 @@ __all__ = [
     "SaveContracts",
     "SaveKeys",
     "SaveSnapshot",
+    "SendCommands",
     "Settle",
     "Taken",
-    "Tell",
     "Transact",
     "Transacted",
     "Work",
@@ -92,7 +92,7 @@ class Extend(Struct, frozen=True, kw_only=True, gc=False):
     events: tuple[Sealed, ...]
 
 
-class Tell(Struct, frozen=True, kw_only=True, gc=False):
+class SendCommands(Struct, frozen=True, kw_only=True, gc=False):
     """Commands to a run, deduplicated by the id of the first."""
 
     run: str
@@ -117,7 +117,7 @@ class Release(Struct, frozen=True, kw_only=True, gc=False):
     """The worker could not drive it."""
 
 
-Leg = Create | Extend | Tell | Release
+Leg = Create | Extend | SendCommands | Release
 
 
 class Appended(NamedTuple):
@@ -336,7 +336,7 @@ def check_leg(leg: Leg) -> None:
             _check_creation(leg)
         case Extend():
             _check_extension(leg)
-        case Tell():
+        case SendCommands():
             _check_commands(leg)
         case Release():
             if leg.fence < 1:
@@ -385,7 +385,7 @@ def _check_extension(leg: Extend) -> None:
             raise InvalidAppend(run=leg.run, reason=f"nothing follows {sealed.event.kind} under the same fence")
 
 
-def _check_commands(leg: Tell) -> None:
+def _check_commands(leg: SendCommands) -> None:
     _check_bodies(leg.run, leg.bodies, Writer.COMMAND)
     ids = [check_id(body.command) for body in leg.bodies if isinstance(body, Command)]
     if len(set(ids)) != len(ids):

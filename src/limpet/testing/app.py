@@ -9,7 +9,7 @@ from limpet.clock import Clock, Duration, FrozenClock, SystemClock, microseconds
 from limpet.engine.definitions.agents import Agent
 from limpet.engine.definitions.tools import Tool
 from limpet.engine.execution.handle import Port, Result
-from limpet.engine.worker.worker import Duty, Pace, Time, Worker
+from limpet.engine.worker.worker import StoreClock, Timing, Worker, WorkerLoop
 from limpet.ids import SeededIds
 from limpet.service.app import App
 from limpet.service.settings import Settings
@@ -39,14 +39,14 @@ class TestSettings(Settings):
         self.faulty = FaultyStore(backend(self.frozen))
         super().__init__(self.faulty, self.frozen, _Ids())
         self.worker = Worker(lease=FOREVER)
-        self.pace = Pace(look=microseconds(FOREVER), rest=0, threads=False)
+        self.pace = Timing(look=microseconds(FOREVER), rest=0, threads=False)
         self.perform = self.stubs = Stubs()
         self.linger = self.listen = self.hush = 0
         self.backoffs = False
 
-    def duty(self, agents: Sequence[Agent[Any, Any]], worker: Worker, time: Time, port: Port) -> Duty:
+    def duty(self, agents: Sequence[Agent[Any, Any]], worker: Worker, time: StoreClock, port: Port) -> WorkerLoop:
         """Every life of the worker has the same name: the next one takes over at once what the last one had."""
-        duty = super().duty(agents, worker, time, port)
+        duty = super().worker_loop(agents, worker, time, port)
         duty.rename(f"w-{'-'.join(sorted(each.name for each in agents))}")
         return duty
 
@@ -92,10 +92,10 @@ class TestApp(App):
             due = [time for time in (clock.next_alarm, await self._next_wake()) if time is not None]
             clock.set(min([target, *(time for time in due if time > clock.now())]))
             if self._duty is not None:
-                self._duty.ring()
+                self._duty.wake()
             await self.settle()
 
-    def replace(self, *agents: Agent[Any, Any]) -> None:
+    def deploy(self, *agents: Agent[Any, Any]) -> None:
         """Other code: the next process serves these agents."""
         self._all, self._agents = agents, {each.name: each for each in agents}
 

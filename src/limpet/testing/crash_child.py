@@ -118,7 +118,7 @@ async def _drive(agent: Agent[Any, Any], trial: Mapping[str, Any], say: Callable
     if "when" in trial:
         settings.faulty.faults.append(Fault(trial["when"], events("", {}), trial["nth"]))
     app = await TestApp(settings, family(agent)).open()
-    await app.start(agent, agent.input_shape.load(trial["input"]), id=trial["run"])
+    await app.start(agent, agent.input_codec.load(trial["input"]), id=trial["run"])
     return await see_through(app, trial["run"], trial["answers"])
 
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from limpet.clock import SystemClock
 from limpet.engine.definitions.agents import Agent
-from limpet.engine.definitions.types import shape
+from limpet.engine.definitions.types import codec_of
 from limpet.errors import DefinitionError, TrialStuck
 from limpet.ids import RandomIds
 from limpet.testing.faults import When
@@ -56,7 +56,7 @@ async def crash_everywhere(
     rejects, anything else is the answer. Whoever is asked what came of an effect tells the truth, unless told what to
     say. Time that a run waits for passes at once. Needs an agent at the top level of a module, and a POSIX system.
     """
-    said = {key: shape(type(value)).dump(value) for key, value in answers.items()}
+    said = {key: codec_of(type(value)).dump(value) for key, value in answers.items()}
     opening = {**_whereabouts(agent), "input": agent.dump_input(input), "answers": said}
     async with _helper(agent.name, opening) as helper:
         report, trials = CrashReport(), _Trials(helper, effects)

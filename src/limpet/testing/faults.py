@@ -7,10 +7,10 @@ from typing import Any, Literal
 from limpet.errors import ConnectionLost, DefinitionError, LimpetError
 from limpet.events import KINDS, VOCABULARY, AnyBody
 from limpet.events import bodies as b
-from limpet.stores import Backend, Create, Extend, Inline, Missed, Store, Taken, Tell, Transacted, writes
+from limpet.stores import Backend, Create, Extend, Inline, Missed, SendCommands, Store, Taken, Transacted, writes
 from limpet.stores.backend import Outcome
 
-__all__ = ["Fault", "FaultyStore", "When", "events", "words"]
+__all__ = ["Fault", "FaultyStore", "When", "describe_events", "events"]
 
 When = Literal["before", "after"]
 Bodies = Sequence[AnyBody]
@@ -53,7 +53,7 @@ def _check_facts(kind: str, facts: Mapping[str, Any]) -> None:
         raise DefinitionError(what="A crash", reason=f"nothing has {', '.join(facts)}: {says}")
 
 
-def words(bodies: Bodies) -> str:
+def describe_events(bodies: Bodies) -> str:
     """Events in words: `step.started pay#1`, `turn.started turns#1/2`."""
     names = [getattr(body, "name", None) or "" for body in bodies]
     turns = [f"{body.loop}/{body.number}" if isinstance(body, b.TurnStarted) else "" for body in bodies]
@@ -90,12 +90,12 @@ class FaultyStore(Store):
             return
         here = [fault.is_here(when, bodies) for fault in self.faults]  # all of them count
         if any(here):
-            self.is_down, self.died_at = True, words(bodies)
+            self.is_down, self.died_at = True, describe_events(bodies)
             self.die()
 
     def _is_deaf(self, op: writes.Op[Any]) -> bool:
         """Whether it comes from the process that died: creations and commands come from others."""
-        others = isinstance(op, writes.Append) and all(isinstance(leg, Create | Tell) for leg in op.legs)
+        others = isinstance(op, writes.Append) and all(isinstance(leg, Create | SendCommands) for leg in op.legs)
         return self.is_down and not others
 
 
@@ -103,7 +103,7 @@ def _bodies(op: writes.Op[Any]) -> Bodies | None:
     """The events of a commit; nothing for one that adds none to a log by itself."""
     if isinstance(op, writes.Append):
         sealed = [each.body for leg in op.legs if isinstance(leg, Extend) for each in leg.events]
-        return [*sealed, *(body for leg in op.legs if isinstance(leg, Create | Tell) for body in leg.bodies)]
+        return [*sealed, *(body for leg in op.legs if isinstance(leg, Create | SendCommands) for body in leg.bodies)]
     return () if isinstance(op, writes.Transact) else None
 
 

@@ -14,9 +14,9 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from limpet.engine.definitions.types import shape
+from limpet.engine.definitions.types import codec_of
 from limpet.engine.steps.verdict import Permanent
-from limpet.llm.model import Call, ModelRequest, Reply, Usage
+from limpet.llm.model import Prompt, Reply, ToolCall, Usage
 from limpet.llm.providers import distinct
 
 __all__ = ["ScriptedModel", "calls"]
@@ -27,7 +27,7 @@ CHARACTERS = 4
 
 def calls(name: str, /, **args: Any) -> Any:
     """A reply that calls a tool; several of them in a tuple are called at once, with text that is said before."""
-    return Call(id="", name=name, args=_json(args))
+    return ToolCall(id="", name=name, args=_json(args))
 
 
 class ScriptedModel:
@@ -46,17 +46,17 @@ class ScriptedModel:
 
     def __init__(self, *replies: Any, name: str = "scripted", in_order: bool = False) -> None:
         self.name = name
-        self.requests: list[ModelRequest] = []
+        self.prompts: list[Prompt] = []
         self._replies, self._in_order = replies, in_order
 
-    async def reply(self, request: ModelRequest, /, *, told: Callable[[str], object] | None = None) -> Reply:
+    async def reply(self, prompt: Prompt, /, *, on_text: Callable[[str], object] | None = None) -> Reply:
         """What the script says; `told` hears it word by word."""
-        place = len(self.requests) if self._in_order else sum(each.role == "assistant" for each in request.messages)
-        self.requests.append(request)
-        reply = self._as_reply(await _now(self._at(place), request), request)
-        if told is not None:
+        place = len(self.prompts) if self._in_order else sum(each.role == "assistant" for each in prompt.messages)
+        self.prompts.append(prompt)
+        reply = self._as_reply(await _now(self._at(place), prompt), prompt)
+        if on_text is not None:
             for piece in re.findall(r"\s*\S+|\s+", reply.text):
-                told(piece)
+                on_text(piece)
         return reply
 
     def _at(self, place: int) -> Any:
@@ -67,12 +67,12 @@ class ScriptedModel:
             raise Permanent(f"the script of {self.name!r} has run out: it has {len(self._replies)} replies, and {what}")
         return self._replies[place]
 
-    def _as_reply(self, said: Any, request: ModelRequest) -> Reply:
+    def _as_reply(self, said: Any, request: Prompt) -> Reply:
         if isinstance(said, Reply):
             return structs.replace(said, calls=distinct(said.calls, request.messages))
         parts = said if isinstance(said, tuple | list) else [said]
-        made = distinct((each for each in parts if isinstance(each, Call)), request.messages)
-        text = "".join(_text(each) for each in parts if not isinstance(each, Call))
+        made = distinct((each for each in parts if isinstance(each, ToolCall)), request.messages)
+        text = "".join(_text(each) for each in parts if not isinstance(each, ToolCall))
         return Reply(
             text=text,
             calls=made,
@@ -82,7 +82,7 @@ class ScriptedModel:
         )
 
 
-async def _now(reply: Any, request: ModelRequest) -> Any:
+async def _now(reply: Any, request: Prompt) -> Any:
     """What a reply is for this request."""
     if _is_function(reply):
         reply = reply(request)
@@ -107,10 +107,10 @@ def _text(said: Any) -> str:
 
 def _json(value: Any) -> str:
     """As tools and outputs are declared: with whatever types are inside."""
-    return msgspec.json.encode(shape(dict[str, Any]).dump(value)).decode()
+    return msgspec.json.encode(codec_of(dict[str, Any]).dump(value)).decode()
 
 
-def _texts(request: ModelRequest) -> list[str]:
+def _texts(request: Prompt) -> list[str]:
     found = [each.text for each in request.messages]
     return found + [call.args for each in request.messages for call in each.calls]
 

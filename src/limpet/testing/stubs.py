@@ -9,7 +9,7 @@ from typing import Any
 
 from limpet.engine.definitions.call_context import Call
 from limpet.engine.definitions.tools import Tool
-from limpet.engine.execution.user_code import Bound, Functions
+from limpet.engine.execution.user_code import Bound, UserCode
 from limpet.errors import InvalidValue
 from limpet.events import canonical
 
@@ -42,7 +42,7 @@ class Witness:
         return {"applied": known[0]} if known else None
 
 
-class Stubs(Functions):
+class Stubs(UserCode):
     """Calls functions as a worker does, unless a tool is stubbed."""
 
     def __init__(self) -> None:
@@ -77,10 +77,10 @@ class Stubs(Functions):
         """Whether a test says what it returns."""
         return tool.name in self._results
 
-    def directly(self, tool: Tool[..., Any, Any], args: Bound, call: Call) -> Any:
+    def call_inline(self, tool: Tool[..., Any, Any], args: Bound, call: Call) -> Any:
         """The same for a function that is a transaction."""
         self._note(tool, args)
-        return self._next(tool) if tool.name in self._results else super().directly(tool, args, call)
+        return self._next(tool) if tool.name in self._results else super().call_inline(tool, args, call)
 
     def _note(self, tool: Tool[..., Any, Any], args: Bound) -> None:
         bound = inspect.signature(tool.fn).bind(*args[0], **args[1])

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp
 from limpet.errors import DefinitionError, InvalidArgument, LimpetError, NotServed, StoreUnavailable
 from limpet.service.app import App
 from limpet.service.json_views import VERSION, name_of, schemas
-from limpet.service.operations import QUESTIONS, Question
+from limpet.service.operations import OPERATIONS, Operation
 from limpet.web.guard import LOCAL, Auth, Guard
 from limpet.web.replies import answered, refused
 
@@ -65,7 +65,7 @@ def asgi(
         exception_handlers={HTTPException: _not_served},
     )
     room = asyncio.Semaphore(AT_ONCE)
-    for question in QUESTIONS.values():
+    for question in OPERATIONS.values():
         _add(api, app, question, room)
     for path, (inside, _) in (also or {}).items():
         api.router.routes.append(Route(path, inside, methods=["POST"]))  # nothing is said there by itself
@@ -86,7 +86,7 @@ def _open(app: App, others: Collection[Callable[[], Any]]) -> Callable[[FastAPI]
     return opened
 
 
-def _add(api: FastAPI, app: App, question: Question, room: asyncio.Semaphore) -> None:
+def _add(api: FastAPI, app: App, question: Operation, room: asyncio.Semaphore) -> None:
     """Put a question where it is asked."""
     lists = {name for name, each in question.given.model_fields.items() if get_origin(each.annotation) is list}
 
@@ -164,7 +164,7 @@ def _schema_of(form: Any) -> dict[str, Any]:
     return {"$ref": f"{SCHEMAS}{name_of(form)}"}
 
 
-def _parameters(question: Question) -> list[dict[str, Any]]:
+def _parameters(question: Operation) -> list[dict[str, Any]]:
     schema = question.given.model_json_schema()
     required = schema.get("required", ())
     return [

@@ -16,7 +16,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from limpet.errors import DefinitionError, LimpetError, NotAuthenticated, WrongHost, WrongOrigin
-from limpet.service.operations import ours
+from limpet.service.operations import limpet_errors
 from limpet.web.replies import refused
 
 __all__ = ["LOCAL", "Auth", "Guard"]
@@ -73,7 +73,7 @@ class Guard:
         return None
 
     async def _is_good(self, token: str) -> bool:
-        with ours("auth"):
+        with limpet_errors("auth"):
             found = self._knows(token)
             return await found if isawaitable(found) else found
 

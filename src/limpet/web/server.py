@@ -17,7 +17,7 @@ from limpet.service.app import App
 from limpet.web.api import Mounted, asgi
 from limpet.web.guard import LOCAL
 
-__all__ = ["Wishes", "serve"]
+__all__ = ["ServerOptions", "serve"]
 
 # In seconds: how long requests under way are waited for at the end, and how long a whole request may take to come.
 GRACE = 10
@@ -27,7 +27,7 @@ MOST = 256
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wishes:
+class ServerOptions:
     """How a server is to be."""
 
     host: str
@@ -38,7 +38,7 @@ class Wishes:
     also: Mapping[str, Mounted]
 
 
-async def serve(app: App, wishes: Wishes, told: Callable[[str], None]) -> None:
+async def serve(app: App, wishes: ServerOptions, told: Callable[[str], None]) -> None:
     """Answer until SIGTERM or SIGINT; `told` hears where."""
     names = (*LOCAL, wishes.host, *wishes.hosts)
     inside = asgi(app, auth=wishes.token, hosts=names, also=wishes.also)

@@ -147,7 +147,7 @@ async def use(app: limpet.App, ticket: Ticket) -> None:
     assert_type(await handle.result(timeout="1h"), Verdict)
     assert_type(await handle.info(), limpet.RunInfo)
     async for event in handle.events():
-        assert_type(event, limpet.Event)
+        assert_type(event, limpet.EventView)
     for request in await app.inbox(to="finance"):
         await app.approve(request, by="ann", args={"cents": 4})
         await app.answer(request.id, Verdict(cents=4), by="ann")
@@ -179,7 +179,7 @@ def script(ticket: Ticket) -> None:
         assert_type(app.messages("c-1", last=3), list[limpet.Message])
         assert_type(app.state("t-1", before=2), limpet.Moment)
         assert_type(app.fork("t-1", at=2), sync.Handle[Any])
-        assert_type(app.events("t-1", follow=False), Iterator[limpet.Event])
+        assert_type(app.events("t-1", follow=False), Iterator[limpet.EventView])
         assert_type(app.once("key", lambda: 7), int)
 
 

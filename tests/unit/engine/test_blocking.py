@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from limpet.engine.run.blocking import Bridge
-from limpet.engine.steps.attempts import Reports
+from limpet.engine.steps.attempts import ProgressReports
 from limpet.errors import Suspended
 
 
@@ -54,7 +54,7 @@ async def test_what_a_verb_raises_keeps_its_cause() -> None:
 def test_a_tool_whose_process_goes_on_without_its_loop_is_not_cut() -> None:
     """It was given up, and runs on its thread: saying how far it is must not end an effect half-way."""
 
-    async def reports() -> Reports:
-        return Reports(None, 1, 1)  # type: ignore[arg-type]
+    async def reports() -> ProgressReports:
+        return ProgressReports(None, 1, 1)  # type: ignore[arg-type]
 
-    asyncio.run(reports()).told()
+    asyncio.run(reports()).notify()

@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from limpet import Secret
-from limpet.engine.execution.log_redaction import Discreet
+from limpet.engine.execution.log_redaction import RedactingFilter
 from tests.unit.credentials import EVERY
 
 CREDENTIAL = EVERY[0]
@@ -25,5 +25,5 @@ def test_a_line_is_said_without_its_secrets(caplog: pytest.LogCaptureFixture) ->
 def test_a_line_that_does_not_fit_its_arguments_is_said_all_the_same() -> None:
     """A wrong line is no reason to fail, nor to tell more."""
     record = logging.LogRecord("limpet", logging.INFO, "x.py", 1, "%d of %s", (CREDENTIAL.text,), None)
-    assert Discreet().filter(record)
+    assert RedactingFilter().filter(record)
     assert CREDENTIAL.hides not in record.getMessage()

@@ -3,14 +3,14 @@
 import msgspec
 import pytest
 
-from limpet.engine.replay.learned import Memory
+from limpet.engine.replay.learned import Learned
 from limpet.events import bodies as b
 from limpet.events import inline
 
 
 def kept() -> bytes:
     """What is remembered of a run in its first turn."""
-    memory = Memory()
+    memory = Learned()
     memory._created = b.RunCreated(agent="a", agent_version="1", input=inline(None))
     memory.history.turns = {"turns#1": 1}
     memory.history.flags = [(3, "old news")]
@@ -23,7 +23,7 @@ def kept() -> bytes:
 def test_what_cannot_be_read_is_not_used(created: object) -> None:
     """A newer version has lifted it, or it is damaged: the log is read instead, and nothing of this is there."""
     plain = msgspec.json.decode(kept())
-    assert Memory().restore(msgspec.json.encode(plain))
-    memory = Memory()
+    assert Learned().restore(msgspec.json.encode(plain))
+    memory = Learned()
     assert not memory.restore(msgspec.json.encode({**plain, "created": created}))
     assert (memory.history.turns, memory.history.flags) == ({}, [])

@@ -8,7 +8,7 @@ import pytest
 from msgspec import Meta
 from pydantic import BaseModel, Field
 
-from limpet.engine.definitions.types import shape
+from limpet.engine.definitions.types import codec_of
 from limpet.engine.steps.stub_results import sample
 
 
@@ -58,7 +58,7 @@ class Point:
 )
 def test_a_sample_is_of_its_type(hint: Any) -> None:
     """It loads as the declared type, and is the same again."""
-    declared = shape(hint)
+    declared = codec_of(hint)
     made = sample(declared.schema())
     declared.load(made)
     assert made == sample(declared.schema())
@@ -66,11 +66,11 @@ def test_a_sample_is_of_its_type(hint: Any) -> None:
 
 def test_what_refers_to_itself_ends() -> None:
     """Where nothing is allowed, deep inside it is nothing."""
-    assert sample(shape(Tree).schema())["name"] == ""
+    assert sample(codec_of(Tree).schema())["name"] == ""
     assert sample({"$ref": "#/$defs/a", "$defs": {"a": {"type": "null"}}}) is None
 
 
 def test_what_is_declared_nowhere_is_nothing() -> None:
     """Any value would do."""
     assert sample({}) is None
-    assert sample(shape(Any).schema()) is None
+    assert sample(codec_of(Any).schema()) is None

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from pydantic import BaseModel
 
-from limpet.engine.definitions.types import shape
+from limpet.engine.definitions.types import codec_of
 from limpet.errors import InvalidValue
 from limpet.events import canonical, parse
 from tests.laws.values import json_values
@@ -115,7 +115,7 @@ VALUES: list[tuple[Any, Any]] = [
 @pytest.mark.parametrize(("hint", "value"), VALUES, ids=lambda each: str(each)[:40])
 def test_a_value_comes_back_as_its_declared_type(hint: Any, value: Any) -> None:
     """Through the very bytes that are stored."""
-    back = shape(hint).load(parse(canonical(shape(hint).dump(value))))
+    back = codec_of(hint).load(parse(canonical(codec_of(hint).dump(value))))
     assert back == value
     assert type(back) is type(value)
 
@@ -123,7 +123,7 @@ def test_a_value_comes_back_as_its_declared_type(hint: Any, value: Any) -> None:
 @given(json_values)
 def test_plain_json_needs_no_declaration(value: Any) -> None:
     """It comes back as it is."""
-    assert shape(Any).load(shape(Any).dump(value)) == value
+    assert codec_of(Any).load(codec_of(Any).dump(value)) == value
 
 
 @pytest.mark.parametrize(
@@ -131,23 +131,23 @@ def test_plain_json_needs_no_declaration(value: Any) -> None:
 )
 def test_a_record_that_nobody_declared_comes_back_as_json(value: Any) -> None:
     """Nothing in the data says what it was."""
-    plain = shape(Any).dump(value)
+    plain = codec_of(Any).dump(value)
     assert plain["id"] == "x"
-    assert shape(Any).load(plain) == plain
+    assert codec_of(Any).load(plain) == plain
 
 
 @pytest.mark.parametrize("value", [b"x", {1, 2}, (1, 2), {1: 2}, float("nan"), object(), "\ud800", Colour.RED, [NOW]])
 def test_what_nobody_declared_and_json_cannot_carry_is_refused(value: Any) -> None:
     """It would come back as something else."""
     with pytest.raises(InvalidValue):
-        shape(Any).dump(value)
+        codec_of(Any).dump(value)
 
 
 @pytest.mark.parametrize(("hint", "value"), [(list[float], [float("inf")]), (bytes, b"x"), (Record, object())])
 def test_what_json_cannot_carry_is_refused_where_it_is_declared_too(hint: Any, value: Any) -> None:
     """Numbers without a value, bytes, foreign objects."""
     with pytest.raises(InvalidValue):
-        shape(hint).dump(value)
+        codec_of(hint).dump(value)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_what_json_cannot_carry_is_refused_where_it_is_declared_too(hint: Any, v
 def test_json_of_another_type_is_refused_with_a_reason(hint: Any, plain: Any) -> None:
     """As the library says it, in one line."""
     with pytest.raises(InvalidValue) as raised:
-        shape(hint).load(plain)
+        codec_of(hint).load(plain)
     assert raised.value.reason
     assert "\n" not in raised.value.reason
 
@@ -165,13 +165,13 @@ def test_json_of_another_type_is_refused_with_a_reason(hint: Any, plain: Any) ->
 def test_an_annotation_without_a_hash_has_a_shape() -> None:
     """It is only not remembered."""
     hint = Literal["a"] | list[Literal["b"]]
-    assert shape(hint).load(["b"]) == ["b"]
-    assert shape(dict[str, Any] | None).load({"a": [1]}) == {"a": [1]}
+    assert codec_of(hint).load(["b"]) == ["b"]
+    assert codec_of(dict[str, Any] | None).load({"a": [1]}) == {"a": [1]}
 
 
 def test_a_set_is_the_same_in_every_process() -> None:
     """Its order does not depend on how this process hashes text: a digest of it must not change on resume."""
-    assert shape(set[str]).dump({"c", "a", "b"}) == ["a", "b", "c"]
+    assert codec_of(set[str]).dump({"c", "a", "b"}) == ["a", "b", "c"]
 
 
 def test_pydantic_is_imported_only_for_its_own() -> None:

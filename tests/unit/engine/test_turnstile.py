@@ -2,23 +2,23 @@
 
 import asyncio
 
-from limpet.engine.replay.return_order import Turnstile
+from limpet.engine.replay.return_order import ReturnOrder
 
 
-async def entering(turnstile: Turnstile, ticket: int, seen: list[int]) -> None:
-    turnstile.called()
-    await turnstile.enter(ticket)
+async def entering(turnstile: ReturnOrder, ticket: int, seen: list[int]) -> None:
+    turnstile.note_call()
+    await turnstile.wait_turn(ticket)
     seen.append(ticket)
 
 
 async def test_sequential_code_never_waits() -> None:
     """Each end is the next one: not once does the event loop turn."""
     turned: list[bool] = []
-    turnstile = Turnstile([3, 5, 9])
+    turnstile = ReturnOrder([3, 5, 9])
     asyncio.get_running_loop().call_soon(turned.append, True)
     for end in (3, 5, 9):
-        turnstile.called()
-        await turnstile.enter(end)
+        turnstile.note_call()
+        await turnstile.wait_turn(end)
     assert turned == []
     assert not turnstile.has_before(10)
 
@@ -26,7 +26,7 @@ async def test_sequential_code_never_waits() -> None:
 async def test_ends_come_in_the_order_of_the_log() -> None:
     """Whoever asks first, some of them never."""
     seen: list[int] = []
-    turnstile = Turnstile([2, 4, 6, 8])
+    turnstile = ReturnOrder([2, 4, 6, 8])
     await asyncio.gather(*(entering(turnstile, end, seen) for end in (8, 6, 2)))
     assert seen == [2, 6, 8]
 
@@ -34,7 +34,7 @@ async def test_ends_come_in_the_order_of_the_log() -> None:
 async def test_the_winner_of_a_race_is_alone() -> None:
     """The other end is handed over when the code has gone quiet, not together with the first."""
     seen: list[int] = []
-    turnstile = Turnstile([4, 6])
+    turnstile = ReturnOrder([4, 6])
     tasks = [asyncio.create_task(entering(turnstile, end, seen)) for end in (6, 4)]
     done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     assert done == {tasks[1]}
@@ -45,8 +45,8 @@ async def test_the_winner_of_a_race_is_alone() -> None:
 async def test_live_ends_come_in_the_order_in_which_they_were_logged() -> None:
     """Even if the later one is ready to return first; and one at a time."""
     seen: list[int] = []
-    turnstile = Turnstile([])
-    first, second = turnstile.issue(), turnstile.issue()
+    turnstile = ReturnOrder([])
+    first, second = turnstile.issue_ticket(), turnstile.issue_ticket()
     later = asyncio.create_task(entering(turnstile, second, seen))
     for _ in range(50):
         await asyncio.sleep(0)  # noqa: TID251 - turns of the loop
@@ -60,10 +60,10 @@ async def test_live_ends_come_in_the_order_in_which_they_were_logged() -> None:
 async def test_whoever_was_cancelled_holds_nobody_up() -> None:
     """Its place in the order is given back."""
     seen: list[int] = []
-    turnstile = Turnstile([])
-    first, second = turnstile.issue(), turnstile.issue()
+    turnstile = ReturnOrder([])
+    first, second = turnstile.issue_ticket(), turnstile.issue_ticket()
     later = asyncio.create_task(entering(turnstile, second, seen))
     await asyncio.sleep(0)  # noqa: TID251 - a turn of the loop
-    turnstile.give_back(first)
+    turnstile.cancel_ticket(first)
     await later
     assert seen == [second]

@@ -107,7 +107,7 @@ async def test_flushes_at_once_write_everything_once(world: World) -> None:
 async def test_commands_that_slipped_in_are_folded_first(world: World) -> None:
     """The owner's events are sealed again after them, and the state knows both."""
     journal = await journal_of(world)
-    await world.store.tell("r1", signalled("go"), actor="ann")
+    await world.store.send_commands("r1", signalled("go"), actor="ann")
     await journal.append(started())
     assert (await world.kinds())[2:] == ["signal.received", "step.started"]
     assert [signal.signal for signal in journal.state.signals] == ["go"]
@@ -117,7 +117,7 @@ async def test_commands_that_slipped_in_are_folded_first(world: World) -> None:
 async def test_what_must_not_follow_an_unseen_command_does_not(world: World) -> None:
     """`append_if_current` folds the command and says false; then it can be decided anew."""
     journal = await journal_of(world)
-    await world.store.tell("r1", b.CancelRequested(command="c1", reason="enough"), actor="ann")
+    await world.store.send_commands("r1", b.CancelRequested(command="c1", reason="enough"), actor="ann")
     end = b.RunCompleted(output=inline(1))
     assert not await journal.append_if_current(end, heard=journal.heard)
     assert journal.state.cancel == "enough"
@@ -139,7 +139,7 @@ async def test_no_wake_up_is_lost_behind_a_buffer(world: World) -> None:
     journal = await journal_of(world)
     await journal.append(asked("q1"))
     heard = journal.heard
-    await world.store.tell("r1", answered("q1"), actor="ann")
+    await world.store.send_commands("r1", answered("q1"), actor="ann")
     journal.add(b.ValueRecorded(name="now#1", value=inline(1)))
     waiting = b.RunWaiting(waits=(Wait(what="person", key="q1"),))
     assert not await journal.append_if_current(waiting, heard=heard)
@@ -153,7 +153,7 @@ async def test_no_wake_up_is_lost_to_another_tasks_flush(world: World) -> None:
     journal = await journal_of(world)
     await journal.append(asked("q1"))
     heard = journal.heard
-    await world.store.tell("r1", answered("q1"), actor="ann")
+    await world.store.send_commands("r1", answered("q1"), actor="ann")
     await journal.append(started())
     waiting = b.RunWaiting(waits=(Wait(what="person", key="q1"),))
     assert not await journal.append_if_current(waiting, heard=heard)
@@ -172,7 +172,7 @@ async def test_parking_whose_reply_was_lost_is_not_sent_after_a_command(
     with pytest.raises(StoreUnavailable):
         await journal.append_if_current(waiting, heard=heard)
     await world.store.reopen()
-    await world.store.tell("r1", answered("q1"), actor="ann")
+    await world.store.send_commands("r1", answered("q1"), actor="ann")
     assert await journal.append_if_current(waiting, heard=heard) is landed
     row = await world.store.get("r1")
     assert (row.status, row.ready_at is not None) == (("waiting", True) if landed else ("running", False))
@@ -183,7 +183,7 @@ async def test_a_command_between_claim_and_opening_is_folded(world: World) -> No
     await world.create()
     await world.worker()
     [claimed] = await world.claim()
-    await world.store.tell("r1", signalled("go"), actor="ann")
+    await world.store.send_commands("r1", signalled("go"), actor="ann")
     journal = await Journal.open(world.store, claimed, world.clock.now)
     await journal.append(started())
     assert [signal.signal for signal in journal.state.signals] == ["go"]
@@ -192,7 +192,7 @@ async def test_a_command_between_claim_and_opening_is_folded(world: World) -> No
 async def test_refreshing_folds_without_writing(world: World) -> None:
     """A run in a long step hears of a cancel."""
     journal = await journal_of(world)
-    await world.store.tell("r1", b.CancelRequested(command="c1", reason="enough"), actor="ann")
+    await world.store.send_commands("r1", b.CancelRequested(command="c1", reason="enough"), actor="ann")
     await journal.refresh()
     assert (journal.state.cancel, journal.heard) == ("enough", 3)
     assert len(await world.log()) == 3
@@ -248,7 +248,7 @@ async def test_a_lost_reply_before_a_command_is_resolved_too(world: World, backe
     with pytest.raises(StoreUnavailable):
         await journal.append(started(1))
     await world.store.reopen()
-    await world.store.tell("r1", signalled(), actor="ann")
+    await world.store.send_commands("r1", signalled(), actor="ann")
     await journal.append(completed(1))
     assert (await world.kinds())[2:] == ["step.started", "signal.received", "step.completed"]
 
@@ -379,7 +379,7 @@ async def test_blobs_go_with_the_events_that_refer_to_them(world: World) -> None
     """Also when a command slipped in and the events were sealed again."""
     journal = await journal_of(world)
     payload, blobs = world.store.pack("x" * 10_000)
-    await world.store.tell("r1", signalled("go"), actor="ann")
+    await world.store.send_commands("r1", signalled("go"), actor="ann")
     await journal.append(b.StepCompleted(name="t#1", number=1, attempt=1, output=payload), blobs=blobs)
     assert await world.store.unpack(payload) == "x" * 10_000
     assert await world.store.check_rows("r1") == []
@@ -436,14 +436,14 @@ async def test_what_was_learnt_is_kept_in_a_snapshot(world: World) -> None:
 async def test_somebody_learns_every_event_once_and_in_order(world: World) -> None:
     """From before the journal was opened, of its own, and of others'."""
     await world.create("r1")
-    await world.store.tell("r1", signalled("early", command="c1"), actor="ann")
+    await world.store.send_commands("r1", signalled("early", command="c1"), actor="ann")
     await world.worker()
     [claimed] = await world.claim()
     learner = Learning()
     learnt = learner.learnt
     journal = await Journal.open(world.store, claimed, world.clock.now, learner=learner)
     assert learnt == [1, 2, 3]
-    await world.store.tell("r1", signalled("late", command="c2"), actor="ann")
+    await world.store.send_commands("r1", signalled("late", command="c2"), actor="ann")
     await journal.append(started())
     assert learnt == [1, 2, 3, 4, 5]
 
@@ -451,7 +451,7 @@ async def test_somebody_learns_every_event_once_and_in_order(world: World) -> No
 async def test_a_child_is_created_with_the_event_that_says_so(world: World) -> None:
     """Both or neither; and after a command that slipped in."""
     journal = await journal_of(world)
-    await world.store.tell("r1", signalled("go"), actor="ann")
+    await world.store.send_commands("r1", signalled("go"), actor="ann")
     assert await journal.append_together(CALLED, legs=[CHILD]) is None
     assert (await world.kinds())[2:] == ["signal.received", "agent.called"]
     assert (await world.store.get("child")).status == "pending"
@@ -520,7 +520,7 @@ async def test_what_could_not_be_read_again_is_refused_before_it_is_on_its_way(w
     with pytest.raises(InvalidArgument, match="because"):
         await journal.append_if_current(bad, heard=journal.heard)
     with pytest.raises(InvalidArgument, match="reason"):
-        await world.store.tell("r1", b.CancelRequested(command="c1", reason=wrong), actor="ann")
+        await world.store.send_commands("r1", b.CancelRequested(command="c1", reason=wrong), actor="ann")
     assert not journal.pending
     await journal.append(started(1))
     await verify_run(world.store, "r1")

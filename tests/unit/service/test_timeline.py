@@ -7,7 +7,7 @@ import pytest
 
 import limpet
 from limpet import Retry, RunFailed
-from limpet.service.timeline import Line, Span, timeline
+from limpet.service.timeline import Span, TimelineRow, timeline
 
 TRIES: list[int] = []
 
@@ -39,7 +39,7 @@ async def agent(run: limpet.Run, text: str) -> str:
     return await run.call(child, text)
 
 
-async def lines_of(app: limpet.App, run: str) -> list[Line]:
+async def lines_of(app: limpet.App, run: str) -> list[TimelineRow]:
     return await timeline(app.store, run)
 
 
@@ -89,8 +89,8 @@ async def test_what_a_fork_shares_is_another_runs_time() -> None:
 
 def test_what_was_written_together_took_at_most_the_time_before() -> None:
     """Nobody knows when it began; it is said so."""
-    line = Line(number=1, name="read#1", spans=[Span(how="completed", start=5, end=5)])
+    line = TimelineRow(number=1, name="read#1", spans=[Span(how="completed", start=5, end=5)])
     assert line.begin_before(2)
     assert line.spans == [Span(how="completed", start=2, end=5, at_most=True)]
-    longer = Line(number=1, name="read#1", spans=[Span(how="completed", start=4, end=5)])
+    longer = TimelineRow(number=1, name="read#1", spans=[Span(how="completed", start=4, end=5)])
     assert not longer.begin_before(2)

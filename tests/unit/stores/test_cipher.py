@@ -693,8 +693,8 @@ async def say_everywhere(store: Store) -> None:
     )
     await store.put_blob(MARKER.encode() + shake_256(b"noise").digest(3 * CHUNK // 2))  # it stays as it is
     answer = replace(answered("q1"), answer=said, digest=MARKER, because=MARKER)
-    await store.tell("r1", answer, actor="ann")
-    await store.tell("r1", signalled(value={MARKER: MARKER}, command="c2"), actor="ann")
+    await store.send_commands("r1", answer, actor="ann")
+    await store.send_commands("r1", signalled(value={MARKER: MARKER}, command="c2"), actor="ann")
     await store.save_snapshot("r1", owner.head, MARKER.encode())
     await store.save_contracts([contract(takes=MARKER)])
     await store.keep_late(owner.seal(completed(output=MARKER)))

@@ -33,7 +33,7 @@ from limpet.stores import RequestFilter, RunFilter, Store, WorkerRow
 from limpet.stores.cipher import MasterKeys
 from limpet.stores.conformance.suite import LEASE, Harness, World, asked, completed, contract, created, signalled
 from limpet.stores.postgres import PostgresBackend
-from limpet.stores.postgres.connection import Address, Server, Standing, is_lost, translated
+from limpet.stores.postgres.connection import Address, Server, ServerIdentity, is_lost, translated
 from limpet.stores.processes import has_ended, this_process
 from limpet.stores.sql_files import load
 from tests.real.postgres import PostgresServer
@@ -118,7 +118,7 @@ def test_an_old_primary_and_another_database_are_refused() -> None:
     for wal_file, system in (("000000020000000000000009", "7"), ("000000030000000000000009", "8")):
         with pytest.raises(StaleServer):
             check((False, wal_file, system, "on", 180000, "UTF8"))
-    assert str(Standing("7", 3)) == "timeline 3 of system 7"
+    assert str(ServerIdentity("7", 3)) == "timeline 3 of system 7"
 
 
 def test_a_server_that_forgets_or_is_too_old_is_refused() -> None:
@@ -309,7 +309,7 @@ async def test_a_command_does_not_wait_for_a_callers_code(postgres_schema: str) 
         owner, loop = await world.own(), asyncio.get_running_loop()
 
         def work(connection: psycopg.Connection) -> tuple[list[b.StepCompleted], list[object]]:
-            told = asyncio.run_coroutine_threadsafe(world.store.tell("r1", signalled(), actor="ann"), loop)
+            told = asyncio.run_coroutine_threadsafe(world.store.send_commands("r1", signalled(), actor="ann"), loop)
             told.result(60)
             return [completed(1)], []
 
@@ -335,11 +335,11 @@ async def test_a_row_that_somebody_holds_stops_nobody_else(
         with psycopg.connect(Address.parse(postgres_schema).server) as holding:
             holding.execute("SELECT 1 FROM streams WHERE id = 'r1' FOR UPDATE")
             world.store.patience = 0
-            told = [world.store.tell(run, signalled(), actor="ann") for run in ("r1", "r2")]
+            told = [world.store.send_commands(run, signalled(), actor="ann") for run in ("r1", "r2")]
             blocked, done = await asyncio.gather(*told, return_exceptions=True)
         assert isinstance(blocked, StoreBusy)
         assert not isinstance(done, BaseException)
-        await world.store.tell("r1", signalled(), actor="ann")
+        await world.store.send_commands("r1", signalled(), actor="ann")
 
 
 async def test_a_missing_privilege_is_said_and_forgotten(postgres_schema: str) -> None:
@@ -520,7 +520,7 @@ async def test_nothing_can_be_read_in_the_files(own_server: PostgresServer, encr
         await owner.append(asked("q1", question=MARKER, context=inline(MARKER)))
         await world.store.save_snapshot("r1", owner.head, MARKER.encode())
         await world.store.save_contracts([contract(takes=MARKER)])
-        await world.store.tell("r1", signalled(value=MARKER), actor="ann")
+        await world.store.send_commands("r1", signalled(value=MARKER), actor="ann")
         assert (await world.store.get("r1")).goal == MARKER
     own_server.sql("CHECKPOINT")
     found = [path for path in own_server.data.rglob("*") if path.is_file() and MARKER.encode() in path.read_bytes()]

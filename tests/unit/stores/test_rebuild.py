@@ -103,7 +103,7 @@ async def test_a_mended_run_is_answered_claimed_and_goes_on(tmp_path: Path) -> N
         await history(world)
         execute(path, "UPDATE limpet_streams SET waits = '[]'", "DELETE FROM limpet_requests")
         await world.store.rebuild("r1")
-        await world.store.tell("r1", answered("q2", command="c2"), actor="ann")
+        await world.store.send_commands("r1", answered("q2", command="c2"), actor="ann")
         [claimed] = await world.claim()
         await Owner(world, claimed.row).append(started(2))
         assert await world.store.check_rows("r1") == []
@@ -171,7 +171,7 @@ async def history(world: World, run: str = "r1", prefix: str = "q") -> None:
     owner = Owner(world, claimed.row)
     payload, blobs = world.store.pack("x" * 20_000)
     await owner.append(started(), gave(payload), asked(f"{prefix}1"), asked(f"{prefix}2", to=("ann",)), blobs=blobs)
-    await world.store.tell(run, answered(f"{prefix}1"), actor="ann")
+    await world.store.send_commands(run, answered(f"{prefix}1"), actor="ann")
     owner.head = (await owner.row()).head
     await owner.append(b.RunWaiting(waits=(Wait(what="person", key=f"{prefix}2"),)))
 

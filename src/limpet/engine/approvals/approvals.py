@@ -15,15 +15,15 @@ from limpet.clock import earliest
 from limpet.engine.approvals.freshness import Freshness
 from limpet.engine.definitions.tools import Tool
 from limpet.engine.execution.execution import Execution
-from limpet.engine.execution.spending import NOTHING, used
+from limpet.engine.execution.spending import NOTHING, spent_before
 from limpet.engine.replay.history import Record
-from limpet.engine.waits.waits import Decided, Waits
+from limpet.engine.waits.waits import RequestOutcome, Waits
 from limpet.errors import BudgetExceeded, Expired, InvalidAnswer, InvalidValue, Rejected
 from limpet.events import Spent, digest, inline
 from limpet.events import bodies as b
 from limpet.policy import budget, risk
 
-__all__ = ["CHOICES", "OUTCOMES", "Permits"]
+__all__ = ["CHOICES", "OUTCOMES", "ApprovalGate"]
 
 Outcome = Literal["applied", "not_applied", "gave_up"]
 Kind = Literal["unknown", "budget", "escalation"]
@@ -35,7 +35,7 @@ MOST_CHANGES = 3
 WORDS = ("approval", "budget", "pressure")
 
 
-class Said(NamedTuple):
+class FailureDecision(NamedTuple):
     """What a person says to a step that has failed."""
 
     what: Literal["retry", "fail", "result"]
@@ -43,7 +43,7 @@ class Said(NamedTuple):
     request: str
 
 
-class Permit(NamedTuple):
+class StartPermission(NamedTuple):
     """What a new step may begin with."""
 
     grant: str | None
@@ -78,7 +78,7 @@ class _Earlier(NamedTuple):
     words: str
 
 
-class Permits:
+class ApprovalGate:
     """What the steps of one execution are allowed."""
 
     def __init__(self, execution: Execution, waits: Waits, freshness: Freshness) -> None:
@@ -86,23 +86,25 @@ class Permits:
         self._waits = waits
         self._freshness = freshness
 
-    async def permit(self, tool: Tool[..., Any, Any], name: str, number: int, args: dict[str, Any]) -> Permit:
+    async def request_start(
+        self, tool: Tool[..., Any, Any], name: str, number: int, args: dict[str, Any]
+    ) -> StartPermission:
         """The grant that a new step uses, if it needs one, and its arguments, perhaps edited by a person."""
         await self.afford(name, number, tool.traits.most)
         is_effect, effects = tool.traits.effect != "none", self._x.effects
         always = is_effect and effects == "ask"
         if tool.traits.risk is None and not always:
-            return Permit(None, args)
+            return StartPermission(None, args)
         asking = _Asking(tool, name, number, args, risk.AskPerson(to=(), expires=None, escalate=()))
         if is_effect and effects == "stub":  # it is not done, so nobody is asked; a no that was said before stands
-            return await self._ask(asking, risk.Free()) if self._is_refused(name) else Permit(None, args)
+            return await self._ask(asking, risk.Free()) if self._is_refused(name) else StartPermission(None, args)
         fold, heard = self._x.journal.fold, self._x.journal.heard
         constraints, approvals = fold.working.constraints, self._x.agent.rules.approvals
         found = risk.decide(
             tool.traits.risk, tool.name, approvals=approvals, constraints=constraints, grants=fold.grants, always=always
         )
         if isinstance(found, risk.Free) and f"{name}/approval#1" not in self._x.history.records:
-            return Permit(found.grant, args, heard if found.grant is not None else None)
+            return StartPermission(found.grant, args, heard if found.grant is not None else None)
         if isinstance(found, risk.AskPerson):
             asking.ask = found
         return await self._ask(asking, found)
@@ -123,14 +125,14 @@ class Permits:
 
     # Approvals
 
-    async def _ask(self, asking: "_Asking", found: risk.AskPerson | risk.Free) -> Permit:
+    async def _ask(self, asking: "_Asking", found: risk.AskPerson | risk.Free) -> StartPermission:
         """A person's word; one that was given stands, though the policy would not ask any more."""
         heard, is_free = self._x.journal.heard, isinstance(found, risk.Free)
         for occurrence in count(1):
             request = f"{asking.name}/approval#{occurrence}"
             record = self._x.find(request, b.RequestOpened)
             if record is None and isinstance(found, risk.Free):
-                return Permit(found.grant, asking.args, heard if found.grant is not None else None)
+                return StartPermission(found.grant, asking.args, heard if found.grant is not None else None)
             if await self._is_superseded(asking, occurrence):
                 continue
             opened = self._approval(asking, request)
@@ -161,13 +163,13 @@ class Permits:
         if asking.earlier is None and (source := self._freshness.stale(asking.tool)) is not None:
             await self._freshness.refuse(asking.tool, asking.name, source)
 
-    async def _use(self, asking: "_Asking", request: str, decided: Decided) -> Permit | None:
+    async def _use(self, asking: "_Asking", request: str, decided: RequestOutcome) -> StartPermission | None:
         """What an approval allows; nothing if it cannot be used any more, and the person must be asked again."""
         tool, answer = asking.tool, decided.answer
         if answer is None:
-            raise self._x.blame(self._expired(decided), request)
+            raise self._x.attribute_error(self._expired(decided), request)
         if answer.decision != "approved":
-            raise self._x.blame(_rejected(tool.name, asking.number, answer), request)
+            raise self._x.attribute_error(_rejected(tool.name, asking.number, answer), request)
         edited = await self._edited(decided.request)
         if edited is not None:
             asking.args = self._checked(tool, edited, decided, request)
@@ -179,14 +181,14 @@ class Permits:
             return None
         await self.afford(asking.name, asking.number, tool.traits.most)  # others went on meanwhile
         sources = {each.source for each in opened.seen}
-        return Permit(decided.request, asking.args, is_fresh=sources.issuperset(tool.traits.fresh))
+        return StartPermission(decided.request, asking.args, is_fresh=sources.issuperset(tool.traits.fresh))
 
     async def _edited(self, request: str) -> Any:
         """The arguments that a person made of those that they were shown, if they did."""
         found = self._x.history.answer_to(request)
         return None if found is None else await self._x.unpack(found[1].args)
 
-    def _late(self, decided: Decided, answer: b.RequestAnswered) -> "_Earlier | None":
+    def _late(self, decided: RequestOutcome, answer: b.RequestAnswered) -> "_Earlier | None":
         """Whether an approval was not used in its time."""
         grants = (each for each in self._x.journal.fold.grants if each.grant == decided.request)
         expires = next((each.expires for each in grants), None)
@@ -239,13 +241,13 @@ class Permits:
         how = record.settled.how if isinstance(record.settled, b.WaitEnded) else ""
         return how == "timeout" or (free and how == "withdrawn")
 
-    def _checked(self, tool: Tool[..., Any, Any], edited: Any, decided: Decided, name: str) -> dict[str, Any]:
+    def _checked(self, tool: Tool[..., Any, Any], edited: Any, decided: RequestOutcome, name: str) -> dict[str, Any]:
         """Arguments that a person edited, if the tool takes them."""
         try:
             tool.unbind(edited)
         except (InvalidValue, TypeError, KeyError) as error:
             reason = f"{tool.name} does not take the edited arguments: {error}"
-            raise self._x.blame(InvalidAnswer(request=decided.request, reason=reason), name) from error
+            raise self._x.attribute_error(InvalidAnswer(request=decided.request, reason=reason), name) from error
         found: dict[str, Any] = edited
         return found
 
@@ -274,7 +276,7 @@ class Permits:
             again=None if earlier is None else earlier.why,
         )
 
-    def _expired(self, decided: Decided) -> Expired:
+    def _expired(self, decided: RequestOutcome) -> Expired:
         return Expired(request=decided.request, expired_at=decided.expires or self._x.deadline or 0)
 
     # Budgets
@@ -287,7 +289,7 @@ class Permits:
         refused = self._x.find(f"{name}/refused#1", b.ValueRecorded)
         if refused is not None:
             told = await self._x.recall(refused, b.ValueRecorded)
-            raise self._x.blame(BudgetExceeded(**told.value.value()), refused.name)
+            raise self._x.attribute_error(BudgetExceeded(**told.value.value()), refused.name)
         for occurrence in count(1):
             request = f"{name}/budget#{occurrence}"
             if request in self._x.history.records:  # what was said then stands, whatever the budget is now
@@ -296,14 +298,14 @@ class Permits:
             limits = self._x.journal.fold.working.budget
             if limits is None:
                 return
-            found = budget.decide(limits, used(self._x, number), replace(most or NOTHING, steps=1))
+            found = budget.decide(limits, spent_before(self._x, number), replace(most or NOTHING, steps=1))
             if isinstance(found, budget.Fits):
                 await self._press(name, number, found.pressure)
                 return
             if found.then == "fail":
                 exceeded, refusal = _exceeded(found), f"{name}/refused#1"
                 await self._x.record(refusal, exceeded.facts)
-                raise self._x.blame(exceeded, refusal)
+                raise self._x.attribute_error(exceeded, refusal)
             await self._ask_for_more(request, number, found)
 
     async def _ask_for_more(self, request: str, number: int, found: budget.Exhausted | None) -> None:
@@ -314,7 +316,7 @@ class Permits:
         question = f"The budget is used up: {exceeded.limit} = {exceeded.allowed:g}. Extend it?"
         decided = await self._ask_person(request, "budget", question, number=number, args=inline(exceeded.facts))
         if decided.answer is None or decided.answer.decision == "rejected":
-            raise self._x.blame(self._as_told(request, exceeded), request)
+            raise self._x.attribute_error(self._as_told(request, exceeded), request)
 
     def _as_told(self, request: str, exceeded: BudgetExceeded) -> BudgetExceeded:
         """The error as the code was told it first."""
@@ -340,7 +342,7 @@ class Permits:
             request, "escalation", question, number=number, options=options, args=inline(told)
         )
         if decided.answer is None or await self._x.unpack(decided.answer.answer) != "go on":
-            raise self._x.blame(self._as_told(request, _exceeded(None)), request)
+            raise self._x.attribute_error(self._as_told(request, _exceeded(None)), request)
 
     def _flag(self, pressure: tuple[str, ...]) -> bool:
         """Raise the flags of limits that are near; whether one of them is new."""
@@ -352,7 +354,7 @@ class Permits:
 
     async def escalate(
         self, tool: Tool[..., Any, Any], name: str, failed: b.StepFailed, args: Mapping[str, Any]
-    ) -> Said:
+    ) -> FailureDecision:
         """What a person says to a step that has failed: try it again, let it fail, or a result."""
         times = f"{failed.attempt} attempt{'' if failed.attempt == 1 else 's'}"
         question = f"{tool.name} failed after {times}: {failed.failure.message}. What now?"
@@ -366,8 +368,8 @@ class Permits:
         )
         said = await self._x.unpack(decided.answer.answer) if decided.answer is not None else "fail"
         if isinstance(said, dict) and "result" in said:
-            return Said("result", said["result"], decided.request)
-        return Said("retry" if said == "retry" else "fail", None, decided.request)
+            return FailureDecision("result", said["result"], decided.request)
+        return FailureDecision("retry" if said == "retry" else "fail", None, decided.request)
 
     async def confirm(self, decision: b.DecisionMade) -> b.DecisionMade:
         """A choice that is not sure enough, as a person makes it."""
@@ -375,7 +377,7 @@ class Permits:
         question = f"{decision.question} The agent would choose {decision.chosen.value()!r}: {decision.because}"
         decided = await self._ask_person(name, "escalation", question, options=decision.options)
         if decided.answer is None:
-            raise self._x.blame(self._expired(decided), name)
+            raise self._x.attribute_error(self._expired(decided), name)
         because = f"{decided.answer.by} decided; the agent said: {decision.because}"
         assert decided.answer.answer is not None
         return replace(decision, chosen=inline(await self._x.unpack(decided.answer.answer)), because=because)
@@ -389,7 +391,7 @@ class Permits:
             "risk": tool.traits.risk,
         }
 
-    async def _ask_person(self, name: str, kind: Kind, question: str, **more: Any) -> Decided:
+    async def _ask_person(self, name: str, kind: Kind, question: str, **more: Any) -> RequestOutcome:
         """Ask whoever an agent escalates to."""
         x, escalate = self._x, self._x.agent.rules.escalate
         expires = None if escalate is None or escalate.expires is None else x.kit.now() + escalate.expires

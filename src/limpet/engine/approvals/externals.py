@@ -22,7 +22,7 @@ from limpet.events import Fact, Payload, Seen, StatePatch, canonical, digest
 from limpet.events import bodies as b
 from limpet.policy.retry import Retry
 
-__all__ = ["External", "Reads", "external", "fact_key"]
+__all__ = ["External", "ExternalReads", "external", "fact_key"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -91,7 +91,7 @@ def external(*bare: Never, ttl: Duration = 0, name: str | None = None, same: Sam
     return define
 
 
-class Reads:
+class ExternalReads:
     """What one execution reads outside."""
 
     def __init__(self, execution: Execution, steps: _Steps) -> None:
@@ -104,7 +104,7 @@ class Reads:
         _check_source(source)
         x, tool = self._x, source.tool
         bound = tool.bind(args, kwargs, x.kit.store.redaction)
-        name, key = x.take(tool.step_name), digest(bound)
+        name, key = x.take_name(tool.step_name), digest(bound)
         before = x.history.records.get(name)
         known = x.memory.reads.get((source.name, key))
         if before is None and known is not None and known.stale_at > x.kit.now():
@@ -118,7 +118,7 @@ class Reads:
         """The same that was read last, once more where that does not hold any more."""
         _check_source(source)
         x = self._x
-        record = x.history.records.get(x.peek(source.tool.step_name))
+        record = x.history.records.get(x.peek_name(source.tool.step_name))
         opened = record.opened if record is not None else None
         asked = opened.args if isinstance(opened, b.StepStarted) else x.memory.last_asked(source.name)
         given = source.tool.renew(await x.unpack(asked), asked.versions) if asked is not None else {}
@@ -143,7 +143,7 @@ class Reads:
     async def _known(self, source: External[..., Any], name: str, output: Payload, record: Record | None) -> Any:
         """What was read before, the same in every execution."""
         x = self._x
-        await x.admit()
+        await x.wait_until_open()
         if record is not None:
             await x.recall(record, b.ValueRecorded)
         else:

@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from itertools import count
 from typing import Any, NamedTuple, NoReturn
 
-from limpet.engine.approvals.externals import External, Reads, fact_key
+from limpet.engine.approvals.externals import External, ExternalReads, fact_key
 from limpet.engine.definitions.tools import Tool
 from limpet.engine.execution.execution import Execution
 from limpet.errors import Stale
 from limpet.events import Seen, canonical
 from limpet.events import bodies as b
 
-__all__ = ["Change", "Freshness"]
+__all__ = ["Freshness", "SourceChange"]
 
 log = logging.getLogger("limpet")
 
@@ -25,7 +25,7 @@ log = logging.getLogger("limpet")
 BRIEF = 200
 
 
-class Change(NamedTuple):
+class SourceChange(NamedTuple):
     """A source that says something else than when a person approved."""
 
     source: str
@@ -35,7 +35,7 @@ class Change(NamedTuple):
 class Freshness:
     """What the tools of one execution know of the outside, and whether that still holds."""
 
-    def __init__(self, execution: Execution, reads: Reads) -> None:
+    def __init__(self, execution: Execution, reads: ExternalReads) -> None:
         self._x, self._reads = execution, reads
 
     def stale(self, tool: Tool[..., Any, Any]) -> str | None:
@@ -47,14 +47,14 @@ class Freshness:
         refused = self._x.find(f"{name}/stale#1", b.ValueRecorded)
         if refused is not None:
             told = await self._x.recall(refused, b.ValueRecorded)
-            raise self._x.blame(Stale(**told.value.value()), refused.name)
+            raise self._x.attribute_error(Stale(**told.value.value()), refused.name)
 
     async def refuse(self, tool: Tool[..., Any, Any], name: str, source: str) -> NoReturn:
         """Tell the code, and whoever looks at the run, that a step does not start on old news."""
         stale, refusal = Stale(tool=tool.name, source=source), f"{name}/stale#1"
         self._x.raise_flag(f"stale: {tool.name}", stale.says)
         await self._x.record(refusal, stale.facts)
-        raise self._x.blame(stale, refusal)
+        raise self._x.attribute_error(stale, refusal)
 
     def seen(self, tool: Tool[..., Any, Any]) -> tuple[Seen, ...]:
         """What the sources of a tool have said that still holds."""
@@ -65,7 +65,7 @@ class Freshness:
             if source in names and read.stale_at > now
         )
 
-    async def changes(self, tool: Tool[..., Any, Any], request: str, seen: Sequence[Seen]) -> list[Change]:
+    async def changes(self, tool: Tool[..., Any, Any], request: str, seen: Sequence[Seen]) -> list[SourceChange]:
         """Read again what was seen and does not hold any more; what is different now."""
         sources = {source.name: source for source in tool.fresh if isinstance(source, External)}
         found = []
@@ -78,7 +78,7 @@ class Freshness:
             if not _is_same(source, before, after, each):
                 args = await self._x.unpack(each.args) if each.args is not None else {}
                 what = fact_key(source.name, args)
-                found.append(Change(source.name, f"{what} was {_brief(before)} then, and is {_brief(after)} now"))
+                found.append(SourceChange(source.name, f"{what} was {_brief(before)} then, and is {_brief(after)} now"))
         return found
 
     async def _current(self, source: External[..., Any], seen: Seen, name: str) -> Any:

@@ -10,7 +10,7 @@ from msgspec import to_builtins
 
 from limpet.arguments import brief, defining
 from limpet.clock import Duration, microseconds
-from limpet.engine.definitions.types import Shape, shape
+from limpet.engine.definitions.types import TypeCodec, codec_of
 from limpet.engine.definitions.upgrades import Versions
 from limpet.errors import ContractError, DefinitionError, InvalidValue
 from limpet.events import Limits, canonical, digest
@@ -18,12 +18,12 @@ from limpet.policy.checkpoint import Strategy
 from limpet.policy.escalation import Escalate
 from limpet.policy.risk import Approvals
 
-__all__ = ["Agent", "Budget", "Exclusive", "Rules", "check_agent"]
+__all__ = ["Agent", "AgentOptions", "Budget", "Exclusive", "check_agent"]
 
 In_contra = TypeVar("In_contra", contravariant=True)
 Out_co = TypeVar("Out_co", covariant=True)
 Exclusive = Literal["session", "user"]
-_JSON = shape(Any)
+_JSON = codec_of(Any)
 
 
 @defining
@@ -53,7 +53,7 @@ class Budget:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rules:
+class AgentOptions:
     """What an agent says about its runs."""
 
     version: str = "1"
@@ -73,7 +73,7 @@ class Rules:
 class Agent(Generic[In_contra, Out_co]):
     """A named, versioned function that makes durable runs."""
 
-    def __init__(self, fn: Callable[..., Any], name: str, rules: Rules) -> None:
+    def __init__(self, fn: Callable[..., Any], name: str, rules: AgentOptions) -> None:
         self.fn, self.name, self.rules = fn, name, rules
         self.llm: Any = None
         """What it is made of, if a model drives it."""
@@ -112,44 +112,44 @@ class Agent(Generic[In_contra, Out_co]):
         return get_type_hints(self.fn)
 
     @cached_property
-    def input_shape(self) -> Shape:
+    def input_codec(self) -> TypeCodec:
         """What it is given."""
-        return shape(self._hints.get(self._input_name, Any) if self._input_name else type(None))
+        return codec_of(self._hints.get(self._input_name, Any) if self._input_name else type(None))
 
     @cached_property
-    def output_shape(self) -> Shape:
+    def output_codec(self) -> TypeCodec:
         """What it returns."""
-        return shape(self._hints.get("return", Any))
+        return codec_of(self._hints.get("return", Any))
 
     @cached_property
-    def data_shape(self) -> Shape:
+    def data_codec(self) -> TypeCodec:
         """What lives between its turns: the S of `Run[S]`."""
         run = next(iter(inspect.signature(self.fn).parameters))
         found = get_args(self._hints.get(run))
-        return shape(found[0] if found else dict[str, Any])
+        return codec_of(found[0] if found else dict[str, Any])
 
     def dump_input(self, value: object) -> Any:
         """An input as JSON, if it is one; raises ContractError."""
-        return self._dump("input", self.input_shape, value)
+        return self._dump("input", self.input_codec, value)
 
     def dump_json(self, value: object) -> Any:
         """The same for an input that is JSON already, as whoever does not have the types gives it."""
         plain = _JSON.dump(value)
         try:
-            loaded = self.input_shape.load(plain)
+            loaded = self.input_codec.load(plain)
         except InvalidValue as error:
-            raise self._misfit("input", error, self.input_shape.faults(plain)) from error
+            raise self._misfit("input", error, self.input_codec.faults(plain)) from error
         return self.dump_input(loaded)
 
     def load_input(self, plain: Any, versions: Versions | None = None) -> Any:
         """An input that came from elsewhere; raises ContractError if it is none."""
-        return self._load("input", self.input_shape, plain, versions)
+        return self._load("input", self.input_codec, plain, versions)
 
     def load_output(self, plain: Any, versions: Versions | None = None) -> Any:
         """A result that came from elsewhere; raises ContractError if it is none."""
-        return self._load("result", self.output_shape, plain, versions)
+        return self._load("result", self.output_codec, plain, versions)
 
-    def _load(self, what: str, shape: Shape, plain: Any, versions: Versions | None) -> Any:
+    def _load(self, what: str, shape: TypeCodec, plain: Any, versions: Versions | None) -> Any:
         try:
             today = plain if versions is None else shape.renew(plain, versions)
         except InvalidValue as error:
@@ -161,9 +161,9 @@ class Agent(Generic[In_contra, Out_co]):
 
     def dump_output(self, value: object) -> Any:
         """A result as JSON, if it is what the agent declares; raises ContractError."""
-        return self._dump("result", self.output_shape, value)
+        return self._dump("result", self.output_codec, value)
 
-    def _dump(self, what: str, shape: Shape, value: object) -> Any:
+    def _dump(self, what: str, shape: TypeCodec, value: object) -> Any:
         try:
             plain = shape.dump(value)
         except InvalidValue as error:
@@ -182,14 +182,14 @@ class Agent(Generic[In_contra, Out_co]):
         """What goes in and what comes out, as JSON Schema, and what its runs are bound by."""
         rules = self.rules
         limits = rules.budget
-        shapes = {"input": self.input_shape, "output": self.output_shape}
+        shapes = {"input": self.input_codec, "output": self.output_codec}
         versions = {name: dict(shape.versions) for name, shape in shapes.items() if shape.versions}
         return {
             **({"versions": versions} if versions else {}),
             "agent": self.name,
             "version": self.version,
-            "input": self.input_shape.schema(),
-            "output": self.output_shape.schema(),
+            "input": self.input_codec.schema(),
+            "output": self.output_codec.schema(),
             "rules": {
                 "steps": rules.steps,
                 "deadline_us": rules.deadline,

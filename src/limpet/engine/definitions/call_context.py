@@ -8,7 +8,7 @@ from typing import Any
 from limpet.arguments import checked
 from limpet.errors import NoCall
 from limpet.events import Payload, Spent, inline
-from limpet.redaction import NOTHING, Redaction, say
+from limpet.redaction import NOTHING, Redaction, hide_secrets
 from limpet.secret import hidden
 
 __all__ = ["Call", "current", "enter_agent", "header_key", "idempotency_key", "in_tool", "is_in_agent"]
@@ -61,7 +61,7 @@ class Call:
 
     def progress(self, note: str, fraction: float | None = None) -> None:
         """Say how far it is; shown to whoever looks, and a sign of life."""
-        self.note, self.fraction = say(note), fraction
+        self.note, self.fraction = hide_secrets(note), fraction
         self._told()
 
     def partial(self, value: Any) -> None:

@@ -5,19 +5,19 @@ from typing import Any
 
 from msgspec import convert
 
-from limpet.engine.definitions.agents import Agent, Rules
+from limpet.engine.definitions.agents import Agent, AgentOptions
 from limpet.engine.definitions.json_schema import faults
-from limpet.engine.definitions.types import Shape
+from limpet.engine.definitions.types import TypeCodec
 from limpet.engine.definitions.upgrades import Versions
 from limpet.errors import InvalidValue, NotFound
 from limpet.events import Limits, canonical, digest
 from limpet.events.values import parse
 from limpet.stores import ContractRow, Store
 
-__all__ = ["Distant", "find_agent", "save_contracts"]
+__all__ = ["RemoteAgent", "find_agent", "save_contracts"]
 
 
-class Described(Shape):
+class SchemaCodec(TypeCodec):
     """Values that a JSON Schema describes."""
 
     def __init__(self, schema: dict[str, Any], versions: Versions) -> None:
@@ -39,12 +39,12 @@ class Described(Shape):
         return self._schema
 
 
-class Distant(Agent[Any, Any]):
+class RemoteAgent(Agent[Any, Any]):
     """An agent whose code is in another process or deployment."""
 
     def __init__(self, contract: dict[str, Any], hash: str) -> None:
         said = contract["rules"]
-        rules = Rules(
+        rules = AgentOptions(
             version=contract["version"],
             steps=said["steps"],
             deadline=said["deadline_us"],
@@ -53,8 +53,8 @@ class Distant(Agent[Any, Any]):
         )
         super().__init__(_elsewhere, contract["agent"], rules)
         versions = contract.get("versions", {})
-        self.input_shape = Described(contract["input"], versions.get("input", {}))
-        self.output_shape = Described(contract["output"], versions.get("output", {}))
+        self.input_codec = SchemaCodec(contract["input"], versions.get("input", {}))
+        self.output_codec = SchemaCodec(contract["output"], versions.get("output", {}))
         self.contract_hash = hash
         self._contract = contract
 
@@ -92,4 +92,4 @@ async def find_agent(store: Store, name: str) -> Agent[Any, Any]:
     if not rows:
         raise NotFound(what="agent", id=name)
     contract = parse(rows[-1].contract)
-    return Distant(contract, digest(contract))
+    return RemoteAgent(contract, digest(contract))

@@ -27,7 +27,7 @@ from limpet.arguments import brief, defining
 from limpet.clock import Duration, microseconds
 from limpet.engine.definitions.call_context import is_in_agent
 from limpet.engine.definitions.traits import EFFECTS, Effect, Traits
-from limpet.engine.definitions.types import Shape, shape
+from limpet.engine.definitions.types import TypeCodec, codec_of
 from limpet.engine.definitions.upgrades import Versions
 from limpet.errors import DefinitionError, NotDurable
 from limpet.events import Spent
@@ -35,7 +35,7 @@ from limpet.policy.retry import Retry, patience
 from limpet.redaction import NOTHING, Redaction
 from limpet.secret import MARK
 
-__all__ = ["Done", "Live", "Tool", "check_tool", "find_tool", "idempotency_key", "registered_tools", "tool"]
+__all__ = ["Done", "LiveArgument", "Tool", "check_tool", "find_tool", "idempotency_key", "registered_tools", "tool"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -53,7 +53,7 @@ class Done(Generic[T]):
         self.result = result
 
 
-class Live(NamedTuple):
+class LiveArgument(NamedTuple):
     """An argument that the log does not hold as the code gave it."""
 
     recorded: Any
@@ -163,10 +163,10 @@ class Tool(Generic[P, T_co, R_co]):
         return inspect.signature(self.fn)
 
     @cached_property
-    def _shapes(self) -> Mapping[str, Shape]:
+    def _shapes(self) -> Mapping[str, TypeCodec]:
         """Of every parameter and of the result; looked up late, when all names are there."""
         hints = get_type_hints(self.fn)
-        return {name: shape(hints.get(name, Any)) for name in (*self._signature.parameters, "return")}
+        return {name: codec_of(hints.get(name, Any)) for name in (*self._signature.parameters, "return")}
 
     def bind(
         self, args: Sequence[object], kwargs: Mapping[str, object], redaction: Redaction = NOTHING
@@ -181,14 +181,14 @@ class Tool(Generic[P, T_co, R_co]):
 
     def live(
         self, args: Sequence[object], kwargs: Mapping[str, object], redaction: Redaction = NOTHING
-    ) -> dict[str, Live]:
+    ) -> dict[str, LiveArgument]:
         """The arguments that are not recorded as they are: with a secret in them, or with what looks like one."""
-        found: dict[str, Live] = {}
+        found: dict[str, LiveArgument] = {}
         for name, value in self._bound(args, kwargs).items():
             plain = self._plain(name, value)
             recorded = redaction.value({name: plain})[name]
             if recorded != plain or _has_mark(plain):
-                found[name] = Live(recorded, value)
+                found[name] = LiveArgument(recorded, value)
         return found
 
     def _bound(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Mapping[str, Any]:
@@ -206,7 +206,7 @@ class Tool(Generic[P, T_co, R_co]):
             raise TypeError(f"{self.name}: {error}") from None
 
     def unbind(
-        self, given: Mapping[str, Any], live: Mapping[str, Live] = MappingProxyType({})
+        self, given: Mapping[str, Any], live: Mapping[str, LiveArgument] = MappingProxyType({})
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """How the function is called with arguments that were bound, and perhaps edited since.
 

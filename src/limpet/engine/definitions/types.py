@@ -21,7 +21,7 @@ from limpet.errors import DefinitionError, InvalidValue
 from limpet.events import canonical
 from limpet.secret import MARK, SCHEMA, Secret, hidden, is_secret
 
-__all__ = ["Shape", "shape"]
+__all__ = ["TypeCodec", "codec_of"]
 
 # Left as they are, so that the strict walk refuses them: JSON has no bytes.
 _NOT_JSON = (bytes, bytearray, memoryview)
@@ -32,7 +32,7 @@ _PLAIN = (str, int, float, bool, type(None))
 _STARS = "*" * 10
 
 
-class Shape:
+class TypeCodec:
     """How values of one annotation become JSON, and come back."""
 
     def __init__(self, hint: Any) -> None:
@@ -119,22 +119,22 @@ class Shape:
         return _as_lists(plain)
 
 
-def shape(hint: Any) -> Shape:
+def codec_of(hint: Any) -> TypeCodec:
     """The shape of an annotation, whose names are resolved; none means plain JSON."""
     try:
         return _cached(hint)
     except TypeError:  # an annotation that has no hash
-        return Shape(hint)
+        return TypeCodec(hint)
 
 
 @lru_cache(maxsize=1024)
-def _cached(hint: Any) -> Shape:
-    return Shape(hint)
+def _cached(hint: Any) -> TypeCodec:
+    return TypeCodec(hint)
 
 
 def _fits(hint: Any, plain: Any) -> bool:
     try:
-        shape(hint).load(plain)
+        codec_of(hint).load(plain)
     except InvalidValue:
         return False
     return True

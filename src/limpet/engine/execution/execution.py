@@ -20,9 +20,9 @@ from limpet.engine.definitions.upgrades import NOTHING, Versions
 from limpet.engine.execution.handle import Port
 from limpet.engine.execution.user_code import Bound
 from limpet.engine.replay.history import Opening, Record
-from limpet.engine.replay.learned import Memory
-from limpet.engine.replay.lookup import Replay
-from limpet.engine.replay.return_order import QUIET, Turnstile
+from limpet.engine.replay.learned import Learned
+from limpet.engine.replay.lookup import Lookup
+from limpet.engine.replay.return_order import QUIET, ReturnOrder
 from limpet.engine.replay.scopes import Scope
 from limpet.errors import (
     ConnectionLost,
@@ -46,7 +46,17 @@ from limpet.state.patch import Working, still_fits
 from limpet.stores import Store
 from limpet.stores.blobs import Blob
 
-__all__ = ["Execution", "Kit", "Perform", "Slot", "begin_thread", "here", "move_to", "on_strand", "strand"]
+__all__ = [
+    "Execution",
+    "Kit",
+    "OpenWait",
+    "ToolCaller",
+    "as_caller",
+    "current_caller",
+    "current_scope",
+    "enter_thread",
+    "set_scope",
+]
 
 log = logging.getLogger("limpet")
 
@@ -58,7 +68,7 @@ _scope: ContextVar[Scope | None] = ContextVar("limpet_scope", default=None)
 _thread: ContextVar[int | None] = ContextVar("limpet_thread", default=None)
 
 
-class Slot(NamedTuple):
+class OpenWait(NamedTuple):
     """Something the code waits for at this moment."""
 
     name: str
@@ -71,13 +81,13 @@ class Slot(NamedTuple):
     request: b.RequestOpened | None = None
 
 
-class Perform(Protocol):
+class ToolCaller(Protocol):
     """How the functions of a tool are called."""
 
     async def __call__(self, tool: Tool[..., Any, Any], /, fn: Callable[..., Any], args: Bound, call: Call) -> Any:
         """What the function returns; `current()` is this call."""
 
-    def directly(self, tool: Tool[..., Any, Any], args: Bound, call: Call) -> Any:
+    def call_inline(self, tool: Tool[..., Any, Any], args: Bound, call: Call) -> Any:
         """The same on this thread, for a function that is a transaction."""
 
     def is_stubbed(self, tool: Tool[..., Any, Any]) -> bool:
@@ -92,7 +102,7 @@ class Kit:
     clock: Clock
     ids: Ids
     worker: str
-    perform: Perform
+    perform: ToolCaller
     now: Callable[[], int]
     """An estimate of the store's clock."""
     linger: int = SECOND
@@ -112,12 +122,12 @@ class Kit:
 class Execution:
     """What the verbs of one run share while a worker drives it."""
 
-    def __init__(self, kit: Kit, journal: Journal, memory: Memory, agent: Agent[Any, Any]) -> None:
+    def __init__(self, kit: Kit, journal: Journal, memory: Learned, agent: Agent[Any, Any]) -> None:
         self.kit, self.journal, self.agent = kit, journal, agent
         self.history = history = memory.history
         self.run = journal.run
-        self.replay = Replay(self.run, history)
-        self.turnstile = Turnstile(record.end for record in history.records.values() if record.end is not None)
+        self.lookup = Lookup(self.run, history)
+        self.return_order = ReturnOrder(record.end for record in history.records.values() if record.end is not None)
         created = memory.created
         self._working = Working(AgentState())
         if created.initial is not None:
@@ -135,9 +145,9 @@ class Execution:
         """How many functions of tools are running."""
         self.activity = 0
         """Grows with everything that the code does."""
-        self.waiting: Mapping[str, Slot] = {}
+        self.waiting: Mapping[str, OpenWait] = {}
         """What the code waits for."""
-        self.ears: dict[Wait, Callable[[], object]] = {}
+        self.subscribers: dict[Wait, Callable[[], object]] = {}
         """What the code hears beside that: told whenever something came; it wakes a run that is parked."""
         self.touched = kit.clock.ticks()
         self.memory = memory
@@ -147,13 +157,13 @@ class Execution:
         """The agent that goes on for good in this one's place."""
         self.is_undoing = False
         """This is the undoing itself."""
-        self.is_rehearsal = False
+        self.is_dry_run = False
         """This is a replay in isolation: nothing new is begun."""
         self.stopped: LimpetError | None = None
         """Why the code cannot go on: it has diverged, the lease is lost, or the store fails."""
         self.changed: Callable[[], object] = lambda: None
         """Told whenever the one who attends to this run should look."""
-        self.coming_to: Callable[[int], object] | None = None
+        self.on_step: Callable[[int], object] | None = None
         """Told the number of each step as the code comes to it, in the code's own call."""
         self._open = asyncio.Event()
         self._open.set()
@@ -166,22 +176,22 @@ class Execution:
 
     # Coming in
 
-    def take(self, name: str) -> str:
+    def take_name(self, name: str) -> str:
         """The identity of a call that the code makes now."""
         if self.handed_to is not None and self._closed is None:
             raise HandedOff(run=self.run, agent=self.handed_to)
-        self.called()
-        return here().take(name, strand())
+        self.note_call()
+        return current_scope().take(name, current_caller())
 
-    def peek(self, name: str) -> str:
+    def peek_name(self, name: str) -> str:
         """The identity that the next call of this name will have here."""
-        return here().peek(name)
+        return current_scope().peek(name)
 
-    def called(self) -> None:
+    def note_call(self) -> None:
         """The code has come to something that is durable; nothing is, once this is closed."""
         if self._closed is not None:
             raise self._closed
-        self.turnstile.called()
+        self.return_order.note_call()
         self.touch()
 
     def touch(self) -> None:
@@ -192,7 +202,7 @@ class Execution:
     def find(self, name: str, kind: type[object], asked: str = "", versions: Versions = NOTHING) -> Record | None:
         """The record of a call; one that was another call stops the run."""
         try:
-            record = self.replay.find(name, kind, asked, versions)
+            record = self.lookup.find(name, kind, asked, versions)
         except Divergence as error:
             self.stop(error)
             raise
@@ -207,15 +217,15 @@ class Execution:
         """Stop the run before an effect that the log has no place for, once the code has come as far as it can."""
         try:
             try:
-                self.replay.check_new(name)
+                self.lookup.check_new(name)
             except Divergence:
-                await self.quiet()
-                self.replay.check_new(name)
+                await self.wait_until_quiet()
+                self.lookup.check_new(name)
         except Divergence as error:
             self.stop(error)
             raise
 
-    async def quiet(self) -> None:
+    async def wait_until_quiet(self) -> None:
         """Return when the code has done nothing for some turns of the event loop."""
         seen = -1
         while seen != self.activity:
@@ -223,7 +233,7 @@ class Execution:
             for _ in range(2 * QUIET):
                 await asyncio.sleep(0)  # noqa: TID251 - turns of the event loop, not time
 
-    async def admit(self) -> None:
+    async def wait_until_open(self) -> None:
         """Go on while the execution is open; if it is closed meanwhile, the code is being cancelled."""
         if self._is_told_to_stop:
             self.hold()
@@ -251,7 +261,7 @@ class Execution:
         if not self.at_work and (self.waiting or not self._open.is_set()):
             self.changed()
 
-    def acting(self) -> "_Acting":
+    def running_tool(self) -> "_Acting":
         """A tool runs inside, and what came of it is put into the log: kept beside it, if the run is lost meanwhile."""
         return self._acting
 
@@ -269,7 +279,7 @@ class Execution:
         """Let no further verb begin."""
         self._open.clear()
 
-    def go_on(self) -> None:
+    def reopen(self) -> None:
         """Let verbs begin again."""
         self._open.set()
 
@@ -277,7 +287,7 @@ class Execution:
         """From now on every verb raises Suspended; those that are waiting are cancelled, whoever has them."""
         self._closed = Suspended(run=self.run, reason=reason)
         self._open.set()
-        for future in (*self._never, *self.turnstile.waiting):
+        for future in (*self._never, *self.return_order.waiting):
             future.cancel()
         for slot in self.waiting.values():
             slot.ended.cancel()
@@ -298,7 +308,7 @@ class Execution:
     def settle(self, *bodies: AnyBody, blobs: Sequence[Blob] = ()) -> int:
         """Put the end of a call into the log; its place in the order of ends."""
         self.journal.add(*bodies, blobs=blobs)
-        return self.turnstile.issue()
+        return self.return_order.issue_ticket()
 
     def must_flush(self, moment: Moment) -> bool:
         """Whether the code waits for the disk now, as the agent chose."""
@@ -306,15 +316,15 @@ class Execution:
 
     async def flush(self) -> None:
         """Return when everything so far is durable; if it never will be, stop the run, and never return."""
-        await self.insist(self.journal.flush)
+        await self.write_until_stored(self.journal.flush)
 
-    async def insist(self, write: Callable[[], Awaitable[T]]) -> T:
+    async def write_until_stored(self, write: Callable[[], Awaitable[T]]) -> T:
         """What writing gives, repeated until the store is there: it lands once. If it is refused, the run stops.
 
         An argument of a wrong type is refused before anything is written, and is the code's own error.
         """
         try:
-            return await self.patiently(write)
+            return await self.retry_store(write)
         except InvalidValue:
             raise
         except LimpetError as error:
@@ -323,9 +333,9 @@ class Execution:
     async def halt(self, error: LimpetError) -> NoReturn:
         """Stop the run, and never return to the code."""
         self.stop(error)
-        await self.for_ever()
+        await self.never_return()
 
-    async def for_ever(self) -> NoReturn:
+    async def never_return(self) -> NoReturn:
         """Never return to the code, until it is cancelled."""
         never: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if self._closed is not None:
@@ -347,7 +357,7 @@ class Execution:
                 await self.snapshot()
             await self.enter(ticket)
         except asyncio.CancelledError:
-            self.turnstile.give_back(ticket)
+            self.return_order.cancel_ticket(ticket)
             raise
 
     async def snapshot(self) -> None:
@@ -362,7 +372,7 @@ class Execution:
 
     async def enter(self, end: int) -> None:
         """Return to the code when it is the turn of this end."""
-        await self.turnstile.enter(end)
+        await self.return_order.wait_turn(end)
         self.touch()
         if self.waiting:
             self.changed()  # it may be that only waits are left
@@ -380,9 +390,9 @@ class Execution:
         """Put a value into the log that the code is given again, and return to the code."""
         await self.finish(self.settle(b.ValueRecorded(name=name, value=inline(value))))
 
-    def begin_turn(self, loop: str) -> None:
+    def start_turn(self, loop: str) -> None:
         """The code enters a loop at its current turn, and knows what it knew at its start."""
-        self.know(Working(self.memory.states[loop]))
+        self.set_working_state(Working(self.memory.states[loop]))
         began = self.memory.turned.get(loop, 0)
         self._overrides = [each for each in self._overrides if each[0] > began]  # what came before is in there
         self._overridden = []
@@ -392,11 +402,11 @@ class Execution:
     @property
     def working(self) -> Working:
         """What the code has passed so far; what a fork knows otherwise, when it has come through all that is shared."""
-        while self._overrides and not self.turnstile.has_before(self._overrides[0][0]):
+        while self._overrides and not self.return_order.has_before(self._overrides[0][0]):
             self._override()
         return self._working
 
-    def know(self, working: Working) -> None:
+    def set_working_state(self, working: Working) -> None:
         """What the code knows is this."""
         self._working = working
         self.patched += 1
@@ -448,9 +458,9 @@ class Execution:
         """The value of a payload, wherever it is."""
         if payload is None:
             return None
-        return payload.value() if payload.is_inline else await self.patiently(lambda: self.kit.store.unpack(payload))
+        return payload.value() if payload.is_inline else await self.retry_store(lambda: self.kit.store.unpack(payload))
 
-    async def patiently(self, ask: Callable[[], Awaitable[T]]) -> T:
+    async def retry_store(self, ask: Callable[[], Awaitable[T]]) -> T:
         """What the store gives, asked again until it is there; an append is repeated as it was, and lands once."""
         while True:
             try:
@@ -463,17 +473,17 @@ class Execution:
         """Whether the run's deadline has passed."""
         return self.deadline is not None and self.kit.now() >= self.deadline
 
-    def late(self, verb: str) -> DeadlineExceeded:
+    def deadline_error(self, verb: str) -> DeadlineExceeded:
         """The error of a verb that the deadline ended, or that began after it."""
         assert self.deadline is not None
-        return self.blame(DeadlineExceeded(deadline=self.deadline), verb)
+        return self.attribute_error(DeadlineExceeded(deadline=self.deadline), verb)
 
-    def blame(self, error: E, verb: str) -> E:
+    def attribute_error(self, error: E, verb: str) -> E:
         """The error with the verb whose error it is: if it ends the run, a resume takes back just that."""
         error.__dict__["limpet_verb"] = verb
         return error
 
-    def chance(self) -> float:
+    def random_fraction(self) -> float:
         """A number from 0 to 1."""
         return float(self.kit.ids.bits(53)) / (1 << 53)
 
@@ -510,7 +520,7 @@ class _Acting:
             self._x.changed()
 
 
-def here() -> Scope:
+def current_scope() -> Scope:
     """The scope that this code is in."""
     scope = _scope.get()
     if scope is None:
@@ -518,24 +528,24 @@ def here() -> Scope:
     return scope
 
 
-def move_to(scope: Scope) -> None:
+def set_scope(scope: Scope) -> None:
     """Code that follows is in this scope."""
     _scope.set(scope)
 
 
-def strand() -> object:
+def current_caller() -> object:
     """Who is calling: the thread of a blocking agent, or the asyncio task."""
     thread = _thread.get()
     return asyncio.current_task() if thread is None else thread
 
 
-def begin_thread(thread: int) -> None:
+def enter_thread(thread: int) -> None:
     """This context belongs to the thread of a blocking agent."""
     _thread.set(thread)
 
 
 @contextmanager
-def on_strand(thread: int) -> Iterator[None]:
+def as_caller(thread: int) -> Iterator[None]:
     """What is called inside is called by this thread."""
     token = _thread.set(thread)
     try:

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from limpet.errors import AgentFailed, LimpetError, StepFailed, is_named
 from limpet.events import Failure, Payload, canonical, inline
-from limpet.redaction import say, say_value
+from limpet.redaction import hide_secrets, hide_secrets_in
 
 __all__ = ["failure_of", "message_of", "was"]
 
@@ -66,7 +66,7 @@ def _attempt(ask: Callable[[], T], otherwise: T) -> T:
 
 def _said(text: str, most: int) -> str:
     """The beginning of a text, as it may be said."""
-    return say(_clean(text[:MAX_SAID]))[:most]
+    return hide_secrets(_clean(text[:MAX_SAID]))[:most]
 
 
 def _clean(text: str) -> str:
@@ -105,7 +105,7 @@ def _facts(error: BaseException) -> dict[str, object]:
 
 def _payload(facts: Mapping[str, object]) -> Payload | None:
     return (
-        _attempt(lambda: inline(say_value({_clean(name): _plain(fact) for name, fact in facts.items()})), None)
+        _attempt(lambda: inline(hide_secrets_in({_clean(name): _plain(fact) for name, fact in facts.items()})), None)
         if facts
         else None
     )
@@ -132,5 +132,5 @@ def _pieces(error: BaseException) -> Iterator[str]:
     """The traceback in pieces, none too long; looked through as a whole, since a secret may have several lines."""
     told = TracebackException.from_exception(error, limit=-MAX_FRAMES).format()
     whole = _BETWEEN.join(piece[:MAX_SAID] for piece in told)
-    for piece in say(_clean(whole[-10 * MAX_SAID :])).split(_BETWEEN):
+    for piece in hide_secrets(_clean(whole[-10 * MAX_SAID :])).split(_BETWEEN):
         yield piece if len(piece) <= MAX_PIECE else f"{piece[:MAX_PIECE]}…\n"

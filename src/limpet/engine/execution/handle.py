@@ -6,10 +6,10 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from limpet.clock import Duration
 from limpet.engine.definitions.agents import Agent
 from limpet.engine.definitions.upgrades import Versions
-from limpet.engine.execution.views import Event, RunInfo
+from limpet.engine.execution.views import EventView, RunInfo
 from limpet.errors import WrongState
 
-__all__ = ["Handle", "Looking", "Port", "Result"]
+__all__ = ["Handle", "Port", "ReadOnlyPort", "Result"]
 
 Out = TypeVar("Out")
 
@@ -30,7 +30,7 @@ class Port(Protocol):
     async def info(self, run: str) -> RunInfo:
         """A run as lists show it."""
 
-    def events(self, run: str, after: int, *, follow: bool) -> AsyncIterator[Event]:
+    def events(self, run: str, after: int, *, follow: bool) -> AsyncIterator[EventView]:
         """A run's events."""
 
     async def value(self, payload: Mapping[str, Any]) -> Any:
@@ -40,7 +40,7 @@ class Port(Protocol):
         """Stop a run."""
 
 
-class Looking:
+class ReadOnlyPort:
     """A port for code that only tries: it looks, and stops nothing that is not its own."""
 
     def __init__(self, port: Port, run: str) -> None:
@@ -54,7 +54,7 @@ class Looking:
         """A run as lists show it."""
         return await self._port.info(run)
 
-    def events(self, run: str, after: int, *, follow: bool) -> AsyncIterator[Event]:
+    def events(self, run: str, after: int, *, follow: bool) -> AsyncIterator[EventView]:
         """A run's events."""
         return self._port.events(run, after, follow=follow)
 
@@ -82,14 +82,14 @@ class Handle(Generic[Out]):
     async def result(self, *, timeout: Duration | None = None) -> Out:
         """What it returned, once it has; raises RunFailed, RunCancelled, or NotDone after the time-out."""
         found = await self._port.result(self.id, timeout)
-        loaded: Out = found.value if self._agent is None else self._agent.output_shape.load(*found)
+        loaded: Out = found.value if self._agent is None else self._agent.output_codec.load(*found)
         return loaded
 
     async def info(self) -> RunInfo:
         """Where it is now."""
         return await self._port.info(self.id)
 
-    def events(self, *, after: int = 0, follow: bool = True) -> AsyncIterator[Event]:
+    def events(self, *, after: int = 0, follow: bool = True) -> AsyncIterator[EventView]:
         """What happens, event by event, until it has ended; without `follow`, what has happened so far."""
         return self._port.events(self.id, after, follow=follow)
 

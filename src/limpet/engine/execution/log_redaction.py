@@ -3,19 +3,19 @@
 import logging
 from traceback import format_exception
 
-from limpet.redaction import say
+from limpet.redaction import hide_secrets
 
-__all__ = ["Discreet"]
+__all__ = ["RedactingFilter"]
 
 
-class Discreet(logging.Filter):
+class RedactingFilter(logging.Filter):
     """Lets every line through, as it may be said; a traceback becomes text, because its objects would say the rest."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Change the record itself: all handlers get it so."""
-        record.msg, record.args = say(_message(record)), ()
+        record.msg, record.args = hide_secrets(_message(record)), ()
         if record.exc_info and record.exc_info[1] is not None:
-            record.exc_text = say("".join(format_exception(record.exc_info[1])).rstrip("\n"))
+            record.exc_text = hide_secrets("".join(format_exception(record.exc_info[1])).rstrip("\n"))
             record.exc_info = None
         return True
 

@@ -6,12 +6,12 @@ from limpet.engine.execution.execution import Execution
 from limpet.events import Spent
 from limpet.events import bodies as b
 
-__all__ = ["NOTHING", "used"]
+__all__ = ["NOTHING", "spent_before"]
 
 NOTHING = Spent()
 
 
-def used(x: Execution, number: int, *, lent: bool = True) -> Spent:
+def spent_before(x: Execution, number: int, *, lent: bool = True) -> Spent:
     """What was used up before a step of this number: steps by number, since parallel ones may not be in the log yet."""
     fold = x.journal.fold
     spent = fold.spent

@@ -5,18 +5,18 @@ from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
 from limpet.engine.definitions.call_context import Call
-from limpet.engine.definitions.tools import Live, Tool
+from limpet.engine.definitions.tools import LiveArgument, Tool
 from limpet.events import Payload
 from limpet.events import bodies as b
 from limpet.stores import Store
 from limpet.stores.blobs import INLINE, SAID, Blob
 
-__all__ = ["Latest", "Place", "Step"]
+__all__ = ["AttemptRef", "Latest", "Step"]
 
 Latest = b.StepStarted | b.StepFailed | b.StepUnknown | b.StepResolved | b.StepCompleted | None
 
 
-class Place(TypedDict):
+class AttemptRef(TypedDict):
     """Which attempt an event is about."""
 
     name: str
@@ -53,7 +53,7 @@ class Step:
     attempt: int = 0
     """The last one that was begun here."""
     call: Call | None = None
-    live: Mapping[str, Live] = field(default_factory=dict)
+    live: Mapping[str, LiveArgument] = field(default_factory=dict)
     """Arguments that the log does not hold as the code gave them."""
 
     def pack(self, store: Store, result: Any) -> tuple[Payload, tuple[Blob, ...]]:
@@ -61,7 +61,7 @@ class Step:
         packed, blobs = store.pack(result, inline=SAID if self.tool.kind == "model" else INLINE)
         return packed.under(self.tool.result_versions), blobs
 
-    def place(self, attempt: int) -> Place:
+    def place(self, attempt: int) -> AttemptRef:
         """What an event about an attempt begins with."""
         return {"name": self.name, "number": self.number, "attempt": attempt}
 

@@ -12,13 +12,13 @@ from limpet.clock import Clock
 from limpet.engine.definitions.call_context import Call, in_tool
 from limpet.engine.definitions.tools import Tool
 
-__all__ = ["Bound", "Functions", "Pool", "wait_within"]
+__all__ = ["Bound", "ThreadPool", "UserCode", "wait_within"]
 
 Bound = tuple[tuple[Any, ...], dict[str, Any]]
 """Arguments as a function takes them."""
 
 
-class Pool:
+class ThreadPool:
     """Threads for blocking functions, as many as are needed at once. They do not keep the process alive."""
 
     def __init__(self, name: str) -> None:
@@ -82,11 +82,11 @@ async def wait_within(clock: Clock, tasks: Collection["asyncio.Task[Any]"], limi
             everything.cancel()
 
 
-class Functions:
+class UserCode:
     """How a worker calls tools and what belongs to them."""
 
     def __init__(self) -> None:
-        self._pool = Pool("limpet-tool")
+        self._pool = ThreadPool("limpet-tool")
 
     async def __call__(self, tool: Tool[..., Any, Any], /, fn: Callable[..., Any], args: Bound, call: Call) -> Any:
         """What the function returns; `current()` is this call."""
@@ -100,7 +100,7 @@ class Functions:
         """Never, outside of tests."""
         return False
 
-    def directly(self, tool: Tool[..., Any, Any], args: Bound, call: Call) -> Any:
+    def call_inline(self, tool: Tool[..., Any, Any], args: Bound, call: Call) -> Any:
         """The same on this thread, for a function that is a transaction."""
         with in_tool(call):
             return tool.fn(*args[0], **args[1])

@@ -7,7 +7,7 @@ from typing import Any
 from limpet.context.brief import Brief
 from limpet.state import Status
 
-__all__ = ["Event", "Request", "RunInfo", "Status"]
+__all__ = ["EventView", "Request", "RunInfo", "Status"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class RunInfo:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Event:
+class EventView:
     """An event of a run's log."""
 
     run: str

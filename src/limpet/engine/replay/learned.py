@@ -18,7 +18,7 @@ from limpet.events import bodies as b
 from limpet.events.values import encode
 from limpet.state import AgentState, Fold
 
-__all__ = ["Memory", "Read"]
+__all__ = ["Learned", "Read"]
 
 
 class _Body(Struct, frozen=True, array_like=True):
@@ -75,7 +75,7 @@ class _Memory(Struct, frozen=True):
     reading: list[tuple[int, Payload, Payload | None]] = []
 
 
-class Memory:
+class Learned:
     """A run's history, and what its agent knew at the start of each current turn."""
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ from limpet.engine.definitions.upgrades import NOTHING, Versions
 from limpet.engine.replay.history import History, Record, scope_of
 from limpet.errors import Divergence
 
-__all__ = ["Replay"]
+__all__ = ["Lookup"]
 
 
 def _around(scope: str) -> Iterator[str]:
@@ -21,7 +21,7 @@ def _around(scope: str) -> Iterator[str]:
         yield scope
 
 
-class Replay:
+class Lookup:
     """One execution of an agent's code against what is recorded."""
 
     def __init__(self, run: str, history: History) -> None:

@@ -10,7 +10,7 @@ from bisect import insort
 from collections.abc import Iterable
 from itertools import count
 
-__all__ = ["Turnstile"]
+__all__ = ["ReturnOrder"]
 
 # Turns of the event loop without a call: enough for a result to pass through some layers of tasks and groups.
 QUIET = 10
@@ -18,7 +18,7 @@ QUIET = 10
 LIVE = 1 << 62
 
 
-class Turnstile:
+class ReturnOrder:
     """Where every call of one execution waits for its turn to return."""
 
     def __init__(self, recorded: Iterable[int]) -> None:
@@ -44,18 +44,18 @@ class Turnstile:
         """Whoever waits for their turn."""
         return [turn for _, turn in self._waiting]
 
-    def called(self) -> None:
+    def note_call(self) -> None:
         """The code made a call: it has taken in what it was given before."""
         self._is_taken_in = True
         self._quiet = 0
 
-    def issue(self) -> int:
+    def issue_ticket(self) -> int:
         """A place in the order, for an end that was just put into the log."""
         ticket = next(self._tickets)
         self._issued[ticket] = None
         return ticket
 
-    def give_back(self, ticket: int) -> None:
+    def cancel_ticket(self, ticket: int) -> None:
         """Whoever had this place was cancelled."""
         if self._issued.pop(ticket, 0) is None and self._waiting:
             self._look()
@@ -65,7 +65,7 @@ class Turnstile:
         if self._left and self._left[-1] == end:
             self._left.pop()
 
-    async def enter(self, ticket: int) -> None:
+    async def wait_turn(self, ticket: int) -> None:
         """Return when it is this end's turn: a recorded one by its place in the log, a live one by its ticket."""
         if self._is_taken_in and not self._waiting and self._is_next(ticket):
             self._hand_over(ticket)
@@ -78,7 +78,7 @@ class Turnstile:
             await turn
         except asyncio.CancelledError:
             self._waiting = [each for each in self._waiting if each[1] is not turn]
-            self.give_back(ticket)
+            self.cancel_ticket(ticket)
             raise
 
     def _is_next(self, ticket: int) -> bool:

@@ -5,7 +5,7 @@ from typing import Any, Never, Protocol, TypeVar, cast, overload
 
 from limpet.arguments import defining
 from limpet.clock import Duration, microseconds
-from limpet.engine.definitions.agents import Agent, Budget, Exclusive, Rules
+from limpet.engine.definitions.agents import Agent, AgentOptions, Budget, Exclusive
 from limpet.engine.definitions.tools import check_function
 from limpet.engine.run.blocking import BlockingRun
 from limpet.engine.run.run import Run
@@ -68,7 +68,7 @@ def agent(  # noqa: PLR0913 - all by name, and few at a time
     """Make a function an agent. `accepts` names older versions whose runs this code may take over."""
     if bare:
         raise DefinitionError(what="An agent", reason="put parentheses behind the decorator: @limpet.agent()")
-    rules = Rules(
+    rules = AgentOptions(
         version=version,
         accepts=tuple(accepts),
         steps=steps,

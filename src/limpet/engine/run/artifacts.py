@@ -6,7 +6,7 @@ from pathlib import Path
 from msgspec import UnsetType
 
 from limpet.engine.execution.execution import Execution
-from limpet.engine.execution.user_code import Pool
+from limpet.engine.execution.user_code import ThreadPool
 from limpet.engine.replay.history import Record
 from limpet.errors import FileFailed, InvalidValue, NotFound
 from limpet.events import Artifact, Payload
@@ -16,7 +16,7 @@ from limpet.stores.blobs import CHUNK
 
 __all__ = ["Artifacts", "read_whole"]
 
-_threads = Pool("limpet-file")
+_threads = ThreadPool("limpet-file")
 
 
 class Artifacts:
@@ -28,7 +28,7 @@ class Artifacts:
     async def put(self, name: str, record: Record | None, data: bytes | str | Path, what: tuple[str, str]) -> Artifact:
         """Put something away: what it is, and a summary; a recorded one is not read again."""
         x = self._x
-        await x.admit()
+        await x.wait_until_open()
         if record is not None:
             stored = await x.recall(record, ArtifactStored)
         else:
@@ -42,15 +42,15 @@ class Artifacts:
     async def content(self, artifact: str) -> bytes:
         """What an artifact of this run holds: the same whenever it is asked for."""
         x = self._x
-        await x.admit()
+        await x.wait_until_open()
         payload = x.memory.artifacts.get(artifact)
         if payload is None or isinstance(payload.blob, UnsetType):
             raise NotFound(what="artifact", id=artifact)
-        return await x.patiently(lambda: read_whole(x.kit.store, payload))
+        return await x.retry_store(lambda: read_whole(x.kit.store, payload))
 
     async def _store(self, name: str, data: bytes | str | Path, what: tuple[str, str]) -> ArtifactStored:
         x = self._x
-        content = await x.patiently(lambda: x.kit.store.put_blob(_content(data)))
+        content = await x.retry_store(lambda: x.kit.store.put_blob(_content(data)))
         return ArtifactStored(
             name=name,
             artifact_id=x.kit.ids.new(),

@@ -18,10 +18,10 @@ from limpet.context.slice import ContextSlice
 from limpet.engine.approvals.externals import External
 from limpet.engine.definitions.agents import Agent, Budget
 from limpet.engine.definitions.tools import Tool
-from limpet.engine.execution.execution import begin_thread, move_to, on_strand
+from limpet.engine.execution.execution import as_caller, enter_thread, set_scope
 from limpet.engine.replay.scopes import Scope
 from limpet.engine.run.conversation import Message, Role
-from limpet.engine.run.run import Entered, Run, Turn, Turns
+from limpet.engine.run.run import Run, ScopeEntry, Turn, Turns
 from limpet.engine.run.working_state import State
 from limpet.errors import Suspended
 from limpet.events import Artifact
@@ -48,7 +48,7 @@ class Bridge:
     def call(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """What a verb gives; the verb is called on the event loop, on behalf of this thread."""
         reply: Future[T] = Future()
-        with on_strand(get_ident()):
+        with as_caller(get_ident()):
             context = copy_context()
 
         def on_loop() -> None:
@@ -120,8 +120,8 @@ async def run_blocking(fn: Callable[..., Any], run: Run[Any], args: Sequence[Any
             ended.set_exception(error) if error is not None else ended.set_result(result)
 
     def work() -> None:
-        begin_thread(get_ident())
-        move_to(Scope("", get_ident()))
+        enter_thread(get_ident())
+        set_scope(Scope("", get_ident()))
         result, error = None, None
         try:
             result = fn(BlockingRun(run, bridge), *args)
@@ -332,7 +332,7 @@ class BlockingRun(Generic[S]):
     @contextmanager
     def scope(self, name: str, /) -> Iterator[None]:
         """A place of its own for the calls inside; named like an item of the plan, it is that item."""
-        entered = Entered(self._run, name)
+        entered = ScopeEntry(self._run, name)
         marking = entered.enter()
         self._bridge.call(lambda: marking)
         try:

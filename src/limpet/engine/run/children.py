@@ -15,12 +15,12 @@ from msgspec.structs import replace
 from limpet.clock import earliest
 from limpet.engine.definitions.agents import Agent, Budget, check_agent
 from limpet.engine.definitions.contracts import find_agent
-from limpet.engine.definitions.types import shape
+from limpet.engine.definitions.types import codec_of
 from limpet.engine.definitions.upgrades import NOTHING
 from limpet.engine.execution.execution import Execution
-from limpet.engine.execution.spending import used
+from limpet.engine.execution.spending import spent_before
 from limpet.engine.replay.history import Record
-from limpet.engine.run.conversation import talk_of
+from limpet.engine.run.conversation import conversation_of
 from limpet.engine.waits.waits import Waits
 from limpet.errors import (
     AgentFailed,
@@ -37,9 +37,9 @@ from limpet.ids import LONGEST_ID, check_id
 from limpet.policy import budget as budgets
 from limpet.stores import Create, Taken
 
-__all__ = ["Children", "How", "creation"]
+__all__ = ["CallOptions", "Children", "creation"]
 
-_JSON = shape(Any)
+_JSON = codec_of(Any)
 
 
 def creation(
@@ -64,7 +64,7 @@ def creation(
     return b.RunCreated(
         agent=agent.name,
         agent_version=agent.version,
-        input=packed.under(agent.input_shape.versions),
+        input=packed.under(agent.input_codec.versions),
         initial=initial,
         steps=agent.rules.steps,
         deadline=deadline,
@@ -74,7 +74,7 @@ def creation(
     )
 
 
-class How(NamedTuple):
+class CallOptions(NamedTuple):
     """How another agent is set to work, and what goes along."""
 
     mode: Literal["call", "start", "handoff"]
@@ -86,7 +86,7 @@ class How(NamedTuple):
     artifacts: Sequence[str] = ()
 
 
-class Sent(NamedTuple):
+class OutgoingCall(NamedTuple):
     """What the code gives to another agent now."""
 
     agent: Agent[Any, Any] | str
@@ -114,23 +114,23 @@ class Children:
         self._lent: dict[str, Limits] = {}
         """What went along with calls that may not be in the log yet."""
 
-    def find(self, agent: Agent[Any, Any] | str, input: object, how: str) -> Sent:
+    def find(self, agent: Agent[Any, Any] | str, input: object, how: str) -> OutgoingCall:
         """The call that the code makes now: its identity, its input as JSON, its record."""
         if not isinstance(agent, str):
             check_agent(agent)
         plain = _JSON.dump(input) if isinstance(agent, str) else agent.dump_input(input)
         plain = self._x.kit.store.redaction.value(plain)
-        name = self._x.take(f"{how}:{agent if isinstance(agent, str) else agent.name}")
-        versions = NOTHING if isinstance(agent, str) else agent.input_shape.versions
+        name = self._x.take_name(f"{how}:{agent if isinstance(agent, str) else agent.name}")
+        versions = NOTHING if isinstance(agent, str) else agent.input_codec.versions
         record = self._x.find(name, b.AgentCalled, _asked(agent, plain), versions)
         if how == "handoff":
             self._x.handed_to = agent if isinstance(agent, str) else agent.name
-        return Sent(agent, name, plain, record)
+        return OutgoingCall(agent, name, plain, record)
 
-    async def call(self, sent: Sent, how: How) -> Any:
+    async def call(self, sent: OutgoingCall, how: CallOptions) -> Any:
         """The other agent's result."""
         x, name, record = self._x, sent.name, sent.record
-        await x.admit()
+        await x.wait_until_open()
         is_replayed = record is not None and record.settled is not None
         if record is None or (record.since and not await self._goes_on(record)):
             try:
@@ -148,7 +148,7 @@ class Children:
         returned = x.history.commands[ended.event]
         assert isinstance(returned, b.AgentReturned)
         if returned.outcome != "completed":
-            raise x.blame(self._failed(record, returned), name)
+            raise x.attribute_error(self._failed(record, returned), name)
         output = await x.unpack(returned.output)
         if isinstance(sent.agent, str):
             await self._check(sent.agent, record, returned, output, is_replayed=is_replayed)
@@ -156,7 +156,7 @@ class Children:
         try:
             return sent.agent.load_output(output, returned.output.versions if returned.output is not None else {})
         except ContractError as error:
-            raise x.blame(error, name) from error
+            raise x.attribute_error(error, name) from error
 
     async def _check(
         self, agent: str, record: Record, returned: b.AgentReturned, output: Any, *, is_replayed: bool
@@ -173,12 +173,14 @@ class Children:
         elif returned.contract == called.contract or is_replayed:
             return
         else:
-            faults = list((await self._known(agent)).output_shape.faults(output))
+            faults = list((await self._known(agent)).output_codec.faults(output))
             if not faults:
                 return
             await x.record(refusal, faults)
         reason = "; ".join(faults[:5])[:500]
-        raise x.blame(ContractError(agent=agent, what="result", reason=reason, faults=tuple(faults)), record.name)
+        raise x.attribute_error(
+            ContractError(agent=agent, what="result", reason=reason, faults=tuple(faults)), record.name
+        )
 
     def _give_up(self, record: Record) -> None:
         """The code does not wait for another run any more: that is cancelled, and again if this is replayed."""
@@ -191,7 +193,7 @@ class Children:
 
         async def tell() -> None:
             with suppress(WrongState, NotFound):
-                await x.patiently(lambda: x.kit.store.tell(called.run, cancel, actor=x.kit.worker))
+                await x.retry_store(lambda: x.kit.store.send_commands(called.run, cancel, actor=x.kit.worker))
 
         task = asyncio.ensure_future(tell())
         self._telling.add(task)
@@ -205,25 +207,25 @@ class Children:
             return True
         resume = b.ResumeRequested(command=f"{x.run}:resume-{record.since}")
         try:
-            await x.patiently(lambda: x.kit.store.tell(called.run, resume, actor=x.kit.worker))
+            await x.retry_store(lambda: x.kit.store.send_commands(called.run, resume, actor=x.kit.worker))
         except NotFound:
             return False
         except WrongState:  # somebody has resumed it before, unless it is over for good
-            row = await x.patiently(lambda: x.kit.store.get(called.run))
+            row = await x.retry_store(lambda: x.kit.store.get(called.run))
             if row.status in ("failed", "cancelled"):
                 return False
         with x.work():
             await x.append(called)  # it is waited for again, and may be cancelled from here
         return True
 
-    async def start(self, sent: Sent, id: str | None) -> str:
+    async def start(self, sent: OutgoingCall, id: str | None) -> str:
         """The id of a run that goes on alone."""
         x, record = self._x, sent.record
-        await x.admit()
+        await x.wait_until_open()
         if record is None:
             agent = await self._known(sent.agent)
-            await self._create(agent, sent, How("start", id=None if id is None else check_id(id)))
-            await x.finish(x.turnstile.issue())
+            await self._create(agent, sent, CallOptions("start", id=None if id is None else check_id(id)))
+            await x.finish(x.return_order.issue_ticket())
             called = x.history.records[sent.name].opened
             assert isinstance(called, b.AgentCalled)
         else:
@@ -234,7 +236,7 @@ class Children:
         """An agent by name is what its stored contract says."""
         if not isinstance(agent, str):
             return agent
-        return await self._x.patiently(lambda: find_agent(self._x.kit.store, agent))
+        return await self._x.retry_store(lambda: find_agent(self._x.kit.store, agent))
 
     def _failed(self, record: Record, returned: b.AgentReturned) -> LimpetError:
         """How another agent's run ended, if not well: one that did not take its input never started."""
@@ -253,14 +255,14 @@ class Children:
             traceback=failure.traceback,
         )
 
-    async def _create(self, agent: Agent[Any, Any], sent: Sent, how: How) -> None:
+    async def _create(self, agent: Agent[Any, Any], sent: OutgoingCall, how: CallOptions) -> None:
         """One append: it was called, and its run exists."""
         x, name, mode = self._x, sent.name, how.mode
         plain = agent.dump_json(sent.plain) if isinstance(sent.agent, str) else sent.plain
         await x.check_new(name)
         now = x.kit.now()
         if x.is_late:
-            raise x.late(name)
+            raise x.deadline_error(name)
         packed, blobs = x.kit.store.pack(plain)
         limits = self._slice(agent, how)
         initial = self._initial(agent, how, limits)
@@ -281,7 +283,7 @@ class Children:
                 "conversation": self._conversation() if mode == "handoff" else None,
             },
         )
-        if x.is_rehearsal:
+        if x.is_dry_run:
             await x.halt(NotRecorded(tool=agent.name, effect=f"agent, {mode}"))
         x.children += how.id is None
         child = _own_id(x, how.id) if how.id is not None else _child_id(x.run, agent.name, x.children)
@@ -297,7 +299,7 @@ class Children:
             deadline=deadline,
             facts=tuple(how.facts),
             artifacts=tuple(how.artifacts),
-            versions={} if isinstance(sent.agent, str) else dict(agent.input_shape.versions),
+            versions={} if isinstance(sent.agent, str) else dict(agent.input_codec.versions),
         )
         while not await self._append(called, created, blobs, is_own=how.id is not None):
             x.children += 1
@@ -305,7 +307,7 @@ class Children:
 
     def _conversation(self) -> str:
         """Where people talk with this run: they go on with the one that goes on in its place."""
-        return self._x.memory.created.conversation or talk_of(self._x.run)
+        return self._x.memory.created.conversation or conversation_of(self._x.run)
 
     def _slots(self) -> tuple[str, ...]:
         """The exclusive slots that are held by this run, or by those that wait for it."""
@@ -313,7 +315,7 @@ class Children:
         above = created.parent.slots if created.parent is not None else ()
         return above if created.exclusive is None else (*above, created.exclusive)
 
-    def _initial(self, agent: Agent[Any, Any], how: How, limits: Limits | None) -> StatePatch | None:
+    def _initial(self, agent: Agent[Any, Any], how: CallOptions, limits: Limits | None) -> StatePatch | None:
         """What the other run knows from the start: what was named, and nothing else."""
         known = self._x.working.freeze()
         facts = {fact.key: fact for fact in known.known_facts}
@@ -343,7 +345,7 @@ class Children:
             self._lent[child] = called.budget
         try:
             with x.work():
-                taken = await x.insist(lambda: x.journal.append_together(called, legs=[leg], blobs=blobs))
+                taken = await x.write_until_stored(lambda: x.journal.append_together(called, legs=[leg], blobs=blobs))
                 if taken is not None and is_own:
                     self._check_same(taken, created, child)
                     await x.append(called)
@@ -359,7 +361,7 @@ class Children:
         if not same or (waited_for and isinstance(first, b.RunCreated) and first.parent != created.parent):
             raise InputConflict(run=child, agent=taken.row.agent)
 
-    def _slice(self, agent: Agent[Any, Any], how: How) -> Limits | None:
+    def _slice(self, agent: Agent[Any, Any], how: CallOptions) -> Limits | None:
         """What the child may use: what was asked for or what it says itself, never more than is left.
 
         One that goes on alone has its own, if any, which counts as spent here: nobody gives the rest back.
@@ -371,7 +373,7 @@ class Children:
             return share
         lent = [child.budget for child in fold.children if child.budget is not None]
         lent += [budget for run, budget in self._lent.items() if all(run != child.run for child in fold.children)]
-        spent = used(self._x, self._x.history.last_number + 1, lent=False)
+        spent = spent_before(self._x, self._x.history.last_number + 1, lent=False)
         return budgets.slice_of(budgets.remaining(limits, spent, lent), share)
 
 

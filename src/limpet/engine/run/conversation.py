@@ -11,11 +11,22 @@ from limpet.errors import InvalidValue
 from limpet.events import Payload, digest
 from limpet.events import bodies as b
 from limpet.ids import LONGEST_ID
-from limpet.journal import Entry, Saying, Summary, Talk, latest
+from limpet.journal import ConversationWriter, Entry, OutgoingMessages, Summary, latest
 from limpet.stores import Leg, Store
 from limpet.stores.blobs import SAID, Blob
 
-__all__ = ["CHAT", "INTERRUPT", "USER", "Message", "Role", "Talks", "shown", "talk_of", "task_of", "text_of"]
+__all__ = [
+    "CHAT",
+    "INTERRUPT",
+    "USER",
+    "Message",
+    "Role",
+    "RunConversation",
+    "conversation_of",
+    "shown",
+    "task_of",
+    "text_of",
+]
 
 Role = Literal["user", "assistant", "system"]
 # The signal that a run hears of what people say.
@@ -48,7 +59,7 @@ class Message:
         return Spoken(role=self.role, text=self.text, seq=self.seq, calls=self.calls, tool=self.tool)
 
 
-def talk_of(run: str) -> str:
+def conversation_of(run: str) -> str:
     """The conversation of a run that was started in none."""
     name = f"{run}{CHAT}"
     return name if len(name) <= LONGEST_ID else f"{run[: LONGEST_ID - 22]}.{digest(run)[:16]}{CHAT}"
@@ -59,15 +70,15 @@ def text_of(content: Any) -> str:
     return str(content.get("text", "")) if isinstance(content, Mapping) else str(content)
 
 
-class Talks:
+class RunConversation:
     """What one execution says and reads in its conversation."""
 
     def __init__(self, execution: Execution) -> None:
         self._x = x = execution
         created = x.memory.created
-        self.id = created.conversation or talk_of(x.run)
+        self.id = created.conversation or conversation_of(x.run)
         first = b.ConversationCreated(session=created.session, user=created.user)
-        self._talk = Talk(x.kit.store, self.id, x.kit.now, x.kit.worker, first)
+        self._talk = ConversationWriter(x.kit.store, self.id, x.kit.now, x.kit.worker, first)
 
     def message(
         self, role: Role | Literal["tool"], content: Any, *, reply: Any = None, **more: Any
@@ -99,7 +110,7 @@ class Talks:
     ) -> int:
         """Put messages into the conversation, in one append with the note of it; where the first one stands."""
         x = self._x
-        await x.admit()
+        await x.wait_until_open()
         if record is not None:
             return (await x.recall(record, b.MessageSaid)).message
         await x.check_new(name)
@@ -107,10 +118,10 @@ class Talks:
         def said(seq: int) -> b.MessageSaid:
             return b.MessageSaid(name=name, conversation=self.id, message=seq, count=len(messages))
 
-        saying = Saying(self._talk, tuple(messages), said, tuple(blobs))
+        saying = OutgoingMessages(self._talk, tuple(messages), said, tuple(blobs))
         with x.work():
-            await x.insist(lambda: x.journal.say(saying))
-        await x.finish(x.turnstile.issue())
+            await x.write_until_stored(lambda: x.journal.say(saying))
+        await x.finish(x.return_order.issue_ticket())
         assert isinstance(saying.note, b.MessageSaid)
         return saying.note.message
 
@@ -122,22 +133,22 @@ class Talks:
 
     async def keep(self, signals: Sequence[b.SignalReceived]) -> Leg:
         """What people said to a run that ends without having taken it: it stays, for the next one."""
-        await self._x.patiently(self._talk.look)
+        await self._x.retry_store(self._talk.look)
         new = self._x.kit.ids.new
         return self._talk.leg([b.MessageAdded(message=new(), role="user", content=each.value) for each in signals])
 
     async def is_there(self) -> bool:
         """Whether anything was ever said there, or the run was started in it."""
-        return self._x.memory.created.conversation is not None or bool(await self._x.patiently(self._end))
+        return self._x.memory.created.conversation is not None or bool(await self._x.retry_store(self._end))
 
     async def head(self, name: str, record: Record | None) -> int:
         """Where the conversation ends, the same in every execution."""
         x = self._x
-        await x.admit()
+        await x.wait_until_open()
         if record is not None:
             seq: int = (await x.recall(record, b.ValueRecorded)).value.value()
             return seq
-        seq = await x.patiently(self._end)
+        seq = await x.retry_store(self._end)
         await x.record(name, seq)
         return seq
 
@@ -151,8 +162,8 @@ class Talks:
         if not seq:
             return []
         store = self._x.kit.store
-        found = await self._x.patiently(lambda: latest(store, self.id, last=last, upto=seq))
-        return await self._x.patiently(lambda: shown(store, found))
+        found = await self._x.retry_store(lambda: latest(store, self.id, last=last, upto=seq))
+        return await self._x.retry_store(lambda: shown(store, found))
 
 
 async def task_of(store: Store, input: Payload) -> str:

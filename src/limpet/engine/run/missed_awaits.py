@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar, get_origin
 
 from limpet.errors import NeverAwaited
 
-__all__ = ["Calls", "noticed"]
+__all__ = ["AwaitTracker", "track_awaits"]
 
 T = TypeVar("T")
 # So many calls are kept before those that were awaited are dropped.
@@ -28,7 +28,7 @@ class _Called(NamedTuple):
         return getcoroutinestate(self.coroutine) == CORO_CREATED
 
 
-class Calls:
+class AwaitTracker:
     """The verbs that the code of one execution has called."""
 
     def __init__(self) -> None:
@@ -58,10 +58,10 @@ class Calls:
 
 
 class _Calling(Protocol):
-    calls: Calls
+    calls: AwaitTracker
 
 
-def noticed(kind: type[T]) -> type[T]:
+def track_awaits(kind: type[T]) -> type[T]:
     """Have every verb of a class, which returns a coroutine, remember where it was called."""
     for name, fn in list(vars(kind).items()):
         if isfunction(fn) and not name.startswith("_") and get_origin(fn.__annotations__.get("return")) is Coroutine:

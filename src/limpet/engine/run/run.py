@@ -15,29 +15,29 @@ from msgspec import UNSET, UnsetType
 from typing_extensions import TypeForm, TypeVar
 
 from limpet.arguments import brief, checked
-from limpet.clock import Duration, microseconds, when
+from limpet.clock import Duration, microseconds, to_datetime
 from limpet.context.slice import ContextSlice, Known, slice_of
 from limpet.engine.approvals.externals import External
 from limpet.engine.definitions.agents import Agent, Budget
 from limpet.engine.definitions.tools import Tool
-from limpet.engine.definitions.types import shape
-from limpet.engine.execution.execution import Execution, here, move_to, strand
-from limpet.engine.execution.handle import Handle, Looking
+from limpet.engine.definitions.types import codec_of
+from limpet.engine.execution.execution import Execution, current_caller, current_scope, set_scope
+from limpet.engine.execution.handle import Handle, ReadOnlyPort
 from limpet.engine.replay.history import Record
 from limpet.engine.replay.scopes import Scope
 from limpet.engine.run.artifacts import Artifacts
-from limpet.engine.run.children import Children, How, Sent
-from limpet.engine.run.conversation import Message, Role, Talks, task_of
-from limpet.engine.run.missed_awaits import Calls, noticed
-from limpet.engine.run.working_state import Change, State
+from limpet.engine.run.children import CallOptions, Children, OutgoingCall
+from limpet.engine.run.conversation import Message, Role, RunConversation, task_of
+from limpet.engine.run.missed_awaits import AwaitTracker, track_awaits
+from limpet.engine.run.working_state import State, StateChange
 from limpet.engine.steps.steps import Steps
-from limpet.engine.waits.asks import Asked, Asks
+from limpet.engine.waits.asks import QuestionOptions, Questions
 from limpet.engine.waits.waits import Waits
 from limpet.errors import Expired, InvalidValue
 from limpet.events import Artifact, PlanStatus, Revision, StatePatch, inline
 from limpet.events import bodies as b
 
-__all__ = ["Entered", "Run", "Turn", "Turns"]
+__all__ = ["Run", "ScopeEntry", "Turn", "Turns"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -46,7 +46,7 @@ C = TypeVar("C", bound=str)
 In = TypeVar("In")
 Out = TypeVar("Out")
 S = TypeVar("S", default=dict[str, Any])
-_UNDECLARED = shape(Any)
+_UNDECLARED = codec_of(Any)
 # No more messages than that are looked at for a slice.
 SPOKEN = 500
 
@@ -63,7 +63,7 @@ class Turn:
 
 
 @checked
-@noticed
+@track_awaits
 class Run(Generic[S]):
     """One execution of an agent toward a goal."""
 
@@ -72,12 +72,12 @@ class Run(Generic[S]):
         self._waits = waits
         self._steps = Steps(execution, waits)
         self._reads = self._steps.reads
-        self._asks = Asks(execution, waits)
+        self._asks = Questions(execution, waits)
         self._children = Children(execution, waits)
         self._artifacts = Artifacts(execution)
-        self.talks = Talks(execution)
+        self.conversation = RunConversation(execution)
         """Its conversation, for loops of a model."""
-        self.calls = Calls()
+        self.calls = AwaitTracker()
         """The verbs that its code has called."""
         self._seen: tuple[int, State[S]] | None = None
 
@@ -91,7 +91,7 @@ class Run(Generic[S]):
         """What the agent knows, as far as the code has come."""
         working = self._x.working
         if self._seen is None or self._seen[0] != self._x.patched:
-            self._seen = (self._x.patched, State(working.freeze(), self._x.agent.data_shape))
+            self._seen = (self._x.patched, State(working.freeze(), self._x.agent.data_codec))
         return self._seen[1]
 
     def __repr__(self) -> str:
@@ -102,8 +102,8 @@ class Run(Generic[S]):
     def step(self, tool: Tool[P, T, R], /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
         """Do something once, and know its result for ever."""
         step, record = self._steps.find(tool, args, kwargs)
-        if self._x.coming_to is not None:
-            self._x.coming_to(step.number)
+        if self._x.on_step is not None:
+            self._x.on_step(step.number)
         return self._steps.run(step, record)
 
     @property
@@ -161,7 +161,7 @@ class Run(Generic[S]):
         The named facts and artifacts go along, a slice of the budget, the deadline and the session; nothing else does.
         """
         within = None if deadline is None else microseconds(deadline)
-        how = How("call", budget=budget, within=within, facts=facts, artifacts=artifacts)
+        how = CallOptions("call", budget=budget, within=within, facts=facts, artifacts=artifacts)
         return self._children.call(self._children.find(agent, input, "call"), how)
 
     @overload
@@ -184,7 +184,7 @@ class Run(Generic[S]):
         artifacts: Sequence[str] = (),
     ) -> Coroutine[Any, Any, Any]:
         """Give the work to another agent for good: its outcome is this run's, and nothing more is done here."""
-        how = How("handoff", facts=facts, artifacts=artifacts)
+        how = CallOptions("handoff", facts=facts, artifacts=artifacts)
         return self._children.call(self._children.find(agent, input, "handoff"), how)
 
     @overload
@@ -201,14 +201,14 @@ class Run(Generic[S]):
         """Let another agent begin, and go on without it."""
         return self._start(agent, self._children.find(agent, input, "start"), id)
 
-    async def _start(self, agent: Agent[Any, Any] | str, sent: Sent, id: str | None) -> Handle[Any]:
+    async def _start(self, agent: Agent[Any, Any] | str, sent: OutgoingCall, id: str | None) -> Handle[Any]:
         run = await self._children.start(sent, id)
         x = self._x
         assert x.kit.port is not None
         port = (
             x.kit.port
-            if x.effects == "live" and not x.is_rehearsal
-            else Looking(x.kit.port, "" if x.is_rehearsal else x.run)
+            if x.effects == "live" and not x.is_dry_run
+            else ReadOnlyPort(x.kit.port, "" if x.is_dry_run else x.run)
         )
         return Handle(port, run, None if isinstance(agent, str) else agent)
 
@@ -255,20 +255,20 @@ class Run(Generic[S]):
         name: str | None = None,
     ) -> Coroutine[Any, Any, T]: ...
 
-    def ask(self, question: str, /, **how: Unpack[Asked]) -> Coroutine[Any, Any, Any]:
+    def ask(self, question: str, /, **how: Unpack[QuestionOptions]) -> Coroutine[Any, Any, Any]:
         """Ask a person: yes or no, one of some options, or an answer of a type. The run may wait for days."""
         return self._asks.ask(question, how)
 
     def sleep(self, how_long: Duration, /) -> Coroutine[Any, Any, None]:
         """Wait for a time, seconds or months, in no process."""
         until = self._x.kit.now() + microseconds(how_long)
-        name = self._x.take("sleep")
+        name = self._x.take_name("sleep")
         return self._waits.sleep(name, self._x.find(name, b.TimerSet), until)
 
     def receive(self, name: str, type: type[T], /, *, timeout: Duration | None = None) -> Coroutine[Any, Any, T]:
         """Wait for a signal, and take it: in order, each once. Raises Expired when its time is over."""
         expires = None if timeout is None else self._x.kit.now() + microseconds(timeout)
-        verb = self._x.take(f"receive:{name}")
+        verb = self._x.take_name(f"receive:{name}")
         return self._receive(verb, self._x.find(verb, b.WaitOpened), name, type, expires)
 
     async def _receive(self, verb: str, record: Record | None, signal: str, type: type[T], expires: int | None) -> T:
@@ -276,10 +276,10 @@ class Run(Generic[S]):
         if ended.event is None:
             opened = self._x.history.records[verb].opened if verb in self._x.history.records else None
             until = opened.expires if isinstance(opened, b.WaitOpened) else expires
-            raise self._x.blame(Expired(request=verb, expired_at=until or self._x.deadline or 0), verb)
+            raise self._x.attribute_error(Expired(request=verb, expired_at=until or self._x.deadline or 0), verb)
         received = self._x.history.commands[ended.event]
         assert isinstance(received, b.SignalReceived)
-        value: T = shape(type).load(await self._x.unpack(received.value))
+        value: T = codec_of(type).load(await self._x.unpack(received.value))
         return value
 
     # Knowing
@@ -303,7 +303,7 @@ class Run(Generic[S]):
         Facts are noted as of the last step, with the facts that they were concluded from; one that was known is
         superseded. `retract` takes facts back.
         """
-        change = Change(
+        change = StateChange(
             goal=goal,
             facts=facts,
             plan=plan,
@@ -315,15 +315,15 @@ class Run(Generic[S]):
             retract=retract,
             derived_from=derived_from,
         )
-        name = self._x.take("patch")
+        name = self._x.take_name("patch")
         record = self._x.find(name, b.StatePatched)
         redaction, step = self._x.kit.store.redaction, self._x.journal.fold.step or None
-        patch = change.patch(self._x.agent.data_shape, step, redaction) if record is None else None
+        patch = change.patch(self._x.agent.data_codec, step, redaction) if record is None else None
         return self._patch(name, record, patch)
 
     async def _patch(self, name: str, record: Record | None, patch: StatePatch | None) -> None:
         x = self._x
-        await x.admit()
+        await x.wait_until_open()
         if record is not None:
             patch = (await x.recall(record, b.StatePatched)).patch
         else:
@@ -340,7 +340,7 @@ class Run(Generic[S]):
         redaction = self._x.kit.store.redaction
         options = [redaction.value(_UNDECLARED.dump(each)) for each in over]
         chosen = redaction.value(_UNDECLARED.dump(choose))
-        name = self._x.take("decide")
+        name = self._x.take_name("decide")
         body = b.DecisionMade(
             name=name,
             question=redaction.text(question),
@@ -353,11 +353,11 @@ class Run(Generic[S]):
 
     async def _decide(self, body: b.DecisionMade, record: Record | None, options: list[tuple[Any, T]]) -> T:
         x = self._x
-        await x.admit()
+        await x.wait_until_open()
         if record is None:
             escalate = x.agent.rules.escalate
             if escalate is not None and escalate.asks_about(body.confidence):
-                body = await self._steps.permits.confirm(body)
+                body = await self._steps.approvals.confirm(body)
             await x.finish(x.settle(body))
         else:
             body = await x.recall(record, b.DecisionMade)
@@ -366,7 +366,7 @@ class Run(Generic[S]):
 
     def artifact(self, data: bytes | str | Path, /, *, type: str, summary: str) -> Coroutine[Any, Any, Artifact]:
         """Put something big away; the state keeps what it is and a summary."""
-        name = self._x.take("artifact")
+        name = self._x.take_name("artifact")
         return self._artifacts.put(name, self._x.find(name, b.ArtifactStored), data, (type, summary))
 
     def content(self, artifact: Artifact | str, /) -> Coroutine[Any, Any, bytes]:
@@ -377,27 +377,27 @@ class Run(Generic[S]):
 
     def say(self, text: str, /, *, role: Role = "assistant") -> Coroutine[Any, Any, None]:
         """Put a message into the run's conversation, once: the one it was started in, or one of its own."""
-        name = self._x.take("say")
-        return self.talks.say(name, self._x.find(name, b.MessageSaid), text, role)
+        name = self._x.take_name("say")
+        return self.conversation.say(name, self._x.find(name, b.MessageSaid), text, role)
 
     def messages(self, *, last: int | None = None) -> Coroutine[Any, Any, list[Message]]:
         """What was said in the run's conversation, in order: a summary where one was made, and the newest messages."""
-        name = self._x.take("messages")
-        return self.talks.messages(name, self._x.find(name, b.ValueRecorded), last)
+        name = self._x.take_name("messages")
+        return self.conversation.messages(name, self._x.find(name, b.ValueRecorded), last)
 
     def context(
         self, *, max_tokens: int | None = None, max_bytes: int | None = None
     ) -> Coroutine[Any, Any, ContextSlice]:
         """The slice that fits of what the agent knows and of what was said, for a model that is asked by hand."""
-        name = self._x.take("context")
+        name = self._x.take_name("context")
         return self._context(name, self._x.find(name, b.ValueRecorded), max_tokens, max_bytes)
 
     async def _context(
         self, name: str, record: Record | None, max_tokens: int | None, max_bytes: int | None
     ) -> ContextSlice:
-        said = await self.talks.messages(name, record, SPOKEN)
+        said = await self.conversation.messages(name, record, SPOKEN)
         x = self._x
-        task = await x.patiently(lambda: task_of(x.kit.store, x.memory.created.input))
+        task = await x.retry_store(lambda: task_of(x.kit.store, x.memory.created.input))
         known = Known(x.working.freeze(), x.journal.fold.step or None, "running", task)
         messages = [each.spoken() for each in said]
         return slice_of(known, messages=messages, max_tokens=max_tokens, max_bytes=max_bytes)
@@ -406,25 +406,25 @@ class Run(Generic[S]):
 
     def scope(self, name: str, /) -> AbstractAsyncContextManager[None]:
         """A place of its own for the calls inside; named like an item of the plan, it is that item."""
-        return Entered(self, name)
+        return ScopeEntry(self, name)
 
     def turns(self, *, max: int | None = None) -> AsyncIterator[Turn]:
         """A loop whose body depends on `run.state` alone: a resumed run enters at the current turn."""
-        return Turns(self._x, self._x.take("turns"), max)
+        return Turns(self._x, self._x.take_name("turns"), max)
 
     def version(self, change: str, /) -> bool:
         """Whether this run is on the new side of a change of the code; it stays there."""
-        self._x.called()
-        scope = here()
+        self._x.note_call()
+        scope = current_scope()
         name = f"{scope.path}version:{change}#1"
         record = self._x.find(name, b.VersionChosen)
         if record is not None:
             assert isinstance(record.opened, b.VersionChosen)
-            self._x.turnstile.skip(record.end or 0)
+            self._x.return_order.skip(record.end or 0)
             return record.opened.chosen
         if change in self._x.versions.setdefault(scope.path, {}):
             return self._x.versions[scope.path][change]
-        chosen = self._x.versions[scope.path][change] = self._x.replay.chooses_new(scope.path)
+        chosen = self._x.versions[scope.path][change] = self._x.lookup.chooses_new(scope.path)
         self._x.journal.add(b.VersionChosen(name=name, change=change, chosen=chosen))
         return chosen
 
@@ -432,11 +432,11 @@ class Run(Generic[S]):
 
     def now(self) -> datetime:
         """The time, the same in every execution."""
-        return when(self._value("now", self._x.kit.now))
+        return to_datetime(self._value("now", self._x.kit.now))
 
     def random(self) -> float:
         """A number from 0 to 1, the same in every execution."""
-        value: float = self._value("random", self._x.chance)
+        value: float = self._value("random", self._x.random_fraction)
         return value
 
     def uuid(self) -> str:
@@ -445,18 +445,18 @@ class Run(Generic[S]):
         return value
 
     def _value(self, what: str, make: Any) -> Any:
-        name = self._x.take(what)
+        name = self._x.take_name(what)
         record = self._x.find(name, b.ValueRecorded)
         if record is not None:
             assert isinstance(record.opened, b.ValueRecorded)
-            self._x.turnstile.skip(record.end or 0)
+            self._x.return_order.skip(record.end or 0)
             return record.opened.value.value()
         value = make()
         self._x.journal.add(b.ValueRecorded(name=name, value=inline(value)))
         return value
 
 
-class Entered(AbstractAsyncContextManager[None]):
+class ScopeEntry(AbstractAsyncContextManager[None]):
     """A scope while code is in it; blocking code enters it with the two coroutines that it is made of."""
 
     def __init__(self, run: Run[Any], name: str) -> None:
@@ -465,22 +465,22 @@ class Entered(AbstractAsyncContextManager[None]):
 
     def enter(self) -> Coroutine[Any, Any, None]:
         """Take the place now; what it returns marks the item of the plan."""
-        self._run._x.called()
-        self._before = here()
-        move_to(self._before.enter(self._name, strand()))
+        self._run._x.note_call()
+        self._before = current_scope()
+        set_scope(self._before.enter(self._name, current_caller()))
         return self._mark("enter", "doing")
 
     def leave(self, *, done: bool) -> Coroutine[Any, Any, None] | None:
         """Leave the place; one that was left with an error stays the item that is being done."""
         assert self._before is not None
         marking = self._mark("leave", "done") if done and not self._run._x.is_closed else None
-        move_to(self._before)
+        set_scope(self._before)
         return marking
 
     def _mark(self, verb: str, status: PlanStatus) -> Coroutine[Any, Any, None]:
         x = self._run._x
         index = x.working.item(self._name)
-        name = here().take(f"scope.{verb}", strand())
+        name = current_scope().take(f"scope.{verb}", current_caller())
         record = x.find(name, b.StatePatched)
         if record is None and index is None:
             return _nothing()
@@ -505,7 +505,7 @@ class Turns(AsyncIterator[Turn]):
 
     def __init__(self, execution: Execution, loop: str, most: int | None) -> None:
         self._x, self._loop, self._most = execution, loop, most
-        self._outer = here()
+        self._outer = current_scope()
         self._number = execution.history.turns.get(loop, 0)
         self._is_first = True
 
@@ -518,10 +518,10 @@ class Turns(AsyncIterator[Turn]):
     async def begin(self) -> bool:
         """Begin the next turn, or enter the current one again; false if there is none."""
         x = self._x
-        x.called()
-        await x.admit()
+        x.note_call()
+        await x.wait_until_open()
         if self._is_first and self._number:
-            x.begin_turn(self._loop)
+            x.start_turn(self._loop)
         elif self._most is not None and self._number >= self._most:
             return False
         else:
@@ -531,12 +531,12 @@ class Turns(AsyncIterator[Turn]):
 
     def arrive(self) -> Turn:
         """The code that follows is in this turn."""
-        move_to(self._outer.turn(self._loop, self._number))
+        set_scope(self._outer.turn(self._loop, self._number))
         return Turn(self._number)
 
     def leave(self) -> None:
         """The code that follows is behind the loop."""
-        move_to(self._outer)
+        set_scope(self._outer)
 
     async def _next(self) -> None:
         x = self._x

@@ -10,14 +10,14 @@ import msgspec
 from msgspec import Raw, UnsetType
 from typing_extensions import TypeVar
 
-from limpet.engine.definitions.types import Shape
+from limpet.engine.definitions.types import TypeCodec
 from limpet.errors import InvalidValue
 from limpet.events import Artifact, Fact, PlanItem, StatePatch, canonical
 from limpet.redaction import NOTHING, Redaction
 from limpet.secret import hidden
 from limpet.state import AgentState, derived
 
-__all__ = ["Change", "State"]
+__all__ = ["State", "StateChange"]
 
 S = TypeVar("S", default=dict[str, Any])
 
@@ -25,7 +25,7 @@ S = TypeVar("S", default=dict[str, Any])
 class State(Generic[S]):
     """What the agent knows, as far as its code has come."""
 
-    def __init__(self, working: AgentState, data: Shape) -> None:
+    def __init__(self, working: AgentState, data: TypeCodec) -> None:
         self.working = working
         """The same as it is stored."""
         self._data = data
@@ -84,7 +84,7 @@ class State(Generic[S]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Change:
+class StateChange:
     """What `run.patch` was given."""
 
     goal: str | None = None
@@ -105,7 +105,7 @@ class Change:
             if given is not None and not fits(given):
                 raise InvalidValue(path=name, reason=f"{given!r} is no {wanted}")
 
-    def patch(self, shape: Shape, step: int | None, redaction: Redaction = NOTHING) -> StatePatch:
+    def patch(self, shape: TypeCodec, step: int | None, redaction: Redaction = NOTHING) -> StatePatch:
         """The same as it is stored."""
         self._check()
         more: dict[str, Any] = {}

@@ -9,7 +9,7 @@ from limpet.engine.definitions.call_context import Call
 from limpet.engine.execution.execution import Execution
 from limpet.events import bodies as b
 
-__all__ = ["Reports", "TimedOut", "within"]
+__all__ = ["ProgressReports", "TimedOut", "within"]
 
 
 class TimedOut(TimeoutError):
@@ -26,7 +26,7 @@ async def within(x: Execution, work: Any, limit: int) -> Any:
         expired = True
         task.cancel()
 
-    take_back = x.kit.clock.later(limit, expire)
+    take_back = x.kit.clock.call_later(limit, expire)
     try:
         await asyncio.wait({task})
     except asyncio.CancelledError:
@@ -39,7 +39,7 @@ async def within(x: Execution, work: Any, limit: int) -> Any:
     return task.result()
 
 
-class Reports:
+class ProgressReports:
     """How far an attempt is, as its tool says: recorded about once in a second, whatever thread it comes from."""
 
     def __init__(self, execution: Execution, number: int, attempt: int) -> None:
@@ -50,7 +50,7 @@ class Reports:
         self._flushing: asyncio.Task[None] | None = None
         self.call: Call | None = None
 
-    def told(self) -> None:
+    def notify(self) -> None:
         """Something was said; from any thread."""
         with suppress(RuntimeError):  # the loop was closed: nobody listens, and what runs on a thread goes on
             self._loop.call_soon_threadsafe(self._look)
@@ -67,7 +67,7 @@ class Reports:
             return
         if self._last is not None and now < self._last + SECOND:
             if self._take_back is None:
-                self._take_back = self._x.kit.clock.later(self._last + SECOND - now, self._write)
+                self._take_back = self._x.kit.clock.call_later(self._last + SECOND - now, self._write)
             return
         self._write()
 

@@ -18,13 +18,13 @@ from limpet.events import AnyBody, Failure, Payload
 from limpet.events import bodies as b
 from limpet.policy.retry import Again, Attempt, Retry, decide
 
-__all__ = ["Undo", "undoable"]
+__all__ = ["Compensation", "effects_to_undo"]
 
 PATIENCE = Retry(3)
 
 
 @dataclass
-class Deed:
+class EffectToUndo:
     """A step that may have to be undone."""
 
     started: b.StepStarted
@@ -45,22 +45,22 @@ class Deed:
         return self.maybe or self.running or self.output is not None
 
 
-async def undoable(log: AsyncIterator[AnyBody]) -> list[Deed]:
+async def effects_to_undo(log: AsyncIterator[AnyBody]) -> list[EffectToUndo]:
     """The effects of a log that can be undone or must be marked, the last one first; nothing if none can be undone."""
-    steps: dict[int, Deed] = {}
+    steps: dict[int, EffectToUndo] = {}
     async for body in log:
         _learn(steps, body)
     found = [step for _, step in sorted(steps.items(), reverse=True) if step.is_applied and _tool(step) is not None]
     return found if any(_hook(step) is not None for step in found) else []
 
 
-def _learn(steps: dict[int, Deed], body: AnyBody) -> None:  # noqa: C901 - one match
+def _learn(steps: dict[int, EffectToUndo], body: AnyBody) -> None:  # noqa: C901 - one match
     match body:
         case b.StepStarted():
             if body.effect != "none" and not body.stubbed:
                 before = steps.get(body.number)
                 output, maybe = (before.output, before.maybe) if before is not None else (None, False)
-                steps[body.number] = Deed(body, output, maybe=maybe)
+                steps[body.number] = EffectToUndo(body, output, maybe=maybe)
         case b.StepProgressed() if body.number in steps and body.partial is not None:
             steps[body.number].output = body.partial
         case b.StepCompleted() | b.StepResolved() if body.number in steps:
@@ -81,24 +81,24 @@ def _learn(steps: dict[int, Deed], body: AnyBody) -> None:  # noqa: C901 - one m
             pass
 
 
-def _tool(step: Deed) -> Tool[..., Any, Any] | None:
+def _tool(step: EffectToUndo) -> Tool[..., Any, Any] | None:
     tool = find_tool(step.started.tool)
     return tool if tool is not None and (tool.hooks.compensate is not None or tool.traits.irreversible) else None
 
 
-def _hook(step: Deed) -> Any:
+def _hook(step: EffectToUndo) -> Any:
     tool = _tool(step)
     return tool.hooks.compensate if tool is not None else None
 
 
-def _says_nothing(step: Deed, failure: Failure) -> bool:
+def _says_nothing(step: EffectToUndo, failure: Failure) -> bool:
     """Whether an error says that nothing was applied."""
     tool = find_tool(step.started.tool)
     kinds = (*NOTHING_APPLIED, *(tool.traits.not_applied if tool is not None else ()))
     return step.started.effect in LEAVES_NOTHING or any(was(failure, kind) for kind in kinds)
 
 
-class Undo:
+class Compensation:
     """The undoing of one run."""
 
     def __init__(self, execution: Execution, waits: Waits) -> None:
@@ -106,7 +106,7 @@ class Undo:
         self._waits = waits
         self._because: Failure | None = None
 
-    async def run(self, steps: list[Deed], because: Failure | None) -> None:
+    async def run(self, steps: list[EffectToUndo], because: Failure | None) -> None:
         """Undo them one after the other; the first event says what the run failed with."""
         self._because = None if self._x.history.is_undoing else because
         for step in steps:
@@ -124,7 +124,7 @@ class Undo:
         because, self._because = self._because, None
         return because
 
-    async def _undo(self, step: Deed, tool: Tool[..., Any, Any]) -> None:
+    async def _undo(self, step: EffectToUndo, tool: Tool[..., Any, Any]) -> None:
         x, number, attempt = self._x, step.started.number, max(step.attempts, 1)
         failure = step.failure  # of the last attempt: what follows was not known yet
         if x.effects == "ask" and not await self._may(tool, step):
@@ -133,14 +133,16 @@ class Undo:
             return
         while True:
             if failure is None:
-                await x.admit()
+                await x.wait_until_open()
                 with x.work():
                     failure = await self._attempt(step, tool, attempt)
             if failure is None:
                 return
             retry = tool.traits.retry or PATIENCE
             is_retried = any(was(failure, kind) for kind in retry.on)
-            again = decide(retry, Attempt(number=attempt, error=Exception(), permanent=not is_retried), x.chance())
+            again = decide(
+                retry, Attempt(number=attempt, error=Exception(), permanent=not is_retried), x.random_fraction()
+            )
             if isinstance(again, Again):
                 await self._waits.pause(f"undo/{number}", x.kit.now() + again.after)
             elif not await self._again(tool, number, attempt, failure):
@@ -148,7 +150,7 @@ class Undo:
                 return
             attempt, failure = attempt + 1, None
 
-    async def _attempt(self, step: Deed, tool: Tool[..., Any, Any], attempt: int) -> Failure | None:
+    async def _attempt(self, step: EffectToUndo, tool: Tool[..., Any, Any], attempt: int) -> Failure | None:
         x, number = self._x, step.started.number
         key = f"{step.started.key}:undo"
         await x.append(b.CompensationStarted(number=number, attempt=attempt, key=key, because=self._first()))
@@ -168,7 +170,7 @@ class Undo:
         await x.append(b.CompensationCompleted(number=number, attempt=attempt))
         return None
 
-    async def _may(self, tool: Tool[..., Any, Any], step: Deed) -> bool:
+    async def _may(self, tool: Tool[..., Any, Any], step: EffectToUndo) -> bool:
         """Whether it may be undone, in a fork that does nothing without a yes; once begun, it goes on."""
         number = step.started.number
         question = f"May {tool.name} (step {number}) be undone?"

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from limpet.clock import SECOND, earliest
-from limpet.engine.approvals.approvals import Permits
-from limpet.engine.approvals.externals import Reads
+from limpet.engine.approvals.approvals import ApprovalGate
+from limpet.engine.approvals.externals import ExternalReads
 from limpet.engine.approvals.freshness import Freshness
 from limpet.engine.definitions.call_context import Call
 from limpet.engine.definitions.tools import Tool, check_tool, idempotency_key
@@ -22,10 +22,10 @@ from limpet.engine.execution.failures import failure_of
 from limpet.engine.execution.failures import was as failure_was
 from limpet.engine.execution.step import Latest, Step
 from limpet.engine.replay.history import Record
-from limpet.engine.steps.attempts import Reports, TimedOut, within
-from limpet.engine.steps.stub_results import Samples
-from limpet.engine.steps.unknown_outcomes import Unknowns
-from limpet.engine.steps.verdict import Ask, Over, Repeat, judge
+from limpet.engine.steps.attempts import ProgressReports, TimedOut, within
+from limpet.engine.steps.stub_results import StubResults
+from limpet.engine.steps.unknown_outcomes import UnknownOutcomes
+from limpet.engine.steps.verdict import FailStep, FindOut, TryAgain, judge
 from limpet.engine.waits.waits import Waits
 from limpet.errors import (
     ConnectionLost,
@@ -61,11 +61,11 @@ class Steps:
     def __init__(self, execution: Execution, waits: Waits) -> None:
         self._x = execution
         self._waits = waits
-        self.reads = Reads(execution, self)
+        self.reads = ExternalReads(execution, self)
         self._freshness = Freshness(execution, self.reads)
-        self.permits = Permits(execution, waits, self._freshness)
-        self._unknowns = Unknowns(execution, waits, self.permits)
-        self._samples = Samples(execution)
+        self.approvals = ApprovalGate(execution, waits, self._freshness)
+        self._unknowns = UnknownOutcomes(execution, waits, self.approvals)
+        self._samples = StubResults(execution)
 
     def find(
         self, tool: Tool[..., Any, Any], args: Sequence[Any], kwargs: Mapping[str, Any], name: str | None = None
@@ -79,12 +79,12 @@ class Steps:
         bound = tool.bind(args, kwargs, redaction)
         encoded = canonical(bound)
         asked = "" if tool.kind == "model" else sha256(encoded).hexdigest()
-        name = name or self._x.take(tool.step_name)
+        name = name or self._x.take_name(tool.step_name)
         record = self._x.find(name, b.StepStarted, asked, tool.args_versions)
-        number = self.permits.number_of(name)
+        number = self.approvals.number_of(name)
         if record is not None and isinstance(record.opened, b.StepStarted):
             number = record.opened.number
-        step = Step(tool, name, number or self._x.replay.new_number(), bound, asked, encoded)
+        step = Step(tool, name, number or self._x.lookup.new_number(), bound, asked, encoded)
         if redaction.is_on or tool.has_secret_default or MARKED in encoded:
             step.live = tool.live(args, kwargs, redaction)
         return step, record
@@ -92,7 +92,7 @@ class Steps:
     async def run(self, step: Step, record: Record | None) -> Any:
         """The result, recorded or now; raises StepFailed or what it is a kind of."""
         x = self._x
-        await x.admit()
+        await x.wait_until_open()
         if record is not None and record.settled is not None:
             assert record.end is not None
             await x.enter(record.end)
@@ -106,7 +106,7 @@ class Steps:
             raise
         assert latest is not None
         self._invalidate(step, latest)
-        ticket = x.turnstile.issue()
+        ticket = x.return_order.issue_ticket()
         await x.finish(ticket, _moment(step.tool))
         return await self._outcome(step, latest)
 
@@ -148,11 +148,11 @@ class Steps:
         if step.tool.traits.fresh:
             await self._freshness.recall(step.name)
         if self._x.is_late:
-            raise self._x.late(step.name)
+            raise self._x.deadline_error(step.name)
         if step.is_check:
             self._prepare(step, step.args)
             return
-        permit = await self.permits.permit(step.tool, step.name, step.number, step.args)
+        permit = await self.approvals.request_start(step.tool, step.name, step.number, step.args)
         if step.tool.traits.effect != "none":
             await self._x.check_new(step.name)
         step.grant, step.heard, step.is_afforded, step.is_fresh = permit.grant, permit.heard, True, permit.is_fresh
@@ -194,9 +194,9 @@ class Steps:
         """Its worker died: repeated if that was declared safe, else nobody knows."""
         if started.stubbed:  # nothing was begun
             return await self._attempt(step, started.attempt)
-        verdict = judge(step.tool.traits, started.attempt, None, self._x.chance())
+        verdict = judge(step.tool.traits, started.attempt, None, self._x.random_fraction())
         unknown = b.StepUnknown(**step.place(started.attempt), reason="died")
-        if isinstance(verdict, Ask):
+        if isinstance(verdict, FindOut):
             return self._note(unknown)
         if step.tool.traits.effect != "none" or step.tool.traits.most is not None:
             self._note(unknown)  # what was put aside for it counts as spent
@@ -216,7 +216,7 @@ class Steps:
         place = step.place(failed.attempt)
         with self._x.work():
             await self._x.flush()
-        said = await self.permits.escalate(step.tool, step.name, failed, step.args)
+        said = await self.approvals.escalate(step.tool, step.name, failed, step.args)
         if said.what == "retry":
             return await self._attempt(step, failed.attempt + 1)
         if said.what == "fail":
@@ -236,12 +236,12 @@ class Steps:
         """Try it; `nothing_left` says that those before have left nothing behind."""
         x = self._x
         if x.is_late:
-            raise x.late(step.name)
+            raise x.deadline_error(step.name)
         if step.tool.traits.most is not None and not step.is_afforded:
-            await self.permits.afford(step.name, step.number, step.tool.traits.most)
+            await self.approvals.afford(step.name, step.number, step.tool.traits.most)
         is_fresh = step.is_fresh
         step.is_afforded = step.is_fresh = False
-        await x.admit()
+        await x.wait_until_open()
         if (
             not is_fresh
             and not x.is_stubbed(step.tool)
@@ -313,7 +313,9 @@ class Steps:
 
         async def write() -> bool:
             with x.work():
-                done = await x.insist(lambda: x.journal.append_if_current(*beginning, heard=heard, blobs=step.blobs))
+                done = await x.write_until_stored(
+                    lambda: x.journal.append_if_current(*beginning, heard=heard, blobs=step.blobs)
+                )
                 if done and is_left and not x.is_closed:
                     x.journal.add(b.StepUnknown(**step.place(attempt), reason="cancelled"))
             return done
@@ -329,13 +331,13 @@ class Steps:
 
     async def _act(self, step: Step, attempt: int) -> b.StepCompleted | b.StepFailed | b.StepUnknown | b.StepResolved:
         """Call the function, and put what came of it into the log."""
-        x, reports = self._x, Reports(self._x, step.number, attempt)
+        x, reports = self._x, ProgressReports(self._x, step.number, attempt)
         redaction = x.kit.store.redaction
-        call = Call(step.key, attempt, sends=step.key, told=reports.told, redaction=redaction)
+        call = Call(step.key, attempt, sends=step.key, told=reports.notify, redaction=redaction)
         step.call = reports.call = call
         if not step.tool.is_async:
             call.late = asyncio.get_running_loop().create_future()
-        with x.acting():
+        with x.running_tool():
             try:
                 output = await self._perform(step, call)
             except Exception as error:  # noqa: BLE001 - whatever a tool raises is recorded
@@ -398,19 +400,19 @@ class Steps:
         failure = failure_of(error)
         self._keep_partial(step, attempt, call)
         unknown = b.StepUnknown(**place, reason="timeout" if timed_out else "error", failure=failure, spent=call.total)
-        match judge(step.tool.traits, attempt, error, x.chance()):
-            case Repeat(after):
+        match judge(step.tool.traits, attempt, error, x.random_fraction()):
+            case TryAgain(after):
                 body = b.StepFailed(**place, failure=failure, retry_at=x.kit.now() + after, spent=call.total)
-            case Over(unknown=False):
+            case FailStep(unknown=False):
                 escalate = x.agent.rules.escalate
                 asks = escalate is not None and escalate.asks_after(failure, attempt)
                 body = b.StepFailed(**place, failure=failure, escalated=asks, spent=call.total)
-            case Over() if self._unknowns.escalates:
+            case FailStep() if self._unknowns.escalates:
                 return self._note(unknown)
-            case Over():
+            case FailStep():
                 x.journal.add(unknown)
                 return self._note(b.StepResolved(**place, how="declared", outcome="gave_up", failure=failure))
-            case Ask():
+            case FindOut():
                 return self._note(unknown)
         return self._note(body)
 
@@ -440,7 +442,7 @@ class Steps:
 
         def work(connection: Any) -> tuple[Sequence[AnyBody], Sequence[Blob]]:
             call.transaction = connection
-            output = x.kit.perform.directly(step.tool, step.bound(), call)
+            output = x.kit.perform.call_inline(step.tool, step.bound(), call)
             packed, blobs = step.pack(x.kit.store, step.tool.plain_result(output))
             completed = b.StepCompleted(**step.place(attempt), output=packed, spent=call.total)
             done[:] = [completed]
@@ -453,7 +455,7 @@ class Steps:
                 return done[0]
             except (ConnectionLost, StoreBusy):
                 await x.kit.clock.sleep(SECOND)
-                await x.patiently(x.journal.refresh)
+                await x.retry_store(x.journal.refresh)
                 record = x.history.records.get(step.name)
                 if record is not None and isinstance(record.settled, b.StepCompleted):
                     return record.settled
@@ -502,7 +504,7 @@ class Steps:
             message=failure.message if failure else "it is not known what came of it",
             error_types=failure.mro if failure else (),
         )
-        return self._x.blame(error, step.name)
+        return self._x.attribute_error(error, step.name)
 
 
 def _moment(tool: Tool[..., Any, Any]) -> Moment:

@@ -10,7 +10,7 @@ from limpet.errors import InvalidValue, NotStubbed
 from limpet.events import Payload
 from limpet.events import bodies as b
 
-__all__ = ["Samples", "sample"]
+__all__ = ["StubResults", "sample"]
 
 Schema = Mapping[str, Any]
 # What refers to itself is made up so deep, and then as short as its schema allows.
@@ -35,7 +35,7 @@ class _Given(NamedTuple):
     """By the tool and what it was asked, anywhere. What was made up there is not given."""
 
 
-class Samples:
+class StubResults:
     """The results of one execution in which nothing outside is touched."""
 
     def __init__(self, execution: Execution) -> None:

@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 from limpet.clock import SECOND
-from limpet.engine.approvals.approvals import Permits
+from limpet.engine.approvals.approvals import ApprovalGate
 from limpet.engine.definitions.call_context import Call
 from limpet.engine.definitions.tools import Done
 from limpet.engine.execution.execution import Execution
@@ -16,16 +16,16 @@ from limpet.errors import InvalidValue
 from limpet.events import bodies as b
 from limpet.stores.blobs import Blob
 
-__all__ = ["Unknowns"]
+__all__ = ["UnknownOutcomes"]
 
 # A `verify` that does not answer cannot tell.
 VERIFY_WITHIN = 60 * SECOND
 
 
-class Unknowns:
+class UnknownOutcomes:
     """What nobody knows in one execution."""
 
-    def __init__(self, execution: Execution, waits: Waits, permits: Permits) -> None:
+    def __init__(self, execution: Execution, waits: Waits, permits: ApprovalGate) -> None:
         self._x = execution
         self._waits = waits
         self._permits = permits
@@ -89,14 +89,14 @@ class Unknowns:
         except InvalidValue as error:
             body = b.StepResolved(**place, how="late", outcome="applied", failure=failure_of(error))
         name = self._permits.unknown_name(step.name)
-        return body if await self._waits.take_back(name, body, blobs=blobs) else None
+        return body if await self._waits.withdraw(name, body, blobs=blobs) else None
 
     async def _verify(self, step: Step, unknown: b.StepUnknown) -> b.StepResolved | None:
         x, verify = self._x, step.tool.hooks.verify
         if verify is None:
             return None
         place = step.place(unknown.attempt)
-        await x.admit()
+        await x.wait_until_open()
         with x.work():
             await x.flush()
             call = Call(step.key, unknown.attempt)

@@ -11,7 +11,7 @@ from limpet.clock import Duration, microseconds
 from limpet.engine.definitions.traits import Traits
 from limpet.policy.retry import Again, Attempt, Retry, decide
 
-__all__ = ["Ask", "NotApplied", "Over", "Permanent", "Repeat", "RetryAfter", "attempt_of", "judge"]
+__all__ = ["FailStep", "FindOut", "NotApplied", "Permanent", "RetryAfter", "TryAgain", "attempt_of", "judge"]
 
 NO_RETRY = Retry(1)
 # Reads, and what was undone with its transaction.
@@ -45,7 +45,7 @@ NOTHING_APPLIED = (Permanent, NotApplied, RetryAfter)
 
 
 @dataclass(frozen=True)
-class Repeat:
+class TryAgain:
     """Try it again, with the same key."""
 
     after: int
@@ -53,29 +53,29 @@ class Repeat:
 
 
 @dataclass(frozen=True)
-class Ask:
+class FindOut:
     """Nobody knows whether it was applied, and repeating is not safe: ask its `verify`, then a person."""
 
 
 @dataclass(frozen=True)
-class Over:
+class FailStep:
     """The step has failed; perhaps it was applied all the same."""
 
     unknown: bool
 
 
-def judge(traits: Traits, attempt: int, error: BaseException | None, chance: float) -> Repeat | Ask | Over:
+def judge(traits: Traits, attempt: int, error: BaseException | None, chance: float) -> TryAgain | FindOut | FailStep:
     """What follows an attempt, counted from 1, that raised this; without an error its worker died, which counts none.
 
     `chance` is a number from 0 to 1 that the caller drew.
     """
     if error is None:
-        return Ask() if traits.effect == "once" else Repeat(0)
+        return FindOut() if traits.effect == "once" else TryAgain(0)
     nothing_applied = traits.effect in LEAVES_NOTHING or isinstance(error, (*NOTHING_APPLIED, *traits.not_applied))
     if traits.effect == "once" and not nothing_applied:
-        return Ask()
+        return FindOut()
     again = decide(traits.retry or NO_RETRY, attempt_of(attempt, error), chance)
-    return Repeat(again.after) if isinstance(again, Again) else Over(unknown=not nothing_applied)
+    return TryAgain(again.after) if isinstance(again, Again) else FailStep(unknown=not nothing_applied)
 
 
 def attempt_of(number: int, error: BaseException) -> Attempt:

@@ -5,17 +5,17 @@ from typing import Any, TypedDict
 
 from limpet.arguments import brief, check
 from limpet.clock import Duration, earliest, microseconds
-from limpet.engine.definitions.types import Shape, shape
+from limpet.engine.definitions.types import TypeCodec, codec_of
 from limpet.engine.execution.execution import Execution
 from limpet.engine.replay.history import Record
 from limpet.engine.waits.waits import Waits
 from limpet.errors import Expired, InvalidAnswer, InvalidValue
 from limpet.events import bodies as b
 
-__all__ = ["Asked", "Asks"]
+__all__ = ["QuestionOptions", "Questions"]
 
 
-class Asked(TypedDict, total=False):
+class QuestionOptions(TypedDict, total=False):
     """How a person is asked."""
 
     answer: Any
@@ -27,25 +27,25 @@ class Asked(TypedDict, total=False):
     name: str | None
 
 
-class Asks:
+class Questions:
     """The questions of one execution."""
 
     def __init__(self, execution: Execution, waits: Waits) -> None:
         self._x = execution
         self._waits = waits
 
-    def ask(self, question: str, how: Asked) -> Coroutine[Any, Any, Any]:
+    def ask(self, question: str, how: QuestionOptions) -> Coroutine[Any, Any, Any]:
         """Take the question's place; what it returns waits for the answer."""
-        if unknown := set(how) - set(Asked.__annotations__):
+        if unknown := set(how) - set(QuestionOptions.__annotations__):
             raise TypeError(f"ask() has no {sorted(unknown)}")
         check("answer", how.get("answer", Any), type)
-        wanted = shape(how["answer"]) if "answer" in how else shape(str if "options" in how else bool)
-        name = self._x.take(how.get("name") or "ask")
+        wanted = codec_of(how["answer"]) if "answer" in how else codec_of(str if "options" in how else bool)
+        name = self._x.take_name(how.get("name") or "ask")
         record = self._x.find(name, b.RequestOpened)
         opened = self._request(name, question, how, wanted) if record is None else None
         return self._wait(name, record, opened, wanted)
 
-    def _request(self, name: str, question: str, how: Asked, wanted: Shape) -> b.RequestOpened:
+    def _request(self, name: str, question: str, how: QuestionOptions, wanted: TypeCodec) -> b.RequestOpened:
         x = self._x
         to = how.get("to", "anyone")
         expires = None
@@ -71,9 +71,9 @@ class Asks:
             escalate=tuple(how.get("escalate", ())),
         )
 
-    async def _wait(self, name: str, record: Record | None, opened: b.RequestOpened | None, wanted: Shape) -> Any:
+    async def _wait(self, name: str, record: Record | None, opened: b.RequestOpened | None, wanted: TypeCodec) -> Any:
         x = self._x
-        await x.admit()
+        await x.wait_until_open()
         if opened is not None:
             await x.check_new(name)
         asked = opened if record is None else record.opened
@@ -82,11 +82,13 @@ class Asks:
         if decided.answer is None:
             if asked.default is not None:
                 return wanted.load(await x.unpack(asked.default))
-            raise x.blame(Expired(request=decided.request, expired_at=decided.expires or x.deadline or 0), name)
+            raise x.attribute_error(
+                Expired(request=decided.request, expired_at=decided.expires or x.deadline or 0), name
+            )
         try:
             return wanted.load(_said(decided.answer, await x.unpack(decided.answer.answer)))
         except InvalidValue as error:
-            raise x.blame(InvalidAnswer(request=decided.request, reason=error.reason), name) from error
+            raise x.attribute_error(InvalidAnswer(request=decided.request, reason=error.reason), name) from error
 
 
 def _said(answer: b.RequestAnswered, value: Any) -> Any:

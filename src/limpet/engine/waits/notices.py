@@ -12,19 +12,19 @@ from limpet.events import Lineage, digest, inline
 from limpet.events import bodies as b
 from limpet.stores import Create
 
-__all__ = ["AGENT", "Notices", "notices"]
+__all__ = ["AGENT", "NotificationRuns", "notification_runs"]
 
 AGENT = "limpet.notify"
 
 
-class Notices(NamedTuple):
+class NotificationRuns(NamedTuple):
     """What goes into the append that asks: that it is told, and the runs that tell it."""
 
     called: tuple[b.AgentCalled, ...]
     runs: tuple[Create, ...]
 
 
-def notices(x: Execution, opened: b.RequestOpened, to: Sequence[str]) -> Notices:
+def notification_runs(x: Execution, opened: b.RequestOpened, to: Sequence[str]) -> NotificationRuns:
     """Tell all channels of a request that is for these: anew each time, if it went on to somebody else or came back."""
     called: list[b.AgentCalled] = []
     runs: list[Create] = []
@@ -43,4 +43,4 @@ def notices(x: Execution, opened: b.RequestOpened, to: Sequence[str]) -> Notices
             parent=Lineage(run=x.run, name=name, mode="notify"),
         )
         runs.append(Create(run=run, bodies=(created,), actor=x.kit.worker))
-    return Notices(tuple(called), tuple(runs))
+    return NotificationRuns(tuple(called), tuple(runs))

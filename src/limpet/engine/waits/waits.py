@@ -9,15 +9,15 @@ from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple, NoReturn
 
 from limpet.clock import earliest
-from limpet.engine.execution.execution import Execution, Slot
+from limpet.engine.execution.execution import Execution, OpenWait
 from limpet.engine.replay.history import Record
-from limpet.engine.waits.notices import notices
+from limpet.engine.waits.notices import notification_runs
 from limpet.events import AnyBody, Wait
 from limpet.events import bodies as b
 from limpet.stores import Create
 from limpet.stores.blobs import Blob
 
-__all__ = ["Decided", "Waits"]
+__all__ = ["RequestOutcome", "Waits"]
 
 # On top of the time that it took the code to cancel something before.
 PATIENCE = 10_000_000
@@ -25,7 +25,7 @@ Look = Callable[[], b.WaitEnded | None]
 Opening = b.RequestOpened | b.TimerSet | b.WaitOpened | b.AgentCalled
 
 
-class Decided(NamedTuple):
+class RequestOutcome(NamedTuple):
     """How a request ended: by somebody's answer, or by silence."""
 
     request: str
@@ -45,7 +45,7 @@ class Waits:
 
     def __init__(self, execution: Execution) -> None:
         self._x = execution
-        self._slots: dict[str, Slot] = {}
+        self._slots: dict[str, OpenWait] = {}
         execution.waiting = self._slots
         self._taken: set[int] = set()
         self._silences: dict[str, _Silence] = {}
@@ -54,18 +54,18 @@ class Waits:
         """Calls that the code is going to cancel again, each with how long that is waited for."""
 
     @property
-    def open(self) -> tuple[Slot, ...]:
+    def open(self) -> tuple[OpenWait, ...]:
         """What the code waits for."""
         return tuple(self._slots.values())
 
     @property
-    def wake(self) -> int | None:
+    def next_wake(self) -> int | None:
         """When the first of them must be looked at."""
         return earliest(*(slot.wake for slot in self._slots.values()))
 
-    def look(self) -> None:
+    def check(self) -> None:
         """End what has ended, in the order in which that came."""
-        for hear in (*self._x.ears.values(),):
+        for hear in (*self._x.subscribers.values(),):
             hear()
         ended = [(slot, end) for slot in self.open if (end := slot.look()) is not None]
         for slot, _ in sorted(ended, key=lambda each: (each[1].event is None, each[1].event or each[0].wake or 0)):
@@ -82,7 +82,7 @@ class Waits:
                 break
         return bool(due)
 
-    async def _expire(self, slot: Slot, heard: int) -> bool:
+    async def _expire(self, slot: OpenWait, heard: int) -> bool:
         """Write that down; if the reply is lost, just this is written again, so that it is there once."""
         x, name, request = self._x, slot.name, slot.request
         assert request is not None
@@ -96,10 +96,10 @@ class Waits:
             self._slots[name] = slot._replace(wake=self._expiry(request))
         elif not slot.ended.done():
             del self._slots[name]
-            slot.ended.set_result((ended, x.turnstile.issue()))
+            slot.ended.set_result((ended, x.return_order.issue_ticket()))
         return True
 
-    def _silence(self, slot: Slot, request: b.RequestOpened) -> "_Silence":
+    def _silence(self, slot: OpenWait, request: b.RequestOpened) -> "_Silence":
         """What follows when nobody has decided in time: somebody else is asked, or the wait is over."""
         x, done = self._x, len(self._x.history.escalations.get(request.request, ()))
         if done < len(request.escalate) and slot.wake != x.deadline:
@@ -107,7 +107,7 @@ class Waits:
             later = earliest(x.kit.now() + period, x.deadline)
             to = (request.escalate[done],)
             body = b.RequestExpired(request=request.request, outcome="escalated", to=to, expires=later)
-            told = notices(x, request, to)
+            told = notification_runs(x, request, to)
             return _Silence((body, *told.called), told.runs)
         expired = b.RequestExpired(request=request.request, outcome="raised" if request.default is None else "default")
         return _Silence((expired, b.WaitEnded(name=slot.name, how="timeout")))
@@ -116,7 +116,7 @@ class Waits:
         record = self._x.history.records.get(request.name)
         return record.time if record is not None else 0
 
-    def _end(self, slot: Slot, ended: b.WaitEnded) -> None:
+    def _end(self, slot: OpenWait, ended: b.WaitEnded) -> None:
         del self._slots[slot.name]
         if ended.event is not None:
             self._taken.add(ended.event)
@@ -131,7 +131,7 @@ class Waits:
         wait = Wait(what="time", key=name)
         ended = await self._wait(record, opened, wait, opened.wake, lambda: self._timed(name, opened.wake, "fired"))
         if ended.how == "timeout":
-            raise self._x.late(name)
+            raise self._x.deadline_error(name)
 
     async def signal(self, name: str, record: Record | None, signal: str, expires: int | None) -> b.WaitEnded:
         """Until a signal comes, or a time."""
@@ -159,7 +159,7 @@ class Waits:
 
         ended = await self._wait(record, opened, Wait(what="run", key=opened.run), None, look)
         if ended.how == "timeout":
-            raise self._x.late(opened.name)
+            raise self._x.deadline_error(opened.name)
         return ended
 
     def returned(self, record: Record) -> int | None:
@@ -171,7 +171,7 @@ class Waits:
                 return seq
         return None
 
-    async def request(self, record: Record | None, opened: b.RequestOpened) -> Decided:
+    async def request(self, record: Record | None, opened: b.RequestOpened) -> RequestOutcome:
         """Until a person decides, or nobody has in time; the request is in the inbox when this begins to wait."""
         x = self._x
         if record is not None:
@@ -186,7 +186,7 @@ class Waits:
         ended = await self._wait(record, opened, Wait(what="person", key=opened.request), expires, look)
         answer = x.history.commands.get(ended.event) if ended.event is not None else None
         assert answer is None or isinstance(answer, b.RequestAnswered)
-        return Decided(opened.request, answer, self._expiry(opened))
+        return RequestOutcome(opened.request, answer, self._expiry(opened))
 
     async def pause(self, name: str, until: int) -> None:
         """Until the next attempt of a step is due; the log knows that already."""
@@ -201,7 +201,7 @@ class Waits:
                 if not ended.done():
                     ended.set_result((b.WaitEnded(name=name, how="fired"), 0))
 
-        self._slots[place] = Slot(place, wait, earliest(until, self._x.deadline), look, ended)
+        self._slots[place] = OpenWait(place, wait, earliest(until, self._x.deadline), look, ended)
         self._x.changed()
         try:
             await ended
@@ -212,7 +212,7 @@ class Waits:
         self, record: Record | None, opened: Opening, wait: Wait, wake: int | None, look: Look
     ) -> b.WaitEnded:
         x, name = self._x, opened.name
-        await x.admit()
+        await x.wait_until_open()
         if record is not None and isinstance(record.settled, b.WaitEnded):
             assert record.end is not None
             if record.settled.how != "withdrawn":
@@ -225,7 +225,7 @@ class Waits:
         ended: asyncio.Future[tuple[b.WaitEnded, int]] = asyncio.get_running_loop().create_future()
         request = opened if isinstance(opened, b.RequestOpened) else None
         until = self._expiry(request) if request is not None else earliest(wake, x.deadline)
-        self._slots[name] = Slot(name, wait, until, look, ended, request)
+        self._slots[name] = OpenWait(name, wait, until, look, ended, request)
         x.touched = x.kit.clock.ticks()
         x.changed()
         try:
@@ -248,10 +248,10 @@ class Waits:
         x = self._x
         patience = x.kit.clock.ticks() + max(record.left - record.time, 0) + PATIENCE
         self.left[record.name] = patience
-        take_back = x.kit.clock.later(patience - x.kit.clock.ticks(), x.changed)
+        take_back = x.kit.clock.call_later(patience - x.kit.clock.ticks(), x.changed)
         x.changed()
         try:
-            await x.for_ever()
+            await x.never_return()
         finally:
             take_back()
             self.left.pop(record.name, None)
@@ -272,19 +272,21 @@ class Waits:
         if not isinstance(opened, b.RequestOpened):
             x.journal.add(opened)
             return
-        told = notices(x, opened, opened.to)
+        told = notification_runs(x, opened, opened.to)
         with x.work():
-            taken = await x.insist(lambda: x.journal.append_together(opened, *told.called, legs=told.runs))
+            taken = await x.write_until_stored(lambda: x.journal.append_together(opened, *told.called, legs=told.runs))
             assert taken is None, f"{taken} tells of {opened.request} already"
 
-    async def take_back(self, name: str, *behind: AnyBody, blobs: Sequence[Blob] = ()) -> bool:
+    async def withdraw(self, name: str, *behind: AnyBody, blobs: Sequence[Blob] = ()) -> bool:
         """Withdraw a request, and write something behind that; not if it was decided meanwhile, or is not asked yet."""
         x, slot = self._x, self._slots.get(name)
         if slot is None or slot.request is None or not x.journal.fold.is_asking(slot.request.request):
             return False
         heard, withdrawn = x.journal.heard, b.WaitEnded(name=name, how="withdrawn", request=slot.request.request)
         with x.work():
-            written = await x.insist(lambda: x.journal.append_if_current(withdrawn, *behind, heard=heard, blobs=blobs))
+            written = await x.write_until_stored(
+                lambda: x.journal.append_if_current(withdrawn, *behind, heard=heard, blobs=blobs)
+            )
         if written:
             self._slots.pop(name, None)
         return written
@@ -297,7 +299,7 @@ class Waits:
     ) -> None:
         """The code itself cancelled it; not because the run is parked or stopped."""
         if ended.done() and not ended.cancelled():
-            self._x.turnstile.give_back(ended.result()[1])
+            self._x.return_order.cancel_ticket(ended.result()[1])
             return
         if self._slots.pop(name, None) is not None and not self._x.is_closed:
             id = request.request if request is not None else None

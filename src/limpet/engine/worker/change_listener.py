@@ -8,59 +8,59 @@ from typing import NamedTuple
 from limpet.clock import Clock
 from limpet.errors import LimpetError, StoreReplaced
 from limpet.stores import Store
-from limpet.stores.store import Place
+from limpet.stores.store import LogPosition
 
-__all__ = ["GONE", "Ear", "Interest"]
+__all__ = ["GONE", "ChangeListener", "Subscription"]
 
 log = logging.getLogger("limpet")
 
 # Microseconds until it is looked again for somebody who could not be told.
 AGAIN = 100_000
-GONE = Place(0, 0, "gone")
+GONE = LogPosition(0, 0, "gone")
 """Of a run that was deleted: whoever waits for it would wait for ever."""
 
 
-class Interest(NamedTuple):
+class Subscription(NamedTuple):
     """Somebody who wants to know when a run's log has grown."""
 
     run: str
     known: Callable[[], int | None]
     """The last event that is known there; nothing while it does not matter."""
-    tell: Callable[[Place], object]
+    tell: Callable[[LogPosition], object]
 
 
-class Ear:
+class ChangeListener:
     """Listens while it runs."""
 
     def __init__(self, store: Store, clock: Clock, every: int) -> None:
         self._store, self._clock, self._every = store, clock, every
-        self._interests: dict[Interest, None] = {}
+        self._interests: dict[Subscription, None] = {}
         self._callers: list[Callable[[], object]] = []
         self._rung = asyncio.Event()
 
-    def listen(self, interest: Interest) -> None:
+    def subscribe(self, interest: Subscription) -> None:
         """Begin to tell somebody; they are told first of what there is already."""
         self._interests[interest] = None
         self._rung.set()
 
-    def tell(self, run: str, place: Place) -> None:
+    def notify(self, run: str, place: LogPosition) -> None:
         """A run has come to its end here: whoever waits for that is told at once."""
         for each in [each for each in self._interests if each.run == run]:
             each.tell(place)
 
-    def forget(self, interest: Interest) -> None:
+    def unsubscribe(self, interest: Subscription) -> None:
         """Stop telling them."""
         self._interests.pop(interest, None)
 
-    def tell_all(self, call: Callable[[], object]) -> None:
+    def add_callback(self, call: Callable[[], object]) -> None:
         """Call somebody whenever anything may have changed."""
         self._callers.append(call)
 
-    def tell_no_more(self, call: Callable[[], object]) -> None:
+    def remove_callback(self, call: Callable[[], object]) -> None:
         """Stop calling them."""
         self._callers = [each for each in self._callers if each != call]
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         """Something may have changed."""
         self._rung.set()
 
@@ -99,7 +99,7 @@ class Ear:
     async def _look(self) -> None:
         wanted = [(each, known) for each in list(self._interests) if (known := each.known()) is not None]
         if len(wanted) < len(self._interests) and self._every:
-            self._clock.later(AGAIN, self._rung.set)  # it may matter to them soon
+            self._clock.call_later(AGAIN, self._rung.set)  # it may matter to them soon
         if not wanted:
             return
         places = await self._store.places([each.run for each, _ in wanted])

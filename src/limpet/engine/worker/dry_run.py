@@ -13,18 +13,18 @@ from limpet.engine.definitions.agents import Agent
 from limpet.engine.definitions.call_context import Call
 from limpet.engine.definitions.tools import Tool
 from limpet.engine.execution.execution import Execution, Kit
-from limpet.engine.execution.user_code import Bound, Functions
-from limpet.engine.worker.run_driver import Drive
+from limpet.engine.execution.user_code import Bound, UserCode
+from limpet.engine.worker.run_driver import RunDriver
 from limpet.errors import ContractError, Divergence, LimpetError, NotRecorded
 from limpet.events import Wait
 from limpet.state import AgentState
 from limpet.stores import Claimed
 
-__all__ = ["Blocked", "Rehearsal", "Rehearsed"]
+__all__ = ["AllowedTools", "DryRun", "DryRunResult"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rehearsed:
+class DryRunResult:
     """How far the code came."""
 
     how: Literal["returned", "raised", "waits", "reached", "diverged", "refused"]
@@ -39,7 +39,7 @@ class Rehearsed:
     """What the code knew then."""
 
 
-class Blocked(Functions):
+class AllowedTools(UserCode):
     """Calls nothing, but for the tools that are allowed by name."""
 
     def __init__(self, allow: Collection[str] = ()) -> None:
@@ -60,7 +60,7 @@ class Blocked(Functions):
         return True
 
 
-class Rehearsal(Drive):
+class DryRun(RunDriver):
     """One claimed copy of a run, gone through."""
 
     def __init__(
@@ -68,16 +68,16 @@ class Rehearsal(Drive):
         kit: Kit,
         claimed: Claimed,
         agent: Agent[Any, Any],
-        blocked: Blocked,
+        blocked: AllowedTools,
         coming_to: Callable[[int], object] | None = None,
         last: int | None = None,
     ) -> None:
         super().__init__(kit, claimed, agent)
         self._blocked, self._coming_to, self._last = blocked, coming_to, last
-        self._done: Rehearsed | None = None
+        self._done: DryRunResult | None = None
         self._steps: set[int] = set()
 
-    async def rehearse(self) -> Rehearsed:
+    async def execute(self) -> DryRunResult:
         """Go through it, until the code has ended, waits, or comes to something new."""
         await self.drive()
         assert self._done is not None
@@ -85,8 +85,8 @@ class Rehearsal(Drive):
 
     def _execution(self) -> Execution:
         x = super()._execution()
-        self._blocked.stop, x.is_rehearsal = x.stop, True
-        x.coming_to = lambda number: self._comes_to(x, number)
+        self._blocked.stop, x.is_dry_run = x.stop, True
+        x.on_step = lambda number: self._comes_to(x, number)
         return x
 
     def _comes_to(self, x: Execution, number: int) -> None:
@@ -104,7 +104,7 @@ class Rehearsal(Drive):
         error = asyncio.CancelledError("the code cancelled itself") if task.cancelled() else task.exception()
         value = None
         try:
-            x.replay.check_end()
+            x.lookup.check_end()
             if error is None:
                 value = self._agent.dump_output(task.result())
         except LimpetError as refused:
@@ -133,4 +133,4 @@ class Rehearsal(Drive):
         self._end_with("refused", self._x, error=error)
 
     def _end_with(self, how: Any, x: Execution, **more: Any) -> None:
-        self._done = Rehearsed(how=how, state=x.working.freeze(), steps=frozenset(self._steps), **more)
+        self._done = DryRunResult(how=how, state=x.working.freeze(), steps=frozenset(self._steps), **more)

@@ -14,17 +14,17 @@ from typing import Any, Literal
 from limpet.clock import SECOND
 from limpet.engine.definitions.agents import Agent
 from limpet.engine.definitions.call_context import enter_agent
-from limpet.engine.execution.execution import Execution, Kit, move_to
+from limpet.engine.execution.execution import Execution, Kit, set_scope
 from limpet.engine.execution.failures import failure_of, was
 from limpet.engine.execution.user_code import wait_within
 from limpet.engine.replay.history import History
-from limpet.engine.replay.learned import Memory
+from limpet.engine.replay.learned import Learned
 from limpet.engine.replay.return_order import QUIET
 from limpet.engine.replay.scopes import Scope
 from limpet.engine.run.blocking import run_blocking
-from limpet.engine.run.conversation import USER, Talks
+from limpet.engine.run.conversation import USER, RunConversation
 from limpet.engine.run.run import Run
-from limpet.engine.steps.compensation import Undo, undoable
+from limpet.engine.steps.compensation import Compensation, effects_to_undo
 from limpet.engine.waits.waits import Waits
 from limpet.errors import (
     ConnectionLost,
@@ -47,11 +47,11 @@ from limpet.journal import Journal
 from limpet.policy.quarantine import SUSPECT, is_poison
 from limpet.state import ENDED
 from limpet.state.fold import PAUSED, QUARANTINED
-from limpet.stores import Claimed, Leg, Tell
+from limpet.stores import Claimed, Leg, SendCommands
 from limpet.stores.blobs import INLINE, SAID, Blob
-from limpet.stores.store import Place
+from limpet.stores.store import LogPosition
 
-__all__ = ["Drive"]
+__all__ = ["RunDriver"]
 
 log = logging.getLogger("limpet")
 
@@ -62,16 +62,16 @@ Outcome = Literal["completed", "failed", "cancelled", "rejected", "expired"]
 Ended = b.RunCompleted | b.RunFailed | b.RunCancelled
 
 
-class Drive:
+class RunDriver:
     """One claimed run, driven until it parks, ends, is given back or is lost."""
 
     def __init__(self, kit: Kit, claimed: Claimed, agent: Agent[Any, Any]) -> None:
         self._kit, self._claimed, self._agent = kit, claimed, agent
         self.run, self.agent = claimed.row.id, agent.name
         self.fence = claimed.row.fence
-        self.wake: int | None = None
+        self.wake_at: int | None = None
         """When the run that was parked here must be looked at again."""
-        self._memory = Memory()
+        self._memory = Learned()
         self._look = asyncio.Event()
         self._draining = False
         self._journal: Journal | None = None
@@ -82,7 +82,7 @@ class Drive:
     # From outside
 
     @property
-    def is_listening(self) -> bool:
+    def wants_changes(self) -> bool:
         """Whether it would not hear of a command by itself soon: it waits, or has not written for a while."""
         x = self._x
         return x is not None and (bool(self._waits and self._waits.open) or x.is_silent)
@@ -100,19 +100,19 @@ class Drive:
         return deaths >= SUSPECT
 
     @property
-    def end(self) -> Place | None:
+    def end_place(self) -> LogPosition | None:
         """Where its log has come to its end, if it has."""
         journal = self._journal
         if journal is None or journal.fold.status not in ENDED:
             return None
-        return Place(journal.head.seq, self.fence, journal.fold.status)
+        return LogPosition(journal.head.seq, self.fence, journal.fold.status)
 
     @property
     def seq(self) -> int:
         """How much of the log it knows."""
         return self._journal.head.seq if self._journal is not None else 0
 
-    async def hear(self, seq: int, fence: int) -> None:
+    async def catch_up(self, seq: int, fence: int) -> None:
         """There is more in the log than this drive knows."""
         if self._journal is None or self._x is None:
             return
@@ -128,7 +128,7 @@ class Drive:
                 self._x.stop(error)
         self._look.set()
 
-    def lose(self) -> None:
+    def lose_lease(self) -> None:
         """The worker was told that the run is not its own any more."""
         if self._x is not None:
             self._x.stop(LeaseLost(run=self.run, fence=self.fence, current=self.fence + 1))
@@ -251,7 +251,7 @@ class Drive:
         enter_agent()
         if not self._agent.is_async:
             return await run_blocking(self._agent.fn, run, args)
-        move_to(Scope("", asyncio.current_task()))
+        set_scope(Scope("", asyncio.current_task()))
         result = await self._agent.fn(run, *args)
         run.calls.check_all_awaited()
         return result
@@ -266,7 +266,7 @@ class Drive:
         while True:
             self._look.clear()
             heard = x.journal.heard
-            self._waits.look()
+            self._waits.check()
             why = self._why(x, task)
             if why is not None:
                 x.hold()
@@ -275,7 +275,7 @@ class Drive:
             elif await self._settled(x, heard):
                 return "parked"
             elif not x.journal.fold.pausing and x.stopped is None:
-                x.go_on()
+                x.reopen()
             await self._pause(x, held=why is not None)
 
     def _why(self, x: Execution, task: "asyncio.Task[Any]") -> Why | None:
@@ -304,8 +304,8 @@ class Drive:
                 return False
             if not self._has_lingered(x) or not await _is_quiet(x) or (self._task is not None and self._task.done()):
                 return False
-            waits = dict.fromkeys((*(slot.wait for slot in self._waits.open), *x.ears))
-            return await self._park(x, tuple(waits), self._waits.wake, heard)
+            waits = dict.fromkeys((*(slot.wait for slot in self._waits.open), *x.subscribers))
+            return await self._park(x, tuple(waits), self._waits.next_wake, heard)
         except (ConnectionLost, StoreBusy):
             return False
         except LimpetError as error:
@@ -314,7 +314,7 @@ class Drive:
 
     def _has_lingered(self, x: Execution) -> bool:
         assert self._waits is not None
-        if not self._waits.open or self._waits.left or not x.is_idle or x.turnstile.is_busy:
+        if not self._waits.open or self._waits.left or not x.is_idle or x.return_order.is_busy:
             return False
         return self._kit.clock.ticks() >= x.touched + self._linger
 
@@ -327,8 +327,8 @@ class Drive:
         """Leave the run to whoever comes when what it waits for is there; not if something came meanwhile."""
         x.hold()
         waiting = b.RunWaiting(waits=waits, wake=wake)
-        if await x.patiently(lambda: x.journal.append_if_current(waiting, heard=heard)):
-            self.wake = wake
+        if await x.retry_store(lambda: x.journal.append_if_current(waiting, heard=heard)):
+            self.wake_at = wake
             return True
         self._look.set()
         return False
@@ -337,11 +337,11 @@ class Drive:
         """Wait until something happens, or something is due."""
         assert self._waits is not None
         due = [] if held else [wake - self._kit.now() for slot in self._waits.open if (wake := slot.wake) is not None]
-        if not held and self._waits.open and not self._waits.left and x.is_idle and not x.turnstile.is_busy:
+        if not held and self._waits.open and not self._waits.left and x.is_idle and not x.return_order.is_busy:
             due.append(x.touched + self._linger - self._kit.clock.ticks())
         if self._look.is_set():
             return
-        take_back = self._kit.clock.later(max(min(due), 0), self._look.set) if due else None
+        take_back = self._kit.clock.call_later(max(min(due), 0), self._look.set) if due else None
         try:
             await self._look.wait()
         finally:
@@ -367,11 +367,11 @@ class Drive:
             await self._stopped(x, task)
             return
         try:
-            x.replay.check_end()
+            x.lookup.check_end()
             if error is None:
                 output = self._agent.dump_output(task.result())
                 packed, blobs = self._kit.store.pack(output, inline=INLINE if self._agent.llm is None else SAID)
-                await self._end(b.RunCompleted(output=packed.under(self._agent.output_shape.versions)), blobs=blobs)
+                await self._end(b.RunCompleted(output=packed.under(self._agent.output_codec.versions)), blobs=blobs)
                 return
         except Divergence as diverged:
             await self._park_for_operator("diverged", str(diverged))
@@ -419,7 +419,7 @@ class Drive:
         command = b.CancelRequested(command=f"{self.run}:cancel", reason=f"{self.run} was cancelled: {reason}")
         assert self._x is not None
         with suppress(WrongState, NotFound):
-            await self._x.patiently(lambda: self._kit.store.tell(run, command, actor=self._kit.worker))
+            await self._x.retry_store(lambda: self._kit.store.send_commands(run, command, actor=self._kit.worker))
 
     async def _undo(self, because: Failure | None) -> bool:
         """Undo what the run did; false if that is waited for, or was stopped."""
@@ -427,13 +427,13 @@ class Drive:
             return False
         own = self._kit.store.log(self.run, after=self._claimed.row.origin_at or 0)  # a fork undoes its own steps only
         log_ = (self._kit.store.decode(event) async for event in own)
-        steps = await undoable(log_)
+        steps = await effects_to_undo(log_)
         if not steps:
             return True
         x = self._execution()
         x.is_undoing, x.deadline = True, None
         assert self._waits is not None
-        task = asyncio.create_task(Undo(x, self._waits).run(steps, because), name=f"limpet:{self.run}:undo")
+        task = asyncio.create_task(Compensation(x, self._waits).run(steps, because), name=f"limpet:{self.run}:undo")
         why = await self._attend(x, task)
         match why:
             case "done":
@@ -451,7 +451,7 @@ class Drive:
     async def _write_all(self) -> bool:
         assert self._x is not None
         try:
-            await self._x.patiently(self._x.journal.flush)
+            await self._x.retry_store(self._x.journal.flush)
         except LimpetError as error:
             self._x.stop(error)
             await self._stopped(self._x, None)
@@ -476,7 +476,7 @@ class Drive:
                     blobs=blobs,
                     legs=(*self._told_parent(ended, outcome), *kept),
                 )
-                if await x.patiently(write):
+                if await x.retry_store(write):
                     return
         except LimpetError as error:
             x.stop(error)
@@ -489,7 +489,7 @@ class Drive:
         if not left:
             return ()
         assert self._x is not None
-        talks = Talks(self._x)
+        talks = RunConversation(self._x)
         if not await talks.is_there():
             return ()  # nobody talked: it is a signal like any other
         return (await talks.keep([each for each in left if isinstance(each, b.SignalReceived)]),)
@@ -515,7 +515,7 @@ class Drive:
             contract=self._agent.contract_hash,
             number=ended.number if isinstance(ended, b.RunFailed) else None,
         )
-        return (Tell(run=parent.run, bodies=(returned,), actor=self._kit.worker, optional=True),)
+        return (SendCommands(run=parent.run, bodies=(returned,), actor=self._kit.worker, optional=True),)
 
     async def _stopped(self, x: Execution, task: "asyncio.Task[Any] | None") -> None:
         """The code cannot go on here: it has diverged, somebody else has the run, or the store fails."""
@@ -533,8 +533,8 @@ class Drive:
             case ConnectionLost() | StoreBusy() | StoreUnavailable() | StaleServer() | None:
                 log.error("run %s cannot go on here: %s", self.run, error)
                 with suppress(LimpetError):
-                    self.wake = self._kit.now() + SECOND
-                    await self._release(f"its worker could not go on: {error}", retry_at=self.wake)
+                    self.wake_at = self._kit.now() + SECOND
+                    await self._release(f"its worker could not go on: {error}", retry_at=self.wake_at)
             case NotStubbed():
                 await self._park_for_operator("model", str(error))
             case UnknownEvent():  # a newer worker may be able to read it
@@ -550,9 +550,9 @@ class Drive:
         log.warning("run %s waits for an operator: %s", self.run, why)
         flagged = b.RiskFlagged(flag=key, detail=why[:2000])
         waiting = b.RunWaiting(waits=(Wait(what="operator", key=key),), wake=wake)
-        self.wake = wake
+        self.wake_at = wake
         try:
-            while not await self._x.patiently(
+            while not await self._x.retry_store(
                 partial(journal.append_if_current, flagged, waiting, heard=journal.heard)
             ):
                 if journal.fold.cancel is not None:

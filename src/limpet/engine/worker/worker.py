@@ -17,8 +17,8 @@ from limpet.clock import SECOND, Clock, Duration, microseconds
 from limpet.engine.definitions.agents import Agent
 from limpet.engine.execution.execution import Kit
 from limpet.engine.execution.user_code import wait_within
-from limpet.engine.worker.change_listener import Ear, Interest
-from limpet.engine.worker.run_driver import Drive
+from limpet.engine.worker.change_listener import ChangeListener, Subscription
+from limpet.engine.worker.run_driver import RunDriver
 from limpet.errors import (
     ConnectionLost,
     DamagedEvent,
@@ -35,7 +35,7 @@ from limpet.policy.quarantine import MAX_FRUITLESS, pause_before_retry
 from limpet.stores import Claimed, Extend, Renewal, Store, WorkerRow
 from limpet.stores.projection import project
 
-__all__ = ["Duty", "Pace", "Worker"]
+__all__ = ["Timing", "Worker", "WorkerLoop"]
 
 log = logging.getLogger("limpet")
 
@@ -66,19 +66,19 @@ class Worker:
         """How long a run that killed its workers rests before each further try; then an operator decides."""
 
 
-class Pace:
+class Timing:
     """The pauses of a worker, in microseconds."""
 
     def __init__(self, *, look: int = SECOND, rest: int = SECOND // 100, threads: bool = True) -> None:
-        self.look = look
+        self.poll = look
         """How often it looks for runs whose time has come, and for dead workers."""
-        self.rest = rest
+        self.idle = rest
         """How long it rests after it found nothing."""
-        self.threads = threads
+        self.lease_thread = threads
         """Whether the lease is renewed on a thread of its own."""
 
 
-class Time:
+class StoreClock:
     """An estimate of the store's clock: as it was told last, and what has passed since, whatever is done to clocks."""
 
     def __init__(self, clock: Clock) -> None:
@@ -89,25 +89,27 @@ class Time:
         """The store's clock, about."""
         return self._clock.ticks() + self._offset
 
-    def told(self, now: int) -> None:
+    def sync(self, now: int) -> None:
         """The store said so."""
         self._offset = now - self._clock.ticks()
 
 
-class Duty:
+class WorkerLoop:
     """One worker of a store, while it works."""
 
-    def __init__(self, kit: Kit, agents: Sequence[Agent[Any, Any]], worker: Worker, time: Time, pace: Pace) -> None:
+    def __init__(
+        self, kit: Kit, agents: Sequence[Agent[Any, Any]], worker: Worker, time: StoreClock, pace: Timing
+    ) -> None:
         self._kit, self._worker, self._time, self._pace = kit, worker, time, pace
         self.id = kit.worker
         self._agents = _by_version(agents)
         self._row = WorkerRow(id=self.id, agents=_served(agents))
-        self._drives: dict[str, Drive] = {}
+        self._drives: dict[str, RunDriver] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._small: set[asyncio.Task[None]] = set()
         self._claiming = asyncio.Lock()
         self._wakes: dict[str, int] = {}
-        self._suspects: dict[str, Drive] = {}
+        self._suspects: dict[str, RunDriver] = {}
         self._cleared = 0
         """How many suspects have settled something here, or left, and did not kill this worker."""
         self._left_alone: dict[str, tuple[int, int]] = {}
@@ -129,7 +131,7 @@ class Duty:
         """Whether it drives anything."""
         return bool(self._drives)
 
-    def drives(self, run: str) -> bool:
+    def is_driving(self, run: str) -> bool:
         """Whether it drives this run now; whoever waits for it hears when it has left."""
         return run in self._drives
 
@@ -139,7 +141,7 @@ class Duty:
         found = [(run, drive.waiting) for run, drive in self._drives.items()]
         return [(run, task) for run, task in found if task is not None]
 
-    async def begin(self, ear: Ear) -> int:
+    async def start(self, ear: ChangeListener) -> int:
         """Register, and take over at once what an earlier process of this machine left; how many runs."""
         self._ear = ear
         self._take_in(await self.store.register(self._row, lease=self._worker.lease))
@@ -148,12 +150,12 @@ class Duty:
         self._background.append(asyncio.create_task(self._work(), name="limpet:worker"))
         return found
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         """There is work."""
         self._rung.set()
         self._urgent.set()
 
-    async def end(self) -> None:
+    async def stop(self) -> None:
         """Claim nothing any more, let effects under way finish within the grace, give back everything, and go."""
         self._stopping = True
         for task in self._background:
@@ -196,7 +198,7 @@ class Duty:
     # The lease
 
     def _renewing(self) -> None:
-        if not self._pace.threads:
+        if not self._pace.lease_thread:
             self._background.append(asyncio.create_task(self._renew_here(), name="limpet:lease"))
             return
         loop = asyncio.get_running_loop()
@@ -249,34 +251,34 @@ class Duty:
         self._small.add(task)
         task.add_done_callback(self._small.discard)
 
-    async def _check(self, run: str, drive: Drive) -> None:
+    async def _check(self, run: str, drive: RunDriver) -> None:
         """A renewal may have been on its way while the run was claimed, parked or ended."""
         with suppress(LimpetError):
             row = await self.store.get(run)
             if self._drives.get(run) is drive and row.fence != drive.fence:
-                drive.lose()
+                drive.lose_lease()
 
     def _take_in(self, renewal: Renewal) -> None:
         self._tick()
-        self._time.told(renewal.now)
+        self._time.sync(renewal.now)
 
     # Runs
 
     async def _work(self) -> None:
-        self._ear.tell_all(self._rung.set)
+        self._ear.add_callback(self._rung.set)
         try:
             while not self._stopping:
                 await self._wait_for_work()
                 await self._claim_all()
         finally:
-            self._ear.tell_no_more(self._rung.set)
+            self._ear.remove_callback(self._rung.set)
 
     async def _wait_for_work(self) -> None:
         """Until somebody rings, or a time that is known has come."""
         soonest = min(self._wakes.values(), default=None)
-        look = min(self._pace.look, LOOK_AT_SUSPECTS) if self._suspects else self._pace.look
+        look = min(self._pace.poll, LOOK_AT_SUSPECTS) if self._suspects else self._pace.poll
         pause = look if soonest is None else min(look, max(soonest - self._time.now(), 0))
-        take_back = self._kit.clock.later(pause, self._rung.set)
+        take_back = self._kit.clock.call_later(pause, self._rung.set)
         try:
             await self._rung.wait()
         finally:
@@ -295,14 +297,14 @@ class Duty:
             is_ours = isinstance(error, LimpetError)
             log.error("worker %s cannot claim: %s", self.id, error, exc_info=not is_ours)  # noqa: TRY400 - ours say it all
             await self._kit.clock.sleep(SECOND)
-        if self._pace.rest:
+        if self._pace.idle:
             await self._rest()
 
     async def _rest(self) -> None:
         """Claims cost, and most of what is written while runs are driven here is their own; a start rings at once."""
         self._urgent.clear()
-        rest = self._pace.rest * (BUSY_RESTS if self._drives else 1)
-        take_back = self._kit.clock.later(rest, self._urgent.set)
+        rest = self._pace.idle * (BUSY_RESTS if self._drives else 1)
+        take_back = self._kit.clock.call_later(rest, self._urgent.set)
         try:
             await self._urgent.wait()
         finally:
@@ -360,22 +362,22 @@ class Duty:
         row = claimed.row
         self._wakes.pop(row.id, None)
         agent = self._agents[row.agent, row.agent_version]
-        drive = self._drives[row.id] = Drive(self._kit, claimed, agent)
+        drive = self._drives[row.id] = RunDriver(self._kit, claimed, agent)
         if drive.is_suspect:
             self._suspects[row.id] = drive
         task = asyncio.create_task(self._see_through(drive), name=f"limpet:drive:{row.id}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _see_through(self, drive: Drive) -> None:  # noqa: C901 - one way out after the other
+    async def _see_through(self, drive: RunDriver) -> None:  # noqa: C901 - one way out after the other
         def known() -> int | None:
-            return drive.seq if drive.is_listening else None
+            return drive.seq if drive.wants_changes else None
 
         def tell(place: Any) -> None:
-            self._spawn(drive.hear(place.seq, place.fence))
+            self._spawn(drive.catch_up(place.seq, place.fence))
 
-        interest = Interest(drive.run, known, tell)
-        self._ear.listen(interest)
+        interest = Subscription(drive.run, known, tell)
+        self._ear.subscribe(interest)
         try:
             await drive.drive()
         except (Tampered, DamagedEvent) as error:
@@ -386,17 +388,17 @@ class Duty:
             log.exception("run %s cannot be driven here", drive.run)
             await self._try_later(drive, error)
         finally:
-            self._ear.forget(interest)
+            self._ear.unsubscribe(interest)
             if self._drives.get(drive.run) is drive:
                 del self._drives[drive.run]
-            if drive.end is not None:
-                self._ear.tell(drive.run, drive.end)
-            if drive.wake is not None:
-                self._wakes[drive.run] = drive.wake
-            self.ring()
-            self._ear.ring()
+            if drive.end_place is not None:
+                self._ear.notify(drive.run, drive.end_place)
+            if drive.wake_at is not None:
+                self._wakes[drive.run] = drive.wake_at
+            self.wake()
+            self._ear.wake()
 
-    async def _set_aside(self, drive: Drive, key: str, why: str) -> None:
+    async def _set_aside(self, drive: RunDriver, key: str, why: str) -> None:
         """Park a run that the next worker could not drive either."""
         log.error("run %s waits for an operator: %s", drive.run, why)
         bodies = (
@@ -409,7 +411,7 @@ class Duty:
             sealed = seal_all(row.head, row.id, bodies, time=now, fence=drive.fence, actor=self.id, codec=codec)
             await self.store.append(Extend(run=row.id, after=row.head, fence=drive.fence, events=sealed))
 
-    async def _try_later(self, drive: Drive, error: Exception) -> None:
+    async def _try_later(self, drive: RunDriver, error: Exception) -> None:
         """Give back a run that could not be driven, for ever longer; after too many times, park it."""
         _cut(drive)
         why = f"{type(error).__name__}: {error}"[:500]
@@ -431,7 +433,7 @@ class Duty:
                 count = 0
         return count
 
-    async def _leave_to_newer(self, drive: Drive, error: UnknownEvent) -> None:
+    async def _leave_to_newer(self, drive: RunDriver, error: UnknownEvent) -> None:
         """Give back a run that a newer worker has written to, and claim no run of its agent for a while.
 
         A log that does not fit its own hashes is not newer: it was tampered with.
@@ -453,14 +455,14 @@ class Duty:
         with suppress(LimpetError):
             await self._give_back(drive, f"its worker is too old: {error}"[:500], SECOND)
 
-    async def _give_back(self, drive: Drive, why: str, pause: int, *, fruitless: bool = False) -> None:
-        drive.wake = self._time.now() + pause
+    async def _give_back(self, drive: RunDriver, why: str, pause: int, *, fruitless: bool = False) -> None:
+        drive.wake_at = self._time.now() + pause
         await self.store.release(
-            drive.run, fence=drive.fence, worker=self.id, reason=why, retry_at=drive.wake, fruitless=fruitless
+            drive.run, fence=drive.fence, worker=self.id, reason=why, retry_at=drive.wake_at, fruitless=fruitless
         )
 
 
-def _cut(drive: Drive) -> None:
+def _cut(drive: RunDriver) -> None:
     for task in drive.kill():
         task.cancel()
 

@@ -6,7 +6,7 @@ from limpet.errors import InvalidAppend, NotFound, Tampered, WrongState
 from limpet.events import GENESIS, AnyBody, Head, PlanItem, Revision, StatePatch, inline, verify
 from limpet.events import bodies as b
 from limpet.events.parts import Wait
-from limpet.stores import Appended, Extend, Missed, Tell
+from limpet.stores import Appended, Extend, Missed, SendCommands
 from limpet.stores.conformance.suite import FAILED, World, asked, behaviour, completed, expect, signalled, started
 
 
@@ -43,8 +43,8 @@ async def the_row_is_at_the_last_event(world: World) -> None:
 async def an_append_behind_the_head_is_told_what_it_missed(world: World) -> None:
     """A command that slipped in makes the owner's append fail, with exactly the events it missed."""
     owner = await world.own()
-    await world.store.tell("r1", signalled(value=1, command="c1"), actor="ann")
-    await world.store.tell("r1", signalled(value=2, command="c2"), actor="ann")
+    await world.store.send_commands("r1", signalled(value=1, command="c1"), actor="ann")
+    await world.store.send_commands("r1", signalled(value=2, command="c2"), actor="ann")
     done = await owner.send(owner.extend(started()))
     assert isinstance(done, Missed)
     assert [sealed.body for sealed in done.events] == [
@@ -58,7 +58,7 @@ async def an_append_behind_the_head_is_told_what_it_missed(world: World) -> None
 async def after_folding_what_it_missed_the_append_lands(world: World) -> None:
     """Sealed again after the missed events, the same bodies are taken."""
     owner = await world.own()
-    await world.store.tell("r1", signalled(), actor="ann")
+    await world.store.send_commands("r1", signalled(), actor="ann")
     missed = await owner.send(owner.extend(started()))
     assert isinstance(missed, Missed)
     owner.head = missed.events[-1].event.head
@@ -103,7 +103,7 @@ async def repeating_an_append_after_others_wrote_succeeds(world: World) -> None:
     leg = owner.extend(started())
     await owner.send(leg)
     await owner.append(completed())
-    await world.store.tell("r1", signalled(), actor="ann")
+    await world.store.send_commands("r1", signalled(), actor="ann")
     assert await world.store.append(leg) == Appended((leg.events[-1].event.head,))
     assert len(await world.log()) == 5
 
@@ -130,7 +130,7 @@ async def two_legs_land_together(world: World) -> None:
 async def if_one_leg_misses_no_leg_is_written(world: World) -> None:
     """A conflict on one run leaves the other unchanged, whichever comes first."""
     one, two = await world.own("r1"), await world.own("r2")
-    await world.store.tell("r2", signalled(), actor="ann")
+    await world.store.send_commands("r2", signalled(), actor="ann")
     for legs in ((one, two), (two, one)):
         done = await world.store.append(*(each.extend(started()) for each in legs))
         assert isinstance(done, Missed)
@@ -301,7 +301,7 @@ async def a_run_closes_no_request_but_its_own(world: World) -> None:
 async def a_bad_request_does_not_harm_its_neighbours(world: World) -> None:
     """Of many appends made at the same time only the stale one fails."""
     owners = [await world.own(f"r{place}") for place in range(20)]
-    await world.store.tell("r7", signalled(), actor="ann")
+    await world.store.send_commands("r7", signalled(), actor="ann")
     done = await asyncio.gather(*(owner.send(owner.extend(started())) for owner in owners))
     assert [type(each).__name__ for each in done] == ["Missed" if place == 7 else "Appended" for place in range(20)]
 
@@ -315,5 +315,5 @@ async def time_never_goes_back_along_a_log(world: World) -> None:
     assert times == sorted(times)
 
 
-def _tell(run: str, body: b.AgentReturned, *, optional: bool = False) -> Tell:
-    return Tell(run=run, bodies=(body,), actor="w1", optional=optional)
+def _tell(run: str, body: b.AgentReturned, *, optional: bool = False) -> SendCommands:
+    return SendCommands(run=run, bodies=(body,), actor="w1", optional=optional)

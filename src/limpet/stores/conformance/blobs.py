@@ -8,7 +8,7 @@ from limpet.errors import InputConflict, InvalidAppend, LeaseLost, NotFound
 from limpet.events import Failure, Lineage, Payload, inline
 from limpet.events import bodies as b
 from limpet.events.codec import DEFLATED
-from limpet.stores import Appended, Create, Missed, Store, Tell
+from limpet.stores import Appended, Create, Missed, SendCommands, Store
 from limpet.stores.blobs import CHUNK, INLINE, Blob, pack_blob
 from limpet.stores.conformance.suite import (
     Owner,
@@ -311,11 +311,11 @@ async def a_command_that_refers_to_nothing_is_refused(world: World) -> None:
     payload, blobs = world.store.pack(BIG)
     answer = b.RequestAnswered(command="c1", request="q1", decision="answered", by="ann", answer=payload)
     before = await world.store.get("r1")
-    error = await expect(NotFound, world.store.tell("r1", answer, actor="ann"))
+    error = await expect(NotFound, world.store.send_commands("r1", answer, actor="ann"))
     assert error.what == "blob"
     assert await world.store.get("r1") == before
     assert [request.id for request in await world.store.requests()] == ["q1"]
-    await world.store.tell("r1", answer, actor="ann", blobs=blobs)
+    await world.store.send_commands("r1", answer, actor="ann", blobs=blobs)
     assert len(await world.claim()) == 1
     assert await _collected(world) == 0
 
@@ -326,9 +326,9 @@ async def a_command_with_a_blob_may_be_repeated(world: World) -> None:
     await world.own()
     payload, blobs = world.store.pack(BIG)
     signal = b.SignalReceived(command="c1", signal="go", value=payload)
-    first = await world.store.tell("r1", signal, actor="ann", blobs=blobs)
-    assert await world.store.tell("r1", signal, actor="ann", blobs=blobs) == first
-    assert await world.store.tell("r1", signal, actor="ann") == first
+    first = await world.store.send_commands("r1", signal, actor="ann", blobs=blobs)
+    assert await world.store.send_commands("r1", signal, actor="ann", blobs=blobs) == first
+    assert await world.store.send_commands("r1", signal, actor="ann") == first
     assert (await world.kinds()).count("signal.received") == 1
 
 
@@ -343,7 +343,7 @@ async def if_one_leg_refers_to_nothing_no_leg_is_written(world: World) -> None:
         assert error.what == "blob"
     ending = parent.extend(b.RunCompleted(output=NOWHERE))
     await world.create("p2")
-    told = Tell(run="p2", bodies=(b.AgentReturned(command="c1", run="p1", outcome="completed"),), actor="w1")
+    told = SendCommands(run="p2", bodies=(b.AgentReturned(command="c1", run="p1", outcome="completed"),), actor="w1")
     for ends in ((ending, told), (told, ending)):
         await expect(NotFound, world.store.append(*ends))
     assert (await parent.row()).head == parent.head
@@ -371,7 +371,7 @@ async def an_optional_command_that_refers_to_nothing_is_left_out(world: World) -
     await world.create("r2")
     signal = b.SignalReceived(command="c1", signal="go", value=NOWHERE)
     done = await world.store.append(
-        owner.extend(started()), Tell(run="r2", bodies=(signal,), actor="w1", optional=True)
+        owner.extend(started()), SendCommands(run="r2", bodies=(signal,), actor="w1", optional=True)
     )
     assert isinstance(done, Appended)
     assert done.heads[1] is None

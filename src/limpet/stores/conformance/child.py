@@ -48,7 +48,7 @@ async def answer(store: Store, place: str, count: str) -> str:
     mine = 0
     for number in range(int(count)):
         try:
-            await store.tell("r1", answered(f"q{number}", by=place, command=f"c{place}-{number}"), actor=place)
+            await store.send_commands("r1", answered(f"q{number}", by=place, command=f"c{place}-{number}"), actor=place)
         except AlreadyAnswered:
             continue
         mine += 1

@@ -254,7 +254,7 @@ async def a_run_released_for_later_rests_until_then(world: World) -> None:
             run, fence=owner.fence, worker="w1", reason="bug", retry_at=world.clock.now() + 5_000_000, fruitless=True
         )
     assert await world.claim("w1") == ()
-    await world.store.tell("r2", b.CancelRequested(command="c1", reason="enough"), actor="ann")
+    await world.store.send_commands("r2", b.CancelRequested(command="c1", reason="enough"), actor="ann")
     assert [each.row.id for each in await world.claim("w1")] == ["r2"]
     world.advance("5s")
     assert [each.row.id for each in await world.claim("w1")] == ["r1"]

@@ -46,7 +46,7 @@ async def an_owners_future_time_does_not_delay_commands(world: World) -> None:
     waits = (Wait(what="signal", key="go"),)
     events = owner.seal(b.RunWaiting(waits=waits), time=world.clock.now() + YEAR)
     await owner.send(Extend(run="r1", after=owner.head, fence=owner.fence, events=events))
-    await world.store.tell("r1", signalled(), actor="ann")
+    await world.store.send_commands("r1", signalled(), actor="ann")
     verify(await world.log())
     assert len(await world.claim()) == 1
 
@@ -57,7 +57,7 @@ async def an_owners_wrong_clock_does_not_change_an_expiry(world: World) -> None:
     owner = await world.own()
     events = owner.seal(asked(expires=world.clock.now() + HOUR), time=world.clock.now() + YEAR)
     await owner.send(Extend(run="r1", after=owner.head, fence=owner.fence, events=events))
-    await world.store.tell("r1", answered(), actor="ann")
+    await world.store.send_commands("r1", answered(), actor="ann")
 
 
 @behaviour()

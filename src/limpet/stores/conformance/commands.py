@@ -12,7 +12,7 @@ from limpet.errors import (
 from limpet.events import AnyBody, Limits, Wait, inline, verify
 from limpet.events import bodies as b
 from limpet.state import Fold
-from limpet.stores import Missed, Tell
+from limpet.stores import Missed, SendCommands
 from limpet.stores.conformance.suite import (
     FAILED,
     World,
@@ -30,7 +30,7 @@ from limpet.stores.conformance.suite import (
 async def a_command_is_in_the_log_when_it_returns(world: World) -> None:
     """What was told is the last event, sealed onto the chain, with the teller as its actor."""
     await world.own()
-    head = await world.store.tell("r1", signalled(value={"n": 1}), actor="person:ann")
+    head = await world.store.send_commands("r1", signalled(value={"n": 1}), actor="person:ann")
     log = await world.log()
     assert (log[-1].head, log[-1].actor, world.store.decode(log[-1])) == (head, "person:ann", signalled(value={"n": 1}))
     verify(log)
@@ -40,8 +40,8 @@ async def a_command_is_in_the_log_when_it_returns(world: World) -> None:
 async def a_command_sent_twice_is_taken_once(world: World) -> None:
     """The same command id gives the same answer, and one event."""
     await world.own()
-    first = await world.store.tell("r1", signalled(), actor="ann")
-    again = await world.store.tell("r1", signalled(), actor="ann")
+    first = await world.store.send_commands("r1", signalled(), actor="ann")
+    again = await world.store.send_commands("r1", signalled(), actor="ann")
     assert first == again
     assert (await world.kinds()).count("signal.received") == 1
 
@@ -50,18 +50,18 @@ async def a_command_sent_twice_is_taken_once(world: World) -> None:
 async def a_repeated_command_is_known_after_the_run_has_ended(world: World) -> None:
     """It is recognised before the run's state is judged."""
     owner = await world.own()
-    first = await world.store.tell("r1", signalled(), actor="ann")
+    first = await world.store.send_commands("r1", signalled(), actor="ann")
     owner.head = first
     await owner.append(b.RunCompleted(output=inline(1)))
-    assert await world.store.tell("r1", signalled(), actor="ann") == first
+    assert await world.store.send_commands("r1", signalled(), actor="ann") == first
 
 
 @behaviour()
 async def another_command_under_a_used_id_is_a_conflict(world: World) -> None:
     """An id stands for one command."""
     await world.own()
-    await world.store.tell("r1", signalled(value=1), actor="ann")
-    await expect(CommandConflict, world.store.tell("r1", signalled(value=2), actor="ann"))
+    await world.store.send_commands("r1", signalled(value=1), actor="ann")
+    await expect(CommandConflict, world.store.send_commands("r1", signalled(value=2), actor="ann"))
     assert len(await world.log()) == 3
 
 
@@ -70,8 +70,8 @@ async def command_ids_belong_to_a_run(world: World) -> None:
     """Two runs may use the same command id."""
     await world.own("r1")
     await world.own("r2")
-    await world.store.tell("r1", signalled(), actor="ann")
-    await world.store.tell("r2", signalled(), actor="ann")
+    await world.store.send_commands("r1", signalled(), actor="ann")
+    await world.store.send_commands("r2", signalled(), actor="ann")
     assert (await world.kinds("r2"))[-1] == "signal.received"
 
 
@@ -80,7 +80,7 @@ async def signals_keep_their_order_and_none_is_lost(world: World) -> None:
     """A hundred signals sent at once are in the log a hundred times, each once."""
     await world.own()
     bodies = [signalled(value=place, command=f"c{place}") for place in range(100)]
-    await asyncio.gather(*(world.store.tell("r1", body, actor="ann") for body in bodies))
+    await asyncio.gather(*(world.store.send_commands("r1", body, actor="ann") for body in bodies))
     log = await world.log()
     assert sorted(_value(world.store.decode(event)) for event in log[2:]) == list(range(100))
     verify(log)
@@ -91,7 +91,7 @@ async def owner_events_cannot_come_as_commands(world: World) -> None:
     """Nobody outside can complete a step or end a run."""
     await world.own()
     for body in (completed(), b.RunCompleted(output=inline(1)), b.RunClaimed(worker="x"), asked()):
-        await expect(InvalidAppend, world.store.tell("r1", body, actor="ann"))
+        await expect(InvalidAppend, world.store.send_commands("r1", body, actor="ann"))
     assert len(await world.log()) == 2
 
 
@@ -108,7 +108,7 @@ async def commands_cannot_come_as_owner_events(world: World) -> None:
 @behaviour()
 async def a_command_to_nobody_is_not_found(world: World) -> None:
     """A command to a run that does not exist says so."""
-    await expect(NotFound, world.store.tell("nobody", signalled(), actor="ann"))
+    await expect(NotFound, world.store.send_commands("nobody", signalled(), actor="ann"))
 
 
 @behaviour()
@@ -116,7 +116,7 @@ async def a_command_needs_an_id(world: World) -> None:
     """A command without a proper id cannot be deduplicated, and is refused."""
     await world.own()
     for command in ("", "a b", "x" * 201):
-        await expect(InvalidId, world.store.tell("r1", signalled(command=command), actor="ann"))
+        await expect(InvalidId, world.store.send_commands("r1", signalled(command=command), actor="ann"))
 
 
 @behaviour()
@@ -135,7 +135,7 @@ async def an_ended_run_takes_no_commands(world: World) -> None:
         b.BudgetExtended(command="c", by="ann", limits=Limits(max_steps=5)),
     ]
     for body in commands:
-        error = await expect(WrongState, world.store.tell("r1", body, actor="ann"))
+        error = await expect(WrongState, world.store.send_commands("r1", body, actor="ann"))
         assert error.status == "completed"
     assert (await world.kinds())[-1] == "run.completed"
 
@@ -152,9 +152,9 @@ async def the_end_of_a_run_empties_its_inbox(world: World) -> None:
 async def a_signal_wakes_the_run_that_waits_for_it(world: World) -> None:
     """And not one that waits for another."""
     await world.waiting("signal", "go")
-    await world.store.tell("r1", signalled("other", command="c1"), actor="ann")
+    await world.store.send_commands("r1", signalled("other", command="c1"), actor="ann")
     assert await world.claim() == ()
-    await world.store.tell("r1", signalled("go", command="c2"), actor="ann")
+    await world.store.send_commands("r1", signalled("go", command="c2"), actor="ann")
     assert len(await world.claim()) == 1
 
 
@@ -162,7 +162,7 @@ async def a_signal_wakes_the_run_that_waits_for_it(world: World) -> None:
 async def a_childs_return_wakes_its_parent(world: World) -> None:
     """`agent.returned` makes the waiting parent runnable."""
     await world.waiting("run", "r1.a-1")
-    await world.store.tell("r1", b.AgentReturned(command="c", run="r1.a-1", outcome="completed"), actor="w")
+    await world.store.send_commands("r1", b.AgentReturned(command="c", run="r1.a-1", outcome="completed"), actor="w")
     assert len(await world.claim()) == 1
 
 
@@ -171,7 +171,7 @@ async def a_command_that_came_before_parking_is_not_lost(world: World) -> None:
     """`run.waiting` fails if a command slipped in, so that no wake-up is lost."""
     owner = await world.own()
     await owner.append(asked())
-    await world.store.tell("r1", answered(), actor="ann")
+    await world.store.send_commands("r1", answered(), actor="ann")
     parked = owner.extend(b.RunWaiting(waits=(Wait(what="person", key="q1"),)))
     assert isinstance(await owner.send(parked), Missed)
     assert (await owner.row()).status == "running"
@@ -181,7 +181,7 @@ async def a_command_that_came_before_parking_is_not_lost(world: World) -> None:
 async def a_cancel_that_slipped_in_stops_the_end(world: World) -> None:
     """The end of a run misses a cancel that its worker had not seen."""
     owner = await world.own()
-    await world.store.tell("r1", b.CancelRequested(command="c", reason="enough"), actor="ann")
+    await world.store.send_commands("r1", b.CancelRequested(command="c", reason="enough"), actor="ann")
     assert isinstance(await owner.send(owner.extend(b.RunCompleted(output=inline(1)))), Missed)
 
 
@@ -189,7 +189,7 @@ async def a_cancel_that_slipped_in_stops_the_end(world: World) -> None:
 async def a_cancel_wakes_whatever_it_waits_for(world: World) -> None:
     """A waiting run is given to a worker, which can then cancel it."""
     await world.waiting("signal", "go")
-    await world.store.tell("r1", b.CancelRequested(command="c", reason="enough"), actor="ann")
+    await world.store.send_commands("r1", b.CancelRequested(command="c", reason="enough"), actor="ann")
     assert len(await world.claim()) == 1
 
 
@@ -198,7 +198,7 @@ async def a_cancel_brings_a_later_start_forward(world: World) -> None:
     """A run created for next year can be cancelled today."""
     await world.create(start_at=world.clock.now() + 10**15)
     await world.worker()
-    await world.store.tell("r1", b.CancelRequested(command="c", reason="enough"), actor="ann")
+    await world.store.send_commands("r1", b.CancelRequested(command="c", reason="enough"), actor="ann")
     assert len(await world.claim()) == 1
 
 
@@ -207,11 +207,11 @@ async def a_paused_run_is_given_to_nobody(world: World) -> None:
     """A pending run that was paused waits for an operator, and goes on when it is resumed."""
     await world.create()
     await world.worker()
-    await world.store.tell("r1", b.PauseRequested(command="c1"), actor="ann")
+    await world.store.send_commands("r1", b.PauseRequested(command="c1"), actor="ann")
     row = await world.store.get("r1")
     assert (row.status, row.waits) == ("waiting", ("operator:paused",))
     assert await world.claim() == ()
-    await world.store.tell("r1", b.ResumeRequested(command="c2"), actor="ann")
+    await world.store.send_commands("r1", b.ResumeRequested(command="c2"), actor="ann")
     assert len(await world.claim()) == 1
 
 
@@ -220,8 +220,8 @@ async def pausing_and_resuming_does_not_bring_a_start_forward(world: World) -> N
     """A run created for later still begins then."""
     await world.create(start_at=world.clock.now() + 60_000_000)
     await world.worker()
-    await world.store.tell("r1", b.PauseRequested(command="c1"), actor="ann")
-    await world.store.tell("r1", b.ResumeRequested(command="c2"), actor="ann")
+    await world.store.send_commands("r1", b.PauseRequested(command="c1"), actor="ann")
+    await world.store.send_commands("r1", b.ResumeRequested(command="c2"), actor="ann")
     assert await world.claim() == ()
     world.advance("60s")
     assert len(await world.claim()) == 1
@@ -231,10 +231,10 @@ async def pausing_and_resuming_does_not_bring_a_start_forward(world: World) -> N
 async def a_paused_run_is_not_woken_by_an_answer(world: World) -> None:
     """The answer is kept, and seen when the run is resumed."""
     await world.waiting("person", "q1")
-    await world.store.tell("r1", b.PauseRequested(command="c1"), actor="ann")
-    await world.store.tell("r1", answered(command="c2"), actor="ann")
+    await world.store.send_commands("r1", b.PauseRequested(command="c1"), actor="ann")
+    await world.store.send_commands("r1", answered(command="c2"), actor="ann")
     assert await world.claim() == ()
-    await world.store.tell("r1", b.ResumeRequested(command="c3"), actor="ann")
+    await world.store.send_commands("r1", b.ResumeRequested(command="c3"), actor="ann")
     assert len(await world.claim()) == 1
     assert "request.answered" in await world.kinds()
 
@@ -243,7 +243,7 @@ async def a_paused_run_is_not_woken_by_an_answer(world: World) -> None:
 async def a_running_run_keeps_running_when_asked_to_pause(world: World) -> None:
     """Its worker sees the wish, and parks it."""
     owner = await world.own()
-    await world.store.tell("r1", b.PauseRequested(command="c1"), actor="ann")
+    await world.store.send_commands("r1", b.PauseRequested(command="c1"), actor="ann")
     assert (await owner.row()).status == "running"
 
 
@@ -252,7 +252,7 @@ async def a_failed_run_can_be_resumed(world: World) -> None:
     """Resume makes it pending and runnable again; it is not ended any more."""
     owner = await world.own()
     await owner.append(FAILED)
-    await world.store.tell("r1", b.ResumeRequested(command="c1"), actor="ann")
+    await world.store.send_commands("r1", b.ResumeRequested(command="c1"), actor="ann")
     row = await owner.row()
     assert (row.status, row.ended) == ("pending", None)
     assert len(await world.claim()) == 1
@@ -263,15 +263,15 @@ async def a_run_that_is_being_undone_cannot_be_resumed(world: World) -> None:
     """Once a compensation stands, resume is refused."""
     owner = await world.own()
     await owner.append(b.CompensationStarted(number=1, attempt=1, key="k"), FAILED)
-    await expect(WrongState, world.store.tell("r1", b.ResumeRequested(command="c1"), actor="ann"))
+    await expect(WrongState, world.store.send_commands("r1", b.ResumeRequested(command="c1"), actor="ann"))
 
 
 @behaviour()
 async def a_resume_takes_back_a_pause_that_was_not_followed_yet(world: World) -> None:
     """The run is still running; it goes on as if nobody had said anything."""
     await world.own()
-    await world.store.tell("r1", b.PauseRequested(command="c1"), actor="ann")
-    await world.store.tell("r1", b.ResumeRequested(command="c2"), actor="ann")
+    await world.store.send_commands("r1", b.PauseRequested(command="c1"), actor="ann")
+    await world.store.send_commands("r1", b.ResumeRequested(command="c2"), actor="ann")
     row = await world.store.get("r1")
     assert (row.status, row.worker is not None) == ("running", True)
     folding = Fold()
@@ -285,10 +285,10 @@ async def commands_of_one_leg_need_their_own_ids(world: World) -> None:
     """The same id twice in one leg, or one that was used before, is refused as a whole."""
     await world.own()
     one, two = signalled("a", command="c1"), signalled("b", command="c1")
-    await expect(InvalidAppend, world.store.append(Tell(run="r1", bodies=(one, two), actor="ann")))
-    await world.store.tell("r1", one, actor="ann")
+    await expect(InvalidAppend, world.store.append(SendCommands(run="r1", bodies=(one, two), actor="ann")))
+    await world.store.send_commands("r1", one, actor="ann")
     fresh = signalled("c", command="c9")
-    await expect(CommandConflict, world.store.tell("r1", fresh, one, actor="ann"))
+    await expect(CommandConflict, world.store.send_commands("r1", fresh, one, actor="ann"))
     assert (await world.kinds()).count("signal.received") == 1
 
 
@@ -297,7 +297,7 @@ async def an_owner_goes_on_after_commands(world: World) -> None:
     """Commands and owner events share one chain."""
     owner = await world.own()
     for place in range(5):
-        owner.head = await world.store.tell("r1", signalled(command=f"c{place}"), actor="ann")
+        owner.head = await world.store.send_commands("r1", signalled(command=f"c{place}"), actor="ann")
         await owner.append(started(place + 1))
     verify(await world.log())
 
@@ -307,7 +307,7 @@ async def a_childs_return_reaches_a_failed_parent(world: World) -> None:
     """Resumed later, it finds the return; otherwise it would wait for ever."""
     owner = await world.own()
     await owner.append(FAILED)
-    await world.store.tell("r1", b.AgentReturned(command="c1", run="x", outcome="completed"), actor="w")
+    await world.store.send_commands("r1", b.AgentReturned(command="c1", run="x", outcome="completed"), actor="w")
     row = await owner.row()
     assert (row.status, (await world.kinds())[-1]) == ("failed", "agent.returned")
 
@@ -318,8 +318,8 @@ async def a_paused_run_that_is_being_undone_goes_on_when_resumed(world: World) -
     owner = await world.own()
     await owner.append(b.CompensationStarted(number=1, attempt=1, key="k"))
     await world.store.release("r1", fence=1, worker="w1", reason="drain")
-    await world.store.tell("r1", b.PauseRequested(command="c1"), actor="ann")
-    await world.store.tell("r1", b.ResumeRequested(command="c2"), actor="ann")
+    await world.store.send_commands("r1", b.PauseRequested(command="c1"), actor="ann")
+    await world.store.send_commands("r1", b.ResumeRequested(command="c2"), actor="ann")
     assert len(await world.claim()) == 1
 
 
@@ -328,8 +328,8 @@ async def a_run_that_is_being_cancelled_cannot_be_paused(world: World) -> None:
     """A cancel is not held up."""
     await world.create()
     await world.worker()
-    await world.store.tell("r1", b.CancelRequested(command="c1", reason="x"), actor="ann")
-    await expect(WrongState, world.store.tell("r1", b.PauseRequested(command="c2"), actor="ann"))
+    await world.store.send_commands("r1", b.CancelRequested(command="c1", reason="x"), actor="ann")
+    await expect(WrongState, world.store.send_commands("r1", b.PauseRequested(command="c2"), actor="ann"))
     assert len(await world.claim()) == 1
 
 
@@ -339,7 +339,7 @@ async def a_cancel_waits_for_no_slot(world: World) -> None:
     await world.own("r1", exclusive="session:s")
     await world.create("r2", exclusive="session:s")
     assert await world.claim() == ()
-    await world.store.tell("r2", b.CancelRequested(command="c1", reason="x"), actor="ann")
+    await world.store.send_commands("r2", b.CancelRequested(command="c1", reason="x"), actor="ann")
     [claimed] = await world.store.claim("w1", limit=5, concurrency={"a": 1})
     assert claimed.row.id == "r2"
 
@@ -351,7 +351,7 @@ async def resuming_forgets_deaths(world: World) -> None:
     owner = await world.take_over()
     await owner.append(b.RunWaiting(waits=(Wait(what="operator", key="quarantined"),)))
     assert (await owner.row()).deaths == 1
-    await world.store.tell("r1", b.ResumeRequested(command="c1"), actor="ann")
+    await world.store.send_commands("r1", b.ResumeRequested(command="c1"), actor="ann")
     assert (await owner.row()).deaths == 0
 
 
@@ -359,10 +359,10 @@ async def resuming_forgets_deaths(world: World) -> None:
 async def waking_a_run_again_keeps_its_place(world: World) -> None:
     """A run that is signalled all the time is not put off all the time."""
     await world.waiting("signal", "go")
-    await world.store.tell("r1", signalled(command="c1"), actor="ann")
+    await world.store.send_commands("r1", signalled(command="c1"), actor="ann")
     woken = (await world.store.get("r1")).ready_at
     world.advance("1s")
-    await world.store.tell("r1", signalled(command="c2"), actor="ann")
+    await world.store.send_commands("r1", signalled(command="c2"), actor="ann")
     assert (await world.store.get("r1")).ready_at == woken
 
 

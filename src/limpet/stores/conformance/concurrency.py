@@ -36,7 +36,7 @@ async def commands_and_an_owner_share_a_log(world: World) -> None:
             else:
                 number += 1
 
-    tells = (world.store.tell("r1", signalled(command=f"c{place}"), actor="ann") for place in range(30))
+    tells = (world.store.send_commands("r1", signalled(command=f"c{place}"), actor="ann") for place in range(30))
     await asyncio.gather(write(), *tells)
     log = await world.log()
     verify(log)

@@ -54,7 +54,7 @@ async def a_conversation_takes_only_messages(world: World) -> None:
     head = await world.talk()
     events = seal_all(head, "c1", (started(),), time=0, fence=0, actor="x", codec=world.store.codec)
     await expect(InvalidAppend, world.store.append(Extend(run="c1", after=head, fence=None, events=events)))
-    await expect(InvalidAppend, world.store.tell("c1", signalled(), actor="ann"))
+    await expect(InvalidAppend, world.store.send_commands("c1", signalled(), actor="ann"))
     fenced = seal_all(head, "c1", (started(),), time=0, fence=1, actor="x", codec=world.store.codec)
     await expect(InvalidAppend, world.store.append(Extend(run="c1", after=head, fence=1, events=fenced)))
     assert len(await world.log("c1")) == 1

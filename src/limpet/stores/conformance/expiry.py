@@ -199,7 +199,7 @@ async def a_command_to_a_dead_workers_run_waits_in_its_log(world: World) -> None
     """Whoever takes it over finds it."""
     await world.own()
     world.advance("11s")
-    await world.store.tell("r1", signalled(), actor="ann")
+    await world.store.send_commands("r1", signalled(), actor="ann")
     await world.take_over()
     assert (await world.kinds())[2:] == ["signal.received", "run.claimed"]
 

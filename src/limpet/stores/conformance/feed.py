@@ -212,7 +212,7 @@ async def a_reader_misses_nothing_while_several_stores_write(world: World) -> No
                 owner.append(started(number), completed(number)),
                 store.create(f"{run}-{number}", created("other"), actor="test"),
             )
-            await store.tell(f"{run}-{number}", signalled(), actor="ann")
+            await store.send_commands(f"{run}-{number}", signalled(), actor="ann")
 
     async def write_all() -> None:
         await asyncio.gather(*(write(place, store) for place, store in enumerate(stores)))
@@ -349,7 +349,7 @@ async def _several_histories(world: World) -> list[str]:
         await one.append(started(number), completed(number))
         await two.append(started(number))
     await world.talk(message())
-    await world.store.tell("r1", signalled(), actor="ann")
+    await world.store.send_commands("r1", signalled(), actor="ann")
     await two.append(b.RunCompleted(output=inline(1)))
     await world.create("r3")
     return ["r1", "r2", "r3", "c1"]

@@ -124,7 +124,7 @@ async def of_two_owners_at_once_one_wins(world: World) -> None:
 async def commands_need_no_fence_and_carry_the_runs(world: World) -> None:
     """A command from outside is sealed under the fence that the run has."""
     await world.own()
-    await world.store.tell("r1", signalled(), actor="ann")
+    await world.store.send_commands("r1", signalled(), actor="ann")
     assert (await world.log())[-1].fence == 1
 
 

@@ -164,9 +164,9 @@ async def a_request_of_the_origin_is_answered_there(world: World) -> None:
     fork = await world.take("r1.1")
     await fork.append(asked("q2"))
     assert [row.run for row in await world.store.requests(RequestFilter(run="r1.1"))] == ["r1.1"]
-    await world.store.tell("r1.1", answered("q2", command="c2"), actor="ann")
-    await expect(NotFound, world.store.tell("r1.1", answered("q1", command="c3"), actor="ann"))
-    await world.store.tell("r1", answered("q1", command="c4"), actor="ann")
+    await world.store.send_commands("r1.1", answered("q2", command="c2"), actor="ann")
+    await expect(NotFound, world.store.send_commands("r1.1", answered("q1", command="c3"), actor="ann"))
+    await world.store.send_commands("r1", answered("q1", command="c4"), actor="ann")
     assert (await world.kinds())[-1] == "request.answered"
     assert await world.store.check_rows("r1.1") == await world.store.check_rows("r1") == []
 
@@ -175,9 +175,9 @@ async def a_request_of_the_origin_is_answered_there(world: World) -> None:
 async def a_command_to_the_origin_may_come_to_the_fork(world: World) -> None:
     """Commands are deduplicated in one run: the same id in another is another command."""
     owner = await _grown(world)
-    await world.store.tell("r1", signalled(command="c1"), actor="ann")
+    await world.store.send_commands("r1", signalled(command="c1"), actor="ann")
     await _fork(world, at=8)
-    await world.store.tell("r1.1", signalled(command="c1"), actor="ann")
+    await world.store.send_commands("r1.1", signalled(command="c1"), actor="ann")
     assert (await world.kinds("r1.1"))[7:] == ["signal.received", "run.forked", "signal.received"]
     assert (await owner.row()).seq == 8
 

@@ -135,7 +135,7 @@ async def counters_follow_every_change_of_status(world: World) -> None:
     """By agent and status, they are what counting would give."""
     await _of_each_status(world)
     await world.create("other", agent="b")
-    await world.store.tell("failed", b.ResumeRequested(command="c1"), actor="ann")
+    await world.store.send_commands("failed", b.ResumeRequested(command="c1"), actor="ann")
     page = await world.store.runs(limit=100)
     assert Counter(await world.store.counts()) == Counter((row.agent, row.status) for row in page.rows)
 

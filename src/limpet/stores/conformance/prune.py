@@ -30,7 +30,7 @@ async def a_pruned_run_is_gone(world: World) -> None:
     """Its log, its row, its requests, labels, snapshots and what came too late."""
     owner = await world.own(labels={"team": "a"})
     await owner.append(started(), completed(), asked("q1"))
-    await world.store.tell("r1", answered("q1"), actor="ann")
+    await world.store.send_commands("r1", answered("q1"), actor="ann")
     owner.head = (await owner.row()).head
     await world.store.save_snapshot("r1", owner.head, b"{}")
     await world.store.keep_late(owner.seal(started(9)))
@@ -55,7 +55,7 @@ async def only_what_has_ended_is_pruned(world: World) -> None:
     owner = await world.own("r1")
     assert not await world.store.prune({"r1": owner.head})
     await owner.append(FAILED)
-    await world.store.tell("r1", b.ResumeRequested(command="c1"), actor="ann")
+    await world.store.send_commands("r1", b.ResumeRequested(command="c1"), actor="ann")
     assert not await world.store.prune({"r1": owner.head})
     assert not await world.store.prune({"r1": (await owner.row()).head})
     assert not await world.store.prune({"nobody": owner.head})
@@ -143,7 +143,7 @@ async def a_pruned_id_can_be_used_again(world: World) -> None:
     row, is_new = await world.store.create("r1", created(input=inline(await world.store.now())), actor="test")
     assert is_new
     assert row.seq == 1
-    await world.store.tell("r1", signalled(command="c1"), actor="ann")
+    await world.store.send_commands("r1", signalled(command="c1"), actor="ann")
     again = await world.take()
     await again.append(started(), completed(), END)
     assert await world.kinds("r1") == [

@@ -94,7 +94,7 @@ async def a_parked_run_is_what_its_log_says(world: World) -> None:
         await _is_sound(world, run)
     await world.worker()
     assert await world.claim() == ()
-    await world.store.tell("r1", signalled(), actor="ann")
+    await world.store.send_commands("r1", signalled(), actor="ann")
     await _is_sound(world, "r1")
     assert [claimed.row.id for claimed in await world.claim()] == ["r1"]
     world.clock.set(wake)
@@ -110,7 +110,7 @@ async def an_open_request_is_what_its_log_says(world: World) -> None:
     await owner.append(asked("q1", expires=world.clock.now() + HOUR, kind="approval", **more), asked("q2"))
     await owner.append(b.RunWaiting(waits=(Wait(what="person", key="q1"), Wait(what="person", key="q2"))))
     await _is_sound(world)
-    await world.store.tell("r1", answered("q2"), actor="ann")
+    await world.store.send_commands("r1", answered("q2"), actor="ann")
     await _is_sound(world)
     assert len(await world.claim()) == 1
 
@@ -123,7 +123,7 @@ async def decided_requests_are_what_their_log_says(world: World) -> None:
     decisions: tuple[tuple[str, Any], ...] = (("q1", "answered"), ("q2", "approved"), ("q3", "rejected"))
     for request, decision in decisions:
         body = b.RequestAnswered(command=f"c-{request}", request=request, decision=decision, by="ann")
-        await world.store.tell("r1", body, actor="ann")
+        await world.store.send_commands("r1", body, actor="ann")
     owner.head = (await owner.row()).head
     await owner.append(
         b.StepStarted(name="t#1", tool="t", number=1, attempt=1, asked="", args=inline([]), effect="once", grant="q2"),
@@ -159,7 +159,7 @@ async def a_failed_run_that_was_resumed_is_what_its_log_says(world: World) -> No
     """It is claimable again, its deaths forgotten."""
     owner = await world.own()
     await owner.append(FAILED)
-    await world.store.tell("r1", b.ResumeRequested(command="c1"), actor="ann")
+    await world.store.send_commands("r1", b.ResumeRequested(command="c1"), actor="ann")
     await _is_sound(world)
     assert (await owner.row()).status == "pending"
     assert len(await world.claim()) == 1
@@ -190,7 +190,7 @@ async def pauses_and_cancels_are_what_the_log_says(world: World) -> None:
     for run in ("r1", "r2", "r3"):
         for place, body in enumerate(commands):
             if run != "r2" or place != 1:  # what is driven cannot be resumed
-                await world.store.tell(run, body, actor="ann")
+                await world.store.send_commands(run, body, actor="ann")
             await _is_sound(world, run)
 
 
@@ -259,7 +259,7 @@ async def blobs_are_held_after_a_rebuild(world: World) -> None:
     await world.worker()
     await (await world.take()).append(gave(outputs), blobs=two)
     signal = b.SignalReceived(command="c1", signal="go", value=values)
-    await world.store.tell("r1", signal, actor="ann", blobs=three)
+    await world.store.send_commands("r1", signal, actor="ann", blobs=three)
     await world.store.put_blob(b"loose")
     await _is_sound(world)
     world.advance("2h")
@@ -271,9 +271,9 @@ async def blobs_are_held_after_a_rebuild(world: World) -> None:
 async def commands_are_still_known_after_a_rebuild(world: World) -> None:
     """One that is repeated is taken once."""
     await world.own()
-    first = await world.store.tell("r1", signalled(), actor="ann")
+    first = await world.store.send_commands("r1", signalled(), actor="ann")
     await world.store.rebuild("r1")
-    assert await world.store.tell("r1", signalled(), actor="ann") == first
+    assert await world.store.send_commands("r1", signalled(), actor="ann") == first
     assert (await world.kinds()).count("signal.received") == 1
 
 
@@ -336,7 +336,7 @@ async def rebuilding_beside_writers_harms_nobody(world: World) -> None:
         while not finished.is_set():
             assert await other.check_rows("r1") == []
 
-    tells = (world.store.tell("r1", signalled(command=f"c{n}"), actor="ann") for n in range(20))
+    tells = (world.store.send_commands("r1", signalled(command=f"c{n}"), actor="ann") for n in range(20))
     await asyncio.gather(write(), rebuild(), check(), *tells)
     verify(await world.log())
     await _is_sound(world)
@@ -362,7 +362,7 @@ async def counters_are_what_counting_would_find(world: World) -> None:
     one, two = [Owner(world, await world.store.get(run)) for run in ("r1", "r2")]
     await one.append(b.RunCompleted(output=inline(1)))
     await two.append(FAILED)
-    await world.store.tell("r2", b.ResumeRequested(command="c1"), actor="ann")
+    await world.store.send_commands("r2", b.ResumeRequested(command="c1"), actor="ann")
     before = dict(await world.store.counts())
     assert await world.store.check_counts() == []
     await world.store.recount()

@@ -22,7 +22,7 @@ async def an_answer_closes_its_request(world: World) -> None:
     """An answered request leaves the inbox, and the row says who decided."""
     owner = await world.own()
     await owner.append(asked())
-    await world.store.tell("r1", answered(), actor="ann")
+    await world.store.send_commands("r1", answered(), actor="ann")
     assert await world.store.requests() == []
     assert (await _request(world)).by == "ann"
 
@@ -32,8 +32,10 @@ async def the_first_answer_stands(world: World) -> None:
     """A second answer is refused, and told who decided."""
     owner = await world.own()
     await owner.append(asked())
-    await world.store.tell("r1", answered(by="ann"), actor="ann")
-    error = await expect(AlreadyAnswered, world.store.tell("r1", answered(by="bob", command="c2"), actor="bob"))
+    await world.store.send_commands("r1", answered(by="ann"), actor="ann")
+    error = await expect(
+        AlreadyAnswered, world.store.send_commands("r1", answered(by="bob", command="c2"), actor="bob")
+    )
     assert (error.by, error.status) == ("ann", "answered")
 
 
@@ -42,7 +44,7 @@ async def of_two_answers_at_once_one_wins(world: World) -> None:
     """Ten people answer together: one decision, nine refusals."""
     owner = await world.own()
     await owner.append(asked())
-    answers = (world.store.tell("r1", answered(by=f"p{n}", command=f"c{n}"), actor="x") for n in range(10))
+    answers = (world.store.send_commands("r1", answered(by=f"p{n}", command=f"c{n}"), actor="x") for n in range(10))
     done = await asyncio.gather(*answers, return_exceptions=True)
     assert sum(isinstance(each, AlreadyAnswered) for each in done) == 9
     assert (await world.kinds()).count("request.answered") == 1
@@ -54,8 +56,8 @@ async def an_unknown_request_cannot_be_answered(world: World) -> None:
     owner = await world.own("r1")
     await world.own("r2")
     await owner.append(asked("q1"))
-    await expect(NotFound, world.store.tell("r1", answered("q2"), actor="ann"))
-    await expect(NotFound, world.store.tell("r2", answered("q1"), actor="ann"))
+    await expect(NotFound, world.store.send_commands("r1", answered("q2"), actor="ann"))
+    await expect(NotFound, world.store.send_commands("r2", answered("q1"), actor="ann"))
 
 
 @behaviour()
@@ -64,7 +66,7 @@ async def an_answer_after_expiry_is_refused(world: World) -> None:
     owner = await world.own()
     await owner.append(asked(expires=world.clock.now() + 1000))
     world.clock.set(world.clock.now() + 1000)
-    error = await expect(Expired, world.store.tell("r1", answered(), actor="ann"))
+    error = await expect(Expired, world.store.send_commands("r1", answered(), actor="ann"))
     assert error.request == "q1"
 
 
@@ -74,7 +76,7 @@ async def an_answer_just_before_expiry_is_taken(world: World) -> None:
     owner = await world.own()
     await owner.append(asked(expires=world.clock.now() + 1000))
     world.clock.set(world.clock.now() + 999)
-    await world.store.tell("r1", answered(), actor="ann")
+    await world.store.send_commands("r1", answered(), actor="ann")
 
 
 @behaviour()
@@ -82,7 +84,7 @@ async def an_expired_request_cannot_be_answered(world: World) -> None:
     """Of answered and expired the first in the log counts."""
     owner = await world.own()
     await owner.append(asked(), b.RequestExpired(request="q1", outcome="raised"))
-    await expect(Expired, world.store.tell("r1", answered(), actor="ann"))
+    await expect(Expired, world.store.send_commands("r1", answered(), actor="ann"))
     assert (await _request(world)).status == "expired"
 
 
@@ -91,7 +93,7 @@ async def an_answer_before_the_expiry_stands(world: World) -> None:
     """An expiry that its writer had not yet seen answered misses the answer."""
     owner = await world.own()
     await owner.append(asked())
-    await world.store.tell("r1", answered(), actor="ann")
+    await world.store.send_commands("r1", answered(), actor="ann")
     expiry = owner.extend(b.RequestExpired(request="q1", outcome="raised"))
     assert isinstance(await owner.send(expiry), Missed)
     assert (await _request(world)).status == "answered"
@@ -106,7 +108,7 @@ async def an_escalated_request_goes_to_somebody_else(world: World) -> None:
     await owner.append(asked(to=("ann",)), expiry)
     [request] = await world.store.requests()
     assert (request.to, request.expires) == (("cfo",), later)
-    await world.store.tell("r1", answered(by="cfo"), actor="cfo")
+    await world.store.send_commands("r1", answered(by="cfo"), actor="cfo")
 
 
 @behaviour()
@@ -115,7 +117,7 @@ async def a_withdrawn_request_cannot_be_answered(world: World) -> None:
     owner = await world.own()
     await owner.append(asked(), b.WaitEnded(name="ask#1", how="withdrawn", request="q1"))
     assert await world.store.requests() == []
-    error = await expect(AlreadyAnswered, world.store.tell("r1", answered(), actor="ann"))
+    error = await expect(AlreadyAnswered, world.store.send_commands("r1", answered(), actor="ann"))
     assert error.status == "withdrawn"
 
 
@@ -125,7 +127,7 @@ async def several_requests_are_answered_in_any_order(world: World) -> None:
     owner = await world.own()
     await owner.append(asked("q1"), asked("q2"), asked("q3"))
     for place, request in enumerate(("q2", "q3", "q1")):
-        await world.store.tell("r1", answered(request, command=f"c{place}"), actor="ann")
+        await world.store.send_commands("r1", answered(request, command=f"c{place}"), actor="ann")
     assert await world.store.requests() == []
 
 
@@ -134,7 +136,7 @@ async def an_answer_makes_the_waiting_run_runnable(world: World) -> None:
     """Deciding and making runnable are one: a worker gets the run right after the answer."""
     owner = await world.waiting("person", "q1")
     assert await world.claim() == ()
-    await world.store.tell("r1", answered(), actor="ann")
+    await world.store.send_commands("r1", answered(), actor="ann")
     assert [claimed.row.id for claimed in await world.claim()] == [owner.run]
 
 
@@ -144,10 +146,10 @@ async def an_answer_and_a_grant_are_one_append(world: World) -> None:
     owner = await world.own()
     await owner.append(asked())
     grant = b.GrantGiven(command="c2", grant="g1", by="ann", tool="t", request="q1")
-    await world.store.tell("r1", answered(command="c1"), grant, actor="ann")
+    await world.store.send_commands("r1", answered(command="c1"), grant, actor="ann")
     assert (await world.kinds())[-2:] == ["request.answered", "grant.given"]
     again = b.GrantGiven(command="c4", grant="g2", by="ann", tool="t")
-    await expect(AlreadyAnswered, world.store.tell("r1", answered(command="c3"), again, actor="ann"))
+    await expect(AlreadyAnswered, world.store.send_commands("r1", answered(command="c3"), again, actor="ann"))
     assert (await world.kinds()).count("grant.given") == 1
 
 
@@ -158,8 +160,8 @@ async def an_answer_names_what_its_giver_saw(world: World) -> None:
     await owner.append(asked(digest="new"))
     for digest in ("", "old"):
         stale = b.RequestAnswered(command="c1", request="q1", decision="approved", by="ann", digest=digest)
-        await expect(WrongState, world.store.tell("r1", stale, actor="ann"))
-    await world.store.tell(
+        await expect(WrongState, world.store.send_commands("r1", stale, actor="ann"))
+    await world.store.send_commands(
         "r1", b.RequestAnswered(command="c1", request="q1", decision="approved", by="ann", digest="new"), actor="ann"
     )
 
@@ -171,7 +173,7 @@ async def an_approval_is_used_once(world: World) -> None:
     await owner.append(asked("q1", kind="approval"))
     await expect(WrongState, owner.send(owner.extend(_granted("q1"))))
     yes = b.RequestAnswered(command="c1", request="q1", decision="approved", by="ann")
-    owner.head = await world.store.tell("r1", yes, actor="ann")
+    owner.head = await world.store.send_commands("r1", yes, actor="ann")
     await owner.append(_granted("q1"))
     assert (await _request(world)).status == "used"
     await expect(WrongState, owner.send(owner.extend(_granted("q1"))))
@@ -184,7 +186,7 @@ async def the_use_of_an_approval_may_be_repeated(world: World) -> None:
     owner = await world.own()
     await owner.append(asked("q1", kind="approval"))
     yes = b.RequestAnswered(command="c1", request="q1", decision="approved", by="ann")
-    owner.head = await world.store.tell("r1", yes, actor="ann")
+    owner.head = await world.store.send_commands("r1", yes, actor="ann")
     leg = owner.extend(_granted("q1"))
     await world.store.append(leg)
     assert isinstance(await world.store.append(leg), Appended)
@@ -198,7 +200,7 @@ async def an_approval_can_be_used_after_the_time_to_answer(world: World) -> None
     expires = await world.store.now() + 10_000_000
     await owner.append(asked("q1", kind="approval", expires=expires))
     yes = b.RequestAnswered(command="c1", request="q1", decision="approved", by="ann")
-    owner.head = await world.store.tell("r1", yes, actor="ann")
+    owner.head = await world.store.send_commands("r1", yes, actor="ann")
     world.advance("10s")
     await owner.append(_granted("q1"))
     assert await world.store.requests() == []
@@ -209,9 +211,9 @@ async def a_run_that_is_being_cancelled_takes_no_answer(world: World) -> None:
     """Its code is not entered again, so nobody would act on it; but undoing may need a person's word."""
     owner = await world.own()
     await owner.append(asked("q1"), asked("q2", kind="compensation", name="undo/1/request#1"))
-    await world.store.tell("r1", b.CancelRequested(command="c1", reason="enough"), actor="ann")
-    await expect(WrongState, world.store.tell("r1", answered("q1", command="c2"), actor="ann"))
-    await world.store.tell("r1", answered("q2", command="c3"), actor="ann")
+    await world.store.send_commands("r1", b.CancelRequested(command="c1", reason="enough"), actor="ann")
+    await expect(WrongState, world.store.send_commands("r1", answered("q1", command="c2"), actor="ann"))
+    await world.store.send_commands("r1", answered("q2", command="c3"), actor="ann")
     assert [row.id for row in await world.store.requests()] == ["q1"]
 
 
@@ -221,9 +223,9 @@ async def whoever_was_asked_before_decides_no_more(world: World) -> None:
     owner = await world.own()
     await owner.append(asked(to=("ann",), expires=await world.store.now() + 10_000_000))
     await owner.append(b.RequestExpired(request="q1", outcome="escalated", to=("cfo",)))
-    error = await expect(NotAllowed, world.store.tell("r1", answered(), actor="ann", judged=("ann",)))
+    error = await expect(NotAllowed, world.store.send_commands("r1", answered(), actor="ann", judged=("ann",)))
     assert error.to == ("cfo",)
-    await world.store.tell("r1", answered(by="cfo"), actor="cfo", judged=("cfo",))
+    await world.store.send_commands("r1", answered(by="cfo"), actor="cfo", judged=("cfo",))
     assert (await _request(world)).by == "cfo"
 
 
@@ -233,7 +235,7 @@ async def one_leg_decides_a_request_once(world: World) -> None:
     owner = await world.own()
     await owner.append(asked())
     two = (answered(by="ann", command="c1"), answered(by="bob", command="c2"))
-    await expect(InvalidAppend, world.store.tell("r1", *two, actor="ann"))
+    await expect(InvalidAppend, world.store.send_commands("r1", *two, actor="ann"))
     assert len(await world.store.requests()) == 1
 
 
@@ -242,9 +244,9 @@ async def a_resumed_run_may_open_its_request_again(world: World) -> None:
     """A failure ends every wait; the same request of the same run comes back into the inbox."""
     owner = await world.own()
     await owner.append(asked(), FAILED)
-    await world.store.tell("r1", b.ResumeRequested(command="c1"), actor="ann")
+    await world.store.send_commands("r1", b.ResumeRequested(command="c1"), actor="ann")
     await (await world.take()).append(asked())
-    await world.store.tell("r1", answered(command="c2"), actor="ann")
+    await world.store.send_commands("r1", answered(command="c2"), actor="ann")
     assert (await _request(world)).status == "answered"
 
 

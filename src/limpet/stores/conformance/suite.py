@@ -20,8 +20,8 @@ from limpet.stores import (
     Claimed,
     ContractRow,
     Create,
+    Executor,
     Extend,
-    Handover,
     Missed,
     RunRow,
     Store,
@@ -46,7 +46,7 @@ class Harness:
     """What the author of a store provides: a clock that the suite moves, and backends that all reach the same data."""
 
     backend: Callable[[FrozenClock], Backend]
-    handover: Callable[[], Handover] = Threads
+    handover: Callable[[], Executor] = Threads
     """Where blocking work is done."""
     keys: MasterKeys | None = None
     """What the store is to be encrypted with."""

@@ -296,7 +296,7 @@ async def commands_told_before_come_first(world: World) -> None:
     """The caller learns what it missed, and its events follow in the chain."""
     owner = await _prepared(world)
     for place in range(3):
-        await world.store.tell("r1", signalled(value=place, command=f"c{place}"), actor="ann")
+        await world.store.send_commands("r1", signalled(value=place, command=f"c{place}"), actor="ann")
     done = await owner.transact(_insert(1, completed()))
     assert [sealed.body for sealed in done.missed] == [signalled(value=n, command=f"c{n}") for n in range(3)]
     assert done.events[0].event.seq == done.missed[-1].event.seq + 1
@@ -313,7 +313,7 @@ async def a_command_told_meanwhile_is_in_the_same_chain(world: World) -> None:
 
     def work(connection: Any) -> Done:
         connection.execute("INSERT INTO mine VALUES (1, 'x')")
-        tell = asyncio.run_coroutine_threadsafe(world.store.tell("r1", signalled(), actor="ann"), loop)
+        tell = asyncio.run_coroutine_threadsafe(world.store.send_commands("r1", signalled(), actor="ann"), loop)
         telling.append(asyncio.wrap_future(tell, loop=loop))
         if world.capabilities.transactions == "beside":
             tell.result()
@@ -384,7 +384,7 @@ async def other_runs_go_on_meanwhile(world: World) -> None:
         for number in range(1, 6):
             await owner.transact(_insert(number, started(number)))
 
-    tells = (world.store.tell("new", signalled(command=f"c{n}"), actor="ann") for n in range(5))
+    tells = (world.store.send_commands("new", signalled(command=f"c{n}"), actor="ann") for n in range(5))
     await asyncio.gather(transact(), *(write(other) for other in others), *tells)
     assert [claimed.row.id for claimed in await world.claim()] == ["new"]
     assert await _rows(world) == [1, 2, 3, 4, 5]

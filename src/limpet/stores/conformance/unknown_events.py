@@ -101,8 +101,8 @@ async def an_answer_may_be_repeated(world: World) -> None:
     """The person who got no reply and sends it again is told yes."""
     owner = await world.own()
     await owner.append(asked())
-    first = await world.store.tell("r1", answered(), actor="ann")
-    assert await world.store.tell("r1", answered(), actor="ann") == first
+    first = await world.store.send_commands("r1", answered(), actor="ann")
+    assert await world.store.send_commands("r1", answered(), actor="ann") == first
 
 
 @behaviour()

@@ -15,7 +15,7 @@ async def a_watch_hears_of_a_write(world: World) -> None:
         await watch.changed()
         await world.create("r2")
         await watch.changed()
-        await world.store.tell("r2", signalled(), actor="ann")
+        await world.store.send_commands("r2", signalled(), actor="ann")
         await watch.changed()
 
 

@@ -17,11 +17,11 @@ from limpet.clock import SECOND, Clock, Duration, SystemClock, microseconds
 from limpet.errors import ConnectionLost, InvalidValue, StaleServer, StoreBusy, StoreUnavailable
 from limpet.events import Codec, Event
 from limpet.ids import RandomIds
-from limpet.stores.append import Theirs
-from limpet.stores.backend import About, Blocked, Capabilities, Outcome, Tables
+from limpet.stores.append import CallerError
+from limpet.stores.backend import Capabilities, LockTimeout, Outcome, StoreInfo, Tables
 from limpet.stores.columns import as_text
 from limpet.stores.commit import commit, transact
-from limpet.stores.connection_pool import Spares
+from limpet.stores.connection_pool import ConnectionPool
 from limpet.stores.postgres.connection import (
     Address,
     Connection,
@@ -35,7 +35,7 @@ from limpet.stores.postgres.connection import (
     translated,
 )
 from limpet.stores.postgres.migrate import migrate, schema_version
-from limpet.stores.postgres.tables import Living, Means, PostgresTables
+from limpet.stores.postgres.tables import Living, PostgresTables, TransactionParts
 from limpet.stores.postgres.text import plain, safe
 from limpet.stores.postgres.wire import Wire
 from limpet.stores.processes import CAN_SEE
@@ -77,12 +77,12 @@ class PostgresBackend(SqlReads):
         self._restored = 1
         self._living = Living(self._name)
         wire = Wire(self._sql, prepare=self._address.prepare)
-        self._means = Means(self._sql, wire, clock, self._living)
+        self._means = TransactionParts(self._sql, wire, clock, self._living)
         self._stop, self._interrupted = Flag(), Flag()
         self._lock = RLock()
         self._writing: Connection | None = None
-        self._readers = Spares(self._server.connect)
-        self._theirs = Spares(lambda: self._connect(ours=False))
+        self._readers = ConnectionPool(self._server.connect)
+        self._theirs = ConnectionPool(lambda: self._connect(ours=False))
 
     def is_there(self) -> bool:
         """Whether the schema is there, and ours."""
@@ -106,7 +106,10 @@ class PostgresBackend(SqlReads):
             raise
         self._stop.clear()
         self._interrupted.clear()
-        self._readers, self._theirs = Spares(self._server.connect), Spares(lambda: self._connect(ours=False))
+        self._readers, self._theirs = (
+            ConnectionPool(self._server.connect),
+            ConnectionPool(lambda: self._connect(ours=False)),
+        )
         self._writing = db
 
     def _reach(self) -> Connection:
@@ -152,10 +155,10 @@ class PostgresBackend(SqlReads):
         now: int = self._all("now")[0][0]
         return now
 
-    def about(self) -> About:
+    def about(self) -> StoreInfo:
         """The server, and the schema in it."""
         [(version,)], [(schema,)] = self._all("server_version"), self._all("schema_version")
-        return About(f"PostgreSQL {version}", int(schema))
+        return StoreInfo(f"PostgreSQL {version}", int(schema))
 
     # Writing
 
@@ -176,7 +179,7 @@ class PostgresBackend(SqlReads):
         sent: list[Transacted] = []
 
         def attempt() -> Outcome:
-            with self._theirs.one() as db:
+            with self._theirs.connection() as db:
                 if sent and self._is_there(db, op.run, sent[-1]):
                     return sent[-1]
                 sent.clear()
@@ -218,7 +221,7 @@ class PostgresBackend(SqlReads):
         try:
             yield tables
             tables.commit()
-        except Theirs as theirs:  # judged by what it did to our connection alone: it may have others
+        except CallerError as theirs:  # judged by what it did to our connection alone: it may have others
             broken = db.info.transaction_status == psycopg.pq.TransactionStatus.INERROR
             if db.closed:
                 raise _Lost(theirs.error) from theirs.error
@@ -356,7 +359,7 @@ class PostgresBackend(SqlReads):
         with self._lock:
             readers = self._readers
         try:
-            with readers.one() as db:
+            with readers.connection() as db:
                 return [plain(found) for found in query(db, statement, bound or None)]
         except (psycopg.DataError, OverflowError) as error:
             raise InvalidValue(path="$", reason="a number or a word that no column holds") from error
@@ -410,7 +413,7 @@ def _meaning(error: psycopg.Error) -> Exception:
     if again(error):
         return _Collided(error)
     if isinstance(error, psycopg.errors.LockNotAvailable):
-        return Blocked(_first_line(error))
+        return LockTimeout(_first_line(error))
     return translated(error)
 
 

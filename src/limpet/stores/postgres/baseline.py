@@ -7,7 +7,7 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 import psycopg
 
 from limpet.errors import StoreUnavailable
-from limpet.stores.baseline import DATA, DIGEST, RUNS, Bare
+from limpet.stores.baseline import DATA, DIGEST, RUNS, Baseline
 from limpet.stores.postgres.connection import Address, query
 from limpet.stores.sql_files import load
 
@@ -24,7 +24,7 @@ def in_schema(url: str, schema: str) -> str:
 
 
 @contextmanager
-def bare(url: str) -> Iterator[Bare]:
+def bare(url: str) -> Iterator[Baseline]:
     """In the schema that the address names, which is made, and dropped with all that was put into it."""
     address = Address.parse(url)
     sql = load(__package__, "bare.sql", schema=f'"{address.schema}"')
@@ -33,7 +33,7 @@ def bare(url: str) -> Iterator[Bare]:
             query(db, sql["make_schema"])
             try:
                 query(db, sql["layout"])
-                yield Bare(lambda seq: _single(db, sql["insert"], seq), lambda seq: _batch(db, sql["copy"], seq))
+                yield Baseline(lambda seq: _single(db, sql["insert"], seq), lambda seq: _batch(db, sql["copy"], seq))
             finally:
                 query(db, sql["drop_schema"])
     except psycopg.Error as error:

@@ -23,7 +23,7 @@ __all__ = [
     "Connection",
     "Lent",
     "Server",
-    "Standing",
+    "ServerIdentity",
     "again",
     "collided",
     "connect",
@@ -70,7 +70,7 @@ class Address(NamedTuple):
         return cls(server, schema, listen, prepare == "yes")
 
 
-class Standing(NamedTuple):
+class ServerIdentity(NamedTuple):
     """Where a server stands: which database it is a copy of, and on which timeline."""
 
     system: str
@@ -86,7 +86,7 @@ class Server:
     def __init__(self, address: Address, hello: str) -> None:
         self._address = address
         self._hello = hello
-        self._seen: Standing | None = None
+        self._seen: ServerIdentity | None = None
         self._lock = Lock()
 
     @property
@@ -118,7 +118,7 @@ class Server:
             raise StoreUnavailable(reason="synchronous_commit is off: set it to on for this role or database")
         if encoding != "UTF8":
             raise StoreUnavailable(reason=f"the database's encoding is {encoding}: make one with UTF8")
-        standing = Standing(system, int(wal_file[:8], 16))
+        standing = ServerIdentity(system, int(wal_file[:8], 16))
         with self._lock:
             seen = self._seen or standing
             if standing.system != seen.system or standing.timeline < seen.timeline:

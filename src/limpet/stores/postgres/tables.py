@@ -14,7 +14,7 @@ from msgspec.structs import astuple, replace
 from limpet.clock import Clock
 from limpet.errors import InvalidAppend, WorkerAlive
 from limpet.events import Event, Packed
-from limpet.stores.backend import Extension, Misfit
+from limpet.stores.backend import Extension, SchemaViolation
 from limpet.stores.blobs import Blob
 from limpet.stores.columns import (
     OF_A_STREAM,
@@ -33,13 +33,13 @@ from limpet.stores.postgres.wire import Wire
 from limpet.stores.processes import has_ended, this_process
 from limpet.stores.rows import ContractRow, KeyRow, Late, RequestRow, RunRow, Snapshot, WorkerRow
 
-__all__ = ["Living", "Means", "PostgresTables"]
+__all__ = ["Living", "PostgresTables", "TransactionParts"]
 
 
 class PostgresTables:
     """What `transact` needs, as named statements on one connection; one for each transaction."""
 
-    def __init__(self, db: Connection, means: "Means", batch: int | None) -> None:
+    def __init__(self, db: Connection, means: "TransactionParts", batch: int | None) -> None:
         self._db, self._batch = db, batch
         self._sql, self._wire, self._clock, self._living = means
         self._begun = False
@@ -193,7 +193,7 @@ class PostgresTables:
         try:
             return self._wire.extend(self._db, extensions, ours=self._batch is not None)
         except _MISFITS as error:
-            raise Misfit(f"extend: {str(error).splitlines()[0]}") from error
+            raise SchemaViolation(f"extend: {str(error).splitlines()[0]}") from error
 
     def save(self, row: RunRow) -> None:
         """Write back what may change of a row."""
@@ -459,7 +459,7 @@ class PostgresTables:
         except _MISFITS as error:
             if isinstance(error, psycopg.Error) and again(error):
                 raise
-            raise Misfit(f"{name}: {str(error).splitlines()[0]}") from error
+            raise SchemaViolation(f"{name}: {str(error).splitlines()[0]}") from error
 
 
 _MISFITS = (psycopg.IntegrityError, psycopg.DataError, psycopg.errors.ProgramLimitExceeded, OverflowError)
@@ -470,7 +470,7 @@ def _has_ended(host: str) -> bool:
     return has_ended(host.rpartition("#")[0])
 
 
-class Means(NamedTuple):
+class TransactionParts(NamedTuple):
     """What the transactions of a backend have in common."""
 
     sql: Mapping[str, str]

@@ -11,7 +11,7 @@ import psycopg
 from psycopg import pq
 from psycopg.errors import error_from_result
 
-from limpet.stores.backend import Extension, Misfit
+from limpet.stores.backend import Extension, SchemaViolation
 from limpet.stores.postgres.connection import Connection
 from limpet.stores.postgres.text import safe_text
 
@@ -94,7 +94,7 @@ def _one(extension: Extension) -> list[bytes]:
             event.body,
         ]
     except struct.error as error:
-        raise Misfit(f"an integer that no column holds: {error}") from error
+        raise SchemaViolation(f"an integer that no column holds: {error}") from error
 
 
 def _all(extensions: Sequence[Extension]) -> list[bytes]:
@@ -133,7 +133,7 @@ def integers(values: Sequence[int]) -> bytes:
     try:
         return struct.pack(f">iiIii{'iq' * count}", 1, 0, _INTEGER, count, 1, *flat)
     except struct.error as error:
-        raise Misfit(f"an integer that no column holds: {error}") from error
+        raise SchemaViolation(f"an integer that no column holds: {error}") from error
 
 
 def booleans(values: Sequence[bool]) -> bytes:

@@ -29,14 +29,14 @@ from limpet.errors import (
     StoreUnavailable,
 )
 from limpet.events import Codec, Event
-from limpet.stores.backend import About, Capabilities, Outcome, Tables
+from limpet.stores.backend import Capabilities, Outcome, StoreInfo, Tables
 from limpet.stores.columns import as_text
 from limpet.stores.commit import Begin, commit, transact
-from limpet.stores.connection_pool import Spares
+from limpet.stores.connection_pool import ConnectionPool
 from limpet.stores.rows import Feed, Recent
 from limpet.stores.sql_files import load
 from limpet.stores.sql_reads import LAST, SqlReads
-from limpet.stores.sqlite.faults import Failed, Fault, failing, meaning, told
+from limpet.stores.sqlite.faults import Failed, Fault, error_text, failing, meaning
 from limpet.stores.sqlite.files import Files
 from limpet.stores.sqlite.locks import HAVE_FLOCK, Gate, WorkerLocks
 from limpet.stores.sqlite.migrate import migrate, newest, schema_version
@@ -95,7 +95,7 @@ class SqliteBackend(SqlReads):
         _check_version(apsw.sqlite_lib_version())
         self._interrupted.clear()
         self._files, self._fault = Files(self._path), None
-        with told(self._path, passing=False):
+        with error_text(self._path, passing=False):
             self._opened = self._connected()
 
     def interrupt(self) -> None:
@@ -128,10 +128,10 @@ class SqliteBackend(SqlReads):
         """The store's clock, which is this machine's."""
         return self._clock.now()
 
-    def about(self) -> About:
+    def about(self) -> StoreInfo:
         """The library, and the schema of the file."""
         [(schema,)] = self._all("schema_version")
-        return About(f"SQLite {apsw.sqlite_lib_version()}", int(schema), self._path)
+        return StoreInfo(f"SQLite {apsw.sqlite_lib_version()}", int(schema), self._path)
 
     def commit(self, ops: Sequence[Op[Any]], codec: Codec) -> list[Outcome]:
         """Do all of them in one durable transaction; callers' own writes come after it, each in one of its own."""
@@ -221,7 +221,7 @@ class SqliteBackend(SqlReads):
 
     def changes(self, stop: Flag) -> Iterator[None]:
         """Look every few milliseconds whether another connection has committed."""
-        with told(self._path), closing(self._alive().reader()) as db:
+        with error_text(self._path), closing(self._alive().reader()) as db:
             seen: Sequence[object] = ()
             while not stop.is_set():
                 self._files.check_sometimes()
@@ -265,10 +265,10 @@ class SqliteBackend(SqlReads):
 
     @contextmanager
     def _reader(self) -> Iterator[apsw.Connection]:
-        with told(self._path), ExitStack() as taken:
+        with error_text(self._path), ExitStack() as taken:
             with self._lock:  # not while it is opened again
                 self._files.check_sometimes()
-                db = taken.enter_context(self._alive().readers.one())
+                db = taken.enter_context(self._alive().readers.connection())
             yield db
 
     def _disconnect(self) -> None:
@@ -288,7 +288,7 @@ def is_store(path: Path, patience: Duration = PATIENCE) -> bool:
     """Whether there is a store in a file, which stays as it is."""
     if not path.is_file():
         return False
-    with told(path, passing=False), _looking(path, microseconds(patience)) as db:
+    with error_text(path, passing=False), _looking(path, microseconds(patience)) as db:
         return schema_version(db, load(__package__, "queries.sql")) > 0
 
 
@@ -323,7 +323,7 @@ class _Opened:
         if not path.parent.is_dir():
             raise StoreUnavailable(reason=f"there is no folder {path.parent}")
         self.gate = Gate(path.with_name(f"{path.name}-gate"), patience)
-        self.readers = Spares(self.reader)
+        self.readers = ConnectionPool(self.reader)
         try:
             self.writing = self._made() if not _is_ready(path, sql, patience) else self._connect()
             files.opened(Path(self.writing.filename_wal))

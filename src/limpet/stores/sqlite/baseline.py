@@ -6,14 +6,14 @@ from pathlib import Path
 
 import apsw
 
-from limpet.stores.baseline import DATA, DIGEST, RUNS, Bare
+from limpet.stores.baseline import DATA, DIGEST, RUNS, Baseline
 from limpet.stores.sql_files import load
 
 __all__ = ["bare"]
 
 
 @contextmanager
-def bare(path: Path) -> Iterator[Bare]:
+def bare(path: Path) -> Iterator[Baseline]:
     """In a file of its own."""
     sql = load(__package__, "bare.sql")
     with closing(apsw.Connection(str(path))) as db:
@@ -25,4 +25,4 @@ def bare(path: Path) -> Iterator[Bare]:
             cursor.executemany(sql["insert"], [(run, seq, seq, "step.completed", DATA, DIGEST) for run in runs])
             cursor.execute(sql["commit"])
 
-        yield Bare(lambda seq: commit(seq, range(RUNS, RUNS + 1)), lambda seq: commit(seq, range(RUNS)))
+        yield Baseline(lambda seq: commit(seq, range(RUNS, RUNS + 1)), lambda seq: commit(seq, range(RUNS)))

@@ -10,7 +10,7 @@ import apsw
 
 from limpet.errors import ConnectionLost, StoreBusy, StoreRefused, StoreUnavailable
 
-__all__ = ["Failed", "Fault", "failing", "meaning", "told"]
+__all__ = ["Failed", "Fault", "error_text", "failing", "meaning"]
 
 # What one operation may be refused for: nothing was written, and the file is as it was.
 REFUSED = (apsw.ConstraintError, apsw.MismatchError, apsw.RangeError, apsw.SQLError, apsw.TooBigError)
@@ -69,7 +69,7 @@ def failing(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def told(path: Path, *, passing: bool = True) -> Iterator[None]:
+def error_text(path: Path, *, passing: bool = True) -> Iterator[None]:
     """The same for whoever opens or reads; a failing disk is `passing` unless the file is damaged."""
     try:
         with failing(path):

@@ -9,7 +9,7 @@ from msgspec.structs import astuple
 
 from limpet.clock import Clock
 from limpet.events import Event, Packed
-from limpet.stores.backend import Extension, Misfit
+from limpet.stores.backend import Extension, SchemaViolation
 from limpet.stores.blobs import Blob
 from limpet.stores.columns import (
     OF_A_STREAM,
@@ -396,13 +396,13 @@ class SqliteTables:
         try:
             return self._cursor.execute(self._sql[name], bindings)
         except apsw.ConstraintError as error:
-            raise Misfit(f"{name}: {error}") from error
+            raise SchemaViolation(f"{name}: {error}") from error
 
     def _many(self, name: str, bindings: Sequence[tuple[Any, ...]]) -> None:
         try:
             self._cursor.executemany(self._sql[name], bindings)
         except apsw.ConstraintError as error:
-            raise Misfit(f"{name}: {error}") from error
+            raise SchemaViolation(f"{name}: {error}") from error
 
     def _one(self, name: str, *bindings: Any) -> Any:
         found = self._all(name, *bindings)
