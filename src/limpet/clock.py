@@ -11,7 +11,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
-from limpet.errors import InvalidArgument, InvalidDuration
+from limpet.errors import InvalidArgument
 
 __all__ = ["SECOND", "Clock", "Duration", "FrozenClock", "SystemClock", "earliest", "microseconds", "to_microseconds"]
 
@@ -22,6 +22,10 @@ SECOND = 10**6
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _UNITS = {"us": 1, "ms": 10**3, "s": 10**6, "m": 60 * 10**6, "h": 3600 * 10**6, "d": 86400 * 10**6, "w": 604800 * 10**6}
 _TEXT = re.compile(r"([0-9]+(?:\.[0-9]+)?)(us|ms|s|m|h|d|w)")
+_DURATION_FIX = (
+    'Write a number with a unit: "500ms", "10s", "2h", "3d" or "1w". In Python, seconds, a timedelta, or a datetime '
+    "with a time zone also work."
+)
 _LONGEST = 10**6 * 86400 * 366 * 1000
 
 
@@ -32,15 +36,19 @@ def microseconds(duration: Duration) -> int:
     elif isinstance(duration, str):
         match = _TEXT.fullmatch(duration.strip())
         if match is None:
-            raise InvalidDuration(given=repr(duration))
+            raise _invalid(duration)
         found = round(min(float(match[1]) * _UNITS[match[2]], _LONGEST + 1))
     elif isinstance(duration, bool) or not -_LONGEST <= duration <= _LONGEST:
-        raise InvalidDuration(given=repr(duration))
+        raise _invalid(duration)
     else:
         found = round(duration * 10**6)
     if not 0 <= found <= _LONGEST:
-        raise InvalidDuration(given=repr(duration))
+        raise _invalid(duration)
     return found
+
+
+def _invalid(duration: object) -> InvalidArgument:
+    return InvalidArgument(path="duration or time", reason=repr(duration), fix=_DURATION_FIX)
 
 
 def earliest(*times: int | None) -> int | None:

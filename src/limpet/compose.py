@@ -19,7 +19,7 @@ from limpet.engine.worker.worker import Worker
 from limpet.errors import (
     DefinitionError,
     ExtraMissing,
-    InvalidUrl,
+    invalid_url,
 )
 from limpet.ids import RandomIds, check_id
 from limpet.llm.loop import Choose, Compaction, ask_model
@@ -187,7 +187,7 @@ def _backend(url: str, clock: Clock | None, patience: Duration | None) -> Backen
         return SqliteBackend(unquote(parts.path[1:]), clock, patience=patience, healing=healing)
     if parts.scheme in ("postgresql", "postgres"):
         return _postgres(url, clock, patience)
-    raise InvalidUrl(url=f"{parts.scheme}:…" if parts.password else url)
+    raise invalid_url(f"{parts.scheme}:…" if parts.password else url)
 
 
 def _postgres(url: str, clock: Clock | None, patience: Duration | None) -> Backend:

@@ -9,19 +9,20 @@ import secrets
 from typing import Protocol
 
 from limpet.clock import Clock
-from limpet.errors import InvalidId
+from limpet.errors import InvalidArgument
 
 __all__ = ["Ids", "RandomIds", "SeededIds", "check_id"]
 
 LONGEST_ID = 200
 _ID = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._:@+=-]{{0,{LONGEST_ID - 1}}}")
+_ID_FIX = f"Use 1 to {LONGEST_ID} letters, digits or ._:@+=- and start with a letter or digit."
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 
 
 def check_id(id: object) -> str:
     """The id itself, if it may name a run, a conversation, a worker or a command."""
     if not isinstance(id, str) or _ID.fullmatch(id) is None:
-        raise InvalidId(id=str(id)[:300])
+        raise InvalidArgument(path="id", reason=repr(str(id)[:300]), fix=_ID_FIX)
     return str.__str__(id)  # msgspec encodes no subclass of str
 
 

@@ -19,7 +19,7 @@ from limpet.engine.execution.handle import Handle as AsyncHandle
 from limpet.engine.execution.views import EventView, RunInfo
 from limpet.engine.run.blocking import BlockingRun as Run
 from limpet.engine.worker.worker import Worker
-from limpet.errors import StoreUnavailable
+from limpet.errors import not_open
 from limpet.service.app import App as AsyncApp
 from limpet.service.app import RunOptions, StartOptions
 from limpet.service.settings import Channel
@@ -176,7 +176,7 @@ class App:
     def wait(self, make: Callable[[AsyncApp], Coroutine[Any, Any, T]]) -> T:
         """What the app itself, on its event loop, gives."""
         if self._loop is None:
-            raise StoreUnavailable(reason="the app is not open")
+            raise not_open()
         return self._loop.wait(make(self._app))
 
     def each(self, make: Callable[[AsyncApp], AsyncIterator[T]]) -> Iterator[T]:
@@ -259,7 +259,7 @@ class App:
     timeline = _waited(AsyncApp.timeline)
     state = _waited(AsyncApp.state)
     context = _waited(AsyncApp.context)
-    model_input = _waited(AsyncApp.prompt)
+    prompt = _waited(AsyncApp.prompt)
     diff = _waited(AsyncApp.diff)
     compare = _waited(AsyncApp.compare)
 

@@ -147,12 +147,12 @@ def test_what_a_run_knows_and_what_its_model_saw(store: str) -> None:
     assert "fact cents = 50" in limpet("context", "refund-50").stdout
     cut = limpet("context", "talk-2", "--max-tokens", "100").stdout.splitlines()
     assert (cut[-1], any(line.startswith("assistant: It opens") for line in cut)) == ("left out: 2 messages", True)
-    said = limpet("asked", "talk-2", "1").stdout
+    said = limpet("prompt", "talk-2", "1").stdout
     assert said.startswith("step 1 of talk-2 asked ")
     assert "\n  the agent's instructions\n" in said
     assert "\nassistant: The harbour is closed.\n" in said
-    assert told("asked", "talk-2", "1")["is_exact"]
-    wrong = limpet("asked", "refund-50", "1")
+    assert told("prompt", "talk-2", "1")["is_exact"]
+    wrong = limpet("prompt", "refund-50", "1")
     assert (wrong.exit_code, "There is no call of a model" in wrong.stderr) == (1, True)
 
 
@@ -167,7 +167,7 @@ FORMS: dict[str, list[str]] = {
     "Message": ["messages", "chat-7"],
     "Stats": ["stats"],
     "ContextSlice": ["context", "refund-50"],
-    "ModelInput": ["asked", "talk-1", "1"],
+    "PromptView": ["prompt", "talk-1", "1"],
 }
 
 
@@ -179,7 +179,7 @@ def test_json_is_as_the_contract_says(store: str, name: str) -> None:
     assert set(one) == set(json_views.fields_of(json_views.forms()[name]))
 
 
-TABLES = [words for words in (*FORMS.values(), ["workers"]) if words[0] not in ("context", "asked", "messages")]
+TABLES = [words for words in (*FORMS.values(), ["workers"]) if words[0] not in ("context", "prompt", "messages")]
 
 
 @pytest.mark.parametrize("words", TABLES, ids=" ".join)

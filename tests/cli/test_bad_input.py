@@ -28,8 +28,8 @@ WRONG: list[tuple[str, int, str, str]] = [
     ("start zzz", 1, "not_found", "There is no agent 'zzz'"),
     ("state order-1 --before 99", 1, "not_found", "step"),
     ("fork order-1 --at 99", 1, "not_found", "There is no step"),
-    ("start order --input x --id a/b", 1, "invalid_id", "'a/b' cannot be an id"),
-    ("start order --input other --id order-2", 1, "input_conflict", "'order-2' belongs to a run"),
+    ("start order --input x --id a/b", 1, "invalid_argument", "'a/b' cannot be an id"),
+    ("start order --input other --id order-2", 1, "id_conflict", "'order-2' belongs to a run"),
     # values
     ("start order --input {{", 2, "wrong_usage", "The input cannot be read: it is not JSON"),
     ('start order --input {{"a":1,"a":2}}', 2, "wrong_usage", "it has the key 'a' twice"),
@@ -62,10 +62,10 @@ WRONG: list[tuple[str, int, str, str]] = [
     ("runs --agent", 2, "wrong_usage", "requires an argument"),
     ("rnus", 2, "wrong_usage", "Did you mean 'runs'"),
     ("replay order-1", 2, "wrong_usage", "--app MODULE:ATTRIBUTE"),
-    ("prune --older-than soon", 2, "invalid_duration", "'soon' is not a duration"),
-    ("prune --older-than 1d --status failed=soon", 2, "invalid_duration", "'soon' is not a duration"),
-    ("inbox --older-than soon", 2, "invalid_duration", "'soon' is not a duration"),
-    ("prune --older-than 5", 2, "invalid_duration", "Say a number with its unit"),
+    ("prune --older-than soon", 2, "invalid_argument", "'soon' is not a duration"),
+    ("prune --older-than 1d --status failed=soon", 2, "invalid_argument", "'soon' is not a duration"),
+    ("inbox --older-than soon", 2, "invalid_argument", "'soon' is not a duration"),
+    ("prune --older-than 5", 2, "invalid_argument", "Say a number with its unit"),
     ("calls --where who", 2, "invalid_argument", "'who' is no condition"),
     # stores and files
     ("runs --url sqlite:///{folder}/no/limpet.db", 1, "no_store", "There is no store at"),
@@ -75,8 +75,8 @@ WRONG: list[tuple[str, int, str, str]] = [
     ("runs --url sqlite:///{folder}/binary", 1, "store_unavailable", "file is not a database"),
     ("runs --url sqlite:///{folder}/foreign", 1, "no_store", "There is no store at"),
     ("runs --url sqlite:///{folder}", 1, "no_store", "There is no store at"),
-    ("runs --url mysql://host/db", 1, "invalid_url", "'mysql://host/db' is not the address of a store"),
-    ("runs --url limpet.db", 1, "invalid_url", "is not the address of a store"),
+    ("runs --url mysql://host/db", 1, "invalid_argument", "'mysql://host/db' is not the address of a store"),
+    ("runs --url limpet.db", 1, "invalid_argument", "is not the address of a store"),
     ("runs --url postgresql://nobody@127.0.0.1:1/x", 1, "store_unavailable", "no connection"),
     ("export order-1 {folder}/no/run.zip", 1, "file_failed", "run.zip.part cannot be used"),
     ("load {folder}/binary", 1, "invalid_bundle", "is not a bundle with a run"),
@@ -140,8 +140,8 @@ def test_what_is_wrong_is_said_and_nothing_is_changed(
     done.returncode = done.exit_code  # type: ignore[attr-defined]
     check(words, code, error, says, done)
     found = json.loads(as_json.stderr)
-    assert (as_json.exit_code, found["code"], set(found)) == (code, error, {"code", "message", "facts", "cure"})
-    assert found["cure"]
+    assert (as_json.exit_code, found["code"], set(found)) == (code, error, {"code", "message", "facts", "hint"})
+    assert found["hint"]
     assert [path for path in files.iterdir() if path not in there and not path.name.startswith("limpet.db-")] == []
     assert list(content(f"sqlite:///{files}/foreign")) == ["theirs"]
 
@@ -243,7 +243,7 @@ def test_a_store_of_a_newer_version_is_left_alone(url: str) -> None:
     db.execute("INSERT INTO limpet_meta VALUES ('schema', '999') ON CONFLICT DO UPDATE SET value = excluded.value")
     db.close()
     with unchanged(url):
-        check(["runs"], 1, "schema_too_new", "The store has schema 999", process(["runs"]))
+        check(["runs"], 1, "newer_version", "The store has schema 999", process(["runs"]))
 
 
 @pytest.mark.parametrize("words", [["runs"], ["show", "order-1"], ["start", "order"], ["verify"]], ids=" ".join)

@@ -90,7 +90,7 @@ async def test_a_store_of_a_newer_version(url: str) -> None:
         pass
     execute(url, "UPDATE limpet_meta SET value = '99' WHERE name = 'schema'")
     code, worst = examined("--url", url)
-    assert (code, "[schema_too_new]" in worst["store"]["says"], bool(worst["store"]["cure"])) == (1, True, True)
+    assert (code, "[newer_version]" in worst["store"]["says"], bool(worst["store"]["hint"])) == (1, True, True)
 
 
 async def test_clocks_that_differ(url: str) -> None:
@@ -100,7 +100,7 @@ async def test_clocks_that_differ(url: str) -> None:
     code, worst = examined("--url", url)
     assert (code, worst["clock"]["level"]) == (1, "bad")
     assert "the newest event is 3600 s ahead of this machine's clock" in worst["clock"]["says"]
-    assert "NTP" in worst["clock"]["cure"]
+    assert "NTP" in worst["clock"]["hint"]
 
 
 async def test_a_run_whose_worker_is_dead(url: str) -> None:
@@ -117,7 +117,7 @@ async def test_a_run_whose_worker_is_dead(url: str) -> None:
         "warn",
     )
     assert worst["runs"]["says"] == "1 run is running, and the worker that had it does not live: r1"
-    assert "limpet worker" in worst["runs"]["cure"]
+    assert "limpet worker" in worst["runs"]["hint"]
 
 
 async def test_a_run_that_nobody_takes(url: str) -> None:
@@ -129,7 +129,7 @@ async def test_a_run_that_nobody_takes(url: str) -> None:
         code, worst = examined("--url", url)
         assert (code, "ready for long" in worst["runs"]["says"], worst["workers"]["says"]) == (1, True, "1 worker live")
         assert examined("--url", url, "--stuck", "2h")[0] == 0
-    assert "[invalid_duration]" in limpet("doctor", "--url", url, "--stuck", "soon").stderr
+    assert "[invalid_argument]" in limpet("doctor", "--url", url, "--stuck", "soon").stderr
 
 
 def test_a_run_that_waits_for_somebody_to_look(url: str) -> None:
@@ -164,7 +164,7 @@ def test_a_run_that_waits_for_somebody_to_look(url: str) -> None:
             threading.Event().wait(0.01)
         code, worst = examined("--url", url)
     assert (code, worst["runs"]["says"]) == (1, "1 run is waiting for you: diverged: r1")
-    assert worst["runs"]["cure"] == "See why: limpet show r1; when it is mended: limpet resume r1."
+    assert worst["runs"]["hint"] == "See why: limpet show r1; when it is mended: limpet resume r1."
 
 
 async def test_rows_and_counters_that_do_not_fit_are_made_anew(url: str) -> None:
@@ -176,7 +176,7 @@ async def test_rows_and_counters_that_do_not_fit_are_made_anew(url: str) -> None
     execute(url, "UPDATE limpet_streams SET goal = 'another' WHERE id = 'r1'")
     code, worst = examined("--url", url)
     assert (code, worst["rows"]["level"]) == (1, "bad")
-    assert worst["rows"]["cure"].endswith("limpet doctor --fix.")
+    assert worst["rows"]["hint"].endswith("limpet doctor --fix.")
     said = limpet("doctor", "--url", url).stdout
     assert "counters are wrong: a pending: 8 are kept, and there are 3" in said
     assert "1 row does not fit the log: r1: run: goal is 'another'" in said

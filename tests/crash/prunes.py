@@ -21,7 +21,7 @@ BIG = 20_000
 # Runs at once, and forks of forks.
 ENOUGH = 12
 DEEPEST = 3
-REFUSED = (limpet.NotFound, limpet.WrongState, limpet.InputConflict, limpet.InvalidArgument, limpet.StoreBusy)
+REFUSED = (limpet.NotFound, limpet.WrongState, limpet.IdConflict, limpet.InvalidArgument, limpet.StoreBusy)
 Effects = Literal["ask", "stub", "live"]
 EFFECTS: tuple[Effects, ...] = ("ask", "ask", "stub", "live")
 

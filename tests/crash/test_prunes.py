@@ -101,7 +101,7 @@ class Place:
     async def start(self) -> None:
         """A run under a name that is free, or was pruned."""
         life = Life(self.chance.choice(NAMES), f"l{len(self.lives)}", self.chance.choice(KINDS))
-        with suppress(limpet.InputConflict):
+        with suppress(limpet.IdConflict):
             await self.app.start(keeper, f"{life.life} {life.kind}", id=life.run)
             self.lives.append(life)
             self.now[life.run] = life

@@ -38,21 +38,21 @@ def events_page() -> str:
 
 
 def errors_page() -> str:
-    """Every error, with its code, its facts and its cure."""
+    """Every error, with its code, its facts and its hint."""
     lines = [
         "# Errors",
         "",
-        "Everything that Limpet raises is a `limpet.LimpetError` with a stable `code`, its `facts` by name, and the",
-        "`cure` (`make fix` writes this page).",
+        "Every error that Limpet raises is a `limpet.LimpetError` with a stable `code`, its `facts` by name, a",
+        "`summary` and a `hint`: what to type or change. `make fix` generates this page.",
         "",
-        "| error | code | when | facts | cure |",
+        "| error | code | when | facts | hint |",
         "|---|---|---|---|---|",
     ]
     for name in errors.__all__:
         error = getattr(errors, name)
         facts = ", ".join(f"`{field.name}`" for field in fields(error))
         says = re.sub(r"\s+", " ", error.__doc__ or "")
-        lines.append(f"| `{name}` | `{error.code}` | {says} | {facts} | {error._cure} |")
+        lines.append(f"| `{name}` | `{error.code}` | {says} | {facts} | {error._hint} |")
     return "\n".join(lines) + "\n"
 
 

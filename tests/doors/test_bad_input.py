@@ -88,7 +88,7 @@ async def test_over_http(url: str) -> None:
                     query = {each: value for each, value in given.items() if each not in question.in_path}
                     answer = await client.get(f"/v1{path}", params=query)
                     assert answer.status_code in (200, 404, 422), (question.name, name, text, answer.text)
-                    assert answer.status_code == 200 or answer.json()["cure"]
+                    assert answer.status_code == 200 or answer.json()["hint"]
             twice = [(name, value) for name, value in needed(question).items() if name not in question.in_path]
             path = question.path.format(**needed(question))
             for more in [("nobody_knows", "1"), *((each, "x") for each in question.in_path), *twice]:
@@ -105,7 +105,7 @@ async def test_over_mcp(url: str) -> None:
                     result = await client.call_tool(question.name, {**needed(question), name: value})
                     told = json.loads(text_of(result))
                     assert not result.is_error or told["code"] != "unexpected", (question.name, name, value, told)
-                    assert not result.is_error or told["cure"]
+                    assert not result.is_error or told["hint"]
             unknown = await client.call_tool(question.name, {**needed(question), "nobody_knows": 1})
             assert unknown.is_error
             assert json.loads(text_of(unknown))["facts"]["path"] == "nobody_knows"

@@ -128,7 +128,7 @@ async def test_nothing_can_be_changed(app: limpet.App) -> None:
             answer = await client.request(method, path, headers=GOOD)
             assert answer.status_code == 405, (method, path)
             assert answer.headers["allow"] == "GET"
-            assert method == "HEAD" or answer.json()["code"] == "not_served"
+            assert method == "HEAD" or answer.json()["code"] == "not_found"
 
 
 async def test_what_there_is(app: limpet.App) -> None:
@@ -139,7 +139,7 @@ async def test_what_there_is(app: limpet.App) -> None:
         assert all([*each] == ["get"] for each in described["paths"].values())
         for path in ("/", "/docs", "/redoc", "/docs/oauth2-redirect", "/v1", "/v1/", "/v1/runs/", "/v2/runs", "/mcp"):
             answer = await client.get(path, headers=GOOD)
-            assert (answer.status_code, answer.json()["code"]) == (404, "not_served"), path
+            assert (answer.status_code, answer.json()["code"]) == (404, "not_found"), path
 
 
 async def test_only_requests_are_heard(app: limpet.App) -> None:

@@ -100,7 +100,7 @@ async def test_addresses_that_lead_nowhere(server: httpx.Client, address: str) -
         with pytest.raises(MCPError) as refused:
             await client.read_resource(address)
         assert refused.value.code == INVALID_PARAMS
-        assert refused.value.data["cure"]
+        assert refused.value.data["hint"]
 
 
 async def test_a_tool_that_is_not_there(server: httpx.Client) -> None:

@@ -36,7 +36,7 @@ ASKED: dict[str, tuple[Any, list[str], Given]] = {
         ["talk-2", "--max-tokens", "80"],
         {"run": "talk-2", "max_tokens": 80},
     ),
-    "asked": (lambda app: app.model_input("talk-2", step=1), ["talk-2", "1"], {"run": "talk-2", "step": 1}),
+    "prompt": (lambda app: app.prompt("talk-2", step=1), ["talk-2", "1"], {"run": "talk-2", "step": 1}),
     "diff": (lambda app: app.diff("refund-50", step=1), ["refund-50", "1"], {"run": "refund-50", "step": 1}),
     "compare": (
         lambda app: app.compare("refund-50", "refund-950"),

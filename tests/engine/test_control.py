@@ -130,7 +130,7 @@ async def test_cancel_reaches_children_lets_effects_finish_and_undoes() -> None:
 
     @limpet.tool(effect="idempotent")
     async def act(what: str) -> str:
-        with pytest.raises(limpet.NoCall, match="to undo"):
+        with pytest.raises(limpet.WrongCall, match="to undo"):
             limpet.current().original_key  # noqa: B018
         keys[what] = limpet.idempotency_key()
         if what == "slow":
@@ -410,7 +410,7 @@ async def test_the_same_id_is_the_same_run() -> None:
 
     async with testing.app(agent) as app:
         assert await asyncio.gather(*(app.run(agent, 5, id="r1") for _ in range(20))) == [5] * 20
-        with pytest.raises(limpet.InputConflict):
+        with pytest.raises(limpet.IdConflict):
             await app.start(agent, 6, id="r1")
         with pytest.raises(limpet.ContractError):
             await app.start("agent", "six")

@@ -577,7 +577,7 @@ async def test_a_refused_fork_makes_nothing() -> None:
             (limpet.InvalidValue, {"at": 2, "results": {2: 1}}),
             (limpet.InvalidValue, {"at": 2, "effects": "dry"}),
             (limpet.ContractError, {"at": 2, "input": "many"}),
-            (limpet.InvalidId, {"at": 2, "id": "a b"}),
+            (limpet.InvalidArgument, {"at": 2, "id": "a b"}),
         ]
         for error, asked in wrong:
             with pytest.raises(error):
@@ -595,7 +595,7 @@ async def test_another_version_and_names() -> None:
         assert (await fork.info()).version == "2"
         again = await app.fork("r", at=30, version="2", id="try")
         assert again.id == "try"
-        with pytest.raises(limpet.InputConflict):
+        with pytest.raises(limpet.IdConflict):
             await app.fork("r", at=29, id="try")
         await app.start(thirty, 1, id="r.2")
         assert (await app.fork("r", at=3)).id == "r.3"

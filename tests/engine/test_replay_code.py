@@ -89,7 +89,7 @@ async def test_parallel_branches_need_scopes() -> None:
 
     async with testing.app(agent) as app:
         assert await app.run(agent, True) == [0, 2, 4]
-        with pytest.raises(limpet.RunFailed, match="UnscopedParallel"):
+        with pytest.raises(limpet.RunFailed, match="WrongCall"):
             await app.run(agent, False)
 
 

@@ -294,7 +294,7 @@ async def test_inside_a_tool() -> None:
 
     @limpet.tool(effect="none")
     async def read() -> str:
-        with pytest.raises(limpet.NoCall):
+        with pytest.raises(limpet.WrongCall):
             limpet.idempotency_key()
         return "no key"
 
@@ -302,7 +302,7 @@ async def test_inside_a_tool() -> None:
     async def agent(run: limpet.Run) -> list[str]:
         return [await run.step(act), await run.step(read)]
 
-    with pytest.raises(limpet.NoCall):
+    with pytest.raises(limpet.WrongCall):
         limpet.current()
     async with testing.app(agent) as app:
         [key, _] = await app.run(agent, id="r1")
@@ -327,7 +327,7 @@ async def test_a_direct_call_of_a_tool_in_an_agent_is_refused() -> None:
 
     @limpet.agent()
     async def agent(run: limpet.Run) -> int:
-        with pytest.raises(limpet.NotDurable, match=r"run\.step"):
+        with pytest.raises(limpet.WrongCall, match=r"run\.step"):
             await inner()
         return await run.step(outer)
 
@@ -469,7 +469,7 @@ async def test_applied_and_nobody_said_what_it_returned() -> None:
         try:
             return await run.step(act)
         except limpet.OutputUnavailable as error:
-            return error.says
+            return error.summary
 
     async with testing.app(agent) as app:
         handle = await app.start(agent)
@@ -535,8 +535,8 @@ async def test_a_verb_that_is_never_awaited_fails_the_run_and_names_the_line(age
         handle = await app.start(agent)
         with pytest.raises(limpet.RunFailed) as failed:
             await handle.result()
-        assert failed.value.error_type == "limpet.NeverAwaited"
-        assert isinstance((await app.replay(handle.id)).raised, limpet.NeverAwaited)
+        assert failed.value.error_type == "limpet.WrongCall"
+        assert isinstance((await app.replay(handle.id)).raised, limpet.WrongCall)
         assert line_of(agent, "# forgotten" if agent is not forgets_a_task else "# noqa") in str(failed.value)
 
 

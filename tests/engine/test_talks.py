@@ -101,7 +101,7 @@ async def test_started_twice_says_it_once() -> None:
         for _ in range(3):
             handle = await app.start(twice, "hi", id="s", conversation="c")
         assert await handle.result() == 1
-        with pytest.raises(limpet.InputConflict):
+        with pytest.raises(limpet.IdConflict):
             await app.start(twice, "else", id="s", conversation="c")
         assert await said(app, "c") == [("user", "hi")]
 

@@ -95,7 +95,7 @@ async def test_every_edit_of_an_event_is_found(store: Path) -> None:
                 f"UPDATE limpet_events SET seq = {seq + 1} WHERE run = 1 AND seq = 9999",
             ],
         ):
-            with pytest.raises((Tampered, limpet.UnknownEvent)):
+            with pytest.raises((Tampered, limpet.NewerVersion)):
                 await verified(changed(store, *edit))
 
 

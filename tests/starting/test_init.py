@@ -85,4 +85,4 @@ def test_nothing_is_overwritten(tmp_path: Path, name: str) -> None:
     assert done.stderr.startswith(f"error: {name} is in the way: it is there already. Nothing was written. Say another")
     assert [path.read_text(encoding="utf-8") for path in tmp_path.iterdir()] == ["mine"]
     done = run(LIMPET, "init", name, "--json", cwd=tmp_path)
-    assert (done.returncode, json.loads(done.stderr)["code"]) == (1, "in_the_way")
+    assert (done.returncode, json.loads(done.stderr)["code"]) == (1, "file_failed")

@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 import pytest
 
-from limpet import LimpetError, Tampered, UnknownEvent
+from limpet import LimpetError, NewerVersion, Tampered
 from limpet.clock import Clock
 from limpet.service.app import App
 from limpet.service.verify import verify_all
@@ -121,11 +121,11 @@ async def test_what_a_newer_version_wrote_is_no_tampering(app: App, monkeypatch:
     with monkeypatch.context() as newer:
         become_newer(newer.setitem)
         await app.signal("paused", "go", 1)
-    with pytest.raises(UnknownEvent):
+    with pytest.raises(NewerVersion):
         await app.verify()
     bad = list[LimpetError]()
     assert (await verify_all(app.store, bad=bad.append)).runs == 17
-    assert [each.code for each in bad] == ["unknown_event"]
+    assert [each.code for each in bad] == ["newer_version"]
 
 
 async def test_one_run_is_one_run(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import get_type_hints
 import pytest
 
 from limpet import errors
-from limpet.errors import InvalidId, LimpetError, RunFailed, StepFailed, Tampered
+from limpet.errors import InvalidArgument, LimpetError, RunFailed, StepFailed, Tampered
 
 SAMPLES = {str: "sample", int: 7}
 
@@ -84,17 +84,24 @@ def test_a_class_says_in_one_line_what_happened(error: type[LimpetError]) -> Non
 
 @every_error
 def test_the_templates_format_with_the_fields(error: type[LimpetError]) -> None:
-    """What it says, its cure and its code are all in the text, with no place left unfilled."""
+    """The text contains the summary, the hint and the code, with no placeholder left unfilled."""
     text = str(sample(error))
     assert text.endswith(f"[{error.code}]")
-    assert sample(error).cure in text
+    assert sample(error).hint in text
     assert "{" not in text
+
+
+@every_error
+def test_a_hint_says_what_to_type_or_change(error: type[LimpetError]) -> None:
+    """A hint that only sends the reader to look around is refused."""
+    assert "_hint" in vars(error), "a hint of its own"
+    assert not re.match(r"(Look|Check|See|Investigate|Try to|Make sure|Be careful|Please)\b", error._hint)
 
 
 @every_error
 def test_every_fact_is_shown_in_the_text(error: type[LimpetError]) -> None:
     """Nothing that is known is kept from whoever reads the message."""
-    templates = error._says + error._cure
+    templates = error._summary + error._hint
     inherited = {field.name for field in fields(error.__bases__[0])} if error.__bases__[0] is not Exception else set()
     own = [field.name for field in fields(error) if field.name not in inherited and field.default is MISSING]
     assert [name for name in own if f"{{{name}" not in templates] == []
@@ -118,22 +125,22 @@ def test_the_repr_is_how_it_was_made() -> None:
 
 def test_braces_in_a_fact_are_left_alone() -> None:
     """A fact is data and never a template."""
-    assert str(InvalidId(id="{oops}")).startswith("'{oops}' cannot be an id.")
+    assert str(InvalidArgument(path="id", reason="{oops}")).startswith("Invalid id: {oops}.")
 
 
 def test_two_errors_with_the_same_facts_are_two_errors() -> None:
     """Errors compare by identity, as exceptions do."""
-    assert InvalidId(id="x") != InvalidId(id="x")
+    assert InvalidArgument(path="x", reason="y") != InvalidArgument(path="x", reason="y")
 
 
 def test_a_step_that_failed_counts_its_attempts_and_ends_once() -> None:
     """One attempt is one, and what somebody else said may end with a full stop."""
     failed = StepFailed(tool="t", number=1, attempts=1, error_type="E", message="It is broken.")
-    assert failed.says == "Step 1 (t) failed after 1 attempt: E: It is broken."
+    assert failed.summary == "Step 1 (t) failed after 1 attempt: E: It is broken."
     failed.attempts = 2
-    assert failed.says == "Step 1 (t) failed after 2 attempts: E: It is broken."
+    assert failed.summary == "Step 1 (t) failed after 2 attempts: E: It is broken."
 
 
 def test_a_run_that_failed_says_how_it_is_resumed() -> None:
     """As one can type it."""
-    assert "`limpet resume r`" in RunFailed(run="r", error_type="E", message="m").cure
+    assert "`limpet resume r`" in RunFailed(run="r", error_type="E", message="m").hint

@@ -6,7 +6,7 @@ import pytest
 
 import limpet
 from limpet import open_store
-from limpet.errors import InvalidUrl, LimpetError
+from limpet.errors import InvalidArgument, LimpetError
 
 
 def test_memory_and_sqlite_have_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -25,13 +25,13 @@ def test_memory_and_sqlite_have_addresses(monkeypatch: pytest.MonkeyPatch) -> No
 )
 def test_other_addresses_are_refused_with_the_cure(url: str) -> None:
     """Before anything is touched."""
-    with pytest.raises(InvalidUrl, match="sqlite:///"):
+    with pytest.raises(InvalidArgument, match="sqlite:///"):
         open_store(url)
 
 
 def test_a_password_is_not_repeated_in_an_error() -> None:
     """An address may hold a secret."""
-    with pytest.raises(InvalidUrl) as error:
+    with pytest.raises(InvalidArgument) as error:
         open_store("mysql://me:hunter2@host/db")
     assert "hunter2" not in str(error.value)
 

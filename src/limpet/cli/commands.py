@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 from limpet.cli.output import clean
-from limpet.errors import FileFailed, InvalidArgument, InvalidDuration, LimpetError, Unexpected, WrongUsage
+from limpet.errors import FileFailed, InvalidArgument, LimpetError, Unexpected, WrongUsage
 from limpet.redaction import hide_secrets
 from limpet.service.json_views import error_json
 
@@ -136,7 +136,7 @@ def failed(error: BaseException) -> int:
     known = _known(error)
     tell_error(known)
     let_go()
-    return 2 if isinstance(known, WrongUsage | InvalidArgument | InvalidDuration) else 1
+    return 2 if isinstance(known, WrongUsage | InvalidArgument) else 1
 
 
 def tell_error(error: LimpetError) -> None:
@@ -145,7 +145,7 @@ def tell_error(error: LimpetError) -> None:
     if _manners.get().json:
         typer.echo(msgspec.json.encode(told, enc_hook=str).decode(), err=True)
     else:
-        typer.echo(clean(f"error: {told['message']} {told['cure']} [{told['code']}]"), err=True)
+        typer.echo(clean(f"error: {told['message']} {told['hint']} [{told['code']}]"), err=True)
 
 
 def _known(error: BaseException) -> LimpetError:

@@ -123,7 +123,7 @@ def artifact(
     typer.echo(found, nl=False) if isinstance(found, bytes) else print_json(found)
 
 
-@command.command(epilog=example("limpet asked ticket-42 3"))
+@command.command(epilog=example("limpet prompt ticket-42 3"))
 def prompt(
     run: RunId,
     step: Annotated[int, typer.Argument(metavar="STEP", help="Its number.", show_default=False)],

@@ -13,9 +13,11 @@ from limpet.cli.commands import command, example
 from limpet.cli.options import Json
 from limpet.cli.output import print_json
 from limpet.cli.reload import ReloadOptions, develop, snapshot_files
-from limpet.errors import InTheWay
+from limpet.errors import FileFailed
 
 __all__ = ["init_project", "starters"]
+
+OTHER_FOLDER = "Pass another folder, or move the existing one away."
 
 starters: dict[str, Callable[..., int]] = {}
 """What other rooms do for a command: the program puts it here, since the doors know nothing of each other."""
@@ -91,10 +93,10 @@ FILES = {
 def init_project(folder: Path) -> list[Path]:
     """Write the project; what it has written. If anything is in the way, nothing is."""
     if folder.exists() and not folder.is_dir():
-        raise InTheWay(path=str(folder), reason="it is no folder")
+        raise FileFailed(path=str(folder), reason="not a folder", fix=OTHER_FOLDER)
     for name in FILES:
         if (folder / name).exists():
-            raise InTheWay(path=str(folder / name), reason="it is there already")
+            raise FileFailed(path=str(folder / name), reason="the file exists. Nothing was written", fix=OTHER_FOLDER)
     folder.mkdir(parents=True, exist_ok=True)
     kept = resources.files("limpet.cli") / "project"
     for name, source in FILES.items():

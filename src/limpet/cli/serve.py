@@ -83,7 +83,7 @@ def _looking(code: str | None, url: str | None) -> App:
     return app.replace(creates_store=False)
 
 
-FINDINGS = TableLayout(narrow={"says": 30}, left_out=(), wraps=("says",))
+FINDINGS = TableLayout(narrow={"finding": 30}, left_out=(), wraps=("finding",))
 
 
 @command.command(epilog=example("limpet worker support:app --concurrency 50"))
@@ -137,7 +137,7 @@ def doctor(
     store = limpet.open_store(url) if target is None else load_worker(target, url, Worker()).store
     found = asyncio.run(run_checks(store, SystemClock(), wanted))
     if target is not None:
-        found += [*without_risk()] or [Finding(what="tools", level="ok", says="all effects say their risk")]
+        found += [*without_risk()] or [Finding(what="tools", level="ok", message="all effects declare a risk")]
     if json:
         print_json(found)
     else:
@@ -146,4 +146,4 @@ def doctor(
 
 
 def _line(found: Finding) -> dict[str, str]:
-    return {"level": found.level, "what": found.what, "says": str(found)}
+    return {"level": found.level, "what": found.what, "finding": str(found)}

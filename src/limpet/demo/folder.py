@@ -11,9 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
-from limpet.errors import InTheWay
+from limpet.errors import FileFailed
 
 __all__ = ["DEFAULT", "Folder", "fresh"]
+
+OTHER_FOLDER = "Pass another folder, or move the existing one away."
 
 DEFAULT = Path("limpet-demo")
 MARK = ".gitignore"
@@ -50,7 +52,7 @@ def _short(path: Path) -> Path:
 
 @contextmanager
 def fresh(path: Path) -> Iterator[Folder]:
-    """The folder, empty but for what says whose it is; raises InTheWay if it is somebody else's.
+    """The folder, empty but for what says whose it is; raises FileFailed if it is somebody else's.
 
     While it is held, no other demo begins in it. Where nothing can be written, it is a temporary one.
     """
@@ -72,9 +74,9 @@ def fresh(path: Path) -> Iterator[Folder]:
 def _mark(path: Path) -> int:
     """Make the folder ours, as long as the descriptor is open."""
     if not path.is_dir():
-        raise InTheWay(path=str(path), reason="it is no folder")
+        raise FileFailed(path=str(path), reason="not a folder", fix=OTHER_FOLDER)
     if not (path / MARK).exists() and any(path.iterdir()):
-        raise InTheWay(path=str(path), reason="it holds what no demo has made")
+        raise FileFailed(path=str(path), reason="contains files that `limpet demo` did not create", fix=OTHER_FOLDER)
     mark = os.open(path / MARK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
         _take(mark, path)
@@ -88,8 +90,8 @@ def _take(mark: int, path: Path) -> None:
     try:
         fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        raise InTheWay(path=str(path), reason="a demo is under way in it") from error
+        raise FileFailed(path=str(path), reason="another demo is running in it", fix=OTHER_FOLDER) from error
     said = os.pread(mark, len(MARKED.encode()) + 1, 0)
     if said not in (b"", MARKED.encode()):
-        raise InTheWay(path=str(path), reason="it holds what no demo has made")
+        raise FileFailed(path=str(path), reason="contains files that `limpet demo` did not create", fix=OTHER_FOLDER)
     os.pwrite(mark, MARKED.encode(), 0)

@@ -10,7 +10,7 @@ from hashlib import sha256
 from msgspec import Struct
 from msgspec.structs import astuple
 
-from limpet.errors import InvalidValue, Tampered, UnknownEvent
+from limpet.errors import InvalidValue, NewerVersion, Tampered
 from limpet.events.codec import PLAIN, Codec, Packed
 from limpet.events.values import encode
 from limpet.events.vocabulary import VOCABULARY, AnyBody
@@ -62,7 +62,9 @@ class Event(Struct, frozen=True, gc=False):
             return VOCABULARY.decode(self.kind, self.version, self.body)
         base, _, how = self.codec.partition("+")
         if base != _BASE:
-            raise UnknownEvent(kind=self.kind, version=self.version, reason=f"no codec {self.codec!r} is known")
+            raise NewerVersion(
+                what=f"event {self.kind!r} version {self.version}", reason=f"unknown codec {self.codec!r}"
+            )
         try:
             data = codec.unpack(Packed(how, self.key_id, self.body), _about(self.run, self.seq))
         except ValueError as error:

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from hashlib import sha256
 from typing import NamedTuple, Protocol
 
-from limpet.errors import KeyMissing
+from limpet.errors import WrongKeys
 
 __all__ = ["DEFLATED", "PLAIN", "Codec", "Hasher", "Packed", "Plain", "deflated", "inflated"]
 
@@ -56,13 +56,13 @@ class Codec(Protocol):
         """The bytes as they are to be stored; deflated if that is asked for and pays."""
 
     def unpack(self, packed: Packed, about: str) -> bytes:
-        """The bytes as they were; raises KeyMissing, or ValueError for what does not belong there."""
+        """The bytes as they were; raises WrongKeys, or ValueError for what does not belong there."""
 
     def hide(self, text: str, about: str, *, findable: bool = False) -> str:
         """Text for a row that is made from events; the same text looks the same if it must be findable."""
 
     def reveal(self, hidden: str, about: str) -> str:
-        """The text that was hidden; raises KeyMissing or ValueError."""
+        """The text that was hidden; raises WrongKeys or ValueError."""
 
 
 class Plain:
@@ -89,7 +89,7 @@ class Plain:
     def unpack(self, packed: Packed, about: str) -> bytes:  # noqa: ARG002
         """The bytes as they were."""
         if packed.key_id:
-            raise KeyMissing(key=packed.key_id)
+            raise WrongKeys(reason=f"the data is encrypted with key {packed.key_id!r}, which was not given")
         return inflated(packed.codec, packed.data)
 
     def hide(self, text: str, about: str, *, findable: bool = False) -> str:  # noqa: ARG002

@@ -1,7 +1,7 @@
 """The frozen names: which kinds of events there are, in which version, who may write them, and how bytes become bodies.
 
 Names are data, never Python paths. A kind's version grows when its struct changes; bodies of older versions are lifted
-one version at a time by `upcasts` before they are read. An unknown kind or version raises `UnknownEvent`: a newer
+one version at a time by `upcasts` before they are read. An unknown kind or version raises `NewerVersion`: a newer
 worker can go on with its run, and nothing is ever dropped.
 """
 
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from limpet.errors import DamagedEvent, InvalidArgument, UnknownEvent
+from limpet.errors import DamagedEvent, InvalidArgument, NewerVersion
 from limpet.events import bodies as b
 from limpet.events.values import encode
 
@@ -128,19 +128,20 @@ class Vocabulary:
     def decode(self, name: str, version: int, data: bytes) -> AnyBody:
         """Return the body, lifted to its newest version.
 
-        Raises UnknownEvent for a kind or version that is not known, DamagedEvent for a body that does not fit.
+        Raises NewerVersion for a kind or version that is not known, DamagedEvent for a body that does not fit.
         """
         kind = self.kinds.get(name)
         if kind is None:
-            raise UnknownEvent(kind=name, version=version, reason="no such kind is known")
+            raise NewerVersion(what=f"event {name!r} version {version}", reason="unknown kind")
         if not 1 <= version <= kind.version:
-            raise UnknownEvent(kind=name, version=version, reason=f"the newest known version is {kind.version}")
+            reason = f"this version of Limpet supports up to {kind.version}"
+            raise NewerVersion(what=f"event {name!r} version {version}", reason=reason)
         try:
             if version < kind.version:
                 data = self._lift(kind, version, data)
             return self._decoders[name].decode(data)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, LookupError, TypeError) as error:
-            raise DamagedEvent(kind=name, version=version, reason=f"its body does not fit ({error})") from error
+            raise DamagedEvent(kind=name, version=version, reason=f"the body does not decode ({error})") from error
 
     def _lift(self, kind: Kind, version: int, data: bytes) -> bytes:
         body = msgspec.json.decode(data, type=dict[str, Any])

@@ -517,7 +517,7 @@ class _Loop:
         try:
             found = await self._ask("summary", request, self._reference(request, _ranges(old), context))
         except StepFailed as failed:
-            why = failed.says
+            why = failed.summary
         else:
             if found.text.strip() and found.finish != "refused":
                 return found.text

@@ -113,11 +113,11 @@ class CallableTool(NamedTuple):
         except Rejected as no:
             return f"{no.by} did not allow it: {no.because}"
         except (OutcomeUnknown, OutputUnavailable) as error:
-            return error.says
+            return error.summary
         except StepFailed as failed:
             return f"It failed: {failed.error_type}: {failed.message}"
         except (AgentFailed, ContractError, Expired, InvalidPatch, InvalidValue, NotFound, Stale) as error:
-            return f"It did not work: {error.says}"
+            return f"It did not work: {error.summary}"
 
 
 Usable = Tool[..., Any, Any] | Agent[Any, Any] | External[..., Any] | Toolbox

@@ -17,7 +17,7 @@ from mcp.server.stdio import stdio_server
 from mcp.server.streamable_http_manager import StreamableHTTPASGIApp, StreamableHTTPSessionManager
 from starlette.types import ASGIApp
 
-from limpet.errors import InvalidArgument, InvalidDuration, InvalidId, InvalidValue, LimpetError, NotFound
+from limpet.errors import InvalidArgument, InvalidValue, LimpetError, NotFound
 from limpet.mcp.resources import CONTEXT, STATE, address_of, read
 from limpet.service.app import App
 from limpet.service.json_views import error_json
@@ -137,9 +137,9 @@ def _tool(question: Operation) -> t.Tool:
 def _refusal(error: LimpetError) -> MCPError:
     """An error as the protocol has it: the client's, if it asked for what is not there, else ours."""
     told = error_json(error)
-    is_theirs = isinstance(error, InvalidDuration | InvalidId | InvalidValue | NotFound)
+    is_theirs = isinstance(error, InvalidValue | NotFound)
     code = t.INVALID_PARAMS if is_theirs else t.INTERNAL_ERROR
-    return MCPError(code, f"{told['message']} {told['cure']}", msgspec.to_builtins(told, enc_hook=str))
+    return MCPError(code, f"{told['message']} {told['hint']}", msgspec.to_builtins(told, enc_hook=str))
 
 
 def _text(value: Any) -> str:

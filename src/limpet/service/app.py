@@ -29,7 +29,7 @@ from limpet.errors import (
     NotDone,
     RunCancelled,
     RunFailed,
-    StoreUnavailable,
+    not_open,
 )
 from limpet.events import Constraints, Effects, Outside, Payload, StatePatch
 from limpet.events import bodies as b
@@ -130,7 +130,7 @@ class App(ReadApi):
 
     def _check_open(self) -> ChangeListener:
         if self._ear is None:
-            raise StoreUnavailable(reason="the app is not open: use `async with limpet.open(...) as app`, or await it")
+            raise not_open()
         return self._ear
 
     async def open(self) -> Self:

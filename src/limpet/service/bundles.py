@@ -16,7 +16,7 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from limpet.engine.run.conversation import conversation_of
-from limpet.errors import InputConflict, InvalidBundle, NotFound, Tampered
+from limpet.errors import IdConflict, InvalidBundle, NotFound, Tampered
 from limpet.events import PLAIN, START, VOCABULARY, AnyBody, Codec, Event, blobs_of, seal, verify
 from limpet.events.values import encode
 from limpet.service.archives import LEVEL, MAX_BYTES, compression_of, unpacking
@@ -316,7 +316,8 @@ async def _is_here(store: Store, log: Sequence[Event], seq: int) -> bool:
     except NotFound:
         return False
     if mine and [_essence(store, event) for event in found] != [_essence(store, event) for event in mine]:
-        raise InputConflict(run=run, agent=(await store.get(run)).agent)
+        agent = (await store.get(run)).agent
+        raise IdConflict(what="run", id=run, reason=f"by agent {agent!r} with another log")
     return True
 
 

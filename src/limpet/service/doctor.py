@@ -37,12 +37,12 @@ class Finding:
     what: str
     """The part: store, database, schema, clock, runs, workers, agents, rows, disk, tools."""
     level: Level
-    says: str
-    cure: str = ""
+    message: str
+    hint: str = ""
     """What to do about it; nothing if all is well."""
 
     def __str__(self) -> str:
-        return f"{self.says}. {self.cure}".strip() if self.cure else self.says
+        return f"{self.message}. {self.hint}".strip() if self.hint else self.message
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,9 +83,9 @@ def without_risk() -> Iterator[Finding]:
     """Effects that nobody is ever asked about, because their tools say no risk."""
     for tool in sorted(registered_tools(), key=lambda each: each.name):
         if tool.traits.effect != "none" and tool.traits.risk is None:
-            says = f"{tool.name} has the effect {tool.traits.effect!r} and no risk: nobody is asked before it runs"
-            cure = "Say risk= on the tool, and approvals= on the agent."
-            yield Finding(what="tools", level="warn", says=says, cure=cure)
+            message = f"{tool.name} has the effect {tool.traits.effect!r} and no risk: nobody is asked before it runs"
+            hint = "Say risk= on the tool, and approvals= on the agent."
+            yield Finding(what="tools", level="warn", message=message, hint=hint)
 
 
 async def _all(what: str, check: AsyncIterator[Finding]) -> list[Finding]:
@@ -99,21 +99,21 @@ async def _all(what: str, check: AsyncIterator[Finding]) -> list[Finding]:
 
 
 def _none(level: Level) -> Finding:
-    cure = "Say where it is with --url or LIMPET_URL; a worker makes a new one."
-    return Finding(what="store", level=level, says="there is none", cure=cure)
+    hint = "Say where it is with --url or LIMPET_URL; a worker makes a new one."
+    return Finding(what="store", level=level, message="there is none", hint=hint)
 
 
 def _refused(what: str, error: LimpetError) -> Finding:
-    says = f"{error.says.removesuffix('.')} [{error.code}]"
-    return Finding(what=what, level="bad", says=says, cure=error.cure)
+    message = f"{error.summary.removesuffix('.')} [{error.code}]"
+    return Finding(what=what, level="bad", message=message, hint=error.hint)
 
 
 async def _opened(store: Store) -> AsyncIterator[Finding]:
     about = await store.about()
-    yield Finding(what="store", level="ok", says="it can be opened, and is ours")
-    yield Finding(what="database", level="ok", says=about.database)
+    yield Finding(what="store", level="ok", message="it can be opened, and is ours")
+    yield Finding(what="database", level="ok", message=about.database)
     if about.schema:
-        yield Finding(what="schema", level="ok", says=f"{about.schema}, the newest that is known here")
+        yield Finding(what="schema", level="ok", message=f"{about.schema}, the newest that is known here")
 
 
 async def _clock(store: Store, clock: Clock) -> AsyncIterator[Finding]:
@@ -125,11 +125,11 @@ async def _clock(store: Store, clock: Clock) -> AsyncIterator[Finding]:
     off = apart if abs(apart) > SKEW else max(ahead, 0)
     if abs(off) > SKEW:
         what = "the store's clock" if off == apart else "the newest event"
-        says = f"{what} is {abs(off) / SECOND:.0f} s {'ahead of' if off > 0 else 'behind'} this machine's clock"
-        cure = "Let all machines keep their time with NTP: leases and waits go by it."
-        yield Finding(what="clock", level="bad" if abs(off) > FAR else "warn", says=says, cure=cure)
+        message = f"{what} is {abs(off) / SECOND:.0f} s {'ahead of' if off > 0 else 'behind'} this machine's clock"
+        hint = "Let all machines keep their time with NTP: leases and waits go by it."
+        yield Finding(what="clock", level="bad" if abs(off) > FAR else "warn", message=message, hint=hint)
     else:
-        yield Finding(what="clock", level="ok", says="it is as this machine's")
+        yield Finding(what="clock", level="ok", message="it is as this machine's")
 
 
 async def _runs(store: Store, stuck_after: int) -> AsyncIterator[Finding]:
@@ -150,7 +150,7 @@ async def _runs(store: Store, stuck_after: int) -> AsyncIterator[Finding]:
         ),
     ]
     stuck = [each for each in found if each is not None]
-    for each in stuck or [Finding(what="runs", level="ok", says="none is stuck")]:
+    for each in stuck or [Finding(what="runs", level="ok", message="none is stuck")]:
         yield each
 
 
@@ -165,11 +165,13 @@ def _look(parked: Sequence[RunRow], why: str) -> str:
     return f"See why: limpet show {first}; when it is mended: limpet resume {first}."
 
 
-def _stuck(rows: Sequence[RunRow], how: str, cure: str) -> Finding | None:
+def _stuck(rows: Sequence[RunRow], how: str, hint: str) -> Finding | None:
     if not rows:
         return None
-    says = f"{_count(len(rows), 'run')} {'is' if len(rows) == 1 else 'are'} {how}: {_names([row.id for row in rows])}"
-    return Finding(what="runs", level="bad", says=says, cure=cure)
+    message = (
+        f"{_count(len(rows), 'run')} {'is' if len(rows) == 1 else 'are'} {how}: {_names([row.id for row in rows])}"
+    )
+    return Finding(what="runs", level="bad", message=message, hint=hint)
 
 
 async def _workers(store: Store) -> AsyncIterator[Finding]:
@@ -177,13 +179,13 @@ async def _workers(store: Store) -> AsyncIterator[Finding]:
     known = await store.workers()
     dead = [each.id for each in known if each.lease_until <= now]
     if dead:
-        says = f"{_count(len(dead), 'worker')} ended without a word, and the lease is over: {_names(dead)}"
-        cure = "Start a worker: it clears them away, and goes on with what they had."
-        yield Finding(what="workers", level="warn", says=says, cure=cure)
+        message = f"{_count(len(dead), 'worker')} ended without a word, and the lease is over: {_names(dead)}"
+        hint = "Start a worker: it clears them away, and goes on with what they had."
+        yield Finding(what="workers", level="warn", message=message, hint=hint)
     living = len(known) - len(dead)
     if living or not dead:
-        says = f"{_count(living, 'worker')} live" if living else "there is none"
-        yield Finding(what="workers", level="ok", says=says)
+        message = f"{_count(living, 'worker')} live" if living else "there is none"
+        yield Finding(what="workers", level="ok", message=message)
 
 
 async def _agents(store: Store) -> AsyncIterator[Finding]:
@@ -193,10 +195,10 @@ async def _agents(store: Store) -> AsyncIterator[Finding]:
         {f"{row.agent} {row.agent_version}" for row in live if row.agent_version not in served.get(row.agent, ())}
     )
     if lonely:
-        says = f"there are runs that go on, and no live worker serves {', '.join(lonely)}"
-        yield Finding(what="agents", level="warn", says=says, cure=SERVE)
+        message = f"there are runs that go on, and no live worker serves {', '.join(lonely)}"
+        yield Finding(what="agents", level="warn", message=message, hint=SERVE)
     else:
-        yield Finding(what="agents", level="ok", says="all that have runs are served")
+        yield Finding(what="agents", level="ok", message="all that have runs are served")
 
 
 async def _rows(store: Store, wanted: CheckOptions) -> AsyncIterator[Finding]:
@@ -212,17 +214,19 @@ async def _rows(store: Store, wanted: CheckOptions) -> AsyncIterator[Finding]:
     if miscounted:
         yield _unfit(f"counters are wrong: {'; '.join(miscounted[:NAMED])}", wanted)
     if unlike:
-        first, says = next(iter(unlike.items()))
+        first, message = next(iter(unlike.items()))
         do = "does" if len(unlike) == 1 else "do"
-        yield _unfit(f"{_count(len(unlike), 'row')} {do} not fit the log: {first}: {says[0]}", wanted)
+        yield _unfit(f"{_count(len(unlike), 'row')} {do} not fit the log: {first}: {message[0]}", wanted)
     if not miscounted and not unlike:
-        yield Finding(what="rows", level="ok", says=f"counters, and {_count(len(rows), 'row')} of the newest runs, fit")
+        yield Finding(
+            what="rows", level="ok", message=f"counters, and {_count(len(rows), 'row')} of the newest runs, fit"
+        )
 
 
-def _unfit(says: str, wanted: CheckOptions) -> Finding:
+def _unfit(message: str, wanted: CheckOptions) -> Finding:
     if wanted.fix:
-        return Finding(what="rows", level="warn", says=f"{says}; made anew", cure="Look again: limpet doctor.")
-    return Finding(what="rows", level="bad", says=says, cure="Make them anew from the logs: limpet doctor --fix.")
+        return Finding(what="rows", level="warn", message=f"{message}; rebuilt", hint="Look again: limpet doctor.")
+    return Finding(what="rows", level="bad", message=message, hint="Make them anew from the logs: limpet doctor --fix.")
 
 
 async def _disk(store: Store) -> AsyncIterator[Finding]:
@@ -231,9 +235,9 @@ async def _disk(store: Store) -> AsyncIterator[Finding]:
         return
     free, size = shutil.disk_usage(file.parent).free, file.stat().st_size
     level: Level = "bad" if free < NONE else "warn" if free < max(LITTLE, size) else "ok"
-    cure = "" if level == "ok" else "Make room, or let old runs go: limpet prune --older-than 30d --delete."
-    says = f"{free / 1024**3:.1f} GiB are free beside a file of {size / 1024**2:.1f} MiB"
-    yield Finding(what="disk", level=level, says=says, cure=cure)
+    hint = "" if level == "ok" else "Make room, or let old runs go: limpet prune --older-than 30d --delete."
+    message = f"{free / 1024**3:.1f} GiB are free beside a file of {size / 1024**2:.1f} MiB"
+    yield Finding(what="disk", level=level, message=message, hint=hint)
 
 
 async def _some(store: Store, status: str) -> Sequence[RunRow]:

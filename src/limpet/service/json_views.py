@@ -94,8 +94,8 @@ def as_json(view: Any) -> Any:
 
 def error_json(error: LimpetError) -> dict[str, Any]:
     """An error as every door tells it; the cure with what may have been meant."""
-    cure = " ".join([error.cure, *getattr(error, "__notes__", ())])
-    return {"code": error.code, "message": error.says, "facts": dict(error.facts), "cure": cure}
+    hint = " ".join([error.hint, *getattr(error, "__notes__", ())])
+    return {"code": error.code, "message": error.summary, "facts": dict(error.facts), "hint": hint}
 
 
 def forms() -> dict[str, type]:

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from limpet.context.slice import ContextSlice
 from limpet.engine.execution.views import EventView, Request, RunInfo, Status
 from limpet.engine.run.conversation import Message
-from limpet.errors import InvalidArgument, LimpetError, StoreBusy, Unexpected
+from limpet.errors import InvalidArgument, LimpetError, QueryTimeout, Unexpected
 from limpet.redaction import hide_secrets_in
 from limpet.service.app import App
 from limpet.service.artifacts import LONGEST, PIECE, ArtifactPiece, piece_of
@@ -128,7 +128,7 @@ def limpet_errors(what: str) -> Iterator[None]:
     except LimpetError:
         raise
     except TimeoutError as error:
-        raise StoreBusy(reason=f"{what} was not answered within {PATIENCE} s") from error
+        raise QueryTimeout(what=what, seconds=PATIENCE) from error
     except Exception as error:
         lines.exception("%s was not answered", what)
         raise Unexpected(error_type=type(error).__qualname__, message=str(error)) from error
@@ -207,7 +207,7 @@ async def context(
     return await app.context(run, before=before, after=after, max_tokens=max_tokens, max_bytes=max_bytes)
 
 
-@_question("/runs/{run}/asked/{step}")
+@_question("/runs/{run}/prompt/{step}")
 async def prompt(app: App, run: RunId, step: StepNumber) -> PromptView:
     """Exactly what a model was asked at a step, made again from its reference, and why it saw that."""
     return await app.prompt(run, step=step)

@@ -147,7 +147,7 @@ async def check(store: Store, run: str, agent: Agent[Any, Any], port: Port | Non
             output = agent.output_codec.renew(await store.unpack(end.output), end.output.versions)
         return ReplayCheck(run=run, problem=_problem(found, end, output), step=row.step)
     except LimpetError as error:
-        return ReplayCheck(run=run, problem=error.says, step=row.step)
+        return ReplayCheck(run=run, problem=error.summary, step=row.step)
 
 
 async def _rehearse(
@@ -305,5 +305,5 @@ async def _recorded_error(store: Store, run: str, number: int, upto: int) -> Ste
 
 def _words(error: BaseException | None) -> str:
     if isinstance(error, LimpetError):
-        return error.says
+        return error.summary
     return "" if error is None else f"{type(error).__name__}: {error}"

@@ -17,11 +17,11 @@ from limpet.errors import (
     DamagedEvent,
     InvalidBundle,
     InvalidValue,
-    KeyMissing,
     LimpetError,
+    NewerVersion,
     NotFound,
     Tampered,
-    UnknownEvent,
+    WrongKeys,
 )
 from limpet.events import Event, blobs_of, digest
 from limpet.events.values import parse
@@ -32,7 +32,7 @@ from limpet.stores import Store
 __all__ = ["LogEnd", "Verified", "read_ends", "save_heads", "verify_all", "verify_one"]
 
 # What is raised by bytes that are no text, no JSON or no word of ours any more.
-UNREADABLE = (ValueError, msgspec.MsgspecError, RecursionError, InvalidValue, KeyMissing, DamagedEvent)
+UNREADABLE = (ValueError, msgspec.MsgspecError, RecursionError, InvalidValue, WrongKeys, DamagedEvent)
 # A longer line of a file with heads is none.
 LONGEST_LINE = 10_000
 # Below every number that a store gives.
@@ -84,7 +84,7 @@ async def verify_all(
     """Check every run and conversation, and where its log ended once.
 
     What the list at `pruned` names was deleted on purpose, if it is not there any more. The first that is not whole
-    raises Tampered, and the first that a newer version wrote UnknownEvent; or else `bad` hears of each, and the others
+    raises Tampered, and the first that a newer version wrote NewerVersion; or else `bad` hears of each, and the others
     are looked at.
     """
     kept = [] if heads is None else await asyncio.to_thread(read_ends, heads)
@@ -246,7 +246,7 @@ async def _streams(store: Store) -> AsyncIterator[tuple[int, str]]:
 def _readable(run: str) -> Iterator[None]:
     """What cannot be read was not written so; nor was a fork without its origin.
 
-    An event of a newer version, in a log whose hashes fit, is for a newer version to check: UnknownEvent is raised.
+    An event of a newer version, in a log whose hashes fit, is for a newer version to check: NewerVersion is raised.
     """
     try:
         yield
@@ -263,7 +263,7 @@ def _heard(bad: Callable[[LimpetError], object] | None) -> Iterator[None]:
     """What is wrong, or cannot be checked here, is told, if somebody listens."""
     try:
         yield
-    except (Tampered, UnknownEvent) as error:
+    except (Tampered, NewerVersion, DamagedEvent) as error:
         if bad is None:
             raise
         bad(error)

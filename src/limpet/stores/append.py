@@ -6,7 +6,7 @@ from typing import NamedTuple, NoReturn
 from msgspec.structs import replace
 
 from limpet.errors import (
-    CommandConflict,
+    IdConflict,
     InvalidAppend,
     LeaseLost,
     LimpetError,
@@ -251,12 +251,12 @@ def _tell(tx: Transaction, leg: writes.SendCommands) -> Head:
     told = tx.tables.command(row, _command_of(leg.bodies[0]))
     if told is not None:
         if tx.decode(told) != leg.bodies[0]:
-            raise CommandConflict(run=row.id, command=_command_of(leg.bodies[0]))
+            raise _command_conflict(row, leg.bodies[0])
         return told.head
     now = tx.tables.now()
     for body in leg.bodies[1:]:
         if tx.tables.command(row, _command_of(body)) is not None:
-            raise CommandConflict(run=row.id, command=_command_of(body))
+            raise _command_conflict(row, body)
     for body in leg.bodies:
         request = tx.tables.request(body.request) if isinstance(body, b.RequestAnswered) else None
         refused = refusal(body, row, request and reveal_request(tx.codec, request), now, leg.judged)
@@ -318,6 +318,10 @@ def _landed_head(tx: Transaction, leg: writes.Leg) -> Head | None:
             return told.head if told else None
         case _:
             return tx.row(leg.run).head
+
+
+def _command_conflict(row: RunRow, body: AnyBody) -> IdConflict:
+    return IdConflict(what="command", id=_command_of(body), reason=f"for a different command on {row.id}")
 
 
 def _command_of(body: AnyBody) -> str:

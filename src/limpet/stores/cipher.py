@@ -14,7 +14,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from limpet.errors import ExtraMissing, KeyMissing, LimpetError, WrongKeys
+from limpet.errors import ExtraMissing, LimpetError, WrongKeys
 from limpet.events.codec import DEFLATED, Hasher, Packed, deflated, inflated
 from limpet.stores.rows import KeyRow
 
@@ -140,7 +140,7 @@ class Cipher:
         if id not in self._keys:
             self._take_out()
         if id not in self._keys:
-            raise KeyMissing(key=id)
+            raise WrongKeys(reason=f"the data is encrypted with key {id!r}, which was not given")
         return self._keys[id]
 
     def _take_out(self) -> None:

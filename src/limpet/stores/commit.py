@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import MsgspecError
 from msgspec.structs import replace
 
-from limpet.errors import InputConflict, InvalidAppend, LimpetError, NotFound, StoreBusy, StoreRefused, Tampered
+from limpet.errors import IdConflict, InvalidAppend, LimpetError, NotFound, StoreBusy, StoreRefused, Tampered
 from limpet.events import AnyBody, Codec, blobs_of, verify
 from limpet.events import bodies as b
 from limpet.state import ENDED
@@ -268,7 +268,7 @@ def _load(tx: Transaction, op: writes.Load) -> RunRow:
     first, last = op.events[0], op.events[-1]
     existing = tx.tables.row(first.run)
     if existing is not None:
-        raise InputConflict(run=first.run, agent=existing.agent)
+        raise IdConflict(what="run", id=first.run, reason=f"by agent {existing.agent!r} with a different input")
     log = [(event, tx.decode(event)) for event in op.events]
     if verify(op.events, *append.chain_start(tx, first.run, log[0][1])).hash != last.hash:
         raise Tampered(run=first.run, seq=last.seq, reason="its head does not fit")

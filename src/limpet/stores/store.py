@@ -15,10 +15,9 @@ from limpet.clock import SECOND, Duration, SystemClock, microseconds
 from limpet.errors import (
     BlobDamaged,
     ConnectionLost,
-    InputConflict,
+    IdConflict,
     InvalidAppend,
     InvalidValue,
-    KeyMissing,
     LimpetError,
     NotFound,
     StaleServer,
@@ -193,7 +192,7 @@ class Store:
         alike: Callable[[Payload], bool] | None = None,
         blobs: Sequence[Blob] = (),
     ) -> tuple[RunRow, bool]:
-        """The run of this id and whether it is new; one with another agent or input raises InputConflict.
+        """The run of this id and whether it is new; one with another agent or input raises IdConflict.
 
         `alike` may say that a stored input, though its bytes differ, means the same to today's code. A fork shares the
         events of its origin up to the cut: nothing of them is stored again.
@@ -202,7 +201,7 @@ class Store:
         match done:
             case writes.Taken(row, first):
                 if not _same_start(first, body, alike):
-                    raise InputConflict(run=run, agent=row.agent)
+                    raise IdConflict(what="run", id=run, reason=f"by agent {row.agent!r} with a different input")
                 return row, False
             case writes.Appended(created=RunRow() as row):
                 return row, True
@@ -513,7 +512,7 @@ class Store:
         """A snapshot as it was saved, or nothing if an early version saved it without a digest; raises Tampered."""
         try:
             data = self.codec.unpack(Packed(found.codec, found.key_id, found.data), f"snapshot:{run}:{found.seq}")
-        except (ValueError, KeyMissing) as error:
+        except (ValueError, WrongKeys) as error:
             raise Tampered(run=run, seq=found.seq, reason=f"its snapshot cannot be read ({error})") from error
         if data.startswith(WITHOUT_DIGEST):
             return None

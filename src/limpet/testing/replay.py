@@ -33,7 +33,7 @@ async def _problem(path: Path, agents: Sequence[Agent[Any, Any]]) -> str | None:
         try:
             row = await load_run(store, path, "replay")
         except LimpetError as error:
-            return error.says
+            return error.summary
         for agent in agents:
             if agent.name == row.agent and row.agent_version in (agent.version, *agent.rules.accepts):
                 return (await check(store, row.id, agent)).problem

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from limpet.errors import DefinitionError, InvalidArgument, LimpetError, NotServed, StoreUnavailable
+from limpet.errors import DefinitionError, InvalidArgument, LimpetError, NotFound, StoreUnavailable
 from limpet.service.app import App
 from limpet.service.json_views import VERSION, name_of, schemas
 from limpet.service.operations import OPERATIONS, Operation
@@ -23,7 +23,7 @@ from limpet.web.replies import answered, refused
 __all__ = ["Mounted", "asgi"]
 
 ROOT = f"/v{VERSION}"
-NOT_OPEN = "nobody opened the app (what is mounted is not told when a server starts: open it there)"
+NOT_OPEN = "Open the app in the lifespan of the server: a mounted ASGI app gets no startup event."
 # Questions under way at once; the others wait.
 AT_ONCE = 8
 SCHEMAS = "#/components/schemas/"
@@ -34,9 +34,9 @@ ERROR = {
         "code": {"type": "string", "description": "It never changes."},
         "message": {"type": "string"},
         "facts": {"type": "object"},
-        "cure": {"type": "string", "description": "What to do about it."},
+        "hint": {"type": "string", "description": "What to type or change."},
     },
-    "required": ["code", "message", "facts", "cure"],
+    "required": ["code", "message", "facts", "hint"],
 }
 
 Mounted = tuple[ASGIApp, Callable[[], Any]]
@@ -95,7 +95,7 @@ def _add(api: FastAPI, app: App, question: Operation, room: asyncio.Semaphore) -
         given = {name: _one_or_all(query.getlist(name), name in lists) for name in query}
         try:
             if not app.is_open:
-                raise StoreUnavailable(reason=NOT_OPEN)
+                raise StoreUnavailable(reason="the app is not open", fix=NOT_OPEN)
             for name in path.keys() & given.keys():
                 raise InvalidArgument(path=name, reason="the path says it")
             async with room:
@@ -141,7 +141,11 @@ def _one_or_all(said: list[str], is_list: bool) -> Any:
 async def _not_served(request: Request, error: Exception) -> Response:
     """A path that leads nowhere, or a method that nothing takes."""
     assert isinstance(error, HTTPException)
-    return refused(NotServed(method=request.method, path=request.url.path), error.status_code, error.headers)
+    return refused(
+        NotFound(what=request.method, id=request.url.path, fix="Request /openapi.json for the available paths."),
+        error.status_code,
+        error.headers,
+    )
 
 
 def _described(made: dict[str, Any]) -> dict[str, Any]:

@@ -7,16 +7,13 @@ import msgspec
 from starlette.responses import Response
 
 from limpet.errors import (
-    ConnectionLost,
-    InvalidDuration,
-    InvalidId,
     InvalidValue,
     LimpetError,
     NoStore,
     NotAuthenticated,
     NotFound,
-    NotServed,
-    StoreBusy,
+    QueryTimeout,
+    Retryable,
     StoreUnavailable,
     Tampered,
     WrongHost,
@@ -31,15 +28,12 @@ STATUS: Mapping[type[LimpetError], int] = {
     NotAuthenticated: 401,
     WrongOrigin: 403,
     NotFound: 404,
-    NotServed: 404,
     Tampered: 409,
     WrongHost: 421,
-    InvalidDuration: 422,
-    InvalidId: 422,
     InvalidValue: 422,
-    ConnectionLost: 503,
     NoStore: 503,
-    StoreBusy: 503,
+    QueryTimeout: 503,
+    Retryable: 503,
     StoreUnavailable: 503,
 }
 

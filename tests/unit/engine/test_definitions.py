@@ -84,7 +84,7 @@ def test_a_wrong_definition_is_refused_where_it_stands(define: Callable[[], Any]
 
 def test_an_empty_address_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """No file is made in silence; without an address, the environment says which."""
-    with pytest.raises(limpet.InvalidUrl):
+    with pytest.raises(limpet.InvalidArgument):
         limpet.open("")
     monkeypatch.setenv("LIMPET_URL", "memory:")
     assert limpet.open()._settings.url == "memory:"

@@ -3,7 +3,7 @@
 import pytest
 
 from limpet.engine.replay.scopes import Scope
-from limpet.errors import UnscopedParallel
+from limpet.errors import WrongCall
 
 MAIN, OTHER, THIRD = "main", "other", "third"
 
@@ -40,10 +40,10 @@ def test_a_scope_and_a_call_of_one_name_are_not_mixed() -> None:
 def test_another_strand_is_refused_at_once() -> None:
     """Live, the first time, before anything could be recorded in an order that does not come again."""
     scope = Scope("look/", MAIN)
-    with pytest.raises(UnscopedParallel) as raised:
+    with pytest.raises(WrongCall) as raised:
         scope.take("fetch", OTHER)
-    assert raised.value.facts == {"verb": "fetch", "scope": "look/"}
-    assert "run.scope" in raised.value.cure
+    assert raised.value.reason.startswith("fetch was called from parallel code in look/")
+    assert "run.scope" in raised.value.hint
     assert scope.take("fetch", MAIN) == "look/fetch#1"
 
 
@@ -52,7 +52,7 @@ def test_a_strand_that_opens_its_own_scope_may_call() -> None:
     scope = Scope("", MAIN)
     left, right = scope.enter("left", OTHER), scope.enter("right", THIRD)
     assert (left.take("pay", OTHER), right.take("pay", THIRD)) == ("left/pay#1", "right/pay#1")
-    with pytest.raises(UnscopedParallel):
+    with pytest.raises(WrongCall):
         left.take("pay", MAIN)
 
 
@@ -60,7 +60,7 @@ def test_two_strands_cannot_open_one_name() -> None:
     """Which was first would not come again."""
     scope = Scope("", MAIN)
     scope.enter("branch", OTHER)
-    with pytest.raises(UnscopedParallel, match="branch"):
+    with pytest.raises(WrongCall, match="branch"):
         scope.enter("branch", THIRD)
 
 

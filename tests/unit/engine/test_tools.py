@@ -9,7 +9,7 @@ import pytest
 
 from limpet.engine.definitions.call_context import Call, enter_agent, in_tool
 from limpet.engine.definitions.tools import Tool, find_tool, idempotency_key, tool
-from limpet.errors import DefinitionError, InvalidValue, NotDurable
+from limpet.errors import DefinitionError, InvalidValue, WrongCall
 from limpet.events import digest
 from limpet.policy.retry import Retry
 
@@ -145,7 +145,7 @@ def test_in_an_agent_a_direct_call_is_refused() -> None:
 
     def in_agent() -> None:
         enter_agent()
-        with pytest.raises(NotDurable, match=r"run\.step\(pay_back"):
+        with pytest.raises(WrongCall, match=r"run\.step\(pay_back"):
             pay_back(Order("o1", 1))
         with in_tool(Call("", 1)):
             assert pay_back(Order("o1", 1)) == "o1:100:():{}"

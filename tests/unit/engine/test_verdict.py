@@ -4,7 +4,7 @@ import pytest
 
 from limpet.engine.definitions.traits import Effect, Traits
 from limpet.engine.steps.verdict import FailStep, FindOut, NotApplied, Permanent, RetryAfter, TryAgain, judge
-from limpet.errors import InvalidDuration
+from limpet.errors import InvalidArgument
 from limpet.policy.retry import Retry
 
 CALM = Retry(3, jitter=False)
@@ -63,7 +63,7 @@ def test_a_server_that_says_when_is_obeyed() -> None:
     """To the microsecond, whatever the back-off would be."""
     assert judge(traits("idempotent"), 1, RetryAfter("1m"), 0.5) == TryAgain(60_000_000)
     assert str(RetryAfter("1m")) == "try again after 1m"
-    with pytest.raises(InvalidDuration):
+    with pytest.raises(InvalidArgument):
         RetryAfter("soon")
 
 

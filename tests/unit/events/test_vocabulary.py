@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from msgspec import NODEFAULT, Raw, Struct, UnsetType
 
-from limpet.errors import InvalidArgument, UnknownEvent
+from limpet.errors import DamagedEvent, InvalidArgument, NewerVersion
 from limpet.events import KINDS, VOCABULARY, AnyBody, Kind, Vocabulary, Writer, inline
 from limpet.events import bodies as b
 from limpet.events.values import Payload
@@ -196,15 +196,15 @@ def test_a_body_comes_back_from_its_bytes() -> None:
 
 def test_an_unknown_kind_stops() -> None:
     """It was written by a newer Limpet, and is neither guessed at nor dropped."""
-    with pytest.raises(UnknownEvent) as caught:
+    with pytest.raises(NewerVersion) as caught:
         VOCABULARY.decode("step.teleported", 1, b"{}")
-    assert caught.value.facts == {"kind": "step.teleported", "version": 1, "reason": "no such kind is known"}
+    assert caught.value.facts == {"what": "event 'step.teleported' version 1", "reason": "unknown kind"}
 
 
 @pytest.mark.parametrize("version", [-1, 0, 2, 99])
 def test_a_version_that_is_not_known_stops(version: int) -> None:
     """A newer version may mean something else; there is no version below 1."""
-    with pytest.raises(UnknownEvent, match="the newest known version is 1"):
+    with pytest.raises(NewerVersion, match="supports up to 1"):
         VOCABULARY.decode("step.completed", version, msgspec.json.encode(COMPLETED))
 
 
@@ -230,7 +230,7 @@ def test_a_version_that_is_not_known_stops(version: int) -> None:
 )
 def test_a_body_that_does_not_fit_stops(data: bytes) -> None:
     """Malformed, missing, unknown or mistyped: the run stops with the one typed error."""
-    with pytest.raises(UnknownEvent, match="its body does not fit"):
+    with pytest.raises(DamagedEvent, match="the body does not decode"):
         VOCABULARY.decode("run.completed", 1, data)
 
 
@@ -279,13 +279,13 @@ def test_lifting_leaves_user_data_alone() -> None:
 )
 def test_an_old_body_that_does_not_fit_stops(version: int, data: bytes) -> None:
     """Before, in or after its upcasts: the error is the same."""
-    with pytest.raises(UnknownEvent, match="its body does not fit"):
+    with pytest.raises(DamagedEvent, match="the body does not decode"):
         WITH_A_PAST.decode("step.completed", version, data)
 
 
 def test_a_version_without_its_upcast_stops() -> None:
     """A step of the way that is missing is never skipped."""
-    with pytest.raises(UnknownEvent):
+    with pytest.raises(DamagedEvent):
         WITH_A_PAST.decode("run.released", 1, b'{"reason":"drain"}')
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from limpet.errors import DefinitionError, InvalidDuration
+from limpet.errors import DefinitionError, InvalidArgument
 from limpet.policy.retry import Again, Attempt, GiveUp, Retry, decide
 
 STEADY = Retry(9, first="1s", factor=2, cap="1m", jitter=False)
@@ -112,7 +112,7 @@ def test_a_retry_that_makes_no_sense_is_refused_at_once(given: dict[str, Any]) -
 @pytest.mark.parametrize("given", [{"first": "soon"}, {"cap": -1}], ids=str)
 def test_durations_that_cannot_be_read_are_refused_at_once(given: dict[str, Any]) -> None:
     """When it is written, and not when the first error comes."""
-    with pytest.raises(InvalidDuration):
+    with pytest.raises(InvalidArgument):
         Retry(**given)
 
 

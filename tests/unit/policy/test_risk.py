@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from limpet.errors import InvalidDuration
+from limpet.errors import InvalidArgument
 from limpet.events import Constraints, HumanInTheLoop
 from limpet.policy.risk import Approvals, AskPerson, Free, decide
 from limpet.state.run import Grant
@@ -98,5 +98,5 @@ def test_one_or_several_may_be_asked(to: Any, expected: tuple[str, ...]) -> None
 
 def test_an_expiry_that_cannot_be_read_is_refused_at_once() -> None:
     """When the agent is defined, and not when the first request expires."""
-    with pytest.raises(InvalidDuration):
+    with pytest.raises(InvalidArgument):
         Approvals("r", expires="soon")

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import limpet
 from limpet import NotApplied, Permanent, RetryAfter
-from limpet.errors import DefinitionError, InvalidDuration
+from limpet.errors import DefinitionError, InvalidArgument
 from limpet.service.webhooks import Webhook, is_genuine
 from tests.unit.service.addresses import PRIVATE, PUBLIC, SPELLINGS
 
@@ -700,7 +700,7 @@ def test_a_timeout_is_some_time_and_not_too_much(timeout: str | int) -> None:
 
 def test_a_timeout_is_a_duration() -> None:
     """As everywhere."""
-    with pytest.raises(InvalidDuration):
+    with pytest.raises(InvalidArgument):
         Webhook("https://example.com/", secret=SECRET, timeout="soon")
 
 

@@ -6,7 +6,7 @@ import pytest
 from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
-from limpet.errors import Tampered, UnknownEvent
+from limpet.errors import NewerVersion, Tampered
 from limpet.events import (
     Artifact,
     Constraints,
@@ -161,7 +161,7 @@ def test_a_tail_must_follow_its_state() -> None:
 def test_an_event_that_cannot_be_read_stops_the_fold() -> None:
     """It is never dropped."""
     events = log(CREATED, CLAIMED)
-    with pytest.raises(UnknownEvent):
+    with pytest.raises(NewerVersion):
         fold([events[0], replace(events[1], kind="run.teleported")])
 
 

@@ -17,9 +17,9 @@ from limpet.clock import FrozenClock
 from limpet.errors import (
     ExtraMissing,
     InvalidAppend,
-    InvalidUrl,
+    InvalidArgument,
     InvalidValue,
-    SchemaTooNew,
+    NewerVersion,
     StaleServer,
     StoreBusy,
     StoreRefused,
@@ -82,13 +82,13 @@ def test_an_address_is_taken_apart() -> None:
 )
 def test_an_address_that_cannot_be_is_refused(url: str) -> None:
     """Before anything is touched."""
-    with pytest.raises(InvalidUrl):
+    with pytest.raises(InvalidArgument):
         limpet.open_store(url)
 
 
 def test_a_password_is_not_shown() -> None:
     """Not in the error about the address."""
-    with pytest.raises(InvalidUrl) as raised:
+    with pytest.raises(InvalidArgument) as raised:
         limpet.open_store("postgresql://ann:hunter2@db/agents?prepare=perhaps")
     assert "hunter2" not in str(raised.value)
 
@@ -144,7 +144,7 @@ async def test_a_newer_schema_is_refused(postgres_schema: str) -> None:
     """And left as it is."""
     async with world_at(postgres_schema):
         sql(postgres_schema, "UPDATE meta SET value = '99' WHERE name = 'schema'")
-    with pytest.raises(SchemaTooNew):
+    with pytest.raises(NewerVersion):
         await Store(PostgresBackend(postgres_schema)).open()
 
 

@@ -14,7 +14,7 @@ import apsw
 import pytest
 
 from limpet import open_store
-from limpet.errors import SchemaTooNew, StoreBusy, StoreUnavailable, Tampered
+from limpet.errors import NewerVersion, StoreBusy, StoreUnavailable, Tampered
 from limpet.events import AnyBody
 from limpet.stores import Store, WorkerRow
 from limpet.stores.blobs import Blob
@@ -44,9 +44,10 @@ async def test_a_newer_schema_is_refused_and_left_alone(tmp_path: Path) -> None:
     db = apsw.Connection(str(path))
     db.execute("UPDATE limpet_meta SET value = '99' WHERE name = 'schema'")
     db.close()
-    with pytest.raises(SchemaTooNew) as error:
+    with pytest.raises(NewerVersion) as error:
         await open_store(f"sqlite:///{path}").open()
-    assert (error.value.found, error.value.known) == (99, newest())
+    assert "99" in error.value.what
+    assert error.value.reason.endswith(f"up to {newest()}")
 
 
 async def test_every_connection_is_durable_and_strict(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ class Freshness:
     async def refuse(self, tool: Tool[..., Any, Any], name: str, source: str) -> NoReturn:
         """Tell the code, and whoever looks at the run, that a step does not start on old news."""
         stale, refusal = Stale(tool=tool.name, source=source), f"{name}/stale#1"
-        self._x.raise_flag(f"stale: {tool.name}", stale.says)
+        self._x.raise_flag(f"stale: {tool.name}", stale.summary)
         await self._x.record(refusal, stale.facts)
         raise self._x.attribute_error(stale, refusal)
 

@@ -6,7 +6,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from limpet.arguments import checked
-from limpet.errors import NoCall
+from limpet.errors import WrongCall
 from limpet.events import Payload, Spent, inline
 from limpet.redaction import NOTHING, Redaction, hide_secrets
 from limpet.secret import hidden
@@ -49,14 +49,14 @@ class Call:
     def key(self) -> str:
         """The idempotency key, the same on every attempt and resume; an error in a tool without effect."""
         if not self._key:
-            raise NoCall(wanted="an idempotency key")
+            raise _not_in_step("An idempotency key", 'Declare effect="idempotent" or "once" on the tool.')
         return self._key
 
     @property
     def original_key(self) -> str:
         """The key of the action that a `compensate` undoes; an error anywhere else."""
         if not self._undoes:
-            raise NoCall(wanted="the key of an action to undo")
+            raise _not_in_step("The key of an action to undo", "Read it inside a `compensate` function.")
         return self._undoes
 
     def progress(self, note: str, fraction: float | None = None) -> None:
@@ -80,11 +80,15 @@ class Call:
         return Spent(tokens=self._tokens, cost=self._cost) if self._tokens or self._cost else None
 
 
+def _not_in_step(wanted: str, fix: str) -> WrongCall:
+    return WrongCall(reason=f"{wanted} is only available in a tool that a step runs", fix=fix)
+
+
 def current() -> Call:
     """The step that runs this code."""
     call = _current.get()
     if call is None:
-        raise NoCall(wanted="limpet.current()")
+        raise _not_in_step("limpet.current()", "Move the call into a tool.")
     return call
 
 

@@ -29,7 +29,7 @@ from limpet.engine.definitions.call_context import is_in_agent
 from limpet.engine.definitions.traits import EFFECTS, Effect, Traits
 from limpet.engine.definitions.types import TypeCodec, codec_of
 from limpet.engine.definitions.upgrades import Versions
-from limpet.errors import DefinitionError, NotDurable
+from limpet.errors import DefinitionError, WrongCall
 from limpet.events import Spent
 from limpet.policy.retry import Retry, patience
 from limpet.redaction import NOTHING, Redaction
@@ -86,7 +86,9 @@ class Tool(Generic[P, T_co, R_co]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
         """The plain function, outside of an agent's own code."""
         if is_in_agent():
-            raise NotDurable(tool=self.name)
+            reason = f"Tool {self.name} was called directly in agent code, so its result would not be recorded"
+            fix = f"Write `await run.step({self.name}, ...)`. Direct calls are fine inside tools and outside runs."
+            raise WrongCall(reason=reason, fix=fix)
         return self.fn(*args, **kwargs)
 
     def __repr__(self) -> str:

@@ -23,7 +23,7 @@ from limpet.engine.replay.history import Opening, Record
 from limpet.engine.replay.learned import Learned
 from limpet.engine.replay.lookup import Lookup
 from limpet.engine.replay.return_order import QUIET, ReturnOrder
-from limpet.engine.replay.scopes import Scope
+from limpet.engine.replay.scopes import Scope, unscoped
 from limpet.errors import (
     ConnectionLost,
     DeadlineExceeded,
@@ -33,7 +33,6 @@ from limpet.errors import (
     LimpetError,
     StoreBusy,
     Suspended,
-    UnscopedParallel,
 )
 from limpet.events import AnyBody, Effects, Outside, Payload, StatePatch, Wait, inline
 from limpet.events import bodies as b
@@ -524,7 +523,7 @@ def current_scope() -> Scope:
     """The scope that this code is in."""
     scope = _scope.get()
     if scope is None:
-        raise UnscopedParallel(verb="A verb", scope="the agent's body")
+        raise unscoped("A method of run")
     return scope
 
 

@@ -53,7 +53,7 @@ def message_of(error: BaseException) -> str:
 
 def _text(error: BaseException) -> str:
     """Ours without the cure, which depends on who reads it."""
-    return error.says if isinstance(error, LimpetError) else str(error)
+    return error.summary if isinstance(error, LimpetError) else str(error)
 
 
 def _attempt(ask: Callable[[], T], otherwise: T) -> T:

@@ -12,7 +12,7 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from limpet.engine.replay.history import History, Record
-from limpet.errors import UnknownEvent
+from limpet.errors import DamagedEvent, NewerVersion
 from limpet.events import VOCABULARY, AnyBody, Event, Payload, StatePatch
 from limpet.events import bodies as b
 from limpet.events.values import encode
@@ -218,7 +218,7 @@ class Learned:
             expired = {body.request: body for body in map(_load, kept.expired)}
             escalations = {name: [_load(each) for each in all] for name, all in kept.escalations.items()}
             undoing = None if kept.undoing is None else _load(kept.undoing)
-        except (msgspec.MsgspecError, UnicodeDecodeError, UnknownEvent):
+        except (msgspec.MsgspecError, UnicodeDecodeError, NewerVersion, DamagedEvent):
             return False
         self._created = created
         self.last, self.lay_since, self.states = kept.last, kept.lay_since, kept.states

@@ -7,9 +7,9 @@ scope would take their occurrences in an order that the next execution need not 
 from collections import Counter
 from collections.abc import Hashable
 
-from limpet.errors import UnscopedParallel
+from limpet.errors import WrongCall
 
-__all__ = ["Scope"]
+__all__ = ["Scope", "unscoped"]
 
 
 class Scope:
@@ -24,7 +24,7 @@ class Scope:
     def take(self, name: str, strand: Hashable) -> str:
         """The identity of a call that is made now."""
         if strand != self._owner:
-            raise UnscopedParallel(verb=name, scope=self.path or "the agent's body")
+            raise unscoped(name, self.path)
         self._counts[name] += 1
         return f"{self.path}{name}#{self._counts[name]}"
 
@@ -35,7 +35,7 @@ class Scope:
     def enter(self, name: str, strand: Hashable) -> "Scope":
         """A scope inside this one, for whoever enters it; one name belongs to one strand."""
         if self._inner.setdefault(name, strand) != strand:
-            raise UnscopedParallel(verb=f"scope({name!r})", scope=self.path or "the agent's body")
+            raise unscoped(f"scope({name!r})", self.path)
         self._counts[f"{name}/"] += 1
         occurrence = self._counts[f"{name}/"]
         return Scope(f"{self.path}{name}/" if occurrence == 1 else f"{self.path}{name}#{occurrence}/", strand)
@@ -43,3 +43,10 @@ class Scope:
     def turn(self, loop: str, number: int) -> "Scope":
         """The scope of one turn of a loop, which has an identity itself."""
         return Scope(f"{loop}/{number}/", self._owner)
+
+
+def unscoped(verb: str, path: str = "") -> WrongCall:
+    """Return the error for parallel code without a scope of its own: after a crash its results could swap."""
+    where = path or "the agent's body"
+    reason = f"{verb} was called from parallel code in {where}, which belongs to another task or thread"
+    return WrongCall(reason=reason, fix='Wrap each branch: `async with run.scope("name"):`.')

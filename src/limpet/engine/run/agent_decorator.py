@@ -9,7 +9,7 @@ from limpet.engine.definitions.agents import Agent, AgentOptions, Budget, Exclus
 from limpet.engine.definitions.tools import check_function
 from limpet.engine.run.blocking import BlockingRun
 from limpet.engine.run.run import Run
-from limpet.errors import DefinitionError, InvalidId
+from limpet.errors import DefinitionError, InvalidArgument
 from limpet.ids import check_id
 from limpet.policy.checkpoint import Strategy
 from limpet.policy.escalation import Escalate
@@ -28,7 +28,7 @@ def _checked_name(name: str) -> str:
     try:
         if len(check_id(name)) <= LONGEST_NAME:
             return name
-    except InvalidId as error:
+    except InvalidArgument as error:
         reason = "its runs are named after it: say name= with letters, digits and ._:@+=- only"
         raise DefinitionError(what=f"The agent {name[:50]!r}", reason=reason) from error
     raise DefinitionError(what=f"The agent {name[:50]}…", reason=f"its name has more than {LONGEST_NAME} characters")

@@ -25,7 +25,7 @@ from limpet.engine.waits.waits import Waits
 from limpet.errors import (
     AgentFailed,
     ContractError,
-    InputConflict,
+    IdConflict,
     LimpetError,
     NotFound,
     NotRecorded,
@@ -359,7 +359,7 @@ class Children:
         same = isinstance(first, b.RunCreated) and _essence(first) == _essence(created)
         waited_for = created.parent is not None and created.parent.mode != "start"
         if not same or (waited_for and isinstance(first, b.RunCreated) and first.parent != created.parent):
-            raise InputConflict(run=child, agent=taken.row.agent)
+            raise IdConflict(what="run", id=child, reason=f"by agent {taken.row.agent!r} with a different input")
 
     def _slice(self, agent: Agent[Any, Any], how: CallOptions) -> Limits | None:
         """What the child may use: what was asked for or what it says itself, never more than is left.

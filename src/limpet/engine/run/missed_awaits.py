@@ -8,7 +8,7 @@ from inspect import CORO_CREATED, getcoroutinestate, isfunction
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar, get_origin
 
-from limpet.errors import NeverAwaited
+from limpet.errors import WrongCall
 
 __all__ = ["AwaitTracker", "track_awaits"]
 
@@ -43,7 +43,7 @@ class AwaitTracker:
             self._most = FEW + 2 * len(self._called)
 
     def check_all_awaited(self) -> None:
-        """Raise NeverAwaited for the first verb that the code called and did not await."""
+        """Raise WrongCall for the first verb that the code called and did not await."""
         pending = [each for each in self._called if each.is_pending]
         tasks = {task.get_coro(): task for task in asyncio.all_tasks()} if pending else {}
         cancelled = {coroutine for coroutine, task in tasks.items() if task.cancelling()}
@@ -54,7 +54,11 @@ class AwaitTracker:
         if not forgotten:
             return
         first = forgotten[0]
-        raise NeverAwaited(verb=first.verb, place=f"{Path(first.file).name}, line {first.line}")
+        place = f"{Path(first.file).name}, line {first.line}"
+        raise WrongCall(
+            reason=f"run.{first.verb} was called in {place} and never awaited; nothing was done",
+            fix="Put `await` before the call, and resume the run.",
+        )
 
 
 class _Calling(Protocol):

@@ -29,16 +29,18 @@ from limpet.engine.waits.waits import Waits
 from limpet.errors import (
     ConnectionLost,
     ContractError,
+    DamagedEvent,
     DeadlineExceeded,
     Divergence,
     LeaseLost,
     LimpetError,
+    NewerVersion,
     NotFound,
     NotStubbed,
+    Retryable,
     StaleServer,
     StoreBusy,
     StoreUnavailable,
-    UnknownEvent,
     WrongState,
 )
 from limpet.events import Failure, Wait
@@ -530,14 +532,14 @@ class RunDriver:
                 log.info("run %s is driven elsewhere now", self.run)
                 with suppress(LimpetError):
                     await x.journal.keep_late()
-            case ConnectionLost() | StoreBusy() | StoreUnavailable() | StaleServer() | None:
+            case Retryable() | StoreUnavailable() | StaleServer() | None:
                 log.error("run %s cannot go on here: %s", self.run, error)
                 with suppress(LimpetError):
                     self.wake_at = self._kit.now() + SECOND
                     await self._release(f"its worker could not go on: {error}", retry_at=self.wake_at)
             case NotStubbed():
                 await self._park_for_operator("model", str(error))
-            case UnknownEvent():  # a newer worker may be able to read it
+            case NewerVersion() | DamagedEvent():  # a newer worker may be able to read it
                 raise error
             case _:  # the next one would come to just the same
                 x.journal.abandon()

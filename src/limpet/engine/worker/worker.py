@@ -24,9 +24,9 @@ from limpet.errors import (
     DamagedEvent,
     DefinitionError,
     LimpetError,
+    NewerVersion,
     NotFound,
     Tampered,
-    UnknownEvent,
 )
 from limpet.events import Wait, seal_all
 from limpet.events import bodies as b
@@ -382,7 +382,7 @@ class WorkerLoop:
             await drive.drive()
         except (Tampered, DamagedEvent) as error:
             await self._set_aside(drive, "unreadable", str(error))
-        except UnknownEvent as error:
+        except NewerVersion as error:
             await self._leave_to_newer(drive, error)
         except Exception as error:
             log.exception("run %s cannot be driven here", drive.run)
@@ -433,7 +433,7 @@ class WorkerLoop:
                 count = 0
         return count
 
-    async def _leave_to_newer(self, drive: RunDriver, error: UnknownEvent) -> None:
+    async def _leave_to_newer(self, drive: RunDriver, error: NewerVersion) -> None:
         """Give back a run that a newer worker has written to, and claim no run of its agent for a while.
 
         A log that does not fit its own hashes is not newer: it was tampered with.

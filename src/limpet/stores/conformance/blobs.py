@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Iterable
 from hashlib import shake_256
 
-from limpet.errors import InputConflict, InvalidAppend, LeaseLost, NotFound
+from limpet.errors import IdConflict, InvalidAppend, LeaseLost, NotFound
 from limpet.events import Failure, Lineage, Payload, inline
 from limpet.events import bodies as b
 from limpet.events.codec import DEFLATED
@@ -459,7 +459,7 @@ async def a_creation_with_a_big_input_may_be_repeated(world: World) -> None:
     other, others = world.store.pack({**BIG, "more": 1})
     for fresh in (True, False, False):
         assert (await world.store.create("r1", created(input=payload), actor="test", blobs=blobs))[1] is fresh
-    await expect(InputConflict, world.store.create("r1", created(input=other), actor="test", blobs=others))
+    await expect(IdConflict, world.store.create("r1", created(input=other), actor="test", blobs=others))
     assert await world.store.unpack(payload) == BIG
 
 

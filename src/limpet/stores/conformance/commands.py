@@ -3,9 +3,9 @@
 import asyncio
 
 from limpet.errors import (
-    CommandConflict,
+    IdConflict,
     InvalidAppend,
-    InvalidId,
+    InvalidArgument,
     NotFound,
     WrongState,
 )
@@ -61,7 +61,7 @@ async def another_command_under_a_used_id_is_a_conflict(world: World) -> None:
     """An id stands for one command."""
     await world.own()
     await world.store.send_commands("r1", signalled(value=1), actor="ann")
-    await expect(CommandConflict, world.store.send_commands("r1", signalled(value=2), actor="ann"))
+    await expect(IdConflict, world.store.send_commands("r1", signalled(value=2), actor="ann"))
     assert len(await world.log()) == 3
 
 
@@ -116,7 +116,7 @@ async def a_command_needs_an_id(world: World) -> None:
     """A command without a proper id cannot be deduplicated, and is refused."""
     await world.own()
     for command in ("", "a b", "x" * 201):
-        await expect(InvalidId, world.store.send_commands("r1", signalled(command=command), actor="ann"))
+        await expect(InvalidArgument, world.store.send_commands("r1", signalled(command=command), actor="ann"))
 
 
 @behaviour()
@@ -288,7 +288,7 @@ async def commands_of_one_leg_need_their_own_ids(world: World) -> None:
     await expect(InvalidAppend, world.store.append(SendCommands(run="r1", bodies=(one, two), actor="ann")))
     await world.store.send_commands("r1", one, actor="ann")
     fresh = signalled("c", command="c9")
-    await expect(CommandConflict, world.store.send_commands("r1", fresh, one, actor="ann"))
+    await expect(IdConflict, world.store.send_commands("r1", fresh, one, actor="ann"))
     assert (await world.kinds()).count("signal.received") == 1
 
 

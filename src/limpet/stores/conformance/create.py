@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from limpet.errors import InputConflict, InvalidAppend, InvalidId, InvalidPatch, NotFound
+from limpet.errors import IdConflict, InvalidAppend, InvalidArgument, InvalidPatch, NotFound
 from limpet.events import Lineage, PlanItem, StatePatch, inline, verify
 from limpet.events import bodies as b
 from limpet.stores import Appended, Create, RunFilter, Taken
@@ -42,8 +42,8 @@ async def the_same_id_and_input_is_the_same_run(world: World) -> None:
 async def another_input_is_a_conflict(world: World) -> None:
     """The same id with another input is refused, and the first run stands."""
     await world.create(input=1)
-    error = await expect(InputConflict, world.store.create("r1", created(input=inline(2)), actor="test"))
-    assert error.run == "r1"
+    error = await expect(IdConflict, world.store.create("r1", created(input=inline(2)), actor="test"))
+    assert (error.what, error.id) == ("run", "r1")
     assert [world.store.decode(event) for event in await world.log()] == [created(input=inline(1))]
 
 
@@ -51,15 +51,15 @@ async def another_input_is_a_conflict(world: World) -> None:
 async def another_agent_is_a_conflict(world: World) -> None:
     """The same id and input for another agent is refused."""
     await world.create(agent="a")
-    error = await expect(InputConflict, world.store.create("r1", created("b"), actor="test"))
-    assert error.agent == "a"
+    error = await expect(IdConflict, world.store.create("r1", created("b"), actor="test"))
+    assert "'a'" in error.reason
 
 
 @behaviour()
 async def an_integer_and_a_float_are_other_inputs(world: World) -> None:
     """1 and 1.0 are different inputs, as they are different bytes."""
     await world.create(input=1)
-    await expect(InputConflict, world.store.create("r1", created(input=inline(1.0)), actor="test"))
+    await expect(IdConflict, world.store.create("r1", created(input=inline(1.0)), actor="test"))
 
 
 @behaviour()
@@ -71,7 +71,7 @@ async def todays_type_may_say_that_inputs_are_alike(world: World) -> None:
         "r1", wanted, actor="test", alike=lambda stored: stored.value() == {"order": 1}
     )
     assert (row.seq, fresh) == (1, False)
-    await expect(InputConflict, world.store.create("r1", wanted, actor="test", alike=lambda _: False))
+    await expect(IdConflict, world.store.create("r1", wanted, actor="test", alike=lambda _: False))
 
 
 @behaviour()
@@ -97,7 +97,7 @@ async def many_at_once_create_one_run(world: World) -> None:
 async def ids_outside_the_rule_are_refused(world: World) -> None:
     """An id that cannot name a run is refused before anything is written."""
     for id_ in ("", " ", "a b", "-a", ".a", "a/b", "a\0", "ä", "a" * 201, "../x"):
-        await expect(InvalidId, world.create(id_))
+        await expect(InvalidArgument, world.create(id_))
     assert await world.store.count(RunFilter()) == 0
 
 

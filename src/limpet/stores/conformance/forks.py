@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from limpet.errors import InputConflict, InvalidAppend, NotFound
+from limpet.errors import IdConflict, InvalidAppend, NotFound
 from limpet.events import StatePatch, inline, verify
 from limpet.events import bodies as b
 from limpet.stores import Create, RequestFilter, RunFilter, RunRow, Store
@@ -129,8 +129,8 @@ async def a_fork_made_twice_is_made_once(world: World) -> None:
     row = await _fork(world, at=5)
     again, is_new = await world.store.create("r1.1", forked(at=5), actor="test")
     assert (again.number, is_new) == (row.number, False)
-    await expect(InputConflict, world.store.create("r1.1", forked(at=4), actor="test"))
-    await expect(InputConflict, world.store.create("r1", forked(at=4), actor="test"))
+    await expect(IdConflict, world.store.create("r1.1", forked(at=4), actor="test"))
+    await expect(IdConflict, world.store.create("r1", forked(at=4), actor="test"))
 
 
 @behaviour()
@@ -221,7 +221,7 @@ async def a_fork_is_loaded_after_its_origin(world: World) -> None:
     fork = await world.take("r1.1")
     await fork.append(started(3), completed(3), b.RunCompleted(output=inline(None)))
     own = [event for event in await world.log("r1.1") if event.run == "r1.1"]
-    await expect(InputConflict, world.store.load(own, actor="test"))
+    await expect(IdConflict, world.store.load(own, actor="test"))
     async with Store(MemoryBackend(world.clock), Inline()) as elsewhere:
         elsewhere.codec = world.store.codec
         await expect(NotFound, elsewhere.load(own, actor="test"))

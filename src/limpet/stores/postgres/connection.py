@@ -10,12 +10,12 @@ from psycopg.types.numeric import Int8BinaryDumper
 
 from limpet.errors import (
     ConnectionLost,
-    InvalidUrl,
     LimpetError,
     StaleServer,
     StoreBusy,
     StoreRefused,
     StoreUnavailable,
+    invalid_url,
 )
 
 __all__ = [
@@ -62,7 +62,7 @@ class Address(NamedTuple):
         somewhere = parts.netloc or "host" in dict(theirs)
         heard = listen in ("", "no") or listen.startswith(("postgresql://", "postgres://"))
         if not somewhere or not heard or _SCHEMA.fullmatch(schema) is None or prepare not in ("yes", "no"):
-            raise InvalidUrl(url=f"{parts.scheme}:…" if "password" in url or "@" in url else url)
+            raise invalid_url(f"{parts.scheme}:…" if "password" in url or "@" in url else url)
         rest = urlencode(theirs, quote_via=quote)
         server = urlunsplit(("postgresql", parts.netloc, parts.path, rest, ""))
         if not parts.netloc:  # urlunsplit leaves the slashes out

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from limpet.errors import SchemaTooNew, StoreUnavailable
+from limpet.errors import NewerVersion, StoreUnavailable
 from limpet.stores.postgres.connection import Connection, query
 from limpet.stores.sql_files import scripts
 
@@ -18,7 +18,10 @@ def migrate(db: Connection, schema: str, sql: Mapping[str, str]) -> None:
             if schema_version(db, schema, sql) == found:
                 _run(db, schema, sql, found + 1, migrations[found])
     if found > len(migrations):
-        raise SchemaTooNew(found=found, known=len(migrations))
+        raise NewerVersion(
+            what=f"the store, which has schema version {found}",
+            reason=f"this version of Limpet supports up to {len(migrations)}",
+        )
     if query(db, sql["restored"]):
         with db.transaction():
             query(db, sql["migration_lock"], (f"limpet.{schema}",))
