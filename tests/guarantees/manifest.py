@@ -1,5 +1,5 @@
 # ruff: noqa: E501 - sentences
-"""What is promised, and the tests that would fail if it were untrue. `docs/guarantees.md` is made from this."""
+"""The guarantees, and the tests that fail if one is broken. `docs/guarantees.md` is generated from this."""
 
 from typing import NamedTuple
 
@@ -7,7 +7,7 @@ __all__ = ["PROMISES", "Promise", "page"]
 
 
 class Promise(NamedTuple):
-    """One promise."""
+    """A guarantee with the tests that prove it."""
 
     id: str
     title: str
@@ -19,8 +19,8 @@ PROMISES = (
     Promise(
         "G1-durable",
         "Durable",
-        "If start, step, answer, signal or cancel returned success, it survives kill -9 and power loss (SQLite "
-        "`synchronous=FULL`, PostgreSQL `synchronous_commit=on`, under the default checkpoint strategy).",
+        "If start, step, answer, signal or cancel has returned success, it survives kill -9 and power loss (with SQLite "
+        "`synchronous=FULL` or PostgreSQL `synchronous_commit=on`, and the default checkpoint strategy).",
         (
             "tests/crash/test_kills.py::test_nothing_acknowledged_is_lost",
             "tests/crash/test_runs.py::test_killed_before_and_after_every_commit",
@@ -32,8 +32,8 @@ PROMISES = (
     Promise(
         "G2-no-step-twice",
         "No step twice",
-        "A completed step returns its recorded result on resume; its function is not called again. Under a weaker "
-        "checkpoint strategy a read may run again; never an effect.",
+        "A completed step returns its recorded result on resume; its function is not called again. With a weaker "
+        "checkpoint strategy a read may run again, but never an effect.",
         (
             "tests/engine/test_steps.py::test_a_result_is_recorded_and_its_function_not_called_again",
             "tests/engine/test_turns.py::test_checkpoint_strategies",
@@ -43,9 +43,9 @@ PROMISES = (
     Promise(
         "G3-no-blind-repeat",
         "No blind repeat",
-        "An effect that started and has no answer is unknown, and is repeated only if its author declared that safe; "
-        "otherwise its `verify` is asked, and failing that a person. Exactly-once in a tool that has no idempotency key "
-        "is not promised.",
+        "An effect that started and has no result is unknown. It is repeated only if its author declared that safe. "
+        "Otherwise its `verify` decides, or else a person. Exactly-once cannot be promised for a tool without an "
+        "idempotency key.",
         (
             "tests/engine/test_steps.py::test_a_once_effect_that_nobody_can_verify_goes_to_a_person",
             "tests/engine/test_steps.py::test_a_once_effect_that_raised_is_verified",
@@ -58,7 +58,7 @@ PROMISES = (
     Promise(
         "G4-one-key",
         "One key per action",
-        "Every external action carries `{run}:step_{number}:{tool}:{hash of args}`, the same on every retry and resume.",
+        "Every effect has the key `{run}:step_{number}:{tool}:{hash of args}`, the same on every retry and resume.",
         (
             "tests/unit/engine/test_tools.py::test_keys_are_frozen",
             "tests/engine/test_steps.py::test_a_death_is_repeated_where_that_is_safe_and_counts_no_attempt",
@@ -68,8 +68,8 @@ PROMISES = (
     Promise(
         "G5-one-writer",
         "One writer",
-        "What an agent does is written under its fence; a superseded worker cannot add one event. Commands from outside "
-        "are a closed list, sequenced by the store.",
+        "A worker appends to a run under its fence; a worker that has lost the run cannot append any event. Commands "
+        "from other processes are a closed list, and the store puts them in order.",
         (
             "tests/crash/test_runs.py::test_a_process_that_was_stopped_writes_nothing_more",
             "tests/crash/test_prunes.py::test_who_was_stopped_writes_nothing_to_a_run_that_took_the_name",
@@ -80,8 +80,8 @@ PROMISES = (
     Promise(
         "G6-no-gap",
         "No gap",
-        "A run's log is 1..n, each append all or nothing, hash-chained: a change inside it is found; truncation or a "
-        "rewrite of the whole is found against exported heads.",
+        "A run's log is numbered 1..n and hash-chained, and each append is atomic. A change inside the log is detected. "
+        "Truncation, or a rewrite of the whole log, is detected by comparing it with exported heads.",
         (
             "tests/laws/test_law_chain.py::test_a_change_of_any_field_of_any_event_is_found",
             "tests/engine/test_bundles.py::test_a_changed_file_is_refused",
@@ -96,8 +96,8 @@ PROMISES = (
     Promise(
         "G7-one-answer",
         "One answer",
-        "Each request is decided once, bound to the exact arguments that the person saw. Deciding it and making the run "
-        "runnable are one transaction.",
+        "Each request is decided once, for the exact arguments that the person saw. The decision and the wake-up of the "
+        "run are one transaction.",
         (
             "tests/engine/test_waits.py::test_answers_by_kind",
             "tests/engine/test_waits.py::test_silence",
@@ -114,7 +114,8 @@ PROMISES = (
     Promise(
         "G8-fold",
         "State = fold(log)",
-        "The same on every store, from any snapshot, in any later version. Agent code sees the same live and replayed.",
+        "The state is the same on every store, from any snapshot, in any later version. Agent code sees the same results "
+        "live and on replay.",
         (
             "tests/laws/test_law_fold.py::test_every_cut_of_a_log_gives_the_same_state",
             "tests/engine/test_replay_code.py::test_a_race_has_the_same_winner",
@@ -126,7 +127,7 @@ PROMISES = (
     Promise(
         "G9-linear",
         "Linear growth",
-        "Bytes per step are constant. Messages and big payloads are stored once and referred to.",
+        "Bytes per step are constant. Messages and large payloads are stored once; events refer to them.",
         (
             "tests/unit/stores/test_blobs.py::test_content_takes_its_place_once",
             "tests/engine/test_turns.py::test_a_resumed_run_enters_at_the_current_turn",
@@ -135,8 +136,8 @@ PROMISES = (
     Promise(
         "G10-live",
         "Liveness",
-        "When faults stop, every runnable run goes on within two leases; on one machine a killed process's runs go on at "
-        "once when it is restarted.",
+        "When faults stop, every runnable run continues within two leases. On one machine, the runs of a killed process "
+        "continue as soon as it is restarted.",
         (
             "tests/crash/test_kills.py::test_a_killed_workers_run_is_claimed_without_waiting",
             "tests/crash/test_runs.py::test_killed_before_and_after_every_commit",
@@ -146,14 +147,14 @@ PROMISES = (
     Promise(
         "G11-inert",
         "Inert data",
-        "JSON only in our formats. No pickle, no object revival, no type markers inside user data.",
+        "All formats are JSON. There is no pickle, no revival of objects, and no type marker inside user data.",
         ("tests/laws/test_law_values.py::test_whatever_is_given_comes_back_or_is_refused",),
     ),
     Promise(
         "G12-honest",
         "Honest",
-        "An error is never reported as success; a refused write changes nothing; every error has a stable code, its "
-        "facts, and the cure.",
+        "An error is never reported as success. A refused write changes nothing. Every error has a stable code, its "
+        "fields, and a hint.",
         (
             "tests/unit/test_errors.py::test_the_templates_format_with_the_fields",
             "tests/engine/test_steps.py::test_an_output_that_cannot_be_stored_is_unavailable_and_never_run_again",
@@ -165,16 +166,16 @@ PROMISES = (
 
 
 def page() -> str:
-    """The page for users."""
+    """Return the page `docs/guarantees.md`."""
     lines = [
         "# Guarantees",
         "",
-        "Each promise has an id and the tests that would fail if it were untrue. This page is made from",
-        "`tests/guarantees/manifest.py` by `make fix`; a test fails when a promise has no test.",
+        "Each guarantee has an id and the tests that fail if it is broken. `make fix` generates this page from",
+        "`tests/guarantees/manifest.py`; a test fails if a guarantee has no test.",
         "",
     ]
     for promise in PROMISES:
-        lines += [f"## {promise.id}: {promise.title}", "", promise.says, "", "Proven by:", ""]
+        lines += [f"## {promise.id}: {promise.title}", "", promise.says, "", "Tests:", ""]
         lines += [f"- `{test}`" for test in promise.tests]
         lines.append("")
     return "\n".join(lines)
