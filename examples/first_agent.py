@@ -44,7 +44,7 @@ async def support(run: limpet.Run, order_id: str) -> str:
 
 
 async def main() -> None:
-    """Same id, same input: the same run, however often this is started."""
+    """Start the run, or continue it: the same id and input always mean the same run."""
     async with limpet.open("sqlite:///support.db", agents=[support]) as app:
         print(await app.run(support, "o-1", id="ticket-42"))
 

@@ -14,7 +14,7 @@ desk = MCPTools(
     [sys.executable, __file__, "serve"],  # or a URL: "http://localhost:8000/mcp"
     name="desk",
     only=["lookup", "send"],
-    effects={"lookup": "none"},  # what is not named is `once`
+    effects={"lookup": "none"},  # tools that are not named are `once`
     risks={"send": "external_action"},
 )
 writer = limpet.llm_agent(
