@@ -15,9 +15,9 @@ class Parrot:
 
     name = "zoo:parrot"
 
-    async def reply(self, request: Prompt, /, *, on_text: Callable[[str], object] | None = None) -> Reply:
+    async def reply(self, prompt: Prompt, /, *, on_text: Callable[[str], object] | None = None) -> Reply:
         """One reply; `on_text` receives the text piece by piece."""
-        last = request.messages[-1]
+        last = prompt.messages[-1]
         if last.role == "user":
             noted = ToolCall(id="c1", name="note_fact", args='{"key": "heard", "value": "hello"}')
             return Reply(text="I keep that.", calls=(noted,), usage=Usage(input_tokens=90, output_tokens=20))

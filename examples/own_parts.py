@@ -8,8 +8,8 @@ from typing import Any
 
 import limpet
 from limpet.llm.loop import Ask
-from limpet.llm.model import Call, ModelRequest, Reply
-from limpet.llm.request import Sight, View, see
+from limpet.llm.model import Prompt, Reply, ToolCall
+from limpet.llm.prompt import ContextChoice, ContextView, choose_context
 from limpet.testing import ScriptedModel, calls
 
 
@@ -19,14 +19,14 @@ def read_meter() -> dict[str, Any]:
     return {"kwh": 1234, "raw": "0" * 2_000}
 
 
-async def rules_first(run: limpet.Run, request: ModelRequest, ask: Ask) -> Reply:
+async def rules_first(run: limpet.Run, prompt: Prompt, ask: Ask) -> Reply:
     """Read the meter before the first model call."""
     if "kwh" not in run.state.facts:
-        return Reply(text="The meter first.", calls=(Call(id="rule-1", name="read_meter", args="{}"),))
-    return await ask(request)
+        return Reply(text="The meter first.", calls=(ToolCall(id="rule-1", name="read_meter", args="{}"),))
+    return await ask(prompt)
 
 
-async def only_the_number(run: limpet.Run, call: Call, result: Any) -> Any:
+async def only_the_number(run: limpet.Run, call: ToolCall, result: Any) -> Any:
     """Record the reading as a fact, and show the model only the number."""
     if call.name != "read_meter":
         return result
@@ -34,9 +34,9 @@ async def only_the_number(run: limpet.Run, call: Call, result: Any) -> Any:
     return f"{result['kwh']} kWh"
 
 
-def a_half(view: View) -> Sight:
+def a_half(view: ContextView) -> ContextChoice:
     """Use half of the space that is available."""
-    return see(view._replace(room=view.room // 2))
+    return choose_context(view._replace(room=view.room // 2))
 
 
 billing = limpet.llm_agent(
@@ -50,7 +50,7 @@ reader = limpet.llm_agent(
     handoffs=[billing],
     choose=rules_first,
     normalise=only_the_number,
-    see=a_half,
+    build_context=a_half,
 )
 
 
@@ -60,8 +60,8 @@ async def main() -> None:
         print(await app.run(reader, "Please read it.", id="meter-1"))
         for made in (await app.state("meter-1")).decisions:
             print(made.chosen, "because", made.because)
-        seen = await app.model_input("meter-1", step=2)
-        print(seen.is_exact, repr(seen.request.messages[-1].text))
+        seen = await app.prompt("meter-1", step=2)
+        print(seen.is_exact, repr(seen.prompt.messages[-1].text))
         [bill] = await app.runs(agent="billing")
         print(bill.parent, (await app.state(bill.id)).facts)
 
