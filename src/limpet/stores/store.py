@@ -513,7 +513,7 @@ class Store:
         try:
             data = self.codec.unpack(Packed(found.codec, found.key_id, found.data), f"snapshot:{run}:{found.seq}")
         except (ValueError, WrongKeys) as error:
-            raise Tampered(run=run, seq=found.seq, reason=f"its snapshot cannot be read ({error})") from error
+            raise Tampered(run=run, seq=found.seq, reason=f"the snapshot cannot be read ({error})") from error
         if data.startswith(WITHOUT_DIGEST):
             return None
         if data[:DIGEST] != _digest(run, found.seq, found.hash, data[DIGEST:]):
