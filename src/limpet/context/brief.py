@@ -56,7 +56,7 @@ class Choice:
 
 @dataclass(frozen=True, kw_only=True)
 class Brief:
-    """What a person needs to know to decide a request."""
+    """The facts that a person needs to decide a request."""
 
     agent: str
     input: str
@@ -64,7 +64,7 @@ class Brief:
     """Why the run stopped."""
     choices: tuple[Choice, ...]
     silence: str
-    """What happens without an answer before the expiry."""
+    """The consequence of no answer before the expiry."""
     goal: str = ""
     did: tuple[Did, ...] = ()
     left_out: int = 0

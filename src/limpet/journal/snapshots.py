@@ -40,7 +40,7 @@ class _Stored(Struct, frozen=True):
     version: int
     state: RunState
     memory: Raw | UnsetType = UNSET
-    """What a learner had learnt by then."""
+    """A learner's dump at this point."""
 
 
 async def save(store: Store, at: Head, state: RunState, memory: bytes | None = None) -> int:

@@ -39,7 +39,7 @@ Outcome = Any | LimpetError
 
 @dataclass(frozen=True, kw_only=True)
 class Capabilities:
-    """What a store supports; declared, never guessed."""
+    """Features that a store supports; declared, never guessed."""
 
     processes: bool
     """Several processes can use the store concurrently."""

@@ -102,7 +102,7 @@ RequestChange = RequestOpened | RequestClosed | ApprovalUsed | RequestEscalated
 
 
 class Delta(NamedTuple):
-    """What an event changes in rows."""
+    """The changes of an event to rows."""
 
     step: int = 0
     settled: bool = False

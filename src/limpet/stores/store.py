@@ -122,7 +122,7 @@ class Store:
 
     @property
     def capabilities(self) -> Capabilities:
-        """What this store supports."""
+        """Features that this store supports."""
         return self._backend.capabilities
 
     @property

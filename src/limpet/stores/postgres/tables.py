@@ -471,7 +471,7 @@ def _has_ended(host: str) -> bool:
 
 
 class TransactionParts(NamedTuple):
-    """What the transactions of a backend have in common."""
+    """Resources that the transactions of a backend share."""
 
     sql: Mapping[str, str]
     wire: Wire
