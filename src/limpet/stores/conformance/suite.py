@@ -43,7 +43,7 @@ PATIENCE = 120.0
 
 @dataclass(kw_only=True)
 class Harness:
-    """The part that a store's author provides: backends that all reach the same data, with a clock that the suite moves."""
+    """Provided by a store's author: backends that all reach the same data, with a clock that the suite moves."""
 
     backend: Callable[[FrozenClock], Backend]
     handover: Callable[[], Executor] = Threads

@@ -519,7 +519,7 @@ async def _bystander(world: World, run: str) -> Owner:
 async def _raised(awaitable: Coroutine[Any, Any, object]) -> BaseException:
     try:
         await awaitable
-    except BaseException as error:  # noqa: BLE001 - whatever it is
+    except BaseException as error:  # noqa: BLE001 - any exception
         return error
     raise AssertionError("nothing was raised")
 
