@@ -142,7 +142,7 @@ async def test_an_encrypted_store_does_not_use_a_forged_snapshot(
     with caplog.at_level(logging.WARNING, "limpet"):
         await go_on(url, KEYS)
     assert PAID == [DUE]
-    assert "a snapshot of run r is not used" in caplog.text
+    assert "run r: ignoring a damaged snapshot" in caplog.text
 
 
 def test_snapshots_raise_no_alarm(full: bool) -> None:
