@@ -32,7 +32,7 @@ _LONGEST = 10**6 * 86400 * 366 * 1000
 def microseconds(duration: Duration) -> int:
     """Return a duration in whole microseconds.
 
-    Raises InvalidDuration for a duration that is negative, not finite, or longer than 1000 years.
+    Raises InvalidArgument for a duration that is negative, not finite, or longer than 1000 years.
     """
     if isinstance(duration, timedelta):
         found = duration // timedelta(microseconds=1)

@@ -20,7 +20,7 @@ _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 
 
 def check_id(id: object) -> str:
-    """Return the id if it is valid for a run, a conversation, a worker or a command. Raises InvalidId."""
+    """Return the id if it is valid for a run, a conversation, a worker or a command. Raises InvalidArgument."""
     if not isinstance(id, str) or _ID.fullmatch(id) is None:
         raise InvalidArgument(path="id", reason=repr(str(id)[:300]), fix=_ID_FIX)
     return str.__str__(id)  # msgspec encodes no subclass of str

@@ -128,7 +128,7 @@ class Vocabulary:
     def decode(self, name: str, version: int, data: bytes) -> AnyBody:
         """Return the body, lifted to its newest version.
 
-        Raises NewerVersion for a kind or version that is not known, DamagedEvent for a body that does not fit.
+        Raises NewerVersion for an unknown kind or version, and DamagedEvent for a body that does not match its struct.
         """
         kind = self.kinds.get(name)
         if kind is None:

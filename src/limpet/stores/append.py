@@ -268,18 +268,18 @@ def _decode_all(tx: Transaction, events: Sequence[Event]) -> tuple[Sealed, ...]:
     return tuple(Sealed(event, tx.decode(event)) for event in events)
 
 
-def _tell(tx: Transaction, leg: writes.SendCommands) -> Head:
+def _accept_commands(tx: Transaction, leg: writes.SendCommands) -> Head:
     row = tx.row(leg.run)
     if row.type != "run":
         raise InvalidAppend(run=leg.run, reason="a conversation takes no commands")
-    told = tx.tables.command(row, _command_of(leg.bodies[0]))
-    if told is not None:
-        if tx.decode(told) != leg.bodies[0]:
+    recorded = tx.tables.command(row, _command_id(leg.bodies[0]))
+    if recorded is not None:
+        if tx.decode(recorded) != leg.bodies[0]:
             raise _command_conflict(row, leg.bodies[0])
-        return told.head
+        return recorded.head
     now = tx.tables.now()
     for body in leg.bodies[1:]:
-        if tx.tables.command(row, _command_of(body)) is not None:
+        if tx.tables.command(row, _command_id(body)) is not None:
             raise _command_conflict(row, body)
     for body in leg.bodies:
         request = tx.tables.request(body.request) if isinstance(body, b.RequestAnswered) else None
@@ -346,6 +346,10 @@ def _head_as_written(tx: Transaction, leg: writes.Leg) -> Head | None:
             return recorded.head if recorded else None
         case _:
             return tx.row(leg.run).head
+
+
+def _command_conflict(row: RunRow, body: AnyBody) -> IdConflict:
+    return IdConflict(what="command", id=_command_id(body), reason=f"for a different command on {row.id}")
 
 
 def _command_id(body: AnyBody) -> str:

@@ -126,7 +126,7 @@ class Cipher:
         return f"{id}.{base64.urlsafe_b64encode(nonce + sealed).decode()}"
 
     def reveal(self, hidden: str, about: str) -> str:
-        """Return the original text. Raises KeyMissing or ValueError."""
+        """Return the original text. Raises WrongKeys or ValueError."""
         id, dot, text = hidden.partition(".")
         if not dot:
             raise ValueError("not encrypted, but this store is")

@@ -125,7 +125,7 @@ def _perform(tx: Transaction, batch: Sequence[writes.Op[Any]]) -> list[Outcome]:
         if blobs or wanted:
             tx.bring(blobs, wanted)
         final = not (more or blobs or wanted)
-        together = appending.extend_all(tx, list(plans.values()), final=final) if plans else []
+        together = append.extend_all(tx, list(plans.values()), final=final) if plans else []
     except UNEXPECTED as error:
         raise _Undone(_unexpected(error)) from error
     if not others:
@@ -134,9 +134,9 @@ def _perform(tx: Transaction, batch: Sequence[writes.Op[Any]]) -> list[Outcome]:
     return [next(done) if place in plans else _attempt(tx, op) for place, op in enumerate(batch)]
 
 
-def _plans(batch: Sequence[writes.Op[Any]]) -> dict[int, appending.Plan]:
+def _plans(batch: Sequence[writes.Op[Any]]) -> dict[int, append.Plan]:
     """Return the appends that change only the row of one stream, by index; at most one per stream."""
-    plans: dict[int, appending.Plan] = {}
+    plans: dict[int, append.Plan] = {}
     streams = set()
     for place, op in enumerate(batch):
         if isinstance(op, writes.Append) and len(op.legs) == 1 and isinstance(op.legs[0], writes.Extend):
@@ -273,7 +273,7 @@ def _load(tx: Transaction, op: writes.Load) -> RunRow:
     if existing is not None:
         raise IdConflict(what="run", id=first.run, reason=f"by agent {existing.agent!r} with a different input")
     log = [(event, tx.decode(event)) for event in op.events]
-    if verify(op.events, *appending.chain_start(tx, first.run, log[0][1])).hash != last.hash:
+    if verify(op.events, *append.chain_start(tx, first.run, log[0][1])).hash != last.hash:
         raise Tampered(run=first.run, seq=last.seq, reason="the head does not match")
     derived = derive(0, log, tx.codec)
     tx.bring((), derived.blobs)

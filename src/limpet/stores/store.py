@@ -170,7 +170,7 @@ class Store:
 
     # Writing
 
-    async def append(self, *legs: writes.Leg, blobs: Sequence[Blob] = ()) -> writes.Appended | writes.Missed | writes.Taken:
+    async def append(self, *legs: writes.Leg, blobs: Sequence[Blob] = ()) -> writes.AppendOutcome:
         """Write all legs together or none, with their blobs. After `Appended`, they are durable.
 
         Repeating an append whose reply was lost is safe: events that are already in the log are not written again.
@@ -194,7 +194,7 @@ class Store:
     ) -> tuple[RunRow, bool]:
         """Create a run, or return the existing one; the second value is whether it is new.
 
-        Raises InputConflict if the id exists with another agent or input. `alike` may accept a stored input whose bytes
+        Raises IdConflict if the id exists with another agent or input. `alike` may accept a stored input whose bytes
         differ but mean the same to today's code. A fork shares the events of its origin up to the fork point; they are
         not copied.
         """

@@ -58,7 +58,7 @@ async def a_repeated_command_is_known_after_the_run_has_ended(world: World) -> N
 
 @behaviour()
 async def another_command_under_a_used_id_is_a_conflict(world: World) -> None:
-    """Another command under a used id raises CommandConflict."""
+    """Another command under a used id raises IdConflict."""
     await world.own()
     await world.store.send_commands("r1", signalled(value=1), actor="ann")
     await expect(IdConflict, world.store.send_commands("r1", signalled(value=2), actor="ann"))

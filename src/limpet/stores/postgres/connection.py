@@ -50,7 +50,7 @@ class Address(NamedTuple):
 
     @classmethod
     def parse(cls, url: str) -> "Address":
-        """Parse a URL. Raises InvalidUrl."""
+        """Parse a URL. Raises InvalidArgument."""
         parts = urlsplit(url)
         theirs, ours = [], dict[str, str]()
         for name, value in parse_qsl(parts.query, keep_blank_values=True):
