@@ -1,4 +1,4 @@
-"""The program `limpet`: the only thing above the doors."""
+"""The program `limpet`: registers the functions that one interface needs from another, and runs the command line."""
 
 import asyncio
 import signal
@@ -15,7 +15,7 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """Run the command line; what a terminal cannot show is shown as a question mark."""
+    """Run the command line; characters that the terminal cannot show become question marks."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")
@@ -37,7 +37,7 @@ def _serve(*, app: App, told: Callable[[str], None], **wishes: Any) -> int:
 
 
 def _agents(app: App) -> Any:
-    """What a server has for agents."""
+    """Return the applications to mount beside the HTTP API."""
     from limpet.mcp import over_http  # noqa: PLC0415 - only servers need it
 
     return {"/mcp": over_http(app)}
@@ -46,7 +46,7 @@ def _agents(app: App) -> Any:
 def _mcp(*, app: App) -> int:
     from limpet.mcp import over_pipes  # noqa: PLC0415 - only servers need it
 
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # whoever waits for a line cannot be told otherwise
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a blocking read of stdin cannot be cancelled
     asyncio.run(over_pipes(app))
     return 0
 

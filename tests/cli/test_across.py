@@ -66,7 +66,7 @@ def test_every_refund_over_a_sum_and_why(store: str) -> None:
     ]
     [found] = told(*words, "--where", "order=o-150", "--agent", "across_support")
     assert (found["result"], found["decision"]["because"]) == ("receipt-o-150", f"{LONG} (150)")
-    assert limpet("calls", "across_refund", "--agent", "across_chat").stdout == "there is no such call\n"
+    assert limpet("calls", "across_refund", "--agent", "across_chat").stdout == "no matching calls\n"
     wrong = limpet("calls", "--where", "cents")
     assert (wrong.exit_code, "is no condition" in wrong.stderr) == (2, True)
 
@@ -80,7 +80,7 @@ def test_decisions_and_errors(store: str) -> None:
         "refund-50",
     ]
     assert [each["run"] for each in told("decisions", "(50)", "--agent", "across_support")] == ["refund-50"]
-    assert limpet("decisions", "nowhere").stdout == "nothing was decided\n"
+    assert limpet("decisions", "nowhere").stdout == "no decisions\n"
     found = told("errors", "--since", "1d")
     assert [(each["run"], each["handled"]) for each in found] == [
         ("refund-950", "ended the run"),
@@ -96,7 +96,7 @@ def test_words_are_found(store: str) -> None:
     assert [(each["run"], each["kind"]) for each in found] == [("chat-7", "message.added")]
     rows = lines(limpet("search", "harbour is closed").stdout)
     assert ["chat-7", "message.added"] in [[row[0], row[3]] for row in rows]
-    assert limpet("search", "nowhere to be found").stdout == "nothing holds that\n"
+    assert limpet("search", "nowhere to be found").stdout == "no matching events\n"
     assert "step.failed" in limpet("search", "x", "--kind", "step.fails").stderr
 
 
@@ -118,7 +118,7 @@ def test_who_is_there_and_how_many(store: str) -> None:
 def test_what_nobody_serves_is_said(url: str) -> None:
     """With what to type."""
     assert limpet("stats").stdout.endswith(
-        "no live worker serves letter, order\nnext: limpet worker MODULE:ATTRIBUTE\n"
+        "No live worker serves letter, order.\nnext: limpet worker MODULE:ATTRIBUTE\n"
     )
 
 
@@ -137,7 +137,7 @@ def test_what_was_said(store: str) -> None:
     ]
     assert [each["role"] for each in told("messages", "chat-7", "--last", "1")] == ["assistant"]
     wrong = limpet("messages", "caht-7")
-    assert (wrong.exit_code, "There is no conversation 'caht-7'" in wrong.stderr) == (1, True)
+    assert (wrong.exit_code, "No conversation 'caht-7'" in wrong.stderr) == (1, True)
     assert "Did you mean chat-7?" in wrong.stderr
 
 
@@ -157,7 +157,7 @@ def test_what_a_run_knows_and_what_its_model_saw(store: str) -> None:
 
 
 FORMS: dict[str, list[str]] = {
-    "Event": ["search", "broken"],
+    "EventView": ["search", "broken"],
     "DecisionInfo": ["decisions"],
     "ErrorInfo": ["errors"],
     "CallInfo": ["calls"],

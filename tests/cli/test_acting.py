@@ -12,7 +12,7 @@ from limpet.stores import WorkerRow
 from tests.cli.shop import both, letter
 from tests.cli.stage import limpet, told
 
-UNSERVED = "no live worker serves letter 1: it goes on when one does\nnext: limpet worker MODULE:ATTRIBUTE\n"
+UNSERVED = "No live worker serves letter 1; the run continues when one does.\nnext: limpet worker MODULE:ATTRIBUTE\n"
 
 
 def test_a_run_is_started_by_name(url: str) -> None:
@@ -20,8 +20,8 @@ def test_a_run_is_started_by_name(url: str) -> None:
     done = limpet("start", "order", "--input", "book", "--id", "o-7")
     assert done.stdout.splitlines() == [
         "o-7 is pending",
-        "no live worker serves order 1: it begins when one does",
-        "next: limpet worker MODULE:ATTRIBUTE  (nobody serves order 1)",
+        "No live worker serves order 1; the run starts when one does.",
+        "next: limpet worker MODULE:ATTRIBUTE  (no live worker serves order 1)",
         "next: limpet show o-7",
     ]
     words = ["--session", "s-1", "--user", "ann", "--label", "team=a", "--label", "url=a=b"]
@@ -50,10 +50,10 @@ def test_the_conversation_of_a_run(url: str) -> None:
     """What it is started with is said there; what is said later comes to the run, and is kept when there is none."""
     told("start", "letter", "--input", "hello", "--id", "l-1", "--conversation", "c-1")
     assert told("say", "c-1", "and more") == {"conversation": "c-1"}
-    assert limpet("say", "c-1", "stop", "--interrupt").stdout == "said in c-1\n"
+    assert limpet("say", "c-1", "stop", "--interrupt").stdout == "Sent to c-1.\n"
     assert limpet("say", "c-2", "for later").exit_code == 1
     assert limpet("say", "c-2", "for later", "--new").stdout == (
-        "said in c-2; no run goes on there: it is kept for the next\n"
+        "Sent to c-2. No run is active there; the next one receives it.\n"
     )
     with sync.open(url) as app:
         said = [each.body["signal"] for each in app.log("l-1") if each.kind == "signal.received"]
@@ -68,9 +68,9 @@ def test_a_run_is_paused_resumed_told_and_cancelled(url: str) -> None:
     assert told("pause", "letter-1")["waits_for"] == "operator:paused"
     assert told("resume", "letter-1")["id"] == "letter-1"
     said = limpet("signal", "letter-1", "paid", '{"cents": 900}').stdout
-    assert said == f"letter-1 has the signal paid\n{UNSERVED}"
+    assert said == f"Sent paid to letter-1.\n{UNSERVED}"
     assert limpet("pause", "letter-1").exit_code == 0
-    assert limpet("resume", "letter-1").stdout == f"letter-1 goes on\n{UNSERVED}"
+    assert limpet("resume", "letter-1").stdout == f"Resumed letter-1.\n{UNSERVED}"
     assert told("signal", "letter-1", "ping")["id"] == "letter-1"
     assert told("cancel", "order-2", "--reason", "not needed")["id"] == "order-2"
     with sync.open(url, agents=both) as app:
@@ -94,8 +94,8 @@ def test_a_decision_says_that_its_run_does_not_go_on_by_itself(url: str) -> None
     assert limpet("pause", "letter-1").exit_code == 0
     done = limpet("answer", request["id"], "red", "--by", "ann").stdout
     assert done.splitlines() == [
-        f"{request['id']} is answered by ann",
-        "letter-1 does not go on by itself: it waits for operator:paused",
+        f"Request {request['id']} answered by ann.",
+        "letter-1 needs an operator (operator:paused).",
         "next: limpet resume letter-1",
     ]
     assert "next: limpet resume letter-1" in limpet("show", "letter-1").stdout
@@ -105,10 +105,10 @@ def test_what_was_decided_waits_for_a_worker(url: str) -> None:
     """And not for the person any more; a live one that serves it is not waited for."""
     [request] = told("inbox")
     done = limpet("answer", request["id"], "red", "--by", "ann")
-    assert done.stdout == f"{request['id']} is answered by ann\n{UNSERVED}"
+    assert done.stdout == f"Request {request['id']} answered by ann.\n{UNSERVED}"
     assert told("runs", "--waiting")[0]["waits_for"] == told("show", "letter-1")["waits_for"] == "worker:letter 1"
     said = limpet("show", "letter-1").stdout
-    assert said.endswith("next: limpet worker MODULE:ATTRIBUTE  (nobody serves letter 1)\n")
+    assert said.endswith("next: limpet worker MODULE:ATTRIBUTE  (no live worker serves letter 1)\n")
     with sync.open(url, agents=[letter]) as app:
         while not app.inbox():
             app.runs()
@@ -131,7 +131,7 @@ def test_a_run_whose_worker_died_waits_for_another(tmp_path: Path, monkeypatch: 
     [found] = told("runs")
     assert (found["status"], found["waits_for"]) == ("running", "worker:a 1")
     said = limpet("show", "r1").stdout
-    assert said.endswith("next: limpet worker MODULE:ATTRIBUTE  (the worker that had it died, and nobody serves a 1)\n")
+    assert said.endswith("next: limpet worker MODULE:ATTRIBUTE  (its worker died, and no live worker serves a 1)\n")
     assert told("workers")[0]["is_live"] is False
 
     async def come() -> None:
@@ -145,9 +145,9 @@ def test_a_run_whose_worker_died_waits_for_another(tmp_path: Path, monkeypatch: 
 def test_resuming_what_is_completed_says_that_it_stays_so(url: str) -> None:
     """Nothing goes on; braces in a signal's name are no places to fill in."""
     told("signal", "letter-1", "{run}")
-    assert limpet("signal", "letter-1", "{x}").stdout == "letter-1 has the signal {x}\n"
+    assert limpet("signal", "letter-1", "{x}").stdout == "Sent {x} to letter-1.\n"
     [request] = told("inbox")
     told("answer", request["id"], "blue")
     with sync.open(url, agents=[letter]) as app:
         assert app.get("letter-1").result(timeout="30s") == "ann"
-    assert limpet("resume", "letter-1").stdout == "letter-1 is completed, and stays so\n"
+    assert limpet("resume", "letter-1").stdout == "letter-1 has already completed.\n"

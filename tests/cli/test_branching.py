@@ -39,8 +39,8 @@ def test_replay_of_a_run_and_of_a_file(url: str, tmp_path: Path) -> None:
 def test_a_check_before_a_deploy(url: str) -> None:
     """All of an agent's, or all that have not ended."""
     done = limpet("replay", "--agent", "order", "--app", APP)
-    assert (done.exit_code, done.stdout) == (0, "1 of 1 runs go through\n")
-    assert limpet("replay", "--live", "--app", APP).stdout == "0 of 0 runs go through\n"
+    assert (done.exit_code, done.stdout) == (0, "1 of 1 runs replay.\n")
+    assert limpet("replay", "--live", "--app", APP).stdout == "0 of 0 runs replay.\n"
     assert limpet("replay", "--app", APP).exit_code == 2
     assert limpet("replay", "order-1").exit_code == 2
 
@@ -64,7 +64,7 @@ def test_a_fork_with_everything_that_can_be_said(url: str, tmp_path: Path) -> No
     state = told("state", "order-1.1")["state"]
     assert (state["goal"], state["known_facts"][0]["value"]) == ("sell", 5)
     again = limpet("fork", "order-1", "--at", "1", "--app", APP, "--id", "again", "--effects", "stub")
-    assert again.stdout == "again goes on from order-1, when a worker serves it\n"
+    assert again.stdout == "Forked order-1 as again; it starts when a worker serves it.\n"
     assert told("show", "again")["fork_of"] == "order-1"
     wrong = (
         ("--at", "9"),
@@ -98,7 +98,7 @@ def test_pruning_says_before_it_does(url: str, tmp_path: Path) -> None:
     assert told("runs") == []
     assert limpet("verify", "--heads", heads).exit_code == 1
     assert limpet("verify", "--heads", heads, "--pruned", str(tmp_path / "old" / "pruned.jsonl")).exit_code == 0
-    assert limpet("load", str(tmp_path / "old" / "order-1.zip")).stdout == "order-1 is here\n"
+    assert limpet("load", str(tmp_path / "old" / "order-1.zip")).stdout == "Loaded order-1.\n"
 
 
 @pytest.mark.parametrize("words", ["replay order-1", "replay --live", "fork order-1 --at 1", "asked order-1 1"])
@@ -110,7 +110,7 @@ def test_looking_makes_no_store_of_the_apps_own(words: str, tmp_path: Path) -> N
         line, cwd=tmp_path, env={**env, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("error: There is no store at sqlite:///limpet.db, and none was made.")
+    assert done.stderr.startswith("error: No store at sqlite:///limpet.db. Limpet did not create one.")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -98,7 +98,7 @@ def test_what_show_says_to_type_can_be_typed(url: str) -> None:
 def test_a_run_that_is_not_there(url: str, given: str, meant: str) -> None:
     """The error, its cure, and what may have been meant; also for a beginning that fits several."""
     done = limpet("show", given)
-    why = f"There is no run '{given}' in this store. Check the id and the store's address. Did you mean {meant}?"
+    why = f"No run '{given}'. Correct the id, or pass the right store with --url or LIMPET_URL. Did you mean {meant}?"
     assert (done.exit_code, done.stderr) == (1, f"error: {why} [not_found]\n")
     assert "Did you mean" not in limpet("show", "zzz").stderr
 
@@ -110,7 +110,7 @@ def test_looking_makes_no_store(tmp_path: Path, words: list[str], monkeypatch: p
     monkeypatch.delenv("LIMPET_URL", raising=False)
     done = limpet(*words)
     assert (done.exit_code, done.stdout) == (1, "")
-    assert done.stderr.startswith("error: There is no store at sqlite:///limpet.db, and none was made. Say where")
+    assert done.stderr.startswith("error: No store at sqlite:///limpet.db. Limpet did not create one. Pass --url")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -148,7 +148,7 @@ def test_the_inbox_shows_what_led_to_a_request_and_what_each_answer_causes(url: 
         assert expected in lines(said)
     assert [each["run"] for each in told("inbox", "--to", "sales", "--run", "lett")] == ["letter-1"]
     assert told("inbox", "--to", "nobody") == told("inbox", "--older-than", "1d") == told("inbox", "--risk", "x") == []
-    assert limpet("inbox", "--to", "nobody").stdout == "nothing waits for a person\n"
+    assert limpet("inbox", "--to", "nobody").stdout == "no open requests\n"
     assert told("inbox")[0]["context"]["choices"][0] == {"say": "red", "causes": "The agent continues with 'red'."}
 
 
@@ -194,8 +194,8 @@ def test_a_run_goes_to_another_store_in_a_file(url: str, tmp_path: Path) -> None
     heads, bundle, other = tmp_path / "heads", tmp_path / "run.zip", f"sqlite:///{tmp_path}/other.db"
     assert told("verify", "--save-heads", str(heads))["runs"] == 3
     assert limpet("verify", "--heads", str(heads)).stdout.endswith("3 against heads that were kept\n")
-    assert limpet("export", "order-1", str(bundle)).stdout == f"order-1 is in {bundle}\n"
-    assert limpet("load", str(bundle), "--url", other).stdout == "order-1 is here\n"
+    assert limpet("export", "order-1", str(bundle)).stdout == f"Exported order-1 to {bundle}.\n"
+    assert limpet("load", str(bundle), "--url", other).stdout == "Loaded order-1.\n"
     assert limpet("verify", "order-1", "--url", other).exit_code == 0
     gone = limpet("verify", "--heads", str(heads), "--url", other)
     assert (gone.exit_code, "[tampered]" in gone.stderr) == (1, True)

@@ -11,7 +11,7 @@ import pytest
 import typer
 
 from limpet.cli import command
-from limpet.cli.commands import SHELVES
+from limpet.cli.commands import TOPICS
 from tests.cli.stage import LIMPET, ROOT, limpet, terminal, told
 
 GROUP: Any = typer.main.get_command(command)
@@ -44,7 +44,7 @@ def test_every_command_is_in_the_docs(name: str) -> None:
 
 def test_every_command_is_on_a_shelf_once() -> None:
     """The help of the program shows all of them, next to those that one needs with it."""
-    assert sorted(name for names in SHELVES.values() for name in names) == NAMES
+    assert sorted(name for names in TOPICS.values() for name in names) == NAMES
     said = limpet("--help").stdout
     assert [name for name in NAMES if not re.search(rf"^  {name} +[A-Z]", said, re.MULTILINE)] == []
 
@@ -88,9 +88,9 @@ def test_errors_are_json_for_whoever_reads_json(url: str) -> None:
     assert (done.exit_code, done.stdout) == (1, "")
     assert json.loads(done.stderr) == {
         "code": "not_found",
-        "message": "There is no run 'odrer-1' in this store.",
+        "message": "No run 'odrer-1' in this store.",
         "facts": {"what": "run", "id": "odrer-1"},
-        "cure": "Check the id and the store's address. Did you mean order-1, order-2?",
+        "cure": "Correct the id, or pass the right store with --url or LIMPET_URL. Did you mean order-1, order-2?",
     }
     wrong = json.loads(limpet("show", "--json").stderr)
     assert (wrong["code"], wrong["facts"]["command"]) == ("wrong_usage", "limpet show")
@@ -101,7 +101,7 @@ def test_a_traceback_is_for_those_who_ask(url: str, words: list[str]) -> None:
     """Anywhere on the line, or in the environment; the error's own line is the last all the same."""
     said = limpet(*words).stderr
     assert said.startswith("Traceback (most recent call last):")
-    assert said.splitlines()[-1].startswith("error: There is no run 'zzz'")
+    assert said.splitlines()[-1].startswith("error: No run 'zzz'")
     assert "Traceback" in limpet("show", "zzz", LIMPET_DEBUG="1").stderr
     assert "Traceback" not in limpet("show", "zzz", LIMPET_DEBUG="0").stderr
     assert "Traceback" not in limpet("show", "zzz").stderr
@@ -110,7 +110,7 @@ def test_a_traceback_is_for_those_who_ask(url: str, words: list[str]) -> None:
 def test_what_stands_after_two_dashes_is_no_option(url: str) -> None:
     """So that a word may begin with a dash."""
     limpet("signal", "letter-1", "--", "words", "--debug")
-    assert limpet("show", "--", "--debug").stderr.startswith("error: There is no run '--debug'")
+    assert limpet("show", "--", "--debug").stderr.startswith("error: No run '--debug'")
 
 
 def test_an_error_of_the_apps_own_code_is_one_line_too(tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ def test_loading_shows_how_far_it_is(url: str, tmp_path: Path) -> None:
     assert told("export", "order-1", bundle) == {"id": "order-1", "path": bundle}
     with terminal(LIMPET, "load", bundle, "--url", f"sqlite:///{tmp_path}/other.db") as screen:
         shown, code = screen.end()
-    assert (code, "━" in shown, "order-1 is here" in shown) == (0, True, True)
+    assert (code, "━" in shown, "Loaded order-1." in shown) == (0, True, True)
     assert told("load", bundle, "--url", f"sqlite:///{tmp_path}/other.db")["id"] == "order-1"
 
 

@@ -80,7 +80,7 @@ def test_a_person_at_a_terminal_answers(url: str) -> None:
         screen.until("which [1-2]: ")
         screen.type("1\n")
         shown, code = screen.end()
-    assert (code, f"{request['id']} is answered by ann" in shown) == (0, True)
+    assert (code, f"Request {request['id']} answered by ann" in shown) == (0, True)
     with sync.open(url) as app:
         [answered] = [each for each in app.log("letter-1") if each.kind == "request.answered"]
     assert answered.body["answer"] == {"json": "red"}
@@ -106,7 +106,7 @@ def test_without_a_terminal_the_answer_must_be_said(url: str) -> None:
     [request] = told("inbox")
     done = limpet("answer", request["id"])
     assert done.exit_code == 2
-    assert f"there is no terminal to ask on: limpet answer {request['id']} ANSWER" in done.stderr
+    assert f"no terminal to prompt on: limpet answer {request['id']} ANSWER" in done.stderr
     assert told("answer", request["id"], '"red"', "--by", "ann") == {
         "request": request["id"],
         "decision": "answered",

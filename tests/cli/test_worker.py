@@ -57,7 +57,7 @@ def test_a_worker_drains_and_another_goes_on(tmp_path: Path) -> None:
         with worker(tmp_path) as first:
             wait_for(app, tmp_path, "charge begins")
             first.send_signal(signal.SIGTERM)
-            until(first, "stopping")
+            until(first, "Stopping")
             (tmp_path / "go").touch()
             assert first.wait(timeout=20) == 0
         assert traces(tmp_path) == ["charge begins", "charge ends"]
@@ -78,7 +78,7 @@ def test_a_second_signal_does_not_wait(tmp_path: Path) -> None:
         with worker(tmp_path, "tests.cli.shop:both", "--grace", "1h", "--concurrency", "3", "--lease", "5s") as process:
             wait_for(app, tmp_path, "charge begins")
             process.send_signal(signal.SIGTERM)
-            until(process, "stopping")
+            until(process, "Stopping")
             process.send_signal(signal.SIGTERM)
             assert process.wait(timeout=20) == -signal.SIGTERM
 
@@ -104,7 +104,7 @@ def test_the_app_that_the_project_names(tmp_path: Path, named: str) -> None:
         app.start(order, "book", id="o-1")
     said = subprocess.run([LIMPET, "show", "o-1"], cwd=tmp_path, env=env, capture_output=True, text=True, check=True)
     target = "MODULE:ATTRIBUTE" if named == "nowhere" else "tests.cli.shop:order"
-    assert said.stdout.endswith(f"next: limpet worker {target}  (nobody serves order 1)\n")
+    assert said.stdout.endswith(f"next: limpet worker {target}  (no live worker serves order 1)\n")
     with subprocess.Popen([LIMPET, "worker"], cwd=tmp_path, env=env, stderr=subprocess.PIPE, text=True) as process:
         if named == "nowhere":
             assert "say MODULE:ATTRIBUTE, or set LIMPET_APP" in until(process, "the code is needed")

@@ -147,9 +147,7 @@ def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
     mine.touch()
     done = subprocess.run(DEMO, cwd=tmp_path, env=env_of(tmp_path), capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith(
-        "error: limpet-demo is in the way: it holds what no demo has made. Nothing was written"
-    )
+    assert done.stderr.startswith("error: Cannot use limpet-demo: contains files that `limpet demo` did not create")
     assert list(tmp_path.rglob("*")) == [mine.parent, mine]
     with subprocess.Popen(
         [*DEMO, "its"], cwd=tmp_path, env=env_of(tmp_path), stdout=subprocess.PIPE, text=True

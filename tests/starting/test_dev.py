@@ -93,11 +93,11 @@ def test_a_change_is_what_runs_next(tmp_path: Path, target: str) -> None:
         assert it.ask("one") == "hello1"
         it.until("one  echo 1  completed")
         it.write("2")
-        it.until("app.py has changed")
+        it.until("app.py changed")
         it.until("serves echo")
         assert it.ask("two") == "hello2"
         it.process.send_signal(signal.SIGINT)
-        it.until("stopping")
+        it.until("Stopping")
         assert it.process.wait() == 0
     assert left_behind(tmp_path) == []
 
@@ -108,15 +108,15 @@ def test_code_that_cannot_be_loaded_is_shown_and_it_goes_on_watching(tmp_path: P
         it.write('" + (')
         assert "app.py" in it.until("File ")
         it.until("SyntaxError")
-        it.until("the worker has ended with 1; the next change starts it again")
+        it.until("The worker exited with 1; the next change restarts it.")
         (tmp_path / "app.py").write_text("nothing = 1\n", encoding="utf-8")
-        it.until("app.py holds neither an app that was opened with agents, nor an agent")
-        it.until("the next change starts it again")
+        it.until("app.py has no app with agents, and no agent")
+        it.until("the next change restarts it")
         it.write("3")
         it.until("serves echo")
         assert it.ask("three") == "hello3"
         it.process.send_signal(signal.SIGTERM)
-        it.until("stopping")
+        it.until("Stopping")
         assert it.process.wait() == 0
     assert left_behind(tmp_path) == []
 

@@ -82,7 +82,7 @@ def test_nothing_is_overwritten(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("mine", encoding="utf-8")
     done = run(LIMPET, "init", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith(f"error: {name} is in the way: it is there already. Nothing was written. Say another")
+    assert done.stderr.startswith(f"error: Cannot use {name}: the file exists. Nothing was written. Pass another")
     assert [path.read_text(encoding="utf-8") for path in tmp_path.iterdir()] == ["mine"]
     done = run(LIMPET, "init", name, "--json", cwd=tmp_path)
     assert (done.returncode, json.loads(done.stderr)["code"]) == (1, "file_failed")

@@ -346,6 +346,6 @@ async def test_job_6_on_the_command_line(tmp_path: Path) -> None:
     assert diff == "nothing changed\n"
     assert "{'id': 'o5'}" in replay
     assert "Step 6 (job6_pay) failed after 2 attempts" in replay
-    assert fork.startswith("ticket-42.1 goes on from ticket-42")
+    assert fork.startswith("Forked ticket-42 as ticket-42.1")
     assert "fact total = 1200 from fork (was 900)" in compare
-    assert resume.startswith("ticket-42 goes on")
+    assert resume.startswith("Resumed ticket-42.")

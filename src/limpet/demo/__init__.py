@@ -1,5 +1,5 @@
-"""`limpet demo`: the two-minute story. An agent of nine steps is killed at step 6, and another process goes on.
+"""`limpet demo`: an agent of nine steps is killed at step 6, and another process resumes it.
 
-The service that it talks to, the processes and the SIGKILL are real, and whatever is shown is read from the store or
-from the service's own counters. No key, and no network beyond this machine.
+The service, the processes and the SIGKILL are real. Everything shown is read from the store or from the service's own
+counters. It needs no API key, and no network beyond this machine.
 """

@@ -1,4 +1,4 @@
-"""The agent of the demo: it settles a ticket in nine steps, and each of its tools says what repeating it means."""
+"""The agent of the demo: it settles a ticket in nine steps; each tool declares whether it may be repeated."""
 
 import http.client
 import json
@@ -18,7 +18,7 @@ AGAIN = limpet.Retry(5, first="50ms")
 
 
 def call(path: str, key: str = "", **body: Any) -> dict[str, Any]:
-    """One request to the service; if it is busy, it has done nothing."""
+    """Send one request to the service; a busy service has done nothing."""
     connection = http.client.HTTPConnection("127.0.0.1", int(os.environ[PORT]), timeout=60)
     try:
         connection.request("POST", f"/{path}", json.dumps(body), {"Idempotency-Key": key})
@@ -33,38 +33,38 @@ def call(path: str, key: str = "", **body: Any) -> dict[str, Any]:
 
 @limpet.tool(effect="none", retry=AGAIN)
 def fetch(what: str) -> dict[str, Any]:
-    """A read: repeat it as you like."""
+    """A read: safe to repeat."""
     return call(what)
 
 
 @limpet.tool(effect="idempotent", risk="external_action", retry=AGAIN)
 def refund(order: str, cents: int) -> str:
-    """An action with a key: the service does it once for each key, however often it is asked."""
+    """An effect with an idempotency key: the service applies it once per key."""
     return str(call("refund", limpet.idempotency_key(), order=order, cents=cents)["id"])
 
 
 @limpet.tool(effect="once", retry=AGAIN)
 def mail(to: str, text: str) -> str:
-    """An action without a key …"""
+    """An effect without a key …"""
     return str(call("mail", to=to, text=text)["id"])
 
 
 @mail.verify
 def was_mailed(to: str, text: str) -> limpet.Done[str] | None:
-    """… so this says how to find out whether it was done."""
+    """… so this function finds out whether it was applied."""
     found = call("sent", to=to, text=text).get("id")
     return limpet.Done(str(found)) if found else None
 
 
 @limpet.tool(effect="idempotent", retry=AGAIN)
 def note(where: str, text: str) -> str:
-    """An entry somewhere, with a key."""
+    """Create an entry in another system, with a key."""
     return str(call(where, limpet.idempotency_key(), text=text)["id"])
 
 
 @limpet.agent(version="1", approvals=limpet.Approvals("external_action", to="finance"))
 async def support(run: limpet.Run, ticket: str) -> str:
-    """Settle a ticket: look, decide, refund, tell everybody."""
+    """Settle a ticket: look it up, decide, refund, notify."""
     await run.patch(goal=f"settle {ticket}", plan=PLAN)
     found: dict[str, dict[str, Any]] = {}
     for what in PLAN[:4]:
@@ -85,7 +85,7 @@ async def support(run: limpet.Run, ticket: str) -> str:
 
 
 async def _refund(run: limpet.Run, order: dict[str, Any], complaint: str, policy: dict[str, Any]) -> str:
-    """What the customer will be told."""
+    """Return the text of the reply to the customer."""
     because = f"{complaint} (policy {policy['number']})"
     how = await run.decide("Refund?", choose=policy["refund"], over=["none", "full"], because=because)
     if how == "none":

@@ -1,4 +1,4 @@
-"""Where the demo keeps its store: a folder of its own, made anew by each start, that stays to be looked at."""
+"""The demo's folder: recreated by each run of the demo, and kept afterwards for inspection."""
 
 import fcntl
 import os
@@ -25,14 +25,14 @@ STORE = "limpet.db"
 
 
 class Folder:
-    """A folder with a store, and how to look around in it."""
+    """A folder with a store, and the commands to inspect it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.url = f"sqlite:///{quote(str(path.absolute() / STORE))}"
 
     def preparations(self) -> list[str]:
-        """What must be typed before `limpet …` means this program and this store."""
+        """Return the shell prefix with which `limpet …` uses this program and this store."""
         program = Path(sys.executable).with_name("limpet")
         found = shutil.which("limpet")
         lines = []
@@ -45,16 +45,16 @@ class Folder:
 
 
 def _short(path: Path) -> Path:
-    """A path as one would type it here, between quotes, and that stays true in another folder."""
+    """Return a path to type in the current shell, quoted, and absolute if that is safer."""
     here = Path.cwd()
     return "$PWD" / path.relative_to(here) if path.is_relative_to(here) else path
 
 
 @contextmanager
 def fresh(path: Path) -> Iterator[Folder]:
-    """The folder, empty but for what says whose it is; raises FileFailed if it is somebody else's.
+    """Yield the folder, emptied. Raises FileFailed if it contains other files.
 
-    While it is held, no other demo begins in it. Where nothing can be written, it is a temporary one.
+    While it is in use, no other demo can start in it. If the location is not writable, it is a temporary folder.
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -72,7 +72,7 @@ def fresh(path: Path) -> Iterator[Folder]:
 
 
 def _mark(path: Path) -> int:
-    """Make the folder ours, as long as the descriptor is open."""
+    """Mark the folder as the demo's, and lock it while the descriptor is open."""
     if not path.is_dir():
         raise FileFailed(path=str(path), reason="not a folder", fix=OTHER_FOLDER)
     if not (path / MARK).exists() and any(path.iterdir()):

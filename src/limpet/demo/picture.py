@@ -1,7 +1,7 @@
-"""A picture of the demo as it really went: `python -m limpet.demo.picture docs/demo.svg`, or `make picture`.
+"""Draw a picture of a real run of the demo: `python -m limpet.demo.picture docs/demo.svg`, or `make picture`.
 
-The demo is played in a folder of its own, and what it says is drawn. The file names nothing of this machine, and
-fetches nothing when it is shown.
+The demo runs in its own folder, and its output is drawn. The file contains nothing about this machine, and loads
+nothing when it is shown.
 """
 
 import io
@@ -22,10 +22,10 @@ COLUMNS = 80
 
 
 def draw(path: Path) -> int:
-    """Play the demo, and write its picture; the demo's exit code."""
+    """Run the demo, write its picture, and return the demo's exit code."""
     console = Console(record=True, width=COLUMNS, file=io.StringIO(), highlight=False, force_terminal=False)
     here = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    os.environ["PATH"] = here  # so that it says `limpet`, and not where that is here
+    os.environ["PATH"] = here  # so that the output says `limpet` instead of a path
     for name in ("LIMPET_URL", "LIMPET_APP"):
         os.environ.pop(name, None)
     with tempfile.TemporaryDirectory() as folder, chdir(folder):
@@ -36,7 +36,7 @@ def draw(path: Path) -> int:
 
 
 def _svg(console: Console) -> str:
-    """Without fonts from elsewhere, and without a word about who drew it."""
+    """Remove remote fonts and the name of the drawing tool."""
     drawn = console.export_svg(title="limpet demo", unique_id="limpet")
     for foreign in (r"@font-face \{.*?\}", r"<!--.*?-->"):
         drawn = re.sub(foreign, "", drawn, flags=re.DOTALL)

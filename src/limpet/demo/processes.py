@@ -1,4 +1,4 @@
-"""The processes of the demo: workers that are started, killed, and never left behind."""
+"""Worker processes of the demo: started, killed, and never left behind."""
 
 import asyncio
 import os
@@ -13,35 +13,35 @@ from limpet.demo.agent import PORT
 __all__ = ["DemoBroken", "Worker", "worker"]
 
 T = TypeVar("T")
-# Of the user's own environment, what would make a worker do something else.
+# Variables of the user's environment that would change the worker's behaviour.
 NOT_FOR_WORKERS = ("LIMPET_WORKER", "LIMPET_URL", "PYTHONINSPECT")
 
 
 class DemoBroken(Exception):
-    """What the story cannot go on after."""
+    """An error after which the demo cannot continue."""
 
 
 class Worker:
-    """A process that drives runs."""
+    """A worker process."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
         self.pid = process.pid
 
     async def end(self) -> int:
-        """Let it give back what it has; how it ended."""
+        """Stop the worker so that it releases its runs; return the exit code."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         return await self._process.wait()
 
     async def kill(self) -> int:
-        """SIGKILL; how it ended."""
+        """Send SIGKILL; return the exit code."""
         if self._process.returncode is None:
             self._process.send_signal(signal.SIGKILL)
         return await self._process.wait()
 
     async def during(self, work: Coroutine[Any, Any, T]) -> T:
-        """What some work gives that needs this process; raises if it ends before."""
+        """Return the result of work that needs this process. Raises Broken if the process ends first."""
         ended, doing = asyncio.create_task(self._process.wait()), asyncio.create_task(work)
         try:
             await asyncio.wait((ended, doing), return_when=asyncio.FIRST_COMPLETED)
@@ -55,10 +55,10 @@ class Worker:
 
 @asynccontextmanager
 async def worker(url: str, port: int) -> AsyncIterator[Worker]:
-    """A worker process: it is killed at the end, and ends by itself if this process does not come to that.
+    """Start a worker process, and kill it at the end.
 
-    Its stdin is a pipe that nobody writes to: it is closed when we end, even by SIGKILL. It is in a session of its own,
-    so that Ctrl-C reaches us alone.
+    Its stdin is a pipe that closes when this process ends, even by SIGKILL, so that no worker is left behind. It has
+    its own session, so that Ctrl-C reaches only this process.
     """
     env = {name: value for name, value in os.environ.items() if name not in NOT_FOR_WORKERS}
     async with AsyncExitStack() as stack:

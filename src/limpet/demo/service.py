@@ -1,7 +1,7 @@
-"""The flaky service of the demo: JSON over HTTP on this machine, with counters of what it has really done.
+"""The flaky service of the demo: JSON over HTTP on this machine, with counters of what it has applied.
 
-It is flaky by a script, so that every telling shows the same: here it is busy, there it does what it was asked and its
-answer is lost. The answer to the mail is held back until somebody has been killed.
+It fails by a script, so that every demo shows the same: some requests find it busy, and some are applied but their
+reply is lost. It holds back the reply to the mail until a worker has been killed.
 """
 
 import json
@@ -31,7 +31,7 @@ BUSY = 503
 
 
 class Service:
-    """What the service knows, does and counts."""
+    """State and counters of the service."""
 
     def __init__(self, held: Callable[[], object]) -> None:
         self.asked, self.refused, self.done = Counter[str](), Counter[str](), Counter[str]()
@@ -42,7 +42,7 @@ class Service:
         self._mails: dict[str, Any] = {}
 
     def answer(self, path: str, key: str, body: dict[str, Any]) -> tuple[int, Any] | None:
-        """The status and the answer to a request; nothing, if the answer is lost."""
+        """Return status and body of the reply, or None if the reply is lost."""
         with self._lock:
             fault = dict(enumerate(FAULTS.get(path, ()))).get(self.asked[path])
             self.asked[path] += 1
@@ -60,7 +60,7 @@ class Service:
             return FACTS[path]
         if path == "sent":
             return self._mails.get(str(body), {})
-        if path == "mail":  # it knows no keys: whoever asks twice sends two
+        if path == "mail":  # this endpoint has no idempotency keys: a repeated request sends again
             self._mails[str(body)] = self._act(path)
             return self._mails[str(body)]
         if key not in self._by_key:
@@ -82,7 +82,7 @@ class _Server(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
-        """Answer one request."""
+        """Handle one request."""
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         service = cast("_Server", self.server).service
         answer = service.answer(self.path[1:], self.headers["Idempotency-Key"], body)
@@ -96,15 +96,17 @@ class _Handler(BaseHTTPRequestHandler):
             self.end_headers()
             self.wfile.write(data)
         except OSError:
-            self.close_connection = True  # whoever asked is dead
+            self.close_connection = True  # the client is dead
 
     def log_message(self, *_: object) -> None:
-        """Quiet: the counters tell."""
+        """Do not log; the counters show what happened."""
 
 
 @contextmanager
 def serving(held: Callable[[], object]) -> Iterator[tuple[Service, int]]:
-    """The service and its port; `held` is called, in another thread, when the mail is out and its answer is not."""
+    """Run the service; yield it with its port. `held` is called, on another thread, when the mail is sent and its reply
+    held back.
+    """
     service = Service(held)
     server = _Server(service)
     thread = Thread(target=server.serve_forever, args=(0.05,), daemon=True)

@@ -1,4 +1,4 @@
-"""Where the story is told: plain lines, on a terminal with a bar that moves; and the person at the keyboard."""
+"""Output of the demo: plain lines, a progress bar on a terminal, and input from the keyboard."""
 
 import asyncio
 import sys
@@ -18,7 +18,7 @@ INDENT = 3
 
 
 class Stage:
-    """Prints what it is told, and gives whoever reads some time."""
+    """Prints the demo, with pauses for the reader."""
 
     def __init__(self, console: Console, pause: Duration) -> None:
         self.console = console
@@ -30,16 +30,16 @@ class Stage:
 
     @property
     def seconds(self) -> float:
-        """Since it began."""
+        """Seconds since the start."""
         return (self._clock.ticks() - self._began) / 10**6
 
     async def rest(self, times: int = 1) -> None:
-        """Time to read."""
+        """Pause, so that the last line can be read."""
         if self._pause:
             await self._clock.sleep(self._pause * times)
 
     def chapter(self, title: str) -> None:
-        """A new part of the story."""
+        """Print the heading of a part."""
         self._chapters += 1
         self.console.print()
         for each in Text(f"{self._chapters}. {title}", style="bold").wrap(self.console, self.console.width):
@@ -47,7 +47,7 @@ class Stage:
             self.console.print(each)
 
     def line(self, text: str, style: str = "", more: int = 0) -> None:
-        """A line, indented; what is too long goes on below, indented too."""
+        """Print a line, indented; long lines wrap with the same indent."""
         plain = _plain(text)
         indent = INDENT + more + len(plain) - len(plain.lstrip())
         for each in Text(plain.strip(), style=style).wrap(self.console, max(self.console.width - indent, 10)):
@@ -55,12 +55,12 @@ class Stage:
             self.console.print(Text(" " * indent) + each)
 
     def lines(self, text: object, style: str = "") -> None:
-        """Several."""
+        """Print several lines."""
         for each in str(text).splitlines():
             self.line(each, style)
 
     def pairs(self, rows: list[tuple[str, str]]) -> None:
-        """Names and what there is to say of each."""
+        """Print names with their values."""
         widest = max(len(name) for name, _ in rows) + 2
         for name, value in rows:
             width = max(self.console.width - INDENT - widest, 10)
@@ -70,18 +70,18 @@ class Stage:
                 self.console.print(head + each)
 
     def table(self, head: list[str], rows: list[list[str]]) -> None:
-        """A small table: a name, and numbers."""
+        """Print a small table of names and numbers."""
         widths = [max(len(row[place]) for row in (head, *rows)) for place in range(len(head))]
         for row in (head, *rows):
             numbers = (f"{each:>{width}}" for each, width in zip(row[1:], widths[1:], strict=True))
             self.line("  ".join([f"{row[0]:{widths[0]}}", *numbers]), "dim" if row is head else "")
 
     def command(self, text: str) -> None:
-        """Something to type: never broken into lines of its own."""
+        """Print a command to type, without wrapping it."""
         self.console.print(Text(" " * INDENT + text, style="cyan"), soft_wrap=True)
 
     async def typed(self, within: Duration) -> str | None:
-        """What somebody types in time; nothing, if nobody does."""
+        """Read a line from the keyboard; return None after a timeout."""
         self.console.print(Text(" " * INDENT + "> "), end="")
         found = await _typed_line(within)
         if found is None:
@@ -90,7 +90,7 @@ class Stage:
 
     @contextmanager
     def bar(self, total: int) -> Iterator[None]:
-        """On a terminal, a bar below the lines that says where the run is; it goes away at the end."""
+        """Show a progress bar with the current step below the lines, until the block ends."""
         if not self.console.is_terminal:
             yield
             return
@@ -108,12 +108,12 @@ class Stage:
 
 
 def somebody_types() -> bool:
-    """Whether there is a keyboard."""
+    """Return whether there is a keyboard."""
     return sys.stdin is not None and sys.stdin.isatty()
 
 
 async def _typed_line(within: Duration) -> str | None:
-    """What somebody types, up to Enter, in time; nothing, if nobody does."""
+    """Read a line from the keyboard; return None after a timeout."""
     loop, ready = asyncio.get_running_loop(), asyncio.Event()
     loop.add_reader(sys.stdin, ready.set)
     try:
@@ -127,5 +127,5 @@ async def _typed_line(within: Duration) -> str | None:
 
 
 def _plain(text: str) -> str:
-    """Nothing that a terminal would obey: what a run says is not to be trusted, not even here."""
+    """Return text without control characters: text from runs is not trusted."""
     return "".join(each if each.isprintable() else " " for each in hide_secrets(text))

@@ -1,4 +1,4 @@
-"""The telling. Everything that is shown is read from the store or from the service's counters, when it is shown."""
+"""The plot of the demo. Everything shown is read from the store or from the service's counters when it is shown."""
 
 import asyncio
 import getpass
@@ -31,28 +31,28 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @dataclass(frozen=True, kw_only=True)
 class DemoOptions:
-    """How the story is to be told."""
+    """Options of the demo."""
 
     folder: Path = DEFAULT
     slow: bool = False
-    """For talks."""
+    """Play slowly, for an audience."""
     yes: bool = False
-    """Nobody is at the keyboard."""
+    """Approve automatically, without a keyboard."""
     pause: Duration | None = None
-    """How long a line is there before the next one comes, if not as usual."""
+    """Pause between lines, if not the default."""
 
     json: bool = False
-    """Only what came of it, for programs."""
+    """Print only the outcome, as JSON."""
 
     def pause_on(self, console: Console) -> Duration:
-        """How long each line is there before the next one comes."""
+        """Pause between lines, in microseconds."""
         if self.pause is not None:
             return self.pause
         return "1200ms" if self.slow else "200ms" if console.is_terminal else 0
 
 
 def play(wishes: DemoOptions, console: Console | None = None) -> int:
-    """Tell the story; the exit code. When it is interrupted, it says so in one line and leaves no process behind."""
+    """Play the demo, and return the exit code. An interrupt prints one line, and leaves no process behind."""
     console = console or Console(highlight=False, quiet=wishes.json)
     try:
         stage = Stage(console, wishes.pause_on(console))
@@ -63,7 +63,7 @@ def play(wishes: DemoOptions, console: Console | None = None) -> int:
 
 
 async def _interruptible(story: "_Story", console: Console) -> int:
-    """The story until its end, or until a signal: then what was begun is ended first."""
+    """Play until the end or a signal; on a signal, clean up first."""
     caught: list[signal.Signals] = []
     telling = asyncio.create_task(story.tell())
 
@@ -91,7 +91,7 @@ def _interrupted(console: Console, number: signal.Signals) -> int:
 
 
 class _Story:
-    """One telling."""
+    """One performance of the demo."""
 
     def __init__(self, wishes: DemoOptions, folder: Folder, stage: Stage) -> None:
         self._wishes, self._folder, self._stage = wishes, folder, stage
@@ -99,7 +99,7 @@ class _Story:
         self._seen = 0
 
     async def tell(self) -> int:
-        """From the first step to the commands for looking around."""
+        """Play all parts, and print commands for inspecting the result."""
         loop = asyncio.get_running_loop()
         with serving(lambda: loop.call_soon_threadsafe(self._held.set)) as (service, port):
             async with limpet.open(self._folder.url, agents=[support], worker=False) as app:
@@ -122,7 +122,7 @@ class _Story:
             print(json.dumps(told | {"done": {name: service.done[name] for name in ACTIONS}}))  # noqa: T201
         return 0 if _is_true(service) else 1
 
-    # What happens
+    # The run
 
     async def _begin(self, handle: limpet.Handle[str], first: Worker) -> None:
         self._stage.chapter(f"A process begins a run of {len(PLAN)} steps, on a flaky service.")
@@ -130,7 +130,7 @@ class _Story:
         await self._follow(handle, lambda event: event.kind == "run.waiting")
 
     async def _decide(self, app: limpet.App) -> None:
-        """An approval by the person at the keyboard, or by itself."""
+        """Approve as the person at the keyboard, or automatically."""
         self._stage.chapter("It asks a person.")
         info = await app.info(RUN)
         self._stage.line(f"where are we? {info.status}, {info.position}", "dim")
@@ -150,7 +150,7 @@ class _Story:
             await app.reject(request, by=getpass.getuser(), because=said[1] or "no reason was given")
 
     async def _answer(self) -> tuple[bool, str] | None:
-        """Yes or no, and why, as somebody types it; nothing, if nobody does."""
+        """Read a decision and its reason from the keyboard; return None after a timeout."""
         if self._wishes.yes or not somebody_types():
             why = "--yes" if self._wishes.yes else "nobody is at a keyboard"
             self._stage.line(f"{why}: it is approved by itself", "dim")
@@ -163,7 +163,7 @@ class _Story:
         return None
 
     async def _until_held(self, handle: limpet.Handle[str]) -> int:
-        """Until the service has done what the step wants, and not answered; the number of the step."""
+        """Wait until the service has applied the step's effect but not replied; return the step's number."""
         found = await self._follow(handle, lambda event: event.body.get("tool") == VICTIM)
         await self._held.wait()
         return int(found.body["number"])
@@ -186,7 +186,7 @@ class _Story:
         await self._follow(handle, lambda event: event.kind == "run.completed")
 
     async def _follow(self, handle: limpet.Handle[str], wanted: Callable[[limpet.EventView], bool]) -> limpet.EventView:
-        """Show what happens, as it happens, up to an event."""
+        """Print events as they happen, until one matches."""
         with self._stage.bar(len(PLAN)):
             async for event in handle.events(after=self._seen):
                 self._seen = event.seq
@@ -200,7 +200,7 @@ class _Story:
                     return event
         raise DemoBroken(f"{handle.id} ended as {(await handle.info()).status}")
 
-    # What can be seen afterwards
+    # The inspection afterwards
 
     async def _count(self, service: Service) -> None:
         self._stage.chapter("What was really done? The service's own counters:")
@@ -221,7 +221,7 @@ class _Story:
         await self._stage.rest(4)
 
     async def _fork(self, app: limpet.App, service: Service, step: int) -> str:
-        """The same until the step, and then with another fact; no effect happens."""
+        """Fork before the step with another fact, with stubbed effects."""
         facts = ", ".join(f"{name} = {value}" for name, value in OTHERWISE.items())
         self._stage.chapter(f"What if? A fork before step {step}, with {facts}.")
         asked = service.asked.total()
@@ -256,6 +256,6 @@ def _commands(step: int, fork: str) -> tuple[str, ...]:
 
 
 def _is_true(service: Service) -> bool:
-    """Whether the service has done what it was asked exactly once; what a person forbade, never."""
+    """Return whether the service applied each effect exactly once, and rejected ones never."""
     wanted = {name: int(service.asked[name] > 0) for name in ACTIONS}
     return service.done[VICTIM] == 1 and all(service.done[name] == often for name, often in wanted.items())

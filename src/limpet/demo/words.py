@@ -1,4 +1,4 @@
-"""Events of a run's log, in words for whoever watches. Most say nothing."""
+"""Descriptions of events for the demo. Most events have none."""
 
 import json
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ __all__ = ["args_of", "words"]
 
 
 def words(event: limpet.EventView, steps: int) -> tuple[str, str, int]:
-    """What to say of an event, in which style, and how far indented; nothing for most."""
+    """Return the text, style and indent for an event; empty text for most."""
     body = event.body
     match event.kind:
         case "run.claimed":
@@ -44,7 +44,7 @@ def _of_people(event: limpet.EventView) -> tuple[str, str, int]:
 
 
 def args_of(args: Mapping[str, Any]) -> str:
-    """Arguments, as one would write them."""
+    """Return arguments as they would be written in code."""
     return ", ".join(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in args.items())
 
 
@@ -58,7 +58,7 @@ def _value(payload: Mapping[str, Any] | None) -> str:
 
 
 def _item(name: str) -> str:
-    """The item of the plan: the scope that a step is in."""
+    """Return the plan item: the scope that the step is in."""
     return name.partition("/")[0]
 
 

@@ -1,4 +1,4 @@
-"""A worker process of the demo: it drives runs until it is killed, or until nobody holds the other end of its stdin."""
+"""The worker process of the demo: it executes runs until it is killed or its stdin closes."""
 
 import asyncio
 import logging
@@ -12,12 +12,12 @@ from limpet.demo.agent import support
 __all__: list[str] = []
 
 
-# Seconds in which it gives back what it has.
+# Seconds in which it may release its runs on shutdown.
 GRACE = 3.0
 
 
 async def work(url: str) -> None:
-    """Drive what there is, until stdin ends: whoever started us is done, or gone, however it ended."""
+    """Execute runs until stdin closes: the parent process is done or gone."""
     loop, done = asyncio.get_running_loop(), asyncio.Event()
 
     def listen() -> None:

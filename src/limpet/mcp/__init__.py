@@ -1,4 +1,4 @@
-"""The MCP door: what can be asked of a store, for agents of others and the models that drive them."""
+"""The MCP interface: read-only tools and resources over a store, for agents and their models."""
 
 from importlib.util import find_spec
 

@@ -1,4 +1,4 @@
-"""Resources: what a run knows, at an address of its own, so that one agent can go on where another one was."""
+"""MCP resources: the state of a run at a URI, so that one agent can continue another's work."""
 
 import re
 from typing import Any, NotRequired, TypedDict
@@ -23,19 +23,19 @@ class StateResource(TypedDict):
     agent_id: str
     task_id: str
     state: str
-    """The run's status."""
+    """Status of the run."""
     plan: NotRequired[list[str]]
     artifacts: NotRequired[list[str]]
-    """Their ids."""
+    """Ids of the artifacts."""
 
 
 def address_of(agent: str, run: str) -> str:
-    """Where the state of a run is read."""
+    """Return the URI of a run's state."""
     return STATE.format(agent=quote(agent, safe=""), task=quote(run, safe=""))
 
 
 async def read(app: App, address: str) -> Any:
-    """What is at an address."""
+    """Return the content of a resource. Raises NotFound."""
     if found := _match(STATE, address):
         return await _state(app, address, found["agent"], found["task"])
     if found := _match(CONTEXT, address):
@@ -57,7 +57,7 @@ async def _state(app: App, address: str, agent: str, run: str) -> StateResource:
 
 
 def _match(template: str, address: str) -> dict[str, str] | None:
-    """What stands in an address where a template has names; a slash is never part of it."""
+    """Match a URI against a template; a value never contains a slash."""
     pattern = re.sub(r"\\{(\w+)\\}", r"(?P<\1>[^/]+)", re.escape(template))
     found = re.fullmatch(pattern, address)
     return None if found is None else {name: unquote(value) for name, value in found.groupdict().items()}

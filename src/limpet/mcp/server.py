@@ -1,7 +1,7 @@
-"""The MCP server: every question is a tool that only reads, and what a run knows is a resource.
+"""The MCP server: every operation is a read-only tool, and the state of a run is a resource.
 
-It speaks over pipes to whoever started it, who may see the store anyway; over HTTP it is behind the guard of the server
-that it is part of.
+Over stdio it serves the process that started it, which can read the store anyway. Over HTTP it is mounted behind the
+guard of the HTTP server.
 """
 
 from collections.abc import Callable
@@ -35,7 +35,7 @@ INSTRUCTIONS = (
 
 
 def server_of(app: App) -> Server[Any]:
-    """A server over an open app."""
+    """Return a server over an open app."""
     asked = _Asked(app)
     return Server(
         "limpet",
@@ -51,30 +51,30 @@ def server_of(app: App) -> Server[Any]:
 
 
 async def over_pipes(app: App) -> None:
-    """Speak over standard input and output, until they are closed."""
+    """Serve over stdin and stdout until they are closed."""
     async with app, stdio_server() as (reading, writing):
         server = server_of(app)
         await server.run(reading, writing, server.create_initialization_options())
 
 
 def over_http(app: App) -> tuple[ASGIApp, Callable[[], AbstractAsyncContextManager[None]]]:
-    """An ASGI application for a guarded path of a server, and what is entered for as long as it is there."""
+    """Return an ASGI application to mount behind a guard, and a context to enter while it serves."""
     manager = StreamableHTTPSessionManager(server_of(app), json_response=True, stateless=True)
     return StreamableHTTPASGIApp(manager), manager.run
 
 
 class _Asked:
-    """What a client may ask."""
+    """Handlers of MCP requests."""
 
     def __init__(self, app: App) -> None:
         self._app = app
 
     async def tools(self, _: object, __: object) -> t.ListToolsResult:
-        """Every question."""
+        """List the tools, one for each operation."""
         return t.ListToolsResult(tools=[_tool(each) for each in OPERATIONS.values()])
 
     async def call(self, _: object, wanted: t.CallToolRequestParams) -> t.CallToolResult:
-        """The answer to a question; what went wrong is a result, too, which a model can read."""
+        """Call an operation. An error is returned as a tool result, so that a model can read it."""
         question = OPERATIONS.get(wanted.name)
         if question is None:
             raise _refusal(
@@ -87,7 +87,7 @@ class _Asked:
         return t.CallToolResult(content=[t.TextContent(text=_text(found))], is_error=is_error)
 
     async def resources(self, _: object, __: object) -> t.ListResourcesResult:
-        """The state of the newest runs."""
+        """List the states of the newest runs."""
         try:
             runs = await OPERATIONS["runs"].answer(self._app, {"last": LISTED})
         except LimpetError as error:
@@ -105,7 +105,7 @@ class _Asked:
         )
 
     async def templates(self, _: object, __: object) -> t.ListResourceTemplatesResult:
-        """How the addresses of all runs are made."""
+        """List the URI templates."""
         said = ((STATE, "state", "Where the task of an agent is."), (CONTEXT, "context", OPERATIONS["context"].words))
         found = [
             t.ResourceTemplate(uri_template=address, name=name, description=words, mime_type=JSON)
@@ -114,7 +114,7 @@ class _Asked:
         return t.ListResourceTemplatesResult(resource_templates=found)
 
     async def read(self, _: object, wanted: t.ReadResourceRequestParams) -> t.ReadResourceResult:
-        """What is at an address."""
+        """Read a resource."""
         address = str(wanted.uri)
         try:
             with limpet_errors(address):
@@ -135,7 +135,7 @@ def _tool(question: Operation) -> t.Tool:
 
 
 def _refusal(error: LimpetError) -> MCPError:
-    """An error as the protocol has it: the client's, if it asked for what is not there, else ours."""
+    """Return an error as an MCP error: invalid params if the client can correct it, else internal."""
     told = error_json(error)
     is_theirs = isinstance(error, InvalidValue | NotFound)
     code = t.INVALID_PARAMS if is_theirs else t.INTERNAL_ERROR

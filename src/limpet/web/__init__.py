@@ -1,4 +1,4 @@
-"""The HTTP door: what can be asked of a store, for whoever has a token."""
+"""The HTTP interface: read-only queries over a store, for clients with a token."""
 
 from importlib.util import find_spec
 

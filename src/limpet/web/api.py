@@ -1,4 +1,4 @@
-"""The HTTP API: every question has a path under /v1, and /openapi.json says which."""
+"""The HTTP API: every operation has a path under /v1; /openapi.json describes them."""
 
 import asyncio
 import os
@@ -24,7 +24,7 @@ __all__ = ["Mounted", "asgi"]
 
 ROOT = f"/v{VERSION}"
 NOT_OPEN = "Open the app in the lifespan of the server: a mounted ASGI app gets no startup event."
-# Questions under way at once; the others wait.
+# Number of concurrent queries; further ones wait.
 AT_ONCE = 8
 SCHEMAS = "#/components/schemas/"
 ERROR = {
@@ -40,17 +40,17 @@ ERROR = {
 }
 
 Mounted = tuple[ASGIApp, Callable[[], Any]]
-"""What else is behind the same guard, and what is entered for as long as it is there."""
+"""Another ASGI application to serve behind the same guard, and a context to enter while the server runs."""
 
 
 def asgi(
     app: App, *, auth: Auth | None = None, hosts: Collection[str] = LOCAL, also: Mapping[str, Mounted] | None = None
 ) -> ASGIApp:
-    """What can be asked of a store, as an ASGI application; nobody comes in without a token.
+    """Return a read-only ASGI application over a store. Every request needs a token.
 
-    `auth` is a token, several, or a function that knows a good one; LIMPET_TOKEN, if nothing is said. `hosts` are the
-    names that this server has. The app is opened and closed with the server, unless it is open. `also` is what else
-    is served, by its path.
+    `auth` is a token, several tokens, or a function that returns whether a token is valid; the default is LIMPET_TOKEN.
+    `hosts` are the accepted host names. The application opens and closes the app with the server, unless it is already
+    open. `also` maps paths to other applications to serve.
     """
     known = os.environ.get("LIMPET_TOKEN", "").strip() if auth is None else auth
     if not known:
@@ -68,7 +68,7 @@ def asgi(
     for question in OPERATIONS.values():
         _add(api, app, question, room)
     for path, (inside, _) in (also or {}).items():
-        api.router.routes.append(Route(path, inside, methods=["POST"]))  # nothing is said there by itself
+        api.router.routes.append(Route(path, inside, methods=["POST"]))  # these paths handle their own responses
     api.openapi = lambda: _described(FastAPI.openapi(api))  # type: ignore[method-assign]
     return Guard(api, auth=known, hosts=hosts)
 
@@ -87,7 +87,7 @@ def _open(app: App, others: Collection[Callable[[], Any]]) -> Callable[[FastAPI]
 
 
 def _add(api: FastAPI, app: App, question: Operation, room: asyncio.Semaphore) -> None:
-    """Put a question where it is asked."""
+    """Add a route for an operation."""
     lists = {name for name, each in question.given.model_fields.items() if get_origin(each.annotation) is list}
 
     async def ask(request: Request) -> Response:
@@ -119,7 +119,7 @@ def _add(api: FastAPI, app: App, question: Operation, room: asyncio.Semaphore) -
 
 
 async def _while_there(request: Request, work: Coroutine[Any, Any, Any]) -> Any:
-    """What some work gives; it ends with whoever asked."""
+    """Return the result of some work, cancelling it if the client disconnects."""
 
     async def left() -> None:
         while (await request.receive())["type"] != "http.disconnect":
@@ -139,7 +139,7 @@ def _one_or_all(said: list[str], is_list: bool) -> Any:
 
 
 async def _not_served(request: Request, error: Exception) -> Response:
-    """A path that leads nowhere, or a method that nothing takes."""
+    """Reply to an unknown path or method with 404 or 405."""
     assert isinstance(error, HTTPException)
     return refused(
         NotFound(what=request.method, id=request.url.path, fix="Request /openapi.json for the available paths."),
@@ -149,7 +149,7 @@ async def _not_served(request: Request, error: Exception) -> Response:
 
 
 def _described(made: dict[str, Any]) -> dict[str, Any]:
-    """The description of the API, with the forms of what it gives."""
+    """Return the OpenAPI description, with the schemas of all results."""
     made["components"] = {
         "schemas": {**schemas(SCHEMAS), "Error": ERROR},
         "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},

@@ -1,4 +1,4 @@
-"""How answers and errors are put into HTTP."""
+"""HTTP replies: results and errors as JSON with a status code."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -23,7 +23,7 @@ from limpet.service.json_views import error_json
 
 __all__ = ["answered", "refused"]
 
-# What an error is in the words of HTTP; what is not here is our own trouble, 500.
+# HTTP status of each error class; 500 for all others.
 STATUS: Mapping[type[LimpetError], int] = {
     NotAuthenticated: 401,
     WrongOrigin: 403,
@@ -39,12 +39,12 @@ STATUS: Mapping[type[LimpetError], int] = {
 
 
 def answered(answer: Any) -> Response:
-    """What was asked for."""
+    """Return a result as a JSON response."""
     return Response(msgspec.json.encode(answer), media_type="application/json")
 
 
 def refused(error: LimpetError, status: int | None = None, headers: Mapping[str, str] | None = None) -> Response:
-    """What went wrong, as every door tells it."""
+    """Return an error as a JSON response, with the same fields as in every interface."""
     if status is None:
         status = next((STATUS[each] for each in type(error).__mro__ if each in STATUS), 500)
     told = msgspec.json.encode(error_json(error), enc_hook=str)

@@ -1,4 +1,4 @@
-"""A server of its own: on which address it listens, who is told the token, and how it stops."""
+"""The HTTP server: listens on an address, limits connections, and stops on a signal."""
 
 import asyncio
 import errno
@@ -19,27 +19,27 @@ from limpet.web.guard import LOCAL
 
 __all__ = ["ServerOptions", "serve"]
 
-# In seconds: how long requests under way are waited for at the end, and how long a whole request may take to come.
+# Seconds that running requests get to finish on shutdown, and that a client has to send a whole request.
 GRACE = 10
 PROMPT = 30
-# Connections at once.
+# Maximum number of open connections.
 MOST = 256
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServerOptions:
-    """How a server is to be."""
+    """Options of the server."""
 
     host: str
     port: int
     token: str
     hosts: tuple[str, ...] = ()
-    """Names that it has beside those of this machine and the one that it listens on."""
+    """Accepted host names, besides localhost and the address the server listens on."""
     also: Mapping[str, Mounted]
 
 
 async def serve(app: App, wishes: ServerOptions, told: Callable[[str], None]) -> None:
-    """Answer until SIGTERM or SIGINT; `told` hears where."""
+    """Serve until SIGTERM or SIGINT; call `told` with the URL once the server is ready."""
     names = (*LOCAL, wishes.host, *wishes.hosts)
     inside = asgi(app, auth=wishes.token, hosts=names, also=wishes.also)
     config = uvicorn.Config(
@@ -61,12 +61,12 @@ async def serve(app: App, wishes: ServerOptions, told: Callable[[str], None]) ->
 
 
 class _Prompt(H11Protocol):
-    """A connection that is not kept for whoever says nothing, or says it slowly."""
+    """A connection that is closed if a request does not arrive completely in time."""
 
     _timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Somebody is there; not too many at once."""
+        """Accept a connection, or drop it if there are too many."""
         super().connection_made(transport)
         if len(self.connections) > MOST:
             transport.abort()
@@ -74,17 +74,17 @@ class _Prompt(H11Protocol):
             self._wait()
 
     def data_received(self, data: bytes) -> None:
-        """A piece of a request."""
+        """Handle received bytes."""
         super().data_received(data)
         self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """They are gone."""
+        """Cancel the timer of a closed connection."""
         self._stop()
         super().connection_lost(exc)
 
     def _wait(self) -> None:
-        """For the rest of a request, if there is one to come, from its beginning on."""
+        """Start or stop the timer for the rest of a request."""
         if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
             self._stop()
         elif self._timer is None:
@@ -97,19 +97,19 @@ class _Prompt(H11Protocol):
 
 
 class _Server(uvicorn.Server):
-    """One that says when it can be asked, and for which a signal is how it ends, and no failure."""
+    """A server that reports when it is ready, and that exits normally on a signal."""
 
     def __init__(self, config: uvicorn.Config, told: Callable[[], None]) -> None:
         super().__init__(config)
         self._told = told
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to answer."""
+        """Start listening, and report the URL."""
         await super().startup(sockets)
         self._told()
 
     def handle_exit(self, sig: int, frame: object) -> None:  # noqa: ARG002 - uvicorn's own names
-        """Finish what is under way; a second signal does not wait for it."""
+        """Finish running requests and stop; a second signal stops immediately."""
         self.force_exit, self.should_exit = self.should_exit, True
 
 
