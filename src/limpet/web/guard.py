@@ -1,8 +1,7 @@
-"""Who may come in: everything passes here first, whatever it wants.
+"""Authentication: every request passes the guard before it reaches an application.
 
-A request must name this server as its host, come from no page of another one, and carry a token. That holds on every
-path, those that lead nowhere too, and on this machine as well: a page in a browser reaches local addresses, and other
-people's processes do.
+A request must name an accepted host, come from no page of another origin, and carry a token. This applies to every
+path, also unknown ones, and also on localhost: browser pages and other users' processes can reach local ports.
 """
 
 import hmac
@@ -24,7 +23,7 @@ __all__ = ["LOCAL", "Auth", "Guard"]
 LOCAL = ("localhost", "127.0.0.1", "::1")
 SHORTEST = 20
 _HOST = re.compile(r"(?:\[(?P<address>[0-9a-f:.]+)\]|(?P<name>[a-z0-9._-]+?)\.?)(?::[0-9]{1,5})?")
-# Nothing of what is given belongs into a cache, a frame or a page.
+# Replies must not be cached, framed or embedded.
 HEADERS = {
     "cache-control": "no-store",
     "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
@@ -33,11 +32,11 @@ HEADERS = {
 }
 
 Auth = str | Sequence[str] | Callable[[str], bool | Awaitable[bool]]
-"""A token, several, or a function that knows whether a token is good."""
+"""A token, several tokens, or a function that returns whether a token is valid."""
 
 
 class Guard:
-    """Lets those through to an application who may come in."""
+    """Passes authenticated requests on to an application."""
 
     def __init__(self, inside: ASGIApp, *, auth: Auth, hosts: Collection[str]) -> None:
         self._inside = inside
@@ -45,13 +44,13 @@ class Guard:
         self._hosts = frozenset(map(_named, hosts))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let a request through, or refuse it."""
+        """Pass a request on, or refuse it."""
         if scope["type"] == "lifespan":
             await self._inside(scope, receive, send)
         elif scope["type"] == "http":
             await self._guarded(scope, receive, _marked(send))
         else:
-            await send({"type": "websocket.close", "code": 1008})  # nothing here speaks that
+            await send({"type": "websocket.close", "code": 1008})  # WebSockets are not supported
 
     async def _guarded(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -61,7 +60,7 @@ class Guard:
         await (self._inside if error is None else refused(error))(scope, receive, send)
 
     async def _refusal(self, headers: Headers) -> LimpetError | None:
-        """Why somebody may not come in."""
+        """Return why a request is refused, or None."""
         host, origins = _only(headers, "host"), headers.getlist("origin")
         if host is None or _name_of(host) not in self._hosts:
             return WrongHost(host=host or "")
@@ -79,7 +78,7 @@ class Guard:
 
 
 def _one_of(tokens: Sequence[str]) -> Callable[[str], bool]:
-    """Whether a token is one of some, in a time that says nothing about them."""
+    """Return a function that checks a token in constant time."""
     if not tokens:
         raise DefinitionError(what="auth", reason="no token is there: nobody could come in")
     for each in tokens:
@@ -94,7 +93,7 @@ def _one_of(tokens: Sequence[str]) -> Callable[[str], bool]:
 
     def is_known(token: str) -> bool:
         given = _hash(token)
-        return sum(hmac.compare_digest(given, each) for each in known) > 0  # all are looked at, whichever it is
+        return sum(hmac.compare_digest(given, each) for each in known) > 0  # constant time: compare with all
 
     return is_known
 
@@ -104,13 +103,13 @@ def _hash(token: str) -> bytes:
 
 
 def _only(headers: Headers, name: str) -> str | None:
-    """What a header says; nothing, if there are two of them."""
+    """Return the value of a header, or "" if it is missing or repeated."""
     found = headers.getlist(name)
     return found[0] if len(found) == 1 else None
 
 
 def _named(host: str) -> str:
-    """A host as somebody names it; an IPv6 address may stand without its brackets."""
+    """Return a host name in lower case; an IPv6 address may come without brackets."""
     name = _name_of(host) or _name_of(f"[{host}]")
     if name is None:
         raise DefinitionError(what="hosts", reason=f"{host!r} is no name of a server: say runs.example.com")
@@ -125,13 +124,13 @@ def _place_of(origin: str) -> str | None:
 
 
 def _name_of(host: str) -> str | None:
-    """A host without its port; none, if it is none."""
+    """Return a host without its port, or None if it is malformed."""
     found = _HOST.fullmatch(host.lower())
     return found and (found["address"] or found["name"])
 
 
 def _marked(send: Send) -> Send:
-    """The same, with headers that keep what is sent from caches, frames and pages."""
+    """Return a `send` that adds headers against caching, framing and sniffing."""
 
     async def marked(message: Message) -> None:
         if message["type"] == "http.response.start":
