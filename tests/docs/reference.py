@@ -8,6 +8,7 @@ from dataclasses import fields
 from itertools import pairwise
 from pathlib import Path
 
+import limpet
 from limpet import errors
 from limpet.events import KINDS
 from limpet.service import json_views
@@ -75,10 +76,9 @@ def json_page() -> str:
     lines = [
         "# JSON",
         "",
-        f"What `--json` prints, and what every other door gives: version {json_views.VERSION} (`make fix` writes this",
-        "page).",
-        "A field keeps its name and its type; a test fails with the name of one that does not. Times are microseconds",
-        "since 1970, UTC. An error is an object with `code`, `message`, `facts` and `cure`, on stderr.",
+        f"The JSON that `--json` prints and every other interface returns, version {json_views.VERSION}. `make fix`",
+        "generates this page. A field keeps its name and type; a test fails with the name of one that does not. Times",
+        "are microseconds since 1970, UTC. An error is an object with `code`, `message`, `facts` and `hint`, on stderr.",
         "",
         "| what | form |",
         "|---|---|",
@@ -97,7 +97,44 @@ def json_page() -> str:
     return "\n".join(lines) + "\n"
 
 
+PUBLIC = {
+    "Open": ("open", "open_store", "sync", "App", "Store", "Worker", "MasterKeys"),
+    "Define agents and tools": (
+        "agent", "tool", "external", "llm_agent", "Agent", "Tool", "External", "Model", "Budget", "Approvals",
+        "Escalate", "Retry", "Compaction", "Duration", "versioned",
+    ),
+    "In agent code": ("Run", "Turn", "State", "Message", "Artifact", "Secret", "ContextSlice"),
+    "In tools": ("current", "Call", "idempotency_key", "Done", "NotApplied", "Permanent", "RetryAfter", "retry"),
+    "Runs and requests": ("Handle", "RunInfo", "EventView", "Request", "Webhook", "is_genuine"),
+    "Inspect": ("Moment", "Point", "Diff", "Comparison", "PromptView"),
+    "Errors": tuple(errors.__all__),
+}  # fmt: skip
+"""Every public name, by topic."""
+
+
+def python_page() -> str:
+    """Every public name, with the first sentence of its docstring."""
+    lines = [
+        "# Python API",
+        "",
+        "Every name that `import limpet` gives. `make fix` generates this page from the docstrings. Errors have a",
+        "[page of their own](errors.md).",
+    ]
+    for topic, names in PUBLIC.items():
+        if topic == "Errors":
+            continue
+        lines += ["", f"## {topic}", "", "| name | |", "|---|---|"]
+        for name in names:
+            text = re.sub(r"\s+", " ", inspect.getdoc(getattr(limpet, name)) or "")
+            if name == "Duration":
+                text = 'A duration: seconds, a timedelta, or text such as "500ms", "10s", "2h", "3d".'
+            first = re.split(r"(?<=[.])\s", text, maxsplit=1)[0]
+            lines.append(f"| `{name}` | {first} |")
+    return "\n".join(lines) + "\n"
+
+
 PAGES = {
+    "docs/reference/python.md": python_page,
     "docs/reference/json.md": json_page,
     "docs/reference/events.md": events_page,
     "docs/reference/errors.md": errors_page,
