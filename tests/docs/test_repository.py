@@ -161,7 +161,8 @@ def test_handoffs_are_examples_that_run(tmp_path: Path) -> None:
     """An approval with other arguments from another process, a person instead of a failure, three agents."""
     assert run(str(ROOT / "examples" / "approve_a_call.py"), cwd=tmp_path).endswith("refund o-1: 2500 cents\nR-7\n")
     said = run(str(ROOT / "examples" / "hand_to_a_person.py"), cwd=tmp_path)
-    assert said.splitlines()[-2:] == ["$.outcome is none of ['nothing', 'refund', 'replace']", "replace: send another"]
+    refusal = "$.outcome is not one of ['nothing', 'refund', 'replace']"
+    assert said.splitlines()[-2:] == [refusal, "replace: send another"]
     said = run(str(ROOT / "examples" / "three_agents.py"), cwd=tmp_path)
     assert said.splitlines()[0] == "Reply(body='Dear Ann, about your refund …', allowed=True)"
     assert said.count(" completed\n") == 4

@@ -486,14 +486,14 @@ async def test_applied_and_nobody_said_what_it_returned() -> None:
 def test_options_that_a_tool_has_not_are_named() -> None:
     """With those that there are, and how it is said instead."""
     for wrong, said in (
-        ({"verify": print}, "there is no option verify=: there are effect, name, .*put @page.verify on a function"),
-        ({"retires": 3}, "there is no option retires=: there are effect, name, risk, retry, .*, invalidates"),
+        ({"verify": print}, "unknown option verify=; allowed: effect, name, .*decorate a function with @page.verify"),
+        ({"retires": 3}, "unknown option retires=; allowed: effect, name, risk, retry, .*, invalidates"),
     ):
         with pytest.raises(limpet.DefinitionError, match=said):
             limpet.tool(effect="once", name="page", **wrong)
-    with pytest.raises(limpet.DefinitionError, match="print cannot be defined so: its effect is not said"):
+    with pytest.raises(limpet.DefinitionError, match="Invalid definition of print: missing effect"):
         limpet.tool(print)  # type: ignore[arg-type,call-arg]
-    with pytest.raises(limpet.DefinitionError, match="there is no option <built-in function print>"):
+    with pytest.raises(limpet.DefinitionError, match="unknown option <built-in function print>"):
         limpet.tool(print, effect="none")  # type: ignore[arg-type,misc]
 
 
