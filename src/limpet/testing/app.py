@@ -39,7 +39,7 @@ class TestSettings(Settings):
         self.faulty = FaultyStore(backend(self.frozen))
         super().__init__(self.faulty, self.frozen, _Ids())
         self.worker = Worker(lease=FOREVER)
-        self.pace = Timing(look=microseconds(FOREVER), rest=0, threads=False)
+        self.pace = Timing(poll=microseconds(FOREVER), idle=0, lease_thread=False)
         self.perform = self.stubs = Stubs()
         self.linger = self.listen = self.hush = 0
         self.backoffs = False

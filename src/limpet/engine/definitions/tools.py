@@ -413,9 +413,7 @@ def _check_options(name: str | None, bare: Sequence[object], more: Mapping[str, 
     """Raise DefinitionError for unknown options."""
     if wrong := [*map(repr, bare), *(f"{each}=" for each in more if each not in OPTIONS)]:
         hook = wrong[0].rstrip("=")
-        how = (
-            f"; decorate a function with @{name or 'the_tool'}.{hook}" if hook in Hooks.__annotations__ else ""
-        )
+        how = f"; decorate a function with @{name or 'the_tool'}.{hook}" if hook in Hooks.__annotations__ else ""
         reason = f"unknown option {wrong[0]}; allowed: {', '.join(OPTIONS)}{how}"
         raise DefinitionError(what=name or "a tool", reason=reason)
 
@@ -447,9 +445,7 @@ def check_tool(given: object) -> None:
 
 def _register(made: Tool[..., Any, Any]) -> None:
     if made.traits.effect == "transaction" and made.is_async:
-        raise DefinitionError(
-            what=made.name, reason='effect="transaction" needs a plain function, not an async one'
-        )
+        raise DefinitionError(what=made.name, reason='effect="transaction" needs a plain function, not an async one')
     before = _tools.get(made.name)
     if before is not None and _origin(before.fn) != _origin(made.fn):
         other = ".".join(_origin(before.fn))

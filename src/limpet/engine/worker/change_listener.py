@@ -1,4 +1,4 @@
-"""Hearing of changes in some runs, for everybody in this process together: one watch, one look for all."""
+"""Notification of changes in runs: one watch and one query serve all subscribers of this process."""
 
 import asyncio
 import logging
@@ -14,23 +14,23 @@ __all__ = ["GONE", "ChangeListener", "Subscription"]
 
 log = logging.getLogger("limpet")
 
-# Microseconds until it is looked again for somebody who could not be told.
+# Microseconds before the next query, after a failure or for subscribers that want no changes at the moment.
 AGAIN = 100_000
 GONE = LogPosition(0, 0, "gone")
-"""Of a run that was deleted: whoever waits for it would wait for ever."""
+"""Position of a deleted run, so that nothing waits for it indefinitely."""
 
 
 class Subscription(NamedTuple):
-    """Somebody who wants to know when a run's log has grown."""
+    """A subscriber to changes of one run's log."""
 
     run: str
     known: Callable[[], int | None]
-    """The last event that is known there; nothing while it does not matter."""
+    """Returns the last known sequence, or None while the subscriber wants no changes."""
     tell: Callable[[LogPosition], object]
 
 
 class ChangeListener:
-    """Listens while it runs."""
+    """Notifies subscribers of changes while `run` is running."""
 
     def __init__(self, store: Store, clock: Clock, every: int) -> None:
         self._store, self._clock, self._every = store, clock, every
@@ -38,54 +38,54 @@ class ChangeListener:
         self._callers: list[Callable[[], object]] = []
         self._rung = asyncio.Event()
 
-    def subscribe(self, interest: Subscription) -> None:
-        """Begin to tell somebody; they are told first of what there is already."""
-        self._interests[interest] = None
+    def subscribe(self, subscription: Subscription) -> None:
+        """Add a subscriber; it is notified first of what it does not know yet."""
+        self._interests[subscription] = None
         self._rung.set()
 
     def notify(self, run: str, place: LogPosition) -> None:
-        """A run has come to its end here: whoever waits for that is told at once."""
+        """Notify subscribers that a run has ended in this process."""
         for each in [each for each in self._interests if each.run == run]:
             each.tell(place)
 
-    def unsubscribe(self, interest: Subscription) -> None:
-        """Stop telling them."""
-        self._interests.pop(interest, None)
+    def unsubscribe(self, subscription: Subscription) -> None:
+        """Remove a subscriber."""
+        self._interests.pop(subscription, None)
 
     def add_callback(self, call: Callable[[], object]) -> None:
-        """Call somebody whenever anything may have changed."""
+        """Call a function whenever anything in the store may have changed."""
         self._callers.append(call)
 
     def remove_callback(self, call: Callable[[], object]) -> None:
-        """Stop calling them."""
+        """Remove a callback."""
         self._callers = [each for each in self._callers if each != call]
 
     def wake(self) -> None:
-        """Something may have changed."""
+        """Query now: something may have changed."""
         self._rung.set()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Notify until cancelled."""
         with self._store.watch() as watch:
-            ringing = asyncio.ensure_future(self._ring(watch.changed))
+            watching = asyncio.ensure_future(self._ring(watch.changed))
             try:
                 while True:
                     await self._rung.wait()
                     self._rung.clear()
                     try:
                         await self._look()
-                    except Exception as error:  # whoever works with the store hears of it there; it is looked again
+                    except Exception as error:  # callers of the store get the error themselves; query again
                         if isinstance(error, StoreReplaced):
                             for each in list(self._interests):
-                                each.tell(GONE)  # nothing will come any more: whoever waits looks, and gets the error
+                                each.tell(GONE)  # no change will ever come: subscribers query, and get the error
                         elif not isinstance(error, LimpetError):
-                            log.exception("changes could not be looked for")
+                            log.exception("change listener: polling the store failed")
                         self._rung.set()
                         await self._clock.sleep(AGAIN)
                     if self._every:
                         await self._clock.sleep(self._every)
             finally:
-                ringing.cancel()
+                watching.cancel()
 
     async def _ring(self, changed: Callable[[], Awaitable[None]]) -> None:
         while True:
@@ -99,7 +99,7 @@ class ChangeListener:
     async def _look(self) -> None:
         wanted = [(each, known) for each in list(self._interests) if (known := each.known()) is not None]
         if len(wanted) < len(self._interests) and self._every:
-            self._clock.call_later(AGAIN, self._rung.set)  # it may matter to them soon
+            self._clock.call_later(AGAIN, self._rung.set)  # they may want changes soon
         if not wanted:
             return
         places = await self._store.places([each.run for each, _ in wanted])

@@ -1,4 +1,8 @@
-"""A worker on duty: it claims runs by its lease, drives them, and gives back what it has when it goes."""
+"""The worker: registers with a lease, claims runs, drives them concurrently, and releases them when it stops.
+
+A lease belongs to the worker, a fence to each run it claims. The worker renews its lease at 30% of its length. If it
+dies, another worker claims its runs under a higher fence, and the old worker can no longer append to them.
+"""
 
 import asyncio
 import logging
@@ -39,17 +43,22 @@ __all__ = ["Timing", "Worker", "WorkerLoop"]
 
 log = logging.getLogger("limpet")
 
-# How much longer a worker rests between empty claims while it drives something.
-BUSY_RESTS = 10
-# How often it looks whether a suspect has got on, and made room for others.
-LOOK_AT_SUSPECTS = SECOND // 20
-# Renewal stops when the event loop has not turned for so long: its runs are better off elsewhere.
-STUCK = 60 * SECOND
+# The idle time is multiplied by this while the worker drives runs.
+BUSY_IDLE_FACTOR = 10
+# How often the worker checks whether a suspect has settled a step, which allows it to claim others.
+SUSPECT_POLL = SECOND // 20
+# A worker whose event loop is blocked for this long stops renewing its lease, so that other workers claim its runs.
+LOOP_STUCK_AFTER = 60 * SECOND
 
 
 @defining
 class Worker:
-    """How a worker works: number of concurrent runs, length of its lease, time to finish when it stops, parole."""
+    """Settings of a worker.
+
+    `concurrency` is the maximum number of concurrent runs, and `lease` the time for which the worker counts as alive
+    without renewing. When the worker stops, running effects have `grace` to finish. `parole` lists how long a
+    quarantined run rests before each retry; after the last one, an operator decides.
+    """
 
     def __init__(
         self,
@@ -60,42 +69,46 @@ class Worker:
         parole: Sequence[Duration] = ("1m", "10m", "1h"),
     ) -> None:
         if concurrency < 1 or microseconds(lease) < 1000:
-            raise DefinitionError(what="A worker", reason="it drives at least one run, for at least a millisecond")
+            raise DefinitionError(what="a worker", reason="concurrency must be at least 1, and lease at least 1 ms")
         self.concurrency, self.lease, self.grace = concurrency, microseconds(lease), microseconds(grace)
         self.parole = tuple(microseconds(each) for each in parole)
-        """How long a run that killed its workers rests before each further try; then an operator decides."""
+        """Rest of a quarantined run before each retry, in microseconds; after the last retry, an operator decides."""
 
 
 class Timing:
-    """The pauses of a worker, in microseconds."""
+    """Intervals of the worker loop, in microseconds."""
 
-    def __init__(self, *, look: int = SECOND, rest: int = SECOND // 100, threads: bool = True) -> None:
-        self.poll = look
-        """How often it looks for runs whose time has come, and for dead workers."""
-        self.idle = rest
-        """How long it rests after it found nothing."""
-        self.lease_thread = threads
-        """Whether the lease is renewed on a thread of its own."""
+    def __init__(self, *, poll: int = SECOND, idle: int = SECOND // 100, lease_thread: bool = True) -> None:
+        self.poll = poll
+        """Maximum time between two rounds of claims: how late a due timer or a dead worker is noticed."""
+        self.idle = idle
+        """Pause after each round of claims; 0 for none."""
+        self.lease_thread = lease_thread
+        """Whether to renew the lease on a separate thread, so that a blocked event loop does not lose it immediately.
+        """
 
 
 class StoreClock:
-    """An estimate of the store's clock: as it was told last, and what has passed since, whatever is done to clocks."""
+    """Local estimate of the store's clock: the last time it reported, plus the monotonic time since then.
+
+    Setting the machine's clock does not change it.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._offset = clock.now() - clock.ticks()
 
     def now(self) -> int:
-        """The store's clock, about."""
+        """Return the estimated store time, in microseconds."""
         return self._clock.ticks() + self._offset
 
     def sync(self, now: int) -> None:
-        """The store said so."""
+        """Set the estimate to a time that the store just reported."""
         self._offset = now - self._clock.ticks()
 
 
 class WorkerLoop:
-    """One worker of a store, while it works."""
+    """One running worker: renews its lease, claims runs, and drives each of them in a task."""
 
     def __init__(
         self, kit: Kit, agents: Sequence[Agent[Any, Any]], worker: Worker, time: StoreClock, pace: Timing
@@ -107,42 +120,52 @@ class WorkerLoop:
         self._drives: dict[str, RunDriver] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._small: set[asyncio.Task[None]] = set()
+        """Short background tasks; asyncio itself keeps only weak references."""
         self._claiming = asyncio.Lock()
         self._wakes: dict[str, int] = {}
+        """When each run that was parked here is due, by the store's clock."""
         self._suspects: dict[str, RunDriver] = {}
         self._cleared = 0
-        """How many suspects have settled something here, or left, and did not kill this worker."""
+        """Number of suspects that settled a step here, or left, without killing this worker."""
         self._left_alone: dict[str, tuple[int, int]] = {}
-        """Agents whose logs a newer worker writes: how often such a log was met, and until when none is claimed."""
+        """Agents whose logs a newer worker writes: how often that was noticed, and until when their runs are not
+        claimed.
+        """
         self._rung = asyncio.Event()
+        """Set when something in the store changed or a timer is due: a claim may find something."""
         self._urgent = asyncio.Event()
+        """Set by `wake`: a claim will probably find something, so do not idle."""
         self._stopping = False
         self._ticked = kit.clock.ticks()
+        """When the event loop last ran a callback, in monotonic microseconds."""
         self._stop_renewing = Flag()
         self._background: list[asyncio.Task[None]] = []
 
     @property
     def store(self) -> Store:
-        """Where its runs are."""
+        """The store of the runs."""
         return self._kit.store
 
     @property
     def is_busy(self) -> bool:
-        """Whether it drives anything."""
+        """Whether the worker drives at least one run."""
         return bool(self._drives)
 
     def is_driving(self, run: str) -> bool:
-        """Whether it drives this run now; whoever waits for it hears when it has left."""
+        """Return whether this worker drives the run now; subscribers are notified when it no longer does."""
         return run in self._drives
 
     @property
     def waiting(self) -> "list[tuple[str, asyncio.Task[Any]]]":
-        """Runs that only wait at this moment, each with the task of its code."""
-        found = [(run, drive.waiting) for run, drive in self._drives.items()]
+        """Runs whose code only waits at this moment, each with the task of that code."""
+        found = [(run, driver.waiting) for run, driver in self._drives.items()]
         return [(run, task) for run, task in found if task is not None]
 
     async def start(self, ear: ChangeListener) -> int:
-        """Register, and take over at once what an earlier process of this machine left; how many runs."""
+        """Register, claim ready runs (such as those of a dead process on this machine), and start the claim loop.
+
+        Returns the number of runs claimed.
+        """
         self._ear = ear
         self._take_in(await self.store.register(self._row, lease=self._worker.lease))
         self._renewing()
@@ -151,51 +174,51 @@ class WorkerLoop:
         return found
 
     def wake(self) -> None:
-        """There is work."""
+        """Claim now: a run was started, or one has left this worker."""
         self._rung.set()
         self._urgent.set()
 
     async def stop(self) -> None:
-        """Claim nothing any more, let effects under way finish within the grace, give back everything, and go."""
+        """Stop claiming, let running effects finish within the grace period, release every run, and retire."""
         self._stopping = True
         for task in self._background:
             task.cancel()
-        for drive in list(self._drives.values()):
-            drive.drain()
+        for driver in list(self._drives.values()):
+            driver.drain()
         await wait_within(self._kit.clock, set(self._tasks), self._worker.grace)
         await self._leave()
 
     async def _leave(self) -> None:
-        left = [task for task in self._tasks if not task.done()]
-        if left:
-            log.warning("%d runs were not finished within the grace, and are given back as they are", len(left))
-            code = [task for drive in self._drives.values() for task in drive.kill()]
-            for task in (*left, *code):
+        unfinished = [task for task in self._tasks if not task.done()]
+        if unfinished:
+            log.warning("%d runs did not finish within the grace period; releasing them", len(unfinished))
+            code = [task for driver in self._drives.values() for task in driver.kill()]
+            for task in (*unfinished, *code):
                 task.cancel()
-            await wait_within(self._kit.clock, {*left, *code}, SECOND)
+            await wait_within(self._kit.clock, {*unfinished, *code}, SECOND)
         self._stop_renewing.set()
         with suppress(LimpetError):
             await self.store.retire(self.id)
 
     async def kill(self) -> None:
-        """End as a killed process does: nothing more is written, nothing is given back."""
+        """Stop as if the process had been killed: write nothing more and release nothing. For tests."""
         self._stopping = True
         self._stop_renewing.set()
-        ending = [*self._background, *self._tasks]
-        for drive in self._drives.values():
-            ending += drive.kill()
-        for task in ending:
+        tasks = [*self._background, *self._tasks]
+        for driver in self._drives.values():
+            tasks += driver.kill()
+        for task in tasks:
             task.cancel()
-        if ending:
-            await asyncio.wait(ending)
+        if tasks:
+            await asyncio.wait(tasks)
 
     def rename(self, id: str) -> None:
-        """Work under another name, chosen before it begins."""
+        """Change the worker's id; only before `start`."""
         self.id = id
         self._kit = replace(self._kit, worker=id)
         self._row = structs.replace(self._row, id=id)
 
-    # The lease
+    # Lease
 
     def _renewing(self) -> None:
         if not self._pace.lease_thread:
@@ -208,15 +231,15 @@ class WorkerLoop:
         while not self._stop_renewing.wait(self._worker.lease * 0.3 / SECOND):
             try:
                 loop.call_soon_threadsafe(self._tick)
-                if self._kit.clock.ticks() - self._ticked <= STUCK:
+                if self._kit.clock.ticks() - self._ticked <= LOOP_STUCK_AFTER:
                     loop.call_soon_threadsafe(self._renewed, asyncio.run(self._renew()))
-            except Exception as error:  # noqa: BLE001 - a machine may lack files or threads for a moment
+            except Exception as error:  # noqa: BLE001 - also OSError: files or threads may run out for a moment
                 if loop.is_closed():
                     return
                 self._not_renewed(error)
 
     def _tick(self) -> None:
-        """The event loop turns, whether or not the store can be reached."""
+        """Record that the event loop is alive, whether or not the store can be reached."""
         self._ticked = self._kit.clock.ticks()
 
     async def _renew_here(self) -> None:
@@ -228,41 +251,44 @@ class WorkerLoop:
                 self._not_renewed(error)
 
     def _not_renewed(self, error: Exception) -> None:
-        log.warning("the lease of worker %s was not renewed: %s", self.id, error)
+        log.warning("worker %s: lease renewal failed: %s", self.id, error)
 
     async def _renew(self) -> Renewal:
         try:
             return await self.store.renew(self.id, lease=self._worker.lease)
-        except NotFound:  # it was given up, and what it had is somebody else's
+        except NotFound:  # the lease expired, and other workers have claimed its runs
             return await self.store.register(self._row, lease=self._worker.lease)
 
     def _renewed(self, renewal: Renewal) -> None:
-        """Runs that are not ours any more are stopped; our event loop is alive."""
+        """Compare the runs that the store says this worker holds with those it drives. Runs on the event loop."""
         self._take_in(renewal)
-        for run, drive in self._drives.items():
-            if renewal.held.get(run) != drive.fence and drive.seq:
-                self._spawn(self._check(run, drive))
+        for run, driver in self._drives.items():
+            if renewal.held.get(run) != driver.fence and driver.seq:
+                self._spawn(self._check(run, driver))
         if renewal.held.keys() - self._drives.keys():
             self._spawn(self._adopt(renewal.held))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Something small beside everything else."""
+        """Run a short coroutine in the background, and keep a reference to it until it ends."""
         task = asyncio.create_task(work)
         self._small.add(task)
         task.add_done_callback(self._small.discard)
 
-    async def _check(self, run: str, drive: RunDriver) -> None:
-        """A renewal may have been on its way while the run was claimed, parked or ended."""
+    async def _check(self, run: str, driver: RunDriver) -> None:
+        """Stop the driver if its run has another fence in the store.
+
+        The renewal alone is no proof: the run may have been claimed, parked or ended while the reply was in flight.
+        """
         with suppress(LimpetError):
             row = await self.store.get(run)
-            if self._drives.get(run) is drive and row.fence != drive.fence:
-                drive.lose_lease()
+            if self._drives.get(run) is driver and row.fence != driver.fence:
+                driver.lose_lease()
 
     def _take_in(self, renewal: Renewal) -> None:
         self._tick()
         self._time.sync(renewal.now)
 
-    # Runs
+    # Claims
 
     async def _work(self) -> None:
         self._ear.add_callback(self._rung.set)
@@ -274,44 +300,49 @@ class WorkerLoop:
             self._ear.remove_callback(self._rung.set)
 
     async def _wait_for_work(self) -> None:
-        """Until somebody rings, or a time that is known has come."""
-        soonest = min(self._wakes.values(), default=None)
-        look = min(self._pace.poll, LOOK_AT_SUSPECTS) if self._suspects else self._pace.poll
-        pause = look if soonest is None else min(look, max(soonest - self._time.now(), 0))
-        take_back = self._kit.clock.call_later(pause, self._rung.set)
+        """Wait for `wake`, a change in the store, the next known wake time, or the poll interval."""
+        next_wake = min(self._wakes.values(), default=None)
+        poll = min(self._pace.poll, SUSPECT_POLL) if self._suspects else self._pace.poll
+        delay = poll if next_wake is None else min(poll, max(next_wake - self._time.now(), 0))
+        cancel_timer = self._kit.clock.call_later(delay, self._rung.set)
         try:
             await self._rung.wait()
         finally:
-            take_back()
+            cancel_timer()
         self._rung.clear()
 
     async def _claim_all(self) -> None:
-        """Claim until there is nothing more, or no room."""
+        """Claim until no run is ready or the worker is full, then idle."""
         try:
             while not self._stopping and len(self._drives) < self._worker.concurrency:
                 if not await self.claim():
                     break
-        except ConnectionLost:  # what the claim gave us is ours all the same
+        except ConnectionLost:  # the claim may have succeeded although its reply was lost
             await self._recover()
         except Exception as error:
-            is_ours = isinstance(error, LimpetError)
-            log.error("worker %s cannot claim: %s", self.id, error, exc_info=not is_ours)  # noqa: TRY400 - ours say it all
+            is_expected = isinstance(error, LimpetError)
+            # A LimpetError explains itself; only unexpected errors need a traceback.
+            log.error("worker %s: claim failed: %s", self.id, error, exc_info=not is_expected)  # noqa: TRY400
             await self._kit.clock.sleep(SECOND)
         if self._pace.idle:
             await self._rest()
 
     async def _rest(self) -> None:
-        """Claims cost, and most of what is written while runs are driven here is their own; a start rings at once."""
+        """Pause between rounds of claims; `wake` ends the pause.
+
+        A claim is a write. While runs are driven here, most changes in the store are their own appends, and claiming
+        after each of them would find nothing.
+        """
         self._urgent.clear()
-        rest = self._pace.idle * (BUSY_RESTS if self._drives else 1)
-        take_back = self._kit.clock.call_later(rest, self._urgent.set)
+        idle = self._pace.idle * (BUSY_IDLE_FACTOR if self._drives else 1)
+        cancel_timer = self._kit.clock.call_later(idle, self._urgent.set)
         try:
             await self._urgent.wait()
         finally:
-            take_back()
+            cancel_timer()
 
     async def claim(self) -> int:
-        """Take what can be taken now, and begin to drive it; how many runs."""
+        """Claim as many ready runs as fit, start driving them, and return their number."""
         now = self._time.now()
         self._wakes = {run: wake for run, wake in self._wakes.items() if wake > now}
         async with self._claiming:
@@ -322,7 +353,7 @@ class WorkerLoop:
         return len(claimed)
 
     async def _claim(self, limit: int) -> Sequence[Claimed]:
-        """Claim runs; register again first if another worker took this one for dead."""
+        """Claim runs; if another worker dropped this one as dead, register again first."""
         self._clear_suspects()
         skip = [agent for agent, (_, until) in self._left_alone.items() if until > self._time.now()]
         claim = partial(self.store.claim, self.id, limit=limit, skip=skip, cleared=self._cleared)
@@ -339,7 +370,7 @@ class WorkerLoop:
         self._cleared += len(left)
 
     async def _adopt(self, held: Mapping[str, int]) -> None:
-        """Drive runs that were claimed for us though the reply was lost."""
+        """Drive runs that the store assigned to this worker in a claim whose reply was lost."""
         async with self._claiming:
             for run, fence in held.items():
                 if run in self._drives or self._stopping:
@@ -350,11 +381,11 @@ class WorkerLoop:
                         self._drive(Claimed(row, died=False))
 
     async def _recover(self) -> None:
-        """The reply to a claim was lost: what it gave us is ours all the same."""
+        """Find out, by renewing the lease, which runs a claim with a lost reply assigned to this worker."""
         try:
             self._renewed(await self._renew())
         except LimpetError as error:
-            log.warning("worker %s will look again for its runs: %s", self.id, error)
+            log.warning("worker %s: retrying a claim with a lost reply: %s", self.id, error)
             self._rung.set()
             await self._kit.clock.sleep(SECOND)
 
@@ -362,68 +393,68 @@ class WorkerLoop:
         row = claimed.row
         self._wakes.pop(row.id, None)
         agent = self._agents[row.agent, row.agent_version]
-        drive = self._drives[row.id] = RunDriver(self._kit, claimed, agent)
-        if drive.is_suspect:
-            self._suspects[row.id] = drive
-        task = asyncio.create_task(self._see_through(drive), name=f"limpet:drive:{row.id}")
+        driver = self._drives[row.id] = RunDriver(self._kit, claimed, agent)
+        if driver.is_suspect:
+            self._suspects[row.id] = driver
+        task = asyncio.create_task(self._see_through(driver), name=f"limpet:drive:{row.id}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _see_through(self, drive: RunDriver) -> None:  # noqa: C901 - one way out after the other
-        def known() -> int | None:
-            return drive.seq if drive.wants_changes else None
+    async def _see_through(self, driver: RunDriver) -> None:  # noqa: C901 - one branch per way a run can leave
+        def known_seq() -> int | None:
+            return driver.seq if driver.wants_changes else None
 
-        def tell(place: Any) -> None:
-            self._spawn(drive.catch_up(place.seq, place.fence))
+        def notify(place: Any) -> None:
+            self._spawn(driver.catch_up(place.seq, place.fence))
 
-        interest = Subscription(drive.run, known, tell)
-        self._ear.subscribe(interest)
+        subscription = Subscription(driver.run, known_seq, notify)
+        self._ear.subscribe(subscription)
         try:
-            await drive.drive()
+            await driver.drive()
         except (Tampered, DamagedEvent) as error:
-            await self._set_aside(drive, "unreadable", str(error))
+            await self._set_aside(driver, "unreadable", str(error))
         except NewerVersion as error:
-            await self._leave_to_newer(drive, error)
+            await self._leave_to_newer(driver, error)
         except Exception as error:
-            log.exception("run %s cannot be driven here", drive.run)
-            await self._try_later(drive, error)
+            log.exception("run %s: unexpected error; releasing the run", driver.run)
+            await self._try_later(driver, error)
         finally:
-            self._ear.unsubscribe(interest)
-            if self._drives.get(drive.run) is drive:
-                del self._drives[drive.run]
-            if drive.end_place is not None:
-                self._ear.notify(drive.run, drive.end_place)
-            if drive.wake_at is not None:
-                self._wakes[drive.run] = drive.wake_at
+            self._ear.unsubscribe(subscription)
+            if self._drives.get(driver.run) is driver:
+                del self._drives[driver.run]
+            if driver.end_place is not None:
+                self._ear.notify(driver.run, driver.end_place)
+            if driver.wake_at is not None:
+                self._wakes[driver.run] = driver.wake_at
             self.wake()
             self._ear.wake()
 
-    async def _set_aside(self, drive: RunDriver, key: str, why: str) -> None:
-        """Park a run that the next worker could not drive either."""
-        log.error("run %s waits for an operator: %s", drive.run, why)
+    async def _set_aside(self, driver: RunDriver, key: str, why: str) -> None:
+        """Park a run for an operator, because every other worker would fail in the same way."""
+        log.error("run %s: parked for an operator: %s", driver.run, why)
         bodies = (
             b.RiskFlagged(flag=key, detail=why[:2000]),
             b.RunWaiting(waits=(Wait(what="operator", key=key),)),
         )
         with suppress(LimpetError):
-            row = await self.store.get(drive.run)
+            row = await self.store.get(driver.run)
             codec, now = self.store.codec, self._time.now()
-            sealed = seal_all(row.head, row.id, bodies, time=now, fence=drive.fence, actor=self.id, codec=codec)
-            await self.store.append(Extend(run=row.id, after=row.head, fence=drive.fence, events=sealed))
+            sealed = seal_all(row.head, row.id, bodies, time=now, fence=driver.fence, actor=self.id, codec=codec)
+            await self.store.append(Extend(run=row.id, after=row.head, fence=driver.fence, events=sealed))
 
-    async def _try_later(self, drive: RunDriver, error: Exception) -> None:
-        """Give back a run that could not be driven, for ever longer; after too many times, park it."""
-        _cut(drive)
+    async def _try_later(self, driver: RunDriver, error: Exception) -> None:
+        """Release a run that raised an unexpected error, with a growing pause; after too many failures, park it."""
+        _cut(driver)
         why = f"{type(error).__name__}: {error}"[:500]
-        with suppress(LimpetError):  # a store that is away: the run is adopted again when it is there
-            fruitless = await self._fruitless(drive.run) + 1
+        with suppress(LimpetError):  # if the store is unreachable, a later renewal returns the run and it is adopted
+            fruitless = await self._fruitless(driver.run) + 1
             if fruitless >= MAX_FRUITLESS:
-                await self._set_aside(drive, "stuck", f"{fruitless} workers could not drive it: {why}")
+                await self._set_aside(driver, "stuck", f"{fruitless} attempts to drive the run failed: {why}")
             else:
-                await self._give_back(drive, why, pause_before_retry(fruitless), fruitless=True)
+                await self._give_back(driver, why, pause_before_retry(fruitless), fruitless=True)
 
     async def _fruitless(self, run: str) -> int:
-        """How often workers could not drive a run since it settled anything."""
+        """Return how often workers failed to drive a run since it last settled a step or was resumed."""
         count = 0
         async for event in self.store.log(run):
             body = self.store.decode(event)
@@ -433,37 +464,37 @@ class WorkerLoop:
                 count = 0
         return count
 
-    async def _leave_to_newer(self, drive: RunDriver, error: NewerVersion) -> None:
-        """Give back a run that a newer worker has written to, and claim no run of its agent for a while.
+    async def _leave_to_newer(self, driver: RunDriver, error: NewerVersion) -> None:
+        """Release a run that a newer worker has written to, and claim no runs of its agent for a while.
 
-        A log that does not fit its own hashes is not newer: it was tampered with.
+        First check that the log matches its hashes: otherwise it was tampered with, and is not newer.
         """
-        _cut(drive)
+        _cut(driver)
         try:
-            await verify_run(self.store, drive.run)
+            await verify_run(self.store, driver.run)
         except Tampered as tampered:
-            await self._set_aside(drive, "unreadable", str(tampered))
+            await self._set_aside(driver, "unreadable", str(tampered))
             return
         except LimpetError as failed:
-            log.warning("run %s will be looked at again: %s", drive.run, failed)
-            return  # it is adopted again when the store can be reached
-        met, until = self._left_alone.get(drive.agent, (0, 0))
+            log.warning("run %s: verification failed, retrying later: %s", driver.run, failed)
+            return  # a later renewal returns the run, and it is adopted
+        met, until = self._left_alone.get(driver.agent, (0, 0))
         if until <= self._time.now():
             pause = pause_before_retry(met + 1)
-            self._left_alone[drive.agent] = (met + 1, self._time.now() + pause)
-            log.error("worker %s claims no run of %s for %d s: %s", self.id, drive.agent, pause // SECOND, error)
+            self._left_alone[driver.agent] = (met + 1, self._time.now() + pause)
+            log.error("worker %s: claiming no runs of %s for %d s: %s", self.id, driver.agent, pause // SECOND, error)
         with suppress(LimpetError):
-            await self._give_back(drive, f"its worker is too old: {error}"[:500], SECOND)
+            await self._give_back(driver, f"worker too old: {error}"[:500], SECOND)
 
-    async def _give_back(self, drive: RunDriver, why: str, pause: int, *, fruitless: bool = False) -> None:
-        drive.wake_at = self._time.now() + pause
+    async def _give_back(self, driver: RunDriver, why: str, pause: int, *, fruitless: bool = False) -> None:
+        driver.wake_at = self._time.now() + pause
         await self.store.release(
-            drive.run, fence=drive.fence, worker=self.id, reason=why, retry_at=drive.wake_at, fruitless=fruitless
+            driver.run, fence=driver.fence, worker=self.id, reason=why, retry_at=driver.wake_at, fruitless=fruitless
         )
 
 
-def _cut(drive: RunDriver) -> None:
-    for task in drive.kill():
+def _cut(driver: RunDriver) -> None:
+    for task in driver.kill():
         task.cancel()
 
 
