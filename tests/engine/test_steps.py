@@ -254,7 +254,7 @@ async def test_an_attempt_has_its_time() -> None:
         while not app.calls(slow):
             await asyncio.sleep(0)  # noqa: TID251 - a turn of the loop
         app._world.frozen.advance("10s")
-        assert await handle.result() == "it took longer than 10 s"
+        assert await handle.result() == "timed out after 10 s"
 
 
 async def test_an_output_that_cannot_be_stored_is_unavailable_and_never_run_again() -> None:
@@ -479,7 +479,7 @@ async def test_applied_and_nobody_said_what_it_returned() -> None:
             assert request.context is not None
             assert "applied" in [each.say for each in request.context.choices]
             await app.answer(request, "applied", by="ann")
-        said = "Step 2 (act) was applied, but its output is not available: nobody said what it returned."
+        said = "Step 2 (act) was applied, but its output cannot be stored or read: no result was given."
         assert await handle.result() == said
 
 

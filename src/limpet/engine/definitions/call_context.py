@@ -28,10 +28,10 @@ class Call:
         *,
         sends: str = "",
         undoes: str = "",
-        told: Callable[[], object] = lambda: None,
+        on_change: Callable[[], object] = lambda: None,
         redaction: Redaction = NOTHING,
     ) -> None:
-        self._key, self._undoes, self._told, self._redaction = key, undoes, told, redaction
+        self._key, self._undoes, self._on_change, self._redaction = key, undoes, on_change, redaction
         self.sends = sends
         """Value of the `Idempotency-Key` header that HTTP hooks send; "" in a read and in a `verify`."""
         self.attempt = attempt
@@ -62,12 +62,12 @@ class Call:
     def progress(self, note: str, fraction: float | None = None) -> None:
         """Report progress as a note and, optionally, a fraction from 0 to 1. Limpet shows it to readers of the run."""
         self.note, self.fraction = hide_secrets(note), fraction
-        self._told()
+        self._on_change()
 
     def partial(self, value: Any) -> None:
         """Record a partial result. The compensation receives it if the step has no result."""
         self.partial_value = inline(self._redaction.value(hidden(value)))
-        self._told()
+        self._on_change()
 
     def spent(self, *, tokens: int = 0, cost: float = 0) -> None:
         """Report tokens and cost that this call used. Repeated reports add up; the budget counts them."""
