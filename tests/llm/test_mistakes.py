@@ -243,7 +243,7 @@ async def test_what_nobody_knows_did_not_fail() -> None:
     async with testing.app(agent) as app:
         assert await app.run(agent, "go", id="r") == "done"
         unknown, applied = await results(app)
-        assert unknown.startswith("Nobody knows whether")
+        assert unknown.startswith("Unknown whether")
         assert "no answer" in unknown
         assert "was applied, but its output is not available" in applied
 

@@ -117,7 +117,7 @@ async def test_a_person_sees_that_the_price_has_moved_before_they_allow_it() -> 
         await app.approve(request, by="ann")
         await app.settle()
         [again] = await app.inbox()
-        assert "was 101 then, and is 102 now" in again.question
+        assert "has changed from 101 to 102" in again.question
         await app.approve(again, by="ann")
         assert await handle.result() == "done"
         assert market.sold == [100]

@@ -11,8 +11,8 @@ import limpet
 wrongly: Any = limpet  # as code without types does
 WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: wrongly.agent(lambda _: None), r"add parentheses: @limpet\.agent\(\)"),
-    (lambda: wrongly.external(lambda: None), r"say @limpet\.external\(ttl='5m'\)"),
-    (wrongly.external, r"say @limpet\.external\(ttl='5m'\)"),
+    (lambda: wrongly.external(lambda: None), r"such as @limpet\.external\(ttl='5m'\)"),
+    (wrongly.external, r"such as @limpet\.external\(ttl='5m'\)"),
     (lambda: wrongly.tool(lambda: None), "missing effect"),
     (lambda: wrongly.tool(effect="none")(lambda: None), "use def, or pass name="),
     (lambda: wrongly.tool(effect="none")(partial(print)), "use def, or pass name="),
