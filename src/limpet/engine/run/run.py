@@ -468,8 +468,8 @@ class Run(Generic[S]):
     def version(self, change: str, /) -> bool:
         """Return whether this run uses the new code of a change.
 
-        True if the run reaches this point for the first time now, False if it passed it with the old code. The answer
-        is recorded, so that a run never switches.
+        False while the log has effects in this scope that the code has not reached: the old code passed this point.
+        Otherwise True. The answer is recorded, so a run never switches.
         """
         self._x.note_call()
         scope = current_scope()
