@@ -49,7 +49,7 @@ class StartPermission(NamedTuple):
     grant: str | None
     args: dict[str, Any]
     """Arguments as used."""
-    heard: int | None = None
+    last_seen: int | None = None
     """For a standing permission, the last command seen when it was checked, because it may be revoked meanwhile."""
     is_fresh: bool = False
     """Whether the data of the tool's sources was read again for this start."""
@@ -90,7 +90,7 @@ class ApprovalGate:
         self, tool: Tool[..., Any, Any], name: str, number: int, args: dict[str, Any]
     ) -> StartPermission:
         """Return the grant that a new step uses, if it needs one, and its arguments, perhaps edited by a person."""
-        await self.afford(name, number, tool.traits.most)
+        await self.check_budget(name, number, tool.traits.max_spend)
         is_effect, effects = tool.traits.effect != "none", self._x.effects
         always = is_effect and effects == "ask"
         if tool.traits.risk is None and not always:
@@ -138,7 +138,7 @@ class ApprovalGate:
             if await self._is_superseded(asking, occurrence):
                 continue
             opened = self._approval(asking, request)
-            if record is not None and not self._is_for(record, opened, free=is_free):
+            if record is not None and not self._matches(record, opened, free=is_free):
                 continue  # the request shows something other than what would run now
             if record is None:
                 await self._check_new(asking, request)
@@ -181,7 +181,7 @@ class ApprovalGate:
         asking.earlier = changed or self._late(decided, answer)
         if asking.earlier is not None:
             return None
-        await self.afford(asking.name, asking.number, tool.traits.most)  # others may have used the budget
+        await self.check_budget(asking.name, asking.number, tool.traits.max_spend)  # others may have used the budget
         sources = {each.source for each in opened.seen}
         return StartPermission(decided.request, asking.args, is_fresh=sources.issuperset(tool.traits.fresh))
 
@@ -215,7 +215,7 @@ class ApprovalGate:
         words = "; ".join(each.text for each in found)
         return _UnusedApproval(opened.request, "changed", f"{answer.by} approved this before, but {words}.")
 
-    def _is_for(self, record: Record, opened: b.RequestOpened, *, free: bool) -> bool:
+    def _matches(self, record: Record, opened: b.RequestOpened, *, free: bool) -> bool:
         """Return whether a request shows what would run now. One that does not is withdrawn.
 
         If no approval would be needed now, an earlier decision about exactly this call still applies.
@@ -288,7 +288,7 @@ class ApprovalGate:
 
     # Budgets
 
-    async def afford(self, name: str, number: int, most: Spent | None) -> None:
+    async def check_budget(self, name: str, number: int, most: Spent | None) -> None:
         """Check that an attempt which uses `most` fits the budget; if not, raise BudgetExceeded or ask a person to
         extend it.
 
@@ -425,7 +425,7 @@ class ApprovalGate:
 
     # Unknown outcomes
 
-    def is_settling(self, name: str) -> bool:
+    def is_asked_outcome(self, name: str) -> bool:
         """Return whether a person was already asked about the outcome of a step; then they decide."""
         return self.unknown_name(name) in self._x.history.records
 

@@ -121,7 +121,7 @@ class ExternalReads:
         x = self._x
         record = x.history.records.get(x.peek_name(source.tool.step_name))
         opened = record.opened if record is not None else None
-        stored = opened.args if isinstance(opened, b.StepStarted) else x.memory.last_asked(source.name)
+        stored = opened.args if isinstance(opened, b.StepStarted) else x.memory.last_args(source.name)
         given = source.tool.renew(await x.unpack(stored), stored.versions) if stored is not None else {}
         args, kwargs = source.tool.unbind(given)
         return await self.find(source, args, kwargs)

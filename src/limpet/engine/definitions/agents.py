@@ -157,7 +157,7 @@ class Agent(Generic[In_contra, Out_co]):
 
     def _load(self, what: str, codec: TypeCodec, plain: Any, versions: Versions | None) -> Any:
         try:
-            upgraded = plain if versions is None else codec.renew(plain, versions)
+            upgraded = plain if versions is None else codec.upgrade(plain, versions)
         except InvalidValue as error:
             raise self._contract_error(what, error, ()) from error
         try:

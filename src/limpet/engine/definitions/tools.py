@@ -243,7 +243,7 @@ class Tool(Generic[P, T_co, R_co]):
         """Return arguments that were stored with these versions of types, upgraded to the current ones."""
         if not versions and not self.args_versions:
             return given
-        return {name: self._codecs[name].renew(value, versions) for name, value in given.items()}
+        return {name: self._codecs[name].upgrade(value, versions) for name, value in given.items()}
 
     @cached_property
     def result_versions(self) -> Versions:
@@ -387,7 +387,7 @@ def _tool(  # noqa: PLR0913 - all by name
         effect=effect,
         retry=patience(retry),
         timeout=None if timeout is None else microseconds(timeout),
-        most=most,
+        max_spend=most,
         fresh=tuple(each.name for each in fresh),
         invalidates=tuple(each.name for each in invalidates),
         risk=risk,

@@ -30,7 +30,7 @@ class Traits:
     not_applied: tuple[type[BaseException], ...] = ()
     """Error classes that mean that nothing was applied."""
     irreversible: bool = False
-    most: Spent | None = None
+    max_spend: Spent | None = None
     """Maximum tokens and cost of one attempt, reserved before it starts."""
     fresh: tuple[str, ...] = ()
     """External sources that the run must have read, and whose data must not have expired, when the step starts."""

@@ -64,7 +64,7 @@ class TypeCodec:
         `versions` are the versions of the types that the value was stored with. None means the current ones.
         """
         if versions is not None:
-            plain = self.renew(plain, versions)
+            plain = self.upgrade(plain, versions)
         if self._hint in _UNDECLARED or (type(plain) is self._hint and self._hint in _PLAIN):
             return plain
         try:
@@ -76,7 +76,7 @@ class TypeCodec:
         except Exception as error:  # errors of msgspec, of pydantic, or of a user's model
             raise InvalidValue(path="$", reason=_reason(error)) from error
 
-    def renew(self, plain: Any, versions: Versions) -> Any:
+    def upgrade(self, plain: Any, versions: Versions) -> Any:
         """Upgrade JSON that was stored with these versions of types to the current ones."""
         if not versions and not self.versions:  # the usual case
             return plain

@@ -74,7 +74,7 @@ class OpenWait(NamedTuple):
     wait: Wait
     wake: int | None
     """When the wait is due, by the store's clock in microseconds."""
-    look: Callable[[], b.WaitEnded | None]
+    check: Callable[[], b.WaitEnded | None]
     """Returns how the wait ended, or None if it has not."""
     ended: "asyncio.Future[tuple[b.WaitEnded, int]]"
     request: b.RequestOpened | None = None
@@ -106,7 +106,7 @@ class Kit:
     """Returns an estimate of the store's clock, in microseconds."""
     linger: int = SECOND
     """How long a run that only waits stays in memory, in microseconds."""
-    hush: int = SECOND // 10
+    silent_after: int = SECOND // 10
     """How long a run may be busy before commands to it are polled, in microseconds."""
     backoffs: bool = True
     """Whether to wait between attempts."""
@@ -138,9 +138,9 @@ class Execution:
         """Number in the last generated id of a called run."""
         self.flagged: set[str] = set()
         """Flags raised here, which may not be in the log yet."""
-        self.at_work = 0
+        self.busy_calls = 0
         """Number of calls that must not be interrupted now."""
-        self.performing = 0
+        self.running_tools = 0
         """Number of running tool functions."""
         self.activity = 0
         """Counter of everything that the code does."""
@@ -150,7 +150,7 @@ class Execution:
         """Other conditions that the code subscribes to: the callback is called on every check, and they wake a parked
         run.
         """
-        self.touched = kit.clock.ticks()
+        self.active_at = kit.clock.ticks()
         self.memory = memory
         self.versions: dict[str, dict[str, bool]] = {}
         """Choices of `run.version` made here, which may not be in the log yet, by scope."""
@@ -162,7 +162,7 @@ class Execution:
         """Whether this is a dry run, which starts nothing new."""
         self.stopped: LimpetError | None = None
         """Why the code cannot continue: a divergence, a lost lease, or a failure of the store."""
-        self.changed: Callable[[], object] = lambda: None
+        self.wake_driver: Callable[[], object] = lambda: None
         """Wakes the driver of this run."""
         self.on_step: Callable[[int], object] | None = None
         """Called with the number of each step that the code reaches, synchronously."""
@@ -193,12 +193,12 @@ class Execution:
         if self._closed is not None:
             raise self._closed
         self.return_order.note_call()
-        self.touch()
+        self.note_activity()
 
-    def touch(self) -> None:
+    def note_activity(self) -> None:
         """Note activity."""
         self.activity += 1
-        self.touched = self.kit.clock.ticks()
+        self.active_at = self.kit.clock.ticks()
 
     def find(self, name: str, kind: type[object], asked: str = "", versions: Versions = NOTHING) -> Record | None:
         """Return the record of a call, or None if it is new. A record of a different call stops the run."""
@@ -240,7 +240,7 @@ class Execution:
         """Wait until the execution is open. If it is closed meanwhile, the code is being cancelled."""
         if self._must_stop:
             self.hold()
-            self.changed()
+            self.wake_driver()
         if not self._open.is_set():
             await self._open.wait()
             if self._closed is not None:
@@ -259,10 +259,10 @@ class Execution:
 
     def end_work(self) -> None:
         """End a `work` context, and wake the driver if it waits for that."""
-        self.at_work -= 1
-        self.touch()
-        if not self.at_work and (self.waiting or not self._open.is_set()):
-            self.changed()
+        self.busy_calls -= 1
+        self.note_activity()
+        if not self.busy_calls and (self.waiting or not self._open.is_set()):
+            self.wake_driver()
 
     def running_tool(self) -> "_RunningTool":
         """Return a context for a running tool and the recording of its outcome. If the run is lost, late results are
@@ -273,12 +273,12 @@ class Execution:
     @property
     def is_idle(self) -> bool:
         """Whether nothing runs that must not be interrupted. Once nothing can be written any more, only tools count."""
-        return not (self.at_work if self.stopped is None else self.performing)
+        return not (self.busy_calls if self.stopped is None else self.running_tools)
 
     @property
     def is_silent(self) -> bool:
         """Whether the run has been busy for a while without writing."""
-        return self.kit.clock.ticks() >= self.touched + self.kit.hush
+        return self.kit.clock.ticks() >= self.active_at + self.kit.silent_after
 
     def hold(self) -> None:
         """Let no further call start."""
@@ -306,7 +306,7 @@ class Execution:
         """Stop the code here; the first reason is kept."""
         self.stopped = self.stopped or error
         self.hold()
-        self.changed()
+        self.wake_driver()
 
     # Writing and returning
 
@@ -379,9 +379,9 @@ class Execution:
     async def enter(self, end: int) -> None:
         """Return to the code when it is the turn of this end."""
         await self.return_order.wait_turn(end)
-        self.touch()
+        self.note_activity()
         if self.waiting:
-            self.changed()  # perhaps only waits are left
+            self.wake_driver()  # perhaps only waits are left
         while self._flags and self._flags[0][0] < end:
             self.flag(self._flags.pop(0)[1])
 
@@ -399,7 +399,7 @@ class Execution:
     def start_turn(self, loop: str) -> None:
         """Enter a loop at its current turn, with the state at the start of that turn."""
         self.set_working_state(Working(self.memory.states[loop]))
-        start = self.memory.turned.get(loop, 0)
+        start = self.memory.turn_starts.get(loop, 0)
         self._overrides = [each for each in self._overrides if each[0] > start]  # the others are part of that state
         self._overridden = []
 
@@ -507,7 +507,7 @@ class _Work:
         self._x = execution
 
     def __enter__(self) -> None:
-        self._x.at_work += 1
+        self._x.busy_calls += 1
 
     def __exit__(self, *exc: object) -> None:
         self._x.end_work()
@@ -522,12 +522,12 @@ class _RunningTool:
         self._x = execution
 
     def __enter__(self) -> None:
-        self._x.performing += 1
+        self._x.running_tools += 1
 
     def __exit__(self, *exc: object) -> None:
-        self._x.performing -= 1
+        self._x.running_tools -= 1
         if self._x.stopped is not None:
-            self._x.changed()
+            self._x.wake_driver()
 
 
 def current_scope() -> Scope:

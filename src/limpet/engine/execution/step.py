@@ -33,16 +33,16 @@ class Step:
     number: int
     args: dict[str, Any]
     """Arguments as used; a person may edit them."""
-    asked: str
+    args_digest: str
     encoded: bytes
     """The arguments as canonical JSON."""
     key: str = ""
     packed: Payload | None = None
     blobs: Sequence[Blob] = ()
     grant: str | None = None
-    heard: int | None = None
+    last_seen: int | None = None
     """Last command seen when a standing permission was checked."""
-    is_afforded: bool = False
+    is_budget_checked: bool = False
     """Whether the budget was checked for the next attempt."""
     is_fresh: bool = False
     """Whether the data of the tool's sources was checked for the next attempt."""

@@ -38,7 +38,7 @@ class Record:
     seq: int = 0
     time: int = 0
     """Sequence and time of the event that opened the call."""
-    left: int = 0
+    cancelled_at: int = 0
     """Time when the code cancelled the call; 0 if it did not."""
     end: int | None = None
     """Sequence of the event that settled the call."""
@@ -49,7 +49,7 @@ class Record:
     """How often its outcome was unknown and then resolved."""
     escalations: int = 0
     """How often a person was asked about its failure."""
-    since: int = 0
+    ignored_return: int = 0
     """For a call whose failure a resume undid, the event of the return that no longer counts."""
     shared: bool = False
     """Whether a fork shares the call with its origin: it returns its result, and does not count for divergence."""
@@ -60,7 +60,7 @@ class Record:
         return self.opened.number if isinstance(self.opened, b.StepStarted) else None
 
     @property
-    def asked(self) -> str:
+    def args_digest(self) -> str:
         """Digest of the call's arguments, if they are compared on replay."""
         return self.opened.asked if isinstance(self.opened, b.StepStarted | b.AgentCalled) else ""
 
@@ -77,7 +77,7 @@ class Record:
 
     def has_other_args(self, asked: str, versions: Versions) -> bool:
         """Return whether the recorded arguments differ. They are not compared if the versions of their types differ."""
-        return bool(asked and self.asked and asked != self.asked) and self.versions == versions
+        return bool(asked and self.args_digest and asked != self.args_digest) and self.versions == versions
 
     @property
     def has_effect(self) -> bool:
@@ -173,7 +173,7 @@ class History:
             case b.TurnStarted():
                 self._begin_turn(body)
             case b.RunForked():
-                self.branch_off(body)
+                self.apply_fork(body)
             case b.RequestExpired() if body.outcome == "escalated":
                 self.escalations.setdefault(body.request, []).append(body)
             case b.RequestExpired():
@@ -187,7 +187,7 @@ class History:
                 self._take_signal(body)
                 self._settle(event, body)
                 if body.how == "withdrawn":
-                    self.records[body.name].left = event.time
+                    self.records[body.name].cancelled_at = event.time
             case b.StepFailed() if body.is_final:
                 self._settle(event, body)
             case b.StepFailed():
@@ -201,7 +201,7 @@ class History:
             case b.StepUnknown():
                 self.records[body.name].latest = body
                 if body.reason == "cancelled":
-                    self.records[body.name].left = event.time
+                    self.records[body.name].cancelled_at = event.time
             case b.RunFailed():
                 self._failed = body
             case b.ResumeRequested():
@@ -268,7 +268,7 @@ class History:
         elif isinstance(record.opened, b.StepStarted):
             record.settled = record.end = None
         elif isinstance(record.opened, b.AgentCalled) and isinstance(record.settled, b.WaitEnded):
-            record.since = record.settled.event or 0
+            record.ignored_return = record.settled.event or 0
             record.settled = record.end = None
         else:
             self._drop(record)
@@ -286,7 +286,7 @@ class History:
             for name in self._scopes.pop(scope):
                 self._forget(self.records.pop(name))
 
-    def branch_off(self, body: b.RunForked) -> None:
+    def apply_fork(self, body: b.RunForked) -> None:
         """Drop calls that were open at the fork point, and replace results that the fork overrides."""
         kept = [record for record in self.records.values() if self._is_shared(record)]
         self.records, self._scopes = {}, {}

@@ -85,11 +85,11 @@ class Learned:
         self._created: b.RunCreated | None = None
         self.artifacts: dict[str, Payload] = {}
         """Contents of the run's artifacts, by id."""
-        self.last = self.lay_since = 0
+        self.last = self.idle_since = 0
         """Times of the last event, and of the last event before the claim."""
         self.overrides: list[tuple[int, StatePatch]] = []
         """State patches of a fork and its origins, each with the sequence from which it applies."""
-        self.turned: dict[str, int] = {}
+        self.turn_starts: dict[str, int] = {}
         """Sequence at which the current turn of each loop started."""
         self.reads: dict[tuple[str, str], Read] = {}
         """Latest data of external sources, by source and digest of the arguments."""
@@ -105,20 +105,20 @@ class Learned:
         """Add the next event."""
         self.history.learn(event, body)
         if isinstance(body, b.RunClaimed):
-            self.lay_since, self.last = self.last, event.time
+            self.idle_since, self.last = self.last, event.time
             return
         self.last = event.time
         if isinstance(body, b.TurnStarted):
             inner = f"{body.loop}/"
             self.states = {loop: state for loop, state in self.states.items() if not loop.startswith(inner)}
             self.states[body.loop] = fold.working.freeze()
-            self.turned[body.loop] = event.seq
+            self.turn_starts[body.loop] = event.seq
         elif isinstance(body, b.ArtifactStored):
             self.artifacts[body.artifact_id] = body.content
         elif isinstance(body, b.RunCreated):
             self._created, self.artifacts = body, dict(body.artifacts)
         elif isinstance(body, b.RunForked):
-            self._branch_off(event, body)
+            self._apply_fork(event, body)
         else:
             self._learn_reads(body)
 
@@ -150,7 +150,7 @@ class Learned:
             if key[0] == source:
                 self.reads[key] = replace(read, stale_at=0)
 
-    def last_asked(self, source: str) -> Payload | None:
+    def last_args(self, source: str) -> Payload | None:
         """Return the arguments of the last read of a source, or None."""
         asked = [read.args for (name, _), read in self.reads.items() if name == source]
         return asked[-1] if asked else None
@@ -160,7 +160,7 @@ class Learned:
         fresh = {source for (source, _), read in self.reads.items() if read.stale_at > now}
         return next((source for source in sources if source not in fresh), None)
 
-    def _branch_off(self, event: Event, body: b.RunForked) -> None:
+    def _apply_fork(self, event: Event, body: b.RunForked) -> None:
         """Apply the changes of a fork to the first event. A fork has no parent."""
         self._created = replace(
             self.created,
@@ -188,7 +188,7 @@ class Learned:
             _Memory(
                 created=_dump(self.created),
                 last=self.last,
-                lay_since=self.lay_since,
+                lay_since=self.idle_since,
                 states=self.states,
                 records=[_dump_record(record) for record in history.records.values()],
                 commands=[(seq, _dump(body)) for seq, body in history.commands.items()],
@@ -202,7 +202,7 @@ class Learned:
                 undoing=None if history.undoing is None else _dump(history.undoing),
                 artifacts=self.artifacts,
                 overrides=self.overrides,
-                turned={loop: seq for loop, seq in self.turned.items() if loop in self.states},
+                turned={loop: seq for loop, seq in self.turn_starts.items() if loop in self.states},
                 used=sorted(history.used),
                 reading=[(number, *read) for number, read in self._reading.items()],
                 reads=[(source, key, read) for (source, key), read in self.reads.items()],
@@ -221,9 +221,9 @@ class Learned:
         except (msgspec.MsgspecError, UnicodeDecodeError, NewerVersion, DamagedEvent):
             return False
         self._created = created
-        self.last, self.lay_since, self.states = kept.last, kept.lay_since, kept.states
+        self.last, self.idle_since, self.states = kept.last, kept.lay_since, kept.states
         self.artifacts = kept.artifacts
-        self.overrides, self.turned = kept.overrides, kept.turned
+        self.overrides, self.turn_starts = kept.overrides, kept.turned
         self.reads = {(source, key): read for source, key, read in kept.reads}
         self._reading = {number: (args, output) for number, args, output in kept.reading}
         history = self.history
@@ -249,8 +249,10 @@ def _load(stored: _Body) -> Any:
 def _dump_record(record: Record) -> _Record:
     settled = None if record.settled is None else _dump(record.settled)
     latest = None if record.latest is None else _dump(record.latest)
-    counts = (record.resolutions, record.escalations, record.since, record.shared)
-    return _Record(_dump(record.opened), record.seq, record.time, record.left, record.end, settled, latest, *counts)
+    counts = (record.resolutions, record.escalations, record.ignored_return, record.shared)
+    return _Record(
+        _dump(record.opened), record.seq, record.time, record.cancelled_at, record.end, settled, latest, *counts
+    )
 
 
 def _load_record(stored: _Record) -> Record:

@@ -22,7 +22,7 @@ class ReturnOrder:
     """Queue in which the calls of one execution wait for their turn to return."""
 
     def __init__(self, recorded: Iterable[int]) -> None:
-        self._left = sorted(recorded, reverse=True)
+        self._recorded = sorted(recorded, reverse=True)
         self._tickets = count(LIVE)
         self._issued: dict[int, None] = {}
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
@@ -32,7 +32,7 @@ class ReturnOrder:
 
     def has_before(self, seq: int) -> bool:
         """Return whether a recorded end before this sequence has not returned yet."""
-        return bool(self._left) and self._left[-1] < seq
+        return bool(self._recorded) and self._recorded[-1] < seq
 
     @property
     def is_busy(self) -> bool:
@@ -62,13 +62,13 @@ class ReturnOrder:
 
     def skip(self, end: int) -> None:
         """Remove a recorded value that was returned without waiting."""
-        if self._left and self._left[-1] == end:
-            self._left.pop()
+        if self._recorded and self._recorded[-1] == end:
+            self._recorded.pop()
 
     async def wait_turn(self, ticket: int) -> None:
         """Wait for the turn of an end: a recorded one is given by its sequence, a live one by its ticket."""
         if self._is_received and not self._waiting and self._is_next(ticket):
-            self._hand_over(ticket)
+            self._let_return(ticket)
             return
         turn = asyncio.get_running_loop().create_future()
         insort(self._waiting, (ticket, turn), key=lambda each: each[0])
@@ -82,17 +82,17 @@ class ReturnOrder:
             raise
 
     def _is_next(self, ticket: int) -> bool:
-        if self._left:
-            return ticket == self._left[-1]
+        if self._recorded:
+            return ticket == self._recorded[-1]
         return self._is_first_issued(ticket)
 
     def _is_first_issued(self, ticket: int) -> bool:
         return ticket < LIVE or ticket == next(iter(self._issued))
 
-    def _hand_over(self, ticket: int) -> None:
+    def _let_return(self, ticket: int) -> None:
         """Let an end return. Recorded ends before it were never called."""
-        while self._left and self._left[-1] <= ticket:
-            self._left.pop()
+        while self._recorded and self._recorded[-1] <= ticket:
+            self._recorded.pop()
         self._issued.pop(ticket, None)
         self._is_received = False
         self._quiet = 0
@@ -110,7 +110,7 @@ class ReturnOrder:
             return
         if self._quiet >= QUIET:
             ticket, turn = self._waiting.pop(0)
-            self._hand_over(ticket)
+            self._let_return(ticket)
             if not turn.done():
                 turn.set_result(None)
         if self._waiting:

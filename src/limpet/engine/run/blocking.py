@@ -348,8 +348,8 @@ class BlockingRun(Generic[S]):
         """Iterate over turns, at most `max`; see `Run.turns`."""
         loop = self._run.turns(max=max)
         assert isinstance(loop, Turns)
-        while self._bridge.call(loop.begin):
-            yield loop.arrive()
+        while self._bridge.call(loop.advance):
+            yield loop.enter_turn()
         loop.leave()
 
     def version(self, change: str, /) -> bool:

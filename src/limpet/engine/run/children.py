@@ -80,7 +80,7 @@ class CallOptions(NamedTuple):
     mode: Literal["call", "start", "handoff"]
     id: str | None = None
     budget: Budget | None = None
-    within: int | None = None
+    time_limit: int | None = None
     """Time limit in microseconds."""
     facts: Sequence[str] = ()
     artifacts: Sequence[str] = ()
@@ -95,12 +95,12 @@ class OutgoingCall(NamedTuple):
     record: Record | None
 
     @property
-    def asked(self) -> str:
+    def digest(self) -> str:
         """Digest of the call, which must be the same on replay."""
-        return _asked(self.agent, self.plain)
+        return _call_digest(self.agent, self.plain)
 
 
-def _asked(agent: Agent[Any, Any] | str, plain: Any) -> str:
+def _call_digest(agent: Agent[Any, Any] | str, plain: Any) -> str:
     return digest([agent if isinstance(agent, str) else agent.name, plain])
 
 
@@ -110,7 +110,7 @@ class Children:
     def __init__(self, execution: Execution, waits: Waits) -> None:
         self._x = execution
         self._waits = waits
-        self._telling: set[asyncio.Future[None]] = set()
+        self._cancel_tasks: set[asyncio.Future[None]] = set()
         self._lent: dict[str, Limits] = {}
         """Budgets of calls that may not be in the log yet, by run."""
 
@@ -122,7 +122,7 @@ class Children:
         plain = self._x.kit.store.redaction.value(plain)
         name = self._x.take_name(f"{how}:{agent if isinstance(agent, str) else agent.name}")
         versions = NOTHING if isinstance(agent, str) else agent.input_codec.versions
-        record = self._x.find(name, b.AgentCalled, _asked(agent, plain), versions)
+        record = self._x.find(name, b.AgentCalled, _call_digest(agent, plain), versions)
         if how == "handoff":
             self._x.handed_to = agent if isinstance(agent, str) else agent.name
         return OutgoingCall(agent, name, plain, record)
@@ -132,9 +132,9 @@ class Children:
         x, name, record = self._x, sent.name, sent.record
         await x.wait_until_open()
         is_replayed = record is not None and record.settled is not None
-        if record is None or (record.since and not await self._goes_on(record)):
+        if record is None or (record.ignored_return and not await self._resume_child(record)):
             try:
-                await self._create(await self._known(sent.agent), sent, how)
+                await self._create(await self._resolve(sent.agent), sent, how)
             except LimpetError:
                 x.handed_to = None  # nothing was handed off
                 raise
@@ -142,23 +142,23 @@ class Children:
         try:
             ended = await self._waits.child(record)
         except asyncio.CancelledError:
-            self._give_up(record)
+            self._cancel_child(record)
             raise
         assert ended.event is not None
         returned = x.history.commands[ended.event]
         assert isinstance(returned, b.AgentReturned)
         if returned.outcome != "completed":
-            raise x.attribute_error(self._failed(record, returned), name)
+            raise x.attribute_error(self._error_of(record, returned), name)
         output = await x.unpack(returned.output)
         if isinstance(sent.agent, str):
-            await self._check(sent.agent, record, returned, output, is_replayed=is_replayed)
+            await self._check_result(sent.agent, record, returned, output, is_replayed=is_replayed)
             return output
         try:
             return sent.agent.load_output(output, returned.output.versions if returned.output is not None else {})
         except ContractError as error:
             raise x.attribute_error(error, name) from error
 
-    async def _check(
+    async def _check_result(
         self, agent: str, record: Record, returned: b.AgentReturned, output: Any, *, is_replayed: bool
     ) -> None:
         """Check the result of an agent called by name, if its contract has changed since the call.
@@ -173,7 +173,7 @@ class Children:
         elif returned.contract == called.contract or is_replayed:
             return
         else:
-            faults = list((await self._known(agent)).output_codec.faults(output))
+            faults = list((await self._resolve(agent)).output_codec.faults(output))
             if not faults:
                 return
             await x.record(refusal, faults)
@@ -182,7 +182,7 @@ class Children:
             ContractError(agent=agent, what="result", reason=reason, faults=tuple(faults)), record.name
         )
 
-    def _give_up(self, record: Record) -> None:
+    def _cancel_child(self, record: Record) -> None:
         """Cancel a called run because the code no longer waits for it. On replay, the command is sent again."""
         x, called = self._x, record.opened
         assert isinstance(called, b.AgentCalled)
@@ -196,16 +196,16 @@ class Children:
                 await x.retry_store(lambda: x.kit.store.send_commands(called.run, cancel, actor=x.kit.worker))
 
         task = asyncio.ensure_future(tell())
-        self._telling.add(task)
-        task.add_done_callback(self._telling.discard)
+        self._cancel_tasks.add(task)
+        task.add_done_callback(self._cancel_tasks.discard)
 
-    async def _goes_on(self, record: Record) -> bool:
+    async def _resume_child(self, record: Record) -> bool:
         """Resume a called run after a resume undid its failure. Returns False if it cannot be resumed."""
         x, called = self._x, record.opened
         assert isinstance(called, b.AgentCalled)
         if self._waits.returned(record) is not None:
             return True
-        resume = b.ResumeRequested(command=f"{x.run}:resume-{record.since}")
+        resume = b.ResumeRequested(command=f"{x.run}:resume-{record.ignored_return}")
         try:
             await x.retry_store(lambda: x.kit.store.send_commands(called.run, resume, actor=x.kit.worker))
         except NotFound:
@@ -223,7 +223,7 @@ class Children:
         x, record = self._x, sent.record
         await x.wait_until_open()
         if record is None:
-            agent = await self._known(sent.agent)
+            agent = await self._resolve(sent.agent)
             await self._create(agent, sent, CallOptions("start", id=None if id is None else check_id(id)))
             await x.finish(x.return_order.issue_ticket())
             called = x.history.records[sent.name].opened
@@ -232,13 +232,13 @@ class Children:
             called = await x.recall(record, b.AgentCalled)
         return called.run
 
-    async def _known(self, agent: Agent[Any, Any] | str) -> Agent[Any, Any]:
+    async def _resolve(self, agent: Agent[Any, Any] | str) -> Agent[Any, Any]:
         """Return the agent; one that is called by name is described by its stored contract."""
         if not isinstance(agent, str):
             return agent
         return await self._x.retry_store(lambda: find_agent(self._x.kit.store, agent))
 
-    def _failed(self, record: Record, returned: b.AgentReturned) -> LimpetError:
+    def _error_of(self, record: Record, returned: b.AgentReturned) -> LimpetError:
         """Return the error for a called run that did not complete. "rejected" means that it refused its input and never
         started.
         """
@@ -268,7 +268,7 @@ class Children:
         packed, blobs = x.kit.store.pack(plain)
         limits = self._slice(agent, how)
         initial = self._initial(agent, how, limits)
-        own = [now + limit for limit in (how.within, agent.rules.deadline) if limit is not None]
+        own = [now + limit for limit in (how.time_limit, agent.rules.deadline) if limit is not None]
         deadline = earliest(None if mode == "start" else x.deadline, *own)
         created = creation(
             agent,
@@ -288,13 +288,13 @@ class Children:
         if x.is_dry_run:
             await x.halt(NotRecorded(tool=agent.name, effect=f"agent, {mode}"))
         x.children += how.id is None
-        child = _own_id(x, how.id) if how.id is not None else _child_id(x.run, agent.name, x.children)
+        child = _chosen_id(x, how.id) if how.id is not None else _child_id(x.run, agent.name, x.children)
         called = b.AgentCalled(
             name=name,
             run=child,
             agent=agent.name,
             mode=mode,
-            asked=sent.asked,
+            asked=sent.digest,
             agent_version=agent.version,
             contract=agent.contract_hash,
             budget=limits if x.journal.fold.working.budget is not None else None,
@@ -379,7 +379,7 @@ class Children:
         return budgets.slice_of(budgets.remaining(limits, spent, lent), share)
 
 
-def _own_id(x: Execution, id: str) -> str:
+def _chosen_id(x: Execution, id: str) -> str:
     """Return the id for a run with an id of its own. A fork without live effects prefixes it, to leave the id free."""
     if x.effects == "live":
         return id

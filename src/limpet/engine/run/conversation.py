@@ -131,15 +131,15 @@ class RunConversation:
         """Append messages, each with its blobs."""
         await self.put(name, record, [message for message, _ in added], [blob for _, blobs in added for blob in blobs])
 
-    async def keep(self, signals: Sequence[b.SignalReceived]) -> Leg:
+    async def keep_unread(self, signals: Sequence[b.SignalReceived]) -> Leg:
         """Return the append that keeps messages which an ending run has not received, for the next run."""
         await self._x.retry_store(self._writer.look)
         new = self._x.kit.ids.new
         return self._writer.leg([b.MessageAdded(message=new(), role="user", content=each.value) for each in signals])
 
-    async def is_there(self) -> bool:
+    async def exists(self) -> bool:
         """Return whether the conversation has messages, or the run was started in it."""
-        return self._x.memory.created.conversation is not None or bool(await self._x.retry_store(self._end))
+        return self._x.memory.created.conversation is not None or bool(await self._x.retry_store(self._last_seq))
 
     async def head(self, name: str, record: Record | None) -> int:
         """Return the sequence of the last message, the same in every execution."""
@@ -148,11 +148,11 @@ class RunConversation:
         if record is not None:
             seq: int = (await x.recall(record, b.ValueRecorded)).value.value()
             return seq
-        seq = await x.retry_store(self._end)
+        seq = await x.retry_store(self._last_seq)
         await x.record(name, seq)
         return seq
 
-    async def _end(self) -> int:
+    async def _last_seq(self) -> int:
         found = await self._x.kit.store.places([self.id])
         return found[self.id].seq if self.id in found else 0
 

@@ -84,7 +84,7 @@ class Run(Generic[S]):
         """The run's conversation; used by LLM agents."""
         self.calls = AwaitTracker()
         """Calls of the run's methods, to find those that are never awaited."""
-        self._seen: tuple[int, State[S]] | None = None
+        self._cached_state: tuple[int, State[S]] | None = None
 
     @property
     def id(self) -> str:
@@ -95,9 +95,9 @@ class Run(Generic[S]):
     def state(self) -> State[S]:
         """The agent's working state at this point of the code: goal, plan, facts, questions, artifacts, flags, data."""
         working = self._x.working
-        if self._seen is None or self._seen[0] != self._x.patched:
-            self._seen = (self._x.patched, State(working.freeze(), self._x.agent.data_codec))
-        return self._seen[1]
+        if self._cached_state is None or self._cached_state[0] != self._x.patched:
+            self._cached_state = (self._x.patched, State(working.freeze(), self._x.agent.data_codec))
+        return self._cached_state[1]
 
     def __repr__(self) -> str:
         return f"<run {self.id}>"
@@ -178,7 +178,7 @@ class Run(Generic[S]):
         ContractError if its input or result does not match the contract.
         """
         within = None if deadline is None else microseconds(deadline)
-        how = CallOptions("call", budget=budget, within=within, facts=facts, artifacts=artifacts)
+        how = CallOptions("call", budget=budget, time_limit=within, facts=facts, artifacts=artifacts)
         return self._children.call(self._children.find(agent, input, "call"), how)
 
     @overload
@@ -567,12 +567,12 @@ class Turns(AsyncIterator[Turn]):
         self._is_first = True
 
     async def __anext__(self) -> Turn:
-        if await self.begin():
-            return self.arrive()
+        if await self.advance():
+            return self.enter_turn()
         self.leave()
         raise StopAsyncIteration
 
-    async def begin(self) -> bool:
+    async def advance(self) -> bool:
         """Start the next turn, or re-enter the current one. Returns False if `max` is reached."""
         x = self._x
         x.note_call()
@@ -586,7 +586,7 @@ class Turns(AsyncIterator[Turn]):
         self._is_first = False
         return True
 
-    def arrive(self) -> Turn:
+    def enter_turn(self) -> Turn:
         """Enter the scope of the current turn, and return the turn."""
         set_scope(self._outer.turn(self._loop, self._number))
         return Turn(self._number)

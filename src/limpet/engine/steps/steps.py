@@ -65,7 +65,7 @@ class Steps:
         self._freshness = Freshness(execution, self.reads)
         self.approvals = ApprovalGate(execution, waits, self._freshness)
         self._unknowns = UnknownOutcomes(execution, waits, self.approvals)
-        self._samples = StubResults(execution)
+        self._stub_results = StubResults(execution)
 
     def find(
         self, tool: Tool[..., Any, Any], args: Sequence[Any], kwargs: Mapping[str, Any], name: str | None = None
@@ -97,7 +97,7 @@ class Steps:
             assert record.end is not None
             await x.enter(record.end)
             return await self._outcome(step, record.settled)
-        latest = await self._where(step, record)
+        latest = await self._last_event(step, record)
         try:
             while not _is_settled(latest):
                 latest = await self._next(step, latest)
@@ -107,7 +107,7 @@ class Steps:
         assert latest is not None
         self._invalidate(step, latest)
         ticket = x.return_order.issue_ticket()
-        await x.finish(ticket, _moment(step.tool))
+        await x.finish(ticket, _checkpoint_moment(step.tool))
         return await self._outcome(step, latest)
 
     def _invalidate(self, step: Step, latest: Latest) -> None:
@@ -118,7 +118,7 @@ class Steps:
             self._x.journal.add(b.ExternalInvalidated(source=source, number=step.number))
             self._x.memory.forget_reads(source)
 
-    async def _where(self, step: Step, record: Record | None) -> Latest:
+    async def _last_event(self, step: Step, record: Record | None) -> Latest:
         """Return the last event of an unsettled step."""
         x, traits = self._x, step.tool.traits
         if record is None:
@@ -138,12 +138,12 @@ class Steps:
             await self._waits.until_cancelled(record)
         if not _is_settled(latest):
             return latest
-        voided = _voided(latest)
+        voided = _restart_point(latest)
         if voided is None:  # the step starts over and needs a new approval, because the old one was used
             step.packed = None
         return voided
 
-    async def _permit(self, step: Step) -> None:
+    async def _get_permission(self, step: Step) -> None:
         """Get permission for a new step, and the arguments that it may use."""
         if step.tool.traits.fresh:
             await self._freshness.recall(step.name)
@@ -155,12 +155,17 @@ class Steps:
         permit = await self.approvals.request_start(step.tool, step.name, step.number, step.args)
         if step.tool.traits.effect != "none":
             await self._x.check_new(step.name)
-        step.grant, step.heard, step.is_afforded, step.is_fresh = permit.grant, permit.heard, True, permit.is_fresh
+        step.grant, step.last_seen, step.is_budget_checked, step.is_fresh = (
+            permit.grant,
+            permit.last_seen,
+            True,
+            permit.is_fresh,
+        )
         self._prepare(step, permit.args)
 
     def _prepare(self, step: Step, args: dict[str, Any]) -> None:
         """Set the step's arguments as used, and its key."""
-        used = step.asked
+        used = step.args_digest
         if args is not step.args:
             step.args, step.encoded = args, canonical(args)
             used = sha256(step.encoded).hexdigest()
@@ -173,7 +178,7 @@ class Steps:
         match latest:
             case None:
                 if step.packed is None:
-                    await self._permit(step)
+                    await self._get_permission(step)
                 return await self._attempt(step, 1)
             case b.StepStarted():
                 return await self._after_death(step, latest)
@@ -186,7 +191,7 @@ class Steps:
             case b.StepUnknown():
                 return await self._unknowns.resolve(step, latest)
             case b.StepResolved():
-                return await self._after_nothing(step, latest)
+                return await self._after_not_applied(step, latest)
             case _:
                 raise AssertionError(latest)
 
@@ -197,12 +202,12 @@ class Steps:
         verdict = judge(step.tool.traits, started.attempt, None, self._x.random_fraction())
         unknown = b.StepUnknown(**step.place(started.attempt), reason="died")
         if isinstance(verdict, FindOut):
-            return self._note(unknown)
-        if step.tool.traits.effect != "none" or step.tool.traits.most is not None:
-            self._note(unknown)  # the amount reserved for it counts as spent
+            return self._add(unknown)
+        if step.tool.traits.effect != "none" or step.tool.traits.max_spend is not None:
+            self._add(unknown)  # the amount reserved for it counts as spent
         return await self._attempt(step, started.attempt)
 
-    async def _after_nothing(self, step: Step, resolved: b.StepResolved) -> Latest:
+    async def _after_not_applied(self, step: Step, resolved: b.StepResolved) -> Latest:
         """Continue after it turned out that nothing was applied.
 
         After a death, the attempt is repeated. After an error, `retry` decides whether there is another one.
@@ -212,7 +217,7 @@ class Steps:
             return await self._attempt(step, resolved.attempt, nothing_left=True)
         if retry and resolved.attempt < retry.attempts and any(failure_was(failure, kind) for kind in retry.on):
             return await self._attempt(step, resolved.attempt + 1, nothing_left=True)
-        return self._note(b.StepFailed(**step.place(resolved.attempt), failure=failure))
+        return self._add(b.StepFailed(**step.place(resolved.attempt), failure=failure))
 
     async def _escalate(self, step: Step, failed: b.StepFailed) -> Latest:
         """Ask a person whether to retry the step, fail it, or use a given result."""
@@ -223,13 +228,13 @@ class Steps:
         if decision.what == "retry":
             return await self._attempt(step, failed.attempt + 1)
         if decision.what == "fail":
-            return self._note(b.StepFailed(**place, failure=failed.failure))
+            return self._add(b.StepFailed(**place, failure=failed.failure))
         output, blobs = step.pack(self._x.kit.store, decision.result)
         body = b.StepResolved(**place, how="person", outcome="applied", output=output, request=decision.request)
         self._x.journal.add(body, blobs=blobs)
         return body
 
-    def _note(self, body: Note) -> Note:
+    def _add(self, body: Note) -> Note:
         self._x.journal.add(body)
         return body
 
@@ -240,10 +245,10 @@ class Steps:
         x = self._x
         if x.is_late:
             raise x.deadline_error(step.name)
-        if step.tool.traits.most is not None and not step.is_afforded:
-            await self.approvals.afford(step.name, step.number, step.tool.traits.most)
+        if step.tool.traits.max_spend is not None and not step.is_budget_checked:
+            await self.approvals.check_budget(step.name, step.number, step.tool.traits.max_spend)
         is_fresh = step.is_fresh
-        step.is_afforded = step.is_fresh = False
+        step.is_budget_checked = step.is_fresh = False
         await x.wait_until_open()
         if (
             not is_fresh
@@ -253,14 +258,14 @@ class Steps:
             return stale
         with x.work():
             if x.is_stubbed(step.tool):
-                return await self._make_up(step, attempt)
+                return await self._stub(step, attempt)
             if step.tool.traits.effect == "transaction" and not x.kit.perform.is_stubbed(step.tool):
                 return await self._transact(step, attempt)
-            if not await self._begin(step, attempt):
+            if not await self._record_start(step, attempt):
                 await x.flush()
                 step.packed = None  # needs a new approval
                 return None
-            body = await self._act(step, attempt)
+            body = await self._call_tool(step, attempt)
             if isinstance(body, b.StepFailed) and not body.is_final and x.must_flush("step_returns"):
                 await x.flush()
             return body
@@ -278,18 +283,18 @@ class Steps:
             await self._freshness.refuse(step.tool, step.name, source)
         place, failure = step.place(attempt), failure_of(Stale(tool=step.tool.name, source=source))
         if traits.effect == "none" or nothing_left or isinstance(record.latest, b.StepFailed):
-            return self._note(b.StepFailed(**place, failure=failure))
+            return self._add(b.StepFailed(**place, failure=failure))
         if not isinstance(record.latest, b.StepUnknown):
             x.journal.add(b.StepUnknown(**place, reason="died"))
-        return self._note(b.StepResolved(**place, how="declared", outcome="gave_up", failure=failure))
+        return self._add(b.StepResolved(**place, how="declared", outcome="gave_up", failure=failure))
 
-    async def _make_up(self, step: Step, attempt: int) -> Latest:
+    async def _stub(self, step: Step, attempt: int) -> Latest:
         """Record a stubbed result instead of calling the tool, in a fork without live effects."""
         x, started = self._x, replace(self._started(step, attempt), stubbed=True)
         if step.tool.kind == "model":
             await x.halt(NotStubbed(tool=step.tool.name, number=step.number, reason=NO_MODEL))
         try:
-            result, step.made_up = await self._samples.result(step)
+            result, step.made_up = await self._stub_results.result(step)
             started = replace(started, made_up=step.made_up)
             packed, blobs = step.pack(x.kit.store, result)
         except NotStubbed as error:
@@ -300,19 +305,21 @@ class Steps:
         x.journal.add(started, body, blobs=(*step.blobs, *blobs))
         return body
 
-    async def _begin(self, step: Step, attempt: int) -> bool:
+    async def _record_start(self, step: Step, attempt: int) -> bool:
         """Record the start of an attempt. Returns False if a standing permission may have been revoked."""
-        x, opening = self._x, self._opening(step, attempt)
-        last_seen, step.heard = step.heard, None
+        x, opening = self._x, self._start_events(step, attempt)
+        last_seen, step.last_seen = step.last_seen, None
         if last_seen is not None:
-            return await self._begin_if_current(step, attempt, opening, last_seen)
+            return await self._record_start_if_current(step, attempt, opening, last_seen)
         x.journal.add(*opening, blobs=step.blobs)
         step.attempt, step.grant, step.call = attempt, None, None  # an approval is used once
         if step.tool.traits.effect != "none":
             await x.flush()
         return True
 
-    async def _begin_if_current(self, step: Step, attempt: int, opening: Sequence[AnyBody], last_seen: int) -> bool:
+    async def _record_start_if_current(
+        self, step: Step, attempt: int, opening: Sequence[AnyBody], last_seen: int
+    ) -> bool:
         """Record the start of an attempt unless other events arrived first.
 
         If the code cancels the step meanwhile, its outcome is recorded as unknown.
@@ -337,7 +344,9 @@ class Steps:
             step.attempt, step.grant, step.call = attempt, None, None
         return written
 
-    async def _act(self, step: Step, attempt: int) -> b.StepCompleted | b.StepFailed | b.StepUnknown | b.StepResolved:
+    async def _call_tool(
+        self, step: Step, attempt: int
+    ) -> b.StepCompleted | b.StepFailed | b.StepUnknown | b.StepResolved:
         """Call the function, and record the outcome."""
         x, reports = self._x, ProgressReports(self._x, step.number, attempt)
         redaction = x.kit.store.redaction
@@ -349,15 +358,15 @@ class Steps:
             try:
                 output = await self._perform(step, call)
             except Exception as error:  # noqa: BLE001 - every error of a tool is recorded
-                return self._went_wrong(step, attempt, call, error)
+                return self._failed(step, attempt, call, error)
             else:
                 return self._completed(step, attempt, output, call)
             finally:
                 reports.close()
 
-    def _opening(self, step: Step, attempt: int) -> Sequence[AnyBody]:
+    def _start_events(self, step: Step, attempt: int) -> Sequence[AnyBody]:
         """Return the events that start an attempt. If the budget is limited, they reserve what the attempt may use."""
-        most, started = step.tool.traits.most, self._started(step, attempt)
+        most, started = step.tool.traits.max_spend, self._started(step, attempt)
         limits = self._x.journal.fold.working.budget
         if most is None or limits is None or not (limits.max_llm_tokens or limits.max_cost):
             return (started,)
@@ -372,7 +381,7 @@ class Steps:
             tool=step.tool.name,
             number=step.number,
             attempt=attempt,
-            asked=step.asked,
+            asked=step.args_digest,
             args=step.packed,
             effect=traits.effect,
             key=step.key,
@@ -395,12 +404,12 @@ class Steps:
         try:
             packed, blobs = step.pack(self._x.kit.store, step.tool.plain_result(output))
         except InvalidValue as error:
-            return self._note(b.StepCompleted(**place, unavailable=failure_of(error), spent=spent))
+            return self._add(b.StepCompleted(**place, unavailable=failure_of(error), spent=spent))
         body = b.StepCompleted(**place, output=packed, spent=spent)
         self._x.journal.add(body, blobs=blobs)
         return body
 
-    def _went_wrong(
+    def _failed(
         self, step: Step, attempt: int, call: Call, error: Exception
     ) -> b.StepFailed | b.StepUnknown | b.StepResolved:
         x, place = self._x, step.place(attempt)
@@ -416,13 +425,13 @@ class Steps:
                 asks = escalate is not None and escalate.asks_after(failure, attempt)
                 body = b.StepFailed(**place, failure=failure, escalated=asks, spent=call.total)
             case FailStep() if self._unknowns.escalates:
-                return self._note(unknown)
+                return self._add(unknown)
             case FailStep():
                 x.journal.add(unknown)
-                return self._note(b.StepResolved(**place, how="declared", outcome="gave_up", failure=failure))
+                return self._add(b.StepResolved(**place, how="declared", outcome="gave_up", failure=failure))
             case FindOut():
-                return self._note(unknown)
-        return self._note(body)
+                return self._add(unknown)
+        return self._add(body)
 
     def _keep_partial(self, step: Step, attempt: int, call: Call) -> None:
         if call.partial_value is not None:
@@ -458,7 +467,7 @@ class Steps:
             done[:] = [completed]
             return (self._started(step, attempt), completed), (*step.blobs, *blobs)
 
-        last_seen, step.heard = step.heard, None
+        last_seen, step.last_seen = step.last_seen, None
         while True:
             try:
                 await x.journal.transact(work, heard=last_seen)
@@ -477,7 +486,7 @@ class Steps:
             except Exception as error:  # noqa: BLE001 - every error of a tool is recorded
                 x.journal.add(self._started(step, attempt), blobs=step.blobs)
                 step.grant = None  # the approval was used
-                return self._went_wrong(step, attempt, call, error)
+                return self._failed(step, attempt, call, error)
 
     # Result for the code
 
@@ -517,7 +526,7 @@ class Steps:
         return self._x.attribute_error(error, step.name)
 
 
-def _moment(tool: Tool[..., Any, Any]) -> Moment:
+def _checkpoint_moment(tool: Tool[..., Any, Any]) -> Moment:
     """Return the checkpoint moment of a returning step. Replies of models are paid for, so they are always written."""
     if tool.kind == "model":
         return "model_returns"
@@ -536,7 +545,7 @@ def _is_settled(latest: AnyBody | None) -> bool:
             return False
 
 
-def _voided(latest: AnyBody | None) -> Latest:
+def _restart_point(latest: AnyBody | None) -> Latest:
     """Return where a step restarts after a resume undid its failure: the outcome is still unknown, or None for a new
     start.
     """

@@ -60,7 +60,7 @@ class StubResults:
     async def _known(self, step: Step) -> Payload | None:
         if self._recorded is None:
             self._recorded = await self._read()
-        same = self._recorded.calls.get((step.tool.name, step.asked))
+        same = self._recorded.calls.get((step.tool.name, step.args_digest))
         return same if step.tool.traits.effect == "none" else self._recorded.steps.get(step.name, same)
 
     async def _read(self) -> _Recorded:

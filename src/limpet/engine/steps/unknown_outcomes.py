@@ -35,8 +35,8 @@ class UnknownOutcomes:
         place = step.place(unknown.attempt)
         asks = self.escalates and unknown.reason in ("error", "timeout")
         if step.tool.traits.effect != "once" and not asks:
-            return self._note(b.StepResolved(**place, how="declared", outcome="not_applied"))
-        if not self._approvals.is_settling(step.name):
+            return self._add(b.StepResolved(**place, how="declared", outcome="not_applied"))
+        if not self._approvals.is_asked_outcome(step.name):
             verified = await self._verify(step, unknown)
             if verified is not None:
                 return verified
@@ -111,8 +111,8 @@ class UnknownOutcomes:
             except Exception as error:  # noqa: BLE001 - `verify` cannot tell, so a person is asked
                 x.journal.add(b.RiskFlagged(flag=f"verify failed: {step.tool.name}", detail=failure_of(error).message))
                 return None
-        return self._note(b.StepResolved(**place, how="verify", outcome="not_applied", failure=unknown.failure))
+        return self._add(b.StepResolved(**place, how="verify", outcome="not_applied", failure=unknown.failure))
 
-    def _note(self, body: b.StepResolved) -> b.StepResolved:
+    def _add(self, body: b.StepResolved) -> b.StepResolved:
         self._x.journal.add(body)
         return body

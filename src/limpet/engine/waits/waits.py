@@ -21,7 +21,7 @@ __all__ = ["RequestOutcome", "Waits"]
 
 # Time to wait for the code to repeat a recorded cancellation, in addition to the time that it took before.
 CANCEL_TIMEOUT = 10_000_000
-Look = Callable[[], b.WaitEnded | None]
+Check = Callable[[], b.WaitEnded | None]
 Opening = b.RequestOpened | b.TimerSet | b.WaitOpened | b.AgentCalled
 
 
@@ -50,7 +50,7 @@ class Waits:
         self._taken: set[int] = set()
         self._expirations: dict[str, _Expiration] = {}
         """Expirations that were sent but may not be written yet, by the name of the wait."""
-        self.left: dict[str, int] = {}
+        self.awaiting_cancel: dict[str, int] = {}
         """Calls that the code cancelled in the log and should cancel again, each with the time when the driver gives
         up.
         """
@@ -69,9 +69,9 @@ class Waits:
         """End the waits that are over, in the order of their events."""
         for notify in (*self._x.subscribers.values(),):
             notify()
-        ended = [(slot, end) for slot in self.open if (end := slot.look()) is not None]
+        ended = [(slot, end) for slot in self.open if (end := slot.check()) is not None]
         for slot, _ in sorted(ended, key=lambda each: (each[1].event is None, each[1].event or each[0].wake or 0)):
-            end = slot.look()  # checked again, because another wait may have taken the event
+            end = slot.check()  # checked again, because another wait may have taken the event
             if end is not None and slot.name in self._slots:
                 self._end(slot, end)
 
@@ -171,7 +171,7 @@ class Waits:
         assert isinstance(record.opened, b.AgentCalled)
         run = record.opened.run
         for seq, body in self._x.history.commands.items():
-            if isinstance(body, b.AgentReturned) and body.run == run and seq > max(record.since, record.seq):
+            if isinstance(body, b.AgentReturned) and body.run == run and seq > max(record.ignored_return, record.seq):
                 return seq
         return None
 
@@ -206,14 +206,14 @@ class Waits:
                     ended.set_result((b.WaitEnded(name=name, how="fired"), 0))
 
         self._slots[place] = OpenWait(place, wait, earliest(until, self._x.deadline), look, ended)
-        self._x.changed()
+        self._x.wake_driver()
         try:
             await ended
         finally:
             self._slots.pop(place, None)
 
     async def _wait(
-        self, record: Record | None, opened: Opening, wait: Wait, wake: int | None, look: Look
+        self, record: Record | None, opened: Opening, wait: Wait, wake: int | None, look: Check
     ) -> b.WaitEnded:
         x, name = self._x, opened.name
         await x.wait_until_open()
@@ -230,8 +230,8 @@ class Waits:
         request = opened if isinstance(opened, b.RequestOpened) else None
         until = self._expiry(request) if request is not None else earliest(wake, x.deadline)
         self._slots[name] = OpenWait(name, wait, until, look, ended, request)
-        x.touched = x.kit.clock.ticks()
-        x.changed()
+        x.active_at = x.kit.clock.ticks()
+        x.wake_driver()
         try:
             end, ticket = await ended
         except asyncio.CancelledError:
@@ -250,21 +250,21 @@ class Waits:
     async def until_cancelled(self, record: Record) -> NoReturn:
         """Wait for the code to cancel this call, as it did before."""
         x = self._x
-        give_up_at = x.kit.clock.ticks() + max(record.left - record.time, 0) + CANCEL_TIMEOUT
-        self.left[record.name] = give_up_at
-        cancel_timer = x.kit.clock.call_later(give_up_at - x.kit.clock.ticks(), x.changed)
-        x.changed()
+        give_up_at = x.kit.clock.ticks() + max(record.cancelled_at - record.time, 0) + CANCEL_TIMEOUT
+        self.awaiting_cancel[record.name] = give_up_at
+        cancel_timer = x.kit.clock.call_later(give_up_at - x.kit.clock.ticks(), x.wake_driver)
+        x.wake_driver()
         try:
             await x.never_return()
         finally:
             cancel_timer()
-            self.left.pop(record.name, None)
+            self.awaiting_cancel.pop(record.name, None)
         raise AssertionError
 
     def overdue(self) -> str | None:
         """Return a call that the code cancelled before but has not cancelled again in time, or None."""
         now = self._x.kit.clock.ticks()
-        return next((name for name, give_up_at in self.left.items() if give_up_at <= now), None)
+        return next((name for name, give_up_at in self.awaiting_cancel.items() if give_up_at <= now), None)
 
     def _expiry(self, request: b.RequestOpened) -> int | None:
         """Return when a request expires; after an escalation, the period starts again for the next person."""

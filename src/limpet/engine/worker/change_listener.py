@@ -15,7 +15,7 @@ __all__ = ["GONE", "ChangeListener", "Subscription"]
 log = logging.getLogger("limpet")
 
 # Microseconds before the next query, after a failure or for subscribers that want no changes at the moment.
-AGAIN = 100_000
+POLL_AGAIN = 100_000
 GONE = LogPosition(0, 0, "gone")
 """Position of a deleted run, so that nothing waits for it indefinitely."""
 
@@ -24,86 +24,86 @@ class Subscription(NamedTuple):
     """A subscriber to changes of one run's log."""
 
     run: str
-    known: Callable[[], int | None]
+    known_seq: Callable[[], int | None]
     """Returns the last known sequence, or None while the subscriber wants no changes."""
-    tell: Callable[[LogPosition], object]
+    notify: Callable[[LogPosition], object]
 
 
 class ChangeListener:
     """Notifies subscribers of changes while `run` is running."""
 
     def __init__(self, store: Store, clock: Clock, every: int) -> None:
-        self._store, self._clock, self._every = store, clock, every
-        self._interests: dict[Subscription, None] = {}
-        self._callers: list[Callable[[], object]] = []
-        self._rung = asyncio.Event()
+        self._store, self._clock, self._interval = store, clock, every
+        self._subscriptions: dict[Subscription, None] = {}
+        self._callbacks: list[Callable[[], object]] = []
+        self._wake_event = asyncio.Event()
 
     def subscribe(self, subscription: Subscription) -> None:
         """Add a subscriber; it is notified first of what it does not know yet."""
-        self._interests[subscription] = None
-        self._rung.set()
+        self._subscriptions[subscription] = None
+        self._wake_event.set()
 
     def notify(self, run: str, place: LogPosition) -> None:
         """Notify subscribers that a run has ended in this process."""
-        for each in [each for each in self._interests if each.run == run]:
-            each.tell(place)
+        for each in [each for each in self._subscriptions if each.run == run]:
+            each.notify(place)
 
     def unsubscribe(self, subscription: Subscription) -> None:
         """Remove a subscriber."""
-        self._interests.pop(subscription, None)
+        self._subscriptions.pop(subscription, None)
 
     def add_callback(self, call: Callable[[], object]) -> None:
         """Call a function whenever anything in the store may have changed."""
-        self._callers.append(call)
+        self._callbacks.append(call)
 
     def remove_callback(self, call: Callable[[], object]) -> None:
         """Remove a callback."""
-        self._callers = [each for each in self._callers if each != call]
+        self._callbacks = [each for each in self._callbacks if each != call]
 
     def wake(self) -> None:
         """Query now: something may have changed."""
-        self._rung.set()
+        self._wake_event.set()
 
     async def run(self) -> None:
         """Notify until cancelled."""
         with self._store.watch() as watch:
-            watching = asyncio.ensure_future(self._ring(watch.changed))
+            watching = asyncio.ensure_future(self._watch(watch.changed))
             try:
                 while True:
-                    await self._rung.wait()
-                    self._rung.clear()
+                    await self._wake_event.wait()
+                    self._wake_event.clear()
                     try:
-                        await self._look()
+                        await self._notify_changed()
                     except Exception as error:  # callers of the store get the error themselves; query again
                         if isinstance(error, StoreReplaced):
-                            for each in list(self._interests):
-                                each.tell(GONE)  # no change will ever come: subscribers query, and get the error
+                            for each in list(self._subscriptions):
+                                each.notify(GONE)  # no change will ever come: subscribers query, and get the error
                         elif not isinstance(error, LimpetError):
                             log.exception("change listener: polling the store failed")
-                        self._rung.set()
-                        await self._clock.sleep(AGAIN)
-                    if self._every:
-                        await self._clock.sleep(self._every)
+                        self._wake_event.set()
+                        await self._clock.sleep(POLL_AGAIN)
+                    if self._interval:
+                        await self._clock.sleep(self._interval)
             finally:
                 watching.cancel()
 
-    async def _ring(self, changed: Callable[[], Awaitable[None]]) -> None:
+    async def _watch(self, changed: Callable[[], Awaitable[None]]) -> None:
         while True:
             await changed()
-            self._rung.set()
-            for call in self._callers:
+            self._wake_event.set()
+            for call in self._callbacks:
                 call()
-            if self._every:
-                await self._clock.sleep(self._every)  # a busy store changes all the time
+            if self._interval:
+                await self._clock.sleep(self._interval)  # a busy store changes all the time
 
-    async def _look(self) -> None:
-        wanted = [(each, known) for each in list(self._interests) if (known := each.known()) is not None]
-        if len(wanted) < len(self._interests) and self._every:
-            self._clock.call_later(AGAIN, self._rung.set)  # they may want changes soon
+    async def _notify_changed(self) -> None:
+        wanted = [(each, known) for each in list(self._subscriptions) if (known := each.known_seq()) is not None]
+        if len(wanted) < len(self._subscriptions) and self._interval:
+            self._clock.call_later(POLL_AGAIN, self._wake_event.set)  # they may want changes soon
         if not wanted:
             return
         places = await self._store.places([each.run for each, _ in wanted])
         for each, known in wanted:
             place = places.get(each.run, GONE)
-            if (place is GONE or place.seq > known) and each in self._interests:
-                each.tell(place)
+            if (place is GONE or place.seq > known) and each in self._subscriptions:
+                each.notify(place)

@@ -100,7 +100,7 @@ class DryRun(RunDriver):
     async def _conclude(self, x: Execution, task: "asyncio.Task[Any]") -> None:
         x.close("function ended")
         if x.stopped is not None:
-            await self._stopped(x, task)
+            await self._handle_stop(x, task)
             return
         error = asyncio.CancelledError("the code cancelled itself") if task.cancelled() else task.exception()
         value = None
@@ -117,11 +117,11 @@ class DryRun(RunDriver):
         self._end_with("waits", x, waits=tuple(map(str, waits)))
         return True
 
-    async def _stopped(self, x: Execution, task: "asyncio.Task[Any] | None") -> None:
+    async def _handle_stop(self, x: Execution, task: "asyncio.Task[Any] | None") -> None:
         error = x.stopped
         x.close("stopped")
         if task is not None:
-            await self._cut(task)
+            await self._cancel_code(task)
         how: Any = "reached" if isinstance(error, NotRecorded) else "refused"
         self._end_with("diverged" if isinstance(error, Divergence) else how, x, error=error)
 

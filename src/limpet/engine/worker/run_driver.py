@@ -59,7 +59,7 @@ log = logging.getLogger("limpet")
 
 # Time that cancelled code has to end, in microseconds.
 CANCEL_TIMEOUT = 5 * SECOND
-Why = Literal["done", "parked", "cancel", "drain", "stopped"]
+StopReason = Literal["done", "parked", "cancel", "drain", "stopped"]
 Outcome = Literal["completed", "failed", "cancelled", "rejected", "expired"]
 Ended = b.RunCompleted | b.RunFailed | b.RunCancelled
 
@@ -73,8 +73,8 @@ class RunDriver:
         self.fence = claimed.row.fence
         self.wake_at: int | None = None
         """When a parked run is due again, in microseconds of the store's clock."""
-        self._memory = Learned()
-        self._look = asyncio.Event()
+        self._learned = Learned()
+        self._changed = asyncio.Event()
         self._draining = False
         self._journal: Journal | None = None
         self._x: Execution | None = None
@@ -92,7 +92,7 @@ class RunDriver:
         return x is not None and (bool(self._waits and self._waits.open) or x.is_silent)
 
     @property
-    def waiting(self) -> "asyncio.Task[Any] | None":
+    def waiting_task(self) -> "asyncio.Task[Any] | None":
         """The task of the run's code, if that only waits now; otherwise None."""
         only_waits = self._x is not None and self._waits is not None and self._waits.open and self._x.is_idle
         return self._task if only_waits else None
@@ -130,7 +130,7 @@ class RunDriver:
                 return  # the next notification repeats this
             except LimpetError as error:
                 self._x.stop(error)
-        self._look.set()
+        self._changed.set()
 
     def lose_lease(self) -> None:
         """Stop because another worker has claimed the run."""
@@ -140,7 +140,7 @@ class RunDriver:
     def drain(self) -> None:
         """Release the run as soon as running effects have finished."""
         self._draining = True
-        self._look.set()
+        self._changed.set()
 
     def kill(self) -> list["asyncio.Task[Any]"]:
         """Close the run as in a killed process, and return the tasks that are still to end."""
@@ -153,15 +153,15 @@ class RunDriver:
     async def drive(self) -> None:
         """Drive the run until it leaves this worker."""
         self._journal = journal = await Journal.open(
-            self._kit.store, self._claimed, self._kit.now, learner=self._memory
+            self._kit.store, self._claimed, self._kit.now, learner=self._learned
         )
         self._x = x = self._execution()
-        undoing = self._memory.history.undoing
+        undoing = self._learned.history.undoing
         if await self._is_poison(journal):
             await self._quarantine(journal)
             return
         try:
-            refused = await self._unfit(journal.fold.cancel is not None, undoing is not None)
+            refused = await self._refusal(journal.fold.cancel is not None, undoing is not None)
         except ContractError as error:
             await self._reject(error)
             return
@@ -170,18 +170,18 @@ class RunDriver:
         elif journal.fold.cancel is not None:
             await self._cancel()
         elif undoing is not None:
-            await self._go_on_failing(undoing.because or Failure(type="limpet.Suspended"))
+            await self._resume_failing(undoing.because or Failure(type="limpet.Suspended"))
         else:
-            await self._enter(x)
+            await self._run_agent(x)
 
     def _execution(self) -> Execution:
         assert self._journal is not None
-        x = Execution(self._kit, self._journal, self._memory, self._agent)
-        x.changed = self._look.set
+        x = Execution(self._kit, self._journal, self._learned, self._agent)
+        x.wake_driver = self._changed.set
         self._x, self._waits = x, Waits(x)
         return x
 
-    async def _unfit(self, is_cancelled: bool, is_undoing: bool) -> tuple[str, str] | None:
+    async def _refusal(self, is_cancelled: bool, is_undoing: bool) -> tuple[str, str] | None:
         """Return why the run must not resume (a key and a text), or None.
 
         Raises ContractError if the run was called with an input that does not match the contract, and has not started.
@@ -189,12 +189,12 @@ class RunDriver:
         rules = self._agent.rules
         if is_cancelled or is_undoing:
             return None  # the function is not called again
-        if rules.max_age is not None and self._kit.now() - self._memory.lay_since > rules.max_age:
+        if rules.max_age is not None and self._kit.now() - self._learned.idle_since > rules.max_age:
             return "too old", "the run was idle for longer than max_age"
         try:
             await self._input()
         except ContractError as error:
-            if self._is_called and not self._memory.history.records:
+            if self._is_called and not self._learned.history.records:
                 raise
             return "input", f"the input no longer matches the contract of {self._agent.name}: {error.reason}"
         return None
@@ -227,33 +227,33 @@ class RunDriver:
                     pass
         return found
 
-    async def _enter(self, x: Execution) -> None:
+    async def _run_agent(self, x: Execution) -> None:
         """Call the agent's function, and handle the way it ends."""
         assert self._waits is not None
         run: Run[Any] = Run(x, self._waits)
         args = (await self._input(),) if self._agent.takes_input else ()
-        task = asyncio.create_task(self._function(run, args), name=f"limpet:{self.run}")
-        why = await self._attend(x, task)
+        task = asyncio.create_task(self._call_function(run, args), name=f"limpet:{self.run}")
+        why = await self._supervise(x, task)
         match why:
             case "done":
                 await self._conclude(x, task)
             case "cancel":
                 x.close("being cancelled")
-                await self._cut(task)
+                await self._cancel_code(task)
                 await self._cancel()
             case "drain":
-                await self._give_back(x, task)
+                await self._drain(x, task)
             case "stopped":
-                await self._stopped(x, task)
+                await self._handle_stop(x, task)
             case "parked":
                 x.close("parked")
-                await self._cut(task)
+                await self._cancel_code(task)
 
     async def _input(self) -> Any:
-        given = self._memory.created.input
+        given = self._learned.created.input
         return self._agent.load_input(await self._kit.store.unpack(given), given.versions)
 
-    async def _function(self, run: Run[Any], args: Sequence[Any]) -> Any:
+    async def _call_function(self, run: Run[Any], args: Sequence[Any]) -> Any:
         enter_agent()
         if not self._agent.is_async:
             return await run_blocking(self._agent.fn, run, args)
@@ -264,29 +264,29 @@ class RunDriver:
 
     # Supervising
 
-    async def _attend(self, x: Execution, task: "asyncio.Task[Any]") -> Why:
+    async def _supervise(self, x: Execution, task: "asyncio.Task[Any]") -> StopReason:
         """Supervise the code until it has ended, is parked or must stop; return why, when no effect is running any
         more.
         """
         assert self._waits is not None
         self._task = task
-        task.add_done_callback(lambda _: self._look.set())
+        task.add_done_callback(lambda _: self._changed.set())
         while True:
-            self._look.clear()
+            self._changed.clear()
             last_seen = x.journal.heard
             self._waits.check()
-            why = self._why(x, task)
+            why = self._stop_reason(x, task)
             if why is not None:
                 x.hold()
                 if x.is_idle:
                     return why
-            elif await self._settled(x, last_seen):
+            elif await self._expire_or_park(x, last_seen):
                 return "parked"
             elif not x.journal.fold.pausing and x.stopped is None:
                 x.reopen()
             await self._pause(x, held=why is not None)
 
-    def _why(self, x: Execution, task: "asyncio.Task[Any]") -> Why | None:
+    def _stop_reason(self, x: Execution, task: "asyncio.Task[Any]") -> StopReason | None:
         """Return why the run must stop here, or None."""
         if task.done():
             return "done"
@@ -296,12 +296,12 @@ class RunDriver:
             return "cancel"
         return "drain" if self._draining else None
 
-    async def _settled(self, x: Execution, last_seen: int) -> bool:
+    async def _expire_or_park(self, x: Execution, last_seen: int) -> bool:
         """Write expired waits, and park the run if it only waits. Returns whether the run is parked."""
         assert self._waits is not None
         try:
             if await self._waits.expire():
-                self._look.set()
+                self._changed.set()
                 return False
             if x.journal.fold.pausing and not x.is_undoing:
                 x.hold()
@@ -322,9 +322,9 @@ class RunDriver:
 
     def _has_lingered(self, x: Execution) -> bool:
         assert self._waits is not None
-        if not self._waits.open or self._waits.left or not x.is_idle or x.return_order.is_busy:
+        if not self._waits.open or self._waits.awaiting_cancel or not x.is_idle or x.return_order.is_busy:
             return False
-        return self._kit.clock.ticks() >= x.touched + self._linger
+        return self._kit.clock.ticks() >= x.active_at + self._linger
 
     @property
     def _linger(self) -> int:
@@ -338,25 +338,31 @@ class RunDriver:
         if await x.retry_store(lambda: x.journal.append_if_current(waiting, heard=last_seen)):
             self.wake_at = wake
             return True
-        self._look.set()
+        self._changed.set()
         return False
 
     async def _pause(self, x: Execution, *, held: bool) -> None:
         """Wait until something happens or is due."""
         assert self._waits is not None
         due = [] if held else [wake - self._kit.now() for slot in self._waits.open if (wake := slot.wake) is not None]
-        if not held and self._waits.open and not self._waits.left and x.is_idle and not x.return_order.is_busy:
-            due.append(x.touched + self._linger - self._kit.clock.ticks())
-        if self._look.is_set():
+        if (
+            not held
+            and self._waits.open
+            and not self._waits.awaiting_cancel
+            and x.is_idle
+            and not x.return_order.is_busy
+        ):
+            due.append(x.active_at + self._linger - self._kit.clock.ticks())
+        if self._changed.is_set():
             return
-        cancel_timer = self._kit.clock.call_later(max(min(due), 0), self._look.set) if due else None
+        cancel_timer = self._kit.clock.call_later(max(min(due), 0), self._changed.set) if due else None
         try:
-            await self._look.wait()
+            await self._changed.wait()
         finally:
             if cancel_timer is not None:
                 cancel_timer()
 
-    async def _cut(self, task: "asyncio.Task[Any]") -> None:
+    async def _cancel_code(self, task: "asyncio.Task[Any]") -> None:
         """Cancel code that must not continue; what it still does has no effect."""
         task.cancel()
         await wait_within(self._kit.clock, {task}, CANCEL_TIMEOUT)
@@ -372,7 +378,7 @@ class RunDriver:
         x.close("function ended")
         error = asyncio.CancelledError("the code cancelled itself") if task.cancelled() else task.exception()
         if x.stopped is not None:
-            await self._stopped(x, task)
+            await self._handle_stop(x, task)
             return
         try:
             x.lookup.check_end()
@@ -394,7 +400,7 @@ class RunDriver:
         if not await self._undo(failure):
             return
         number = getattr(error, "number", None)
-        verb = _verb_of(error, self._memory.history)
+        verb = _call_of(error, self._learned.history)
         ended = b.RunFailed(failure=failure, name=verb, number=number if isinstance(number, int) else None)
         await self._end(ended)
 
@@ -402,7 +408,7 @@ class RunDriver:
         """Fail the run and tell its caller that the input violates the contract."""
         await self._end(b.RunFailed(failure=failure_of(error)), outcome="rejected")
 
-    async def _go_on_failing(self, failure: Failure) -> None:
+    async def _resume_failing(self, failure: Failure) -> None:
         """Continue a failed run whose compensation had started; its function is not called again."""
         if await self._undo(failure):
             await self._end(b.RunFailed(failure=failure))
@@ -415,7 +421,7 @@ class RunDriver:
         withdrawn = [
             b.WaitEnded(name=request.name, how="withdrawn", request=request.request) for request in state.requests
         ]
-        if withdrawn and not self._memory.history.is_undoing:
+        if withdrawn and not self._learned.history.is_undoing:
             self._journal.add(*withdrawn)
         for child in state.children:
             await self._cancel_child(child.run, reason)
@@ -431,7 +437,7 @@ class RunDriver:
 
     async def _undo(self, because: Failure | None) -> bool:
         """Undo the run's effects. Returns False if the compensation waits or was stopped."""
-        if not await self._write_all():
+        if not await self._flush():
             return False
         own = self._kit.store.log(self.run, after=self._claimed.row.origin_at or 0)  # a fork undoes only its own steps
         log_ = (self._kit.store.decode(event) async for event in own)
@@ -442,27 +448,27 @@ class RunDriver:
         x.is_undoing, x.deadline = True, None
         assert self._waits is not None
         task = asyncio.create_task(Compensation(x, self._waits).run(steps, because), name=f"limpet:{self.run}:undo")
-        why = await self._attend(x, task)
+        why = await self._supervise(x, task)
         match why:
             case "done":
                 task.result()
                 return True
             case "parked":
                 x.close("parked")
-                await self._cut(task)
+                await self._cancel_code(task)
             case "drain":
-                await self._give_back(x, task)
+                await self._drain(x, task)
             case _:
-                await self._stopped(x, task)
+                await self._handle_stop(x, task)
         return False
 
-    async def _write_all(self) -> bool:
+    async def _flush(self) -> bool:
         assert self._x is not None
         try:
             await self._x.retry_store(self._x.journal.flush)
         except LimpetError as error:
             self._x.stop(error)
-            await self._stopped(self._x, None)
+            await self._handle_stop(self._x, None)
             return False
         return True
 
@@ -483,35 +489,35 @@ class RunDriver:
                     ended,
                     heard=last_seen,
                     blobs=blobs,
-                    legs=(*self._told_parent(ended, outcome), *kept),
+                    legs=(*self._return_to_parent(ended, outcome), *kept),
                 )
                 if await x.retry_store(write):
                     return
         except LimpetError as error:
             x.stop(error)
-            await self._stopped(x, None)
+            await self._handle_stop(x, None)
 
     async def _unread_messages(self) -> tuple[Leg, ...]:
         """Keep messages in the conversation that the run has not received."""
-        history = self._memory.history
+        history = self._learned.history
         left = [history.commands[seq] for seq in history.signals.get(USER, ())]
         if not left:
             return ()
         assert self._x is not None
         conversation = RunConversation(self._x)
-        if not await conversation.is_there():
+        if not await conversation.exists():
             return ()  # not in a conversation: an ordinary signal
-        return (await conversation.keep([each for each in left if isinstance(each, b.SignalReceived)]),)
+        return (await conversation.keep_unread([each for each in left if isinstance(each, b.SignalReceived)]),)
 
     @property
     def _is_called(self) -> bool:
         """Whether another run waits for this one."""
-        parent = self._memory.created.parent
+        parent = self._learned.created.parent
         return parent is not None and parent.mode in ("call", "handoff")
 
-    def _told_parent(self, ended: Ended, outcome: Outcome | None) -> tuple[Leg, ...]:
+    def _return_to_parent(self, ended: Ended, outcome: Outcome | None) -> tuple[Leg, ...]:
         assert self._journal is not None
-        parent = self._memory.created.parent
+        parent = self._learned.created.parent
         if parent is None or not self._is_called:
             return ()
         returned = b.AgentReturned(
@@ -526,12 +532,12 @@ class RunDriver:
         )
         return (SendCommands(run=parent.run, bodies=(returned,), actor=self._kit.worker, optional=True),)
 
-    async def _stopped(self, x: Execution, task: "asyncio.Task[Any] | None") -> None:
+    async def _handle_stop(self, x: Execution, task: "asyncio.Task[Any] | None") -> None:
         """Handle an error that stops the run here: a divergence, a lost lease, or a failure of the store."""
         error = x.stopped
         x.close("stopped")
         if task is not None:
-            await self._cut(task)
+            await self._cancel_code(task)
         match error:
             case Divergence():
                 await self._park_for_operator("diverged", str(error))
@@ -570,15 +576,15 @@ class RunDriver:
         except LimpetError as error:
             log.error("run %s: parking failed: %s", self.run, error)  # noqa: TRY400
 
-    async def _give_back(self, x: Execution, task: "asyncio.Task[Any]") -> None:
+    async def _drain(self, x: Execution, task: "asyncio.Task[Any]") -> None:
         x.close("worker stopping")
-        await self._cut(task)
+        await self._cancel_code(task)
         try:
             await x.journal.flush()
             await self._release("worker stopping")
         except LeaseLost as lost:
             x.stop(lost)
-            await self._stopped(x, None)
+            await self._handle_stop(x, None)
         except LimpetError as error:
             log.warning("run %s: release failed: %s", self.run, error)
 
@@ -607,7 +613,7 @@ def _outcome_of(ended: Ended) -> Outcome:
             return "expired" if was(ended.failure, DeadlineExceeded) else "failed"
 
 
-def _verb_of(error: BaseException | None, history: History) -> str | None:
+def _call_of(error: BaseException | None, history: History) -> str | None:
     """Return the call whose error this is, or was before the code wrapped it in another error.
 
     None if the code caught the error and continued with other calls: undoing that failure on resume would repeat them.
