@@ -203,8 +203,9 @@ class ApprovalGate:
     async def _changed(
         self, asking: "_ApprovalRequest", opened: b.RequestOpened, answer: b.RequestAnswered
     ) -> "_UnusedApproval | None":
-        """Return the approval as earlier if the data that the person saw has changed. Raises Stale after too many
-        changes.
+        """Return the earlier approval if the data that the person saw has changed, else None.
+
+        Raises Stale after too many changes.
         """
         found = await self._freshness.changes(asking.tool, opened.name, opened.seen)
         if not found:
@@ -289,10 +290,10 @@ class ApprovalGate:
     # Budgets
 
     async def check_budget(self, name: str, number: int, most: Spent | None) -> None:
-        """Check that an attempt which uses `most` fits the budget; if not, raise BudgetExceeded or ask a person to
-        extend it.
+        """Check that an attempt which uses at most `most` fits the budget.
 
-        A refusal is recorded, so that replay raises the same error even if some budget has been returned since.
+        If it does not, raise BudgetExceeded or ask a person to extend the budget. A refusal is recorded, so that replay
+        raises the same error even if some budget has been returned since.
         """
         refused = self._x.find(f"{name}/refused#1", b.ValueRecorded)
         if refused is not None:
@@ -333,8 +334,9 @@ class ApprovalGate:
         return exceeded if opened.args is None else BudgetExceeded(**opened.args.value())
 
     async def _check_pressure(self, name: str, number: int, pressure: tuple[str, ...]) -> None:
-        """Raise a risk flag once when a limit is near. With `Escalate(budget=True)`, also ask a person whether to
-        continue.
+        """Raise a risk flag once when a limit is near.
+
+        With `Escalate(budget=True)`, also ask a person whether to continue.
         """
         request, escalate = f"{name}/pressure#1", self._x.agent.rules.escalate
         is_asked = request in self._x.history.records

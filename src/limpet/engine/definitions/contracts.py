@@ -69,8 +69,9 @@ async def _elsewhere(run: Any, input: Any) -> Any:  # noqa: ARG001
 
 
 async def save_contracts(store: Store, agents: Sequence[Agent[Any, Any]], *, served: bool) -> None:
-    """Save the contracts of agents. With `served`, they become the newest of their names; without, only new names are
-    saved.
+    """Save the contracts of agents.
+
+    With `served`, they become the newest of their names. Without, only agents with a new name are saved.
     """
     rows = [
         ContractRow(agent=each.name, version=each.version, hash=each.contract_hash, contract=canonical(each.contract()))

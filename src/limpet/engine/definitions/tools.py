@@ -63,7 +63,7 @@ class LiveArgument(NamedTuple):
 
 @dataclass
 class Hooks:
-    """Functions that belong to a tool, whatever its options."""
+    """Functions that belong to a tool, with any options."""
 
     verify: Callable[..., Any] | None = None
     compensate: Callable[..., Any] | None = None
@@ -180,8 +180,9 @@ class Tool(Generic[P, T_co, R_co]):
     def bind(
         self, args: Sequence[object], kwargs: Mapping[str, object], redaction: Redaction = NOTHING
     ) -> dict[str, Any]:
-        """Return the arguments as JSON by name, without those that equal a default, so that new parameters change
-        nothing.
+        """Return the arguments as JSON by name, without those that equal a default.
+
+        So a new parameter with a default changes no recorded call.
         """
         plain = self._plain if self._plain_names is None else self._plain_alone
         given = {name: plain(name, value) for name, value in self._bound(args, kwargs).items()}

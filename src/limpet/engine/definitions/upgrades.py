@@ -86,10 +86,10 @@ def check_known(stored: Versions, known: Versions) -> None:
 
 
 def upgraded(hint: Any, plain: Any, stored: Versions, fits: Callable[[Any, Any], bool]) -> Any:
-    """Return a stored value upgraded to the current types. Outer types are upgraded before inner ones, so fields are in
-    place.
+    """Return a stored value upgraded to the current types.
 
-    `fits` tells which type of a union a value has.
+    Outer types are upgraded before inner ones, so that fields are in place. `fits` tells which type of a union a value
+    has.
     """
     return _Upgrader(stored, fits).value(hint, plain)
 

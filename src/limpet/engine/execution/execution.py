@@ -147,9 +147,7 @@ class Execution:
         self.waiting: Mapping[str, OpenWait] = {}
         """The open waits of the code."""
         self.subscribers: dict[Wait, Callable[[], object]] = {}
-        """Other conditions that the code subscribes to: the callback is called on every check, and they wake a parked
-        run.
-        """
+        """Callbacks for other conditions that the code subscribes to; these also wake a parked run."""
         self.active_at = kit.clock.ticks()
         self.memory = memory
         self.versions: dict[str, dict[str, bool]] = {}
@@ -265,8 +263,9 @@ class Execution:
             self.wake_driver()
 
     def running_tool(self) -> "_RunningTool":
-        """Return a context for a running tool and the recording of its outcome. If the run is lost, late results are
-        kept.
+        """Return a context for a running tool and the recording of its outcome.
+
+        If the run is lost meanwhile, the outcome is kept as a late result.
         """
         return self._running_tool
 
@@ -324,10 +323,10 @@ class Execution:
         await self.write_until_stored(self.journal.flush)
 
     async def write_until_stored(self, write: Callable[[], Awaitable[T]]) -> T:
-        """Return the result of a write, repeated until the store is reachable; it is applied once. A refusal stops the
-        run.
+        """Return the result of a write, repeated until the store is reachable. It is applied once.
 
-        InvalidValue is raised to the code: it is refused before anything is written.
+        If the store refuses it, the run stops. InvalidValue is raised to the code: it is refused before anything is
+        written.
         """
         try:
             return await self.retry_store(write)
@@ -407,8 +406,9 @@ class Execution:
 
     @property
     def working(self) -> Working:
-        """The working state at this point of the code. A fork's overrides apply once the code has passed the shared
-        events.
+        """The working state at this point of the code.
+
+        A fork's overrides apply once the code has passed the shared events.
         """
         while self._overrides and not self.return_order.has_before(self._overrides[0][0]):
             self._override()
@@ -487,8 +487,9 @@ class Execution:
         return self.attribute_error(DeadlineExceeded(deadline=self.deadline), verb)
 
     def attribute_error(self, error: E, verb: str) -> E:
-        """Return the error with the call that raised it, so that a resume undoes just that call if the error ends the
-        run.
+        """Return the error, marked with the call that raised it.
+
+        If the error ends the run, a resume undoes just that call.
         """
         error.__dict__["limpet_verb"] = verb
         return error

@@ -93,8 +93,9 @@ class Handle(Generic[Out]):
         return await self._port.info(self.id)
 
     def events(self, *, after: int = 0, follow: bool = True) -> AsyncIterator[EventView]:
-        """Yield the events of the run after sequence `after`, until it has ended. Without `follow`, stop at the current
-        end.
+        """Yield the events of the run after sequence `after`, until the run has ended.
+
+        Without `follow`, stop at the current end of the log.
         """
         return self._port.events(self.id, after, follow=follow)
 

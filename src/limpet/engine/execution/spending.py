@@ -12,8 +12,9 @@ NOTHING = Spent()
 
 
 def spent_before(x: Execution, number: int, *, lent: bool = True) -> Spent:
-    """Return what was spent before step `number`. Steps are counted by number, since parallel ones may not be logged
-    yet.
+    """Return what was spent before step `number`.
+
+    Steps are counted by number, since parallel ones may not be in the log yet.
     """
     fold = x.journal.fold
     spent = fold.spent

@@ -27,8 +27,9 @@ class ThreadPool:
         self._idle: list[SimpleQueue[Callable[[], None]]] = []
 
     async def run(self, work: Callable[[], Any], late: "asyncio.Future[Any] | None" = None) -> Any:
-        """Run work on a thread and return its result. Cancelling does not stop the work; `late` then receives its
-        result.
+        """Run work on a thread, and return its result.
+
+        Cancelling does not stop the work; `late` then receives its result.
         """
         loop, context = asyncio.get_running_loop(), copy_context()
         done: asyncio.Future[Any] = loop.create_future()

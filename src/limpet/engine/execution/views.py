@@ -19,7 +19,7 @@ class RunInfo:
     version: str
     status: Status
     waits_for: str | None
-    """What a waiting run waits for, such as "person:…" or "operator:paused"."""
+    """The condition that a waiting run waits for, such as "person:…" or "operator:paused"."""
     position: str
     """Current position, such as "step 6 of 9"."""
     goal: str = ""

@@ -1,4 +1,4 @@
-"""What the log says about each call of an agent's code; replay is answered from it. Pure.
+"""Records of the calls of an agent's code, built from the log; replay is answered from them. Pure.
 
 A call has one record, under its identity: the event that opened it, what happened since, and the event that settled it.
 Commands are kept by their sequence, because a wait names the command that ended it. Records of finished turns are
@@ -31,7 +31,7 @@ Settling = b.StepCompleted | b.StepFailed | b.StepResolved | b.WaitEnded
 
 @dataclass(slots=True)
 class Record:
-    """What the log has about one call."""
+    """The record of one call in the log."""
 
     name: str
     opened: Opening

@@ -1,4 +1,4 @@
-"""What a worker knows of a run's log while it drives it, and how a snapshot stores that.
+"""A worker's knowledge of a run's log while it drives the run, and how a snapshot stores that.
 
 It is built from all events, or from a snapshot and the events after it. Finished turns are not needed, so a run with
 many turns resumes as fast as a short one.

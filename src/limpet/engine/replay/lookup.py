@@ -57,16 +57,13 @@ class Lookup:
         return self._history.last_number
 
     def chooses_new(self, scope: str) -> bool:
-        """Return the choice of an unrecorded `run.version`: the old code, while recorded effects in the scope are
-        ahead.
-        """
+        """Return the choice of an unrecorded `run.version`: False while recorded effects in its scope are ahead."""
         return not self._not_reached.get(scope) and not self._shared.get(scope)
 
     def check_new(self, name: str) -> None:
-        """Raise Divergence before an unrecorded effect, if recorded effects in its scope or around it were not called
-        yet.
+        """Raise Divergence before an unrecorded effect, if the code has not called all recorded effects in its scope.
 
-        Scopes around it count, because code that was moved into a new scope would repeat its effects.
+        Scopes around it count, too, because code that was moved into a new scope would repeat its effects.
         """
         for scope in _enclosing(scope_of(name)):
             for waiting in self._not_reached.get(scope, {}):

@@ -239,8 +239,9 @@ class Children:
         return await self._x.retry_store(lambda: find_agent(self._x.kit.store, agent))
 
     def _error_of(self, record: Record, returned: b.AgentReturned) -> LimpetError:
-        """Return the error for a called run that did not complete. "rejected" means that it refused its input and never
-        started.
+        """Return the error for a called run that did not complete.
+
+        "rejected" means that it refused its input and never started.
         """
         called, failure = record.opened, returned.failure or Failure(type="")
         assert isinstance(called, b.AgentCalled)

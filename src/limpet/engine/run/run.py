@@ -422,10 +422,9 @@ class Run(Generic[S]):
         return self.conversation.say(name, self._x.find(name, b.MessageSaid), text, role)
 
     def messages(self, *, last: int | None = None) -> Coroutine[Any, Any, list[Message]]:
-        """Return the messages of the run's conversation in order: the latest summary, if any, and the messages after
-        it.
+        """Return the messages of the run's conversation, in order.
 
-        `last` limits the number of messages.
+        If older messages were summarised, the list starts with the summary. `last` limits the number of messages.
         """
         name = self._x.take_name("messages")
         return self.conversation.messages(name, self._x.find(name, b.ValueRecorded), last)
@@ -433,20 +432,18 @@ class Run(Generic[S]):
     def context(
         self, *, max_tokens: int | None = None, max_bytes: int | None = None
     ) -> Coroutine[Any, Any, ContextSlice]:
-        """Return the most important part of the state and the messages that fits the limits, for a model prompt of your
-        own.
-        """
+        """Return the most important parts of state and messages that fit the limits, for a prompt of your own."""
         name = self._x.take_name("context")
         return self._context(name, self._x.find(name, b.ValueRecorded), max_tokens, max_bytes)
 
     async def _context(
         self, name: str, record: Record | None, max_tokens: int | None, max_bytes: int | None
     ) -> ContextSlice:
-        said = await self.conversation.messages(name, record, MAX_MESSAGES)
+        found = await self.conversation.messages(name, record, MAX_MESSAGES)
         x = self._x
         task = await x.retry_store(lambda: task_of(x.kit.store, x.memory.created.input))
         known = Known(x.working.freeze(), x.journal.fold.step or None, "running", task)
-        messages = [each.spoken() for each in said]
+        messages = [each.spoken() for each in found]
         return slice_of(known, messages=messages, max_tokens=max_tokens, max_bytes=max_bytes)
 
     # Structure

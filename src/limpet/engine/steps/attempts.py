@@ -17,8 +17,9 @@ class TimedOut(TimeoutError):
 
 
 async def within(x: Execution, work: Any, limit: int) -> Any:
-    """Return the result of the work. Raises TimedOut after `limit` microseconds; a cancelled effect may have been
-    applied.
+    """Return the result of the work. Raises TimedOut after `limit` microseconds.
+
+    A cancelled effect may have been applied.
     """
     task = asyncio.ensure_future(work)
     expired = False

@@ -271,8 +271,9 @@ class Steps:
             return body
 
     async def _stale(self, step: Step, attempt: int, nothing_left: bool) -> Latest:
-        """Refuse an attempt that depends on out-of-date data. A step that has started before fails, or its outcome is
-        unknown.
+        """Refuse an attempt that depends on out-of-date data.
+
+        A step that started before fails, or its outcome stays unknown.
         """
         x, traits = self._x, step.tool.traits
         source = self._freshness.stale(step.tool)
@@ -440,8 +441,9 @@ class Steps:
             )
 
     def _cancelled(self, step: Step, latest: Latest) -> None:
-        """Record that the code cancelled the step. On replay it is not started again, but waits for the same
-        cancellation.
+        """Record that the code cancelled the step.
+
+        On replay the step does not start again, but waits for the same cancellation.
         """
         x = self._x
         if x.is_closed or x.stopped is not None or (step.attempt == 0 and latest is None):
@@ -546,8 +548,9 @@ def _is_settled(latest: AnyBody | None) -> bool:
 
 
 def _restart_point(latest: AnyBody | None) -> Latest:
-    """Return where a step restarts after a resume undid its failure: the outcome is still unknown, or None for a new
-    start.
+    """Return where a step restarts after a resume undid its failure.
+
+    StepUnknown if the outcome is still unknown, None to start over.
     """
     if isinstance(latest, b.StepResolved):
         return b.StepUnknown(

@@ -25,8 +25,9 @@ class NotificationRuns(NamedTuple):
 
 
 def notification_runs(x: Execution, opened: b.RequestOpened, to: Sequence[str]) -> NotificationRuns:
-    """Return the notifications of a request for these people, one per channel; new ones after an escalation or
-    reopening.
+    """Return the notifications of a request for these people, one per channel.
+
+    Each escalation or reopening gets new ones.
     """
     called: list[b.AgentCalled] = []
     runs: list[Create] = []

@@ -51,9 +51,7 @@ class Waits:
         self._expirations: dict[str, _Expiration] = {}
         """Expirations that were sent but may not be written yet, by the name of the wait."""
         self.awaiting_cancel: dict[str, int] = {}
-        """Calls that the code cancelled in the log and should cancel again, each with the time when the driver gives
-        up.
-        """
+        """Calls that the code cancelled according to the log and should cancel again, each with its time limit."""
 
     @property
     def open(self) -> tuple[OpenWait, ...]:
@@ -85,8 +83,9 @@ class Waits:
         return bool(due)
 
     async def _expire(self, slot: OpenWait, last_seen: int) -> bool:
-        """Record the expiration of one request. After a lost reply, exactly the same is written again, so it is written
-        once.
+        """Record the expiration of one request.
+
+        After a lost reply, exactly the same is written again, so that it is written once.
         """
         x, name, request = self._x, slot.name, slot.request
         assert request is not None
@@ -284,8 +283,9 @@ class Waits:
             assert taken is None, f"{taken} already notifies of {opened.request}"
 
     async def withdraw(self, name: str, *more: AnyBody, blobs: Sequence[Blob] = ()) -> bool:
-        """Withdraw a request, and write other events with that. Returns False if it was decided meanwhile, or is not
-        open.
+        """Withdraw a request, and write other events with that.
+
+        Returns False if the request was decided meanwhile, or is not open yet.
         """
         x, slot = self._x, self._slots.get(name)
         if slot is None or slot.request is None or not x.journal.fold.is_asking(slot.request.request):

@@ -85,8 +85,9 @@ class RunDriver:
 
     @property
     def wants_changes(self) -> bool:
-        """Whether to notify the driver of changes: it waits, or has not appended for a while, so it would not see a
-        command soon.
+        """Whether the driver needs notifications: it waits, or has not appended for a while.
+
+        A driver that appends sees new commands with each append.
         """
         x = self._x
         return x is not None and (bool(self._waits and self._waits.open) or x.is_silent)
@@ -200,8 +201,9 @@ class RunDriver:
         return None
 
     async def _is_poison(self, journal: Journal) -> bool:
-        """Return whether the run must be quarantined. A run that was cancelled since the last death may be cancelled
-        first.
+        """Return whether the run must be quarantined.
+
+        A run that was cancelled since the last death may be cancelled first.
         """
         fold = journal.fold
         if not is_poison(fold.solo, fold.quarantines):
@@ -265,8 +267,9 @@ class RunDriver:
     # Supervising
 
     async def _supervise(self, x: Execution, task: "asyncio.Task[Any]") -> StopReason:
-        """Supervise the code until it has ended, is parked or must stop; return why, when no effect is running any
-        more.
+        """Supervise the code until it has ended, is parked or must stop, and return why.
+
+        When this returns, no effect is running.
         """
         assert self._waits is not None
         self._task = task

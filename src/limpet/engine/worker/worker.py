@@ -128,8 +128,8 @@ class WorkerLoop:
         self._cleared = 0
         """Number of suspects that settled a step here, or left, without killing this worker."""
         self._skipped_agents: dict[str, tuple[int, int]] = {}
-        """Agents whose logs a newer worker writes: how often that was noticed, and until when their runs are not
-        claimed.
+        """Agents whose logs a newer worker writes: how often that was noticed, and until when to claim none of their
+        runs.
         """
         self._work_hint = asyncio.Event()
         """Set when something in the store changed or a timer is due: a claim may find something."""
