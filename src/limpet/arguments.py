@@ -1,8 +1,8 @@
-"""Arguments of public functions, checked against their annotations at the call: a wrong one is named there and then.
+"""Check the arguments of public functions against their annotations, when they are called.
 
-`@checked` on a class does that for each of its public functions; `@defining` on a function or a class, for what defines
-tools, agents and rules. Generic classes of ours (`Agent`, `Tool`) are not looked at here: whoever takes one says what
-to do when it is none.
+`@checked` on a class checks each of its public methods. `@defining` checks a function or a class that defines tools,
+agents and rules. Limpet's generic classes (`Agent`, `Tool`) are not checked here: each function that takes one raises
+its own error.
 """
 
 import inspect
@@ -31,12 +31,12 @@ __all__ = ["brief", "check", "checked", "defining"]
 
 T = TypeVar("T")
 Refuse = Callable[[str, str], LimpetError]
-# What every store can hold and compare.
+# The largest integer that every store can store and compare.
 LARGEST = 2**63 - 1
 
 
 def checked(kind: type[T]) -> type[T]:
-    """Have every public function of a class check its arguments; a wrong one raises InvalidArgument."""
+    """Make every public method of a class check its arguments. An invalid one raises InvalidArgument."""
     for name, fn in list(vars(kind).items()):
         if inspect.isfunction(fn) and not name.startswith("_") and not _passes_on(fn):
             setattr(kind, name, _wrapped(fn, lambda path, reason: InvalidArgument(path=path, reason=reason)))
@@ -44,7 +44,7 @@ def checked(kind: type[T]) -> type[T]:
 
 
 def defining(thing: T) -> T:
-    """Have a function, or the making of a class's objects, check its arguments; a wrong one raises DefinitionError."""
+    """Make a function, or a class's `__init__`, check its arguments. An invalid one raises DefinitionError."""
     name = getattr(thing, "__name__", "").lstrip("_")
 
     def refuse(path: str, reason: str) -> LimpetError:
@@ -58,13 +58,13 @@ def defining(thing: T) -> T:
 
 
 def check(name: str, value: object, hint: Any) -> None:
-    """Refuse a value that is not what an annotation says."""
+    """Raise InvalidArgument if a value does not match an annotation."""
     if (reason := _finder(hint)(value)) is not None:
         raise InvalidArgument(path=name, reason=reason)
 
 
 def _passes_on(fn: Callable[..., Any]) -> bool:
-    """Whether it passes arguments on to a function of the user's, which has its own signature."""
+    """Return whether the function passes arguments on to a user's function, which has its own signature."""
     return any(isinstance(each.annotation, ParamSpecArgs) for each in inspect.signature(fn).parameters.values())
 
 
@@ -93,7 +93,7 @@ def _wrapped(fn: Any, refuse: Refuse) -> Any:
 
 @cache
 def _finders(fn: Callable[..., Any]) -> tuple[tuple[str, ...], str | None, dict[str, "Find"]]:
-    """The parameters by place, the one that takes all further places, and what finds faults with each by its name."""
+    """Return the positional parameters, the name of `*args` if any, and a check per parameter."""
     hints, places, rest = get_type_hints(fn), [], None
     for each in inspect.signature(fn).parameters.values():
         if each.kind is each.VAR_KEYWORD:
@@ -112,7 +112,10 @@ Find = Callable[[Any], Fault]
 
 @cache
 def _finder(hint: Any) -> Find:
-    """What says why a value is not what an annotation says; it finds no fault with what cannot be told."""
+    """Return a check that gives the reason why a value does not match an annotation, or None if it does.
+
+    Annotations that cannot be checked accept everything.
+    """
     origin = get_origin(hint)
     make = _MAKERS.get(origin or hint)
     if make is not None:
@@ -143,16 +146,16 @@ def _any(hint: Any) -> Find:
 
 
 def _is_near(value: object, hint: Any) -> bool:
-    """Whether it is of the right kind, and wrong within."""
+    """Return whether a value has the right type, and only its content is wrong."""
     kind = get_origin(hint) or hint
     kinds = [type(each) for each in get_args(hint)] if kind is Literal else [kind]
     return any(isinstance(each, type) and isinstance(value, each) for each in kinds)
 
 
 def _literal(hint: Any) -> Find:
-    said = get_args(hint)
-    wanted = f"say one of {', '.join(map(repr, said))}"
-    return lambda value: None if any(type(value) is type(each) and value == each for each in said) else wanted
+    allowed = get_args(hint)
+    wanted = f"must be one of {', '.join(map(repr, allowed))}"
+    return lambda value: None if any(type(value) is type(each) and value == each for each in allowed) else wanted
 
 
 def _many(hint: Any) -> Find:
@@ -162,12 +165,12 @@ def _many(hint: Any) -> Find:
         if not isinstance(value, kind) or isinstance(value, str | bytes | bytearray):
             return _not(value, "a mapping" if kind is Mapping else "a list")
         if not isinstance(value, Collection):
-            return None  # it can be gone through only once, and not here
+            return None  # An iterator can be consumed only once, so its items are not checked here.
         groups: tuple[Iterable[Any], ...] = (value.keys(), value.values()) if isinstance(value, Mapping) else (value,)
         for items, inner in zip(groups, finders, strict=False):
             for each in items:
                 if (fault := inner(each)) is not None:
-                    return f"in it, {fault}"
+                    return f"an item is invalid: {fault}"
         return None
 
     return find
@@ -195,7 +198,7 @@ def _text(_: Any) -> Find:
             try:
                 value.encode()
             except UnicodeEncodeError:
-                return "a lone surrogate is not a character"
+                return "contains a lone surrogate"
         return None
 
     return find
@@ -218,7 +221,7 @@ def _type(hint: Any) -> Find:
     def find(value: Any) -> Fault:
         if isinstance(above, type) and above is not Any:
             is_below = isinstance(value, type) and issubclass(value, above)
-            return None if is_below else _not(value, f"a class of {above.__name__}")
+            return None if is_below else _not(value, f"a subclass of {above.__name__}")
         is_type = isinstance(value, type | UnionType | NewType) or get_origin(value) is not None
         return None if is_type or value is Any or value is None else _not(value, "a type")
 
@@ -230,7 +233,7 @@ def _function(_: Any) -> Find:
 
 
 def _not(value: object, wanted: str) -> str:
-    return f"it is {'None' if value is None else type(value).__name__}, and must be {wanted}"
+    return f"must be {wanted}, not {'None' if value is None else type(value).__name__}"
 
 
 def _name(hint: Any) -> str:

@@ -1,7 +1,7 @@
-"""Time, as something that is handed in: microseconds since 1970, UTC, and a way to wait.
+"""Clocks, which are passed in: microseconds since 1970 (UTC), and timers.
 
-Nothing else in Limpet asks the machine for the time. `FrozenClock` lies beside the real one, so that tests and the
-shipped conformance suite can move it.
+No other module of Limpet reads the time from the operating system. `FrozenClock` is for tests and for the conformance
+suite, which move it by hand.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ __all__ = ["SECOND", "Clock", "Duration", "FrozenClock", "SystemClock", "earlies
 
 Duration = str | float | timedelta
 SECOND = 10**6
-"""In microseconds."""
+"""One second, in microseconds."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _UNITS = {"us": 1, "ms": 10**3, "s": 10**6, "m": 60 * 10**6, "h": 3600 * 10**6, "d": 86400 * 10**6, "w": 604800 * 10**6}
@@ -30,7 +30,10 @@ _LONGEST = 10**6 * 86400 * 366 * 1000
 
 
 def microseconds(duration: Duration) -> int:
-    """The duration in whole microseconds; refuses what is negative, not finite or beyond a thousand years."""
+    """Return a duration in whole microseconds.
+
+    Raises InvalidArgument for a duration that is negative, not finite, or longer than 1000 years.
+    """
     if isinstance(duration, timedelta):
         found = duration // timedelta(microseconds=1)
     elif isinstance(duration, str):
@@ -52,38 +55,38 @@ def _invalid(duration: object) -> InvalidArgument:
 
 
 def earliest(*times: int | None) -> int | None:
-    """The earliest of some points in time, as far as there are any."""
+    """Return the earliest of the times that are not None, or None."""
     return min((time for time in times if time is not None), default=None)
 
 
 def to_microseconds(at: datetime, path: str) -> int:
-    """A moment in microseconds; one without a time zone is refused, because nobody knows which was meant."""
+    """Return a datetime in microseconds since 1970. Raises InvalidArgument if it has no time zone."""
     if at.tzinfo is None:
         raise InvalidArgument(path=path, reason=f"{at.isoformat()} has no time zone")
     return (at - _EPOCH) // timedelta(microseconds=1)
 
 
 def to_datetime(microseconds: int) -> datetime:
-    """A time since 1970 as Python has it, in UTC."""
+    """Return a time in microseconds since 1970 as a datetime in UTC."""
     return _EPOCH + timedelta(microseconds=microseconds)
 
 
 def format_time(microseconds: int) -> str:
-    """A time since 1970 for people."""
+    """Return a time in microseconds since 1970 as text for people."""
     return f"{to_datetime(microseconds):%Y-%m-%d %H:%M:%S} UTC"
 
 
 class Clock(Protocol):
-    """What tells the time and waits."""
+    """A source of time and timers."""
 
     def now(self) -> int:
-        """Microseconds since 1970, UTC."""
+        """Return microseconds since 1970, UTC."""
 
     def ticks(self) -> int:
-        """Microseconds since some moment; nobody can set this clock."""
+        """Return microseconds since an arbitrary moment, from a clock that cannot be set."""
 
     def call_later(self, how_long: int, call: Callable[[], object], /) -> Callable[[], None]:
-        """Call something on this event loop after so many microseconds; what it returns takes that back."""
+        """Call a function on this event loop after a delay, in microseconds. Returns a function that cancels it."""
 
     async def sleep(self, how_long: int, /) -> None:
         """Wait this many microseconds."""
@@ -93,15 +96,15 @@ class SystemClock:
     """The machine's clock."""
 
     def now(self) -> int:
-        """Microseconds since 1970, UTC."""
+        """Return microseconds since 1970, UTC."""
         return time.time_ns() // 1000
 
     def ticks(self) -> int:
-        """Microseconds since some moment; nobody can set this clock."""
+        """Return microseconds since an arbitrary moment, from a clock that cannot be set."""
         return time.monotonic_ns() // 1000
 
     def call_later(self, how_long: int, call: Callable[[], object], /) -> Callable[[], None]:
-        """Call something on this event loop after so many microseconds; what it returns takes that back."""
+        """Call a function on this event loop after a delay, in microseconds. Returns a function that cancels it."""
         return asyncio.get_running_loop().call_later(how_long / 10**6, call).cancel
 
     async def sleep(self, how_long: int, /) -> None:
@@ -110,7 +113,7 @@ class SystemClock:
 
 
 class FrozenClock:
-    """A clock that stands still until it is moved; sleepers wake when it has been moved far enough."""
+    """A clock that only moves when a test moves it. Sleepers wake when it has moved far enough."""
 
     def __init__(self, now: int = 1_700_000_000_000_000) -> None:
         self._now = now
@@ -118,27 +121,27 @@ class FrozenClock:
         self._alarms: list[tuple[int, Callable[[], object]]] = []
 
     def now(self) -> int:
-        """Microseconds since 1970, UTC, as last set."""
+        """Return the time as last set, in microseconds since 1970, UTC."""
         return self._now
 
     def ticks(self) -> int:
-        """Microseconds by which it was moved forward."""
+        """Return how far the clock was moved forward, in microseconds."""
         return self._ticks
 
     def call_later(self, how_long: int, call: Callable[[], object], /) -> Callable[[], None]:
-        """Call something when the clock has been moved this far; what it returns takes that back."""
+        """Call a function when the clock has moved this many microseconds. Returns a function that cancels it."""
         if how_long <= 0:
             return asyncio.get_running_loop().call_soon(call).cancel
         alarm = (self._now + how_long, call)
         self._alarms.append(alarm)
 
-        def take_back() -> None:
+        def cancel() -> None:
             self._alarms = [each for each in self._alarms if each is not alarm]
 
-        return take_back
+        return cancel
 
     async def sleep(self, how_long: int, /) -> None:
-        """Wait until the clock has been moved this far."""
+        """Wait until the clock has moved this many microseconds."""
         if how_long > 0:
             waiting = asyncio.get_running_loop().create_future()
             self.call_later(how_long, lambda: None if waiting.done() else waiting.set_result(None))
@@ -146,15 +149,15 @@ class FrozenClock:
 
     @property
     def next_alarm(self) -> int | None:
-        """When the first of those who wait for this clock is due."""
+        """Time of the earliest pending timer, or None."""
         return min((alarm[0] for alarm in self._alarms), default=None)
 
     def advance(self, duration: Duration) -> None:
-        """Move forward, and wake whoever has slept long enough."""
+        """Move the clock forward and run the timers that are due."""
         self.set(self._now + microseconds(duration))
 
     def set(self, now: int) -> None:
-        """Jump to a time, which may lie in the past."""
+        """Set the clock to a time, which may be in the past, and run the timers that are due."""
         self._ticks += max(now - self._now, 0)
         self._now = now
         due = [alarm for alarm in self._alarms if alarm[0] <= now]

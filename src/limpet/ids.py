@@ -1,6 +1,6 @@
-"""Names for new things, and the rule for names that users choose.
+"""New ids, and the rule for ids that users choose.
 
-Randomness is handed in like time: nothing else in Limpet makes an id.
+Randomness is passed in, like time: no other module of Limpet makes ids.
 """
 
 import random
@@ -20,51 +20,51 @@ _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 
 
 def check_id(id: object) -> str:
-    """The id itself, if it may name a run, a conversation, a worker or a command."""
+    """Return the id if it is valid for a run, a conversation, a worker or a command. Raises InvalidArgument."""
     if not isinstance(id, str) or _ID.fullmatch(id) is None:
         raise InvalidArgument(path="id", reason=repr(str(id)[:300]), fix=_ID_FIX)
     return str.__str__(id)  # msgspec encodes no subclass of str
 
 
 class Ids(Protocol):
-    """What makes new ids."""
+    """A source of new ids and random bits."""
 
     def new(self) -> str:
-        """A fresh id; it sorts after those of earlier milliseconds."""
+        """Return a new id, which sorts after the ids of earlier milliseconds."""
 
     def bits(self, count: int) -> int:
-        """A random number of so many bits."""
+        """Return a random integer of `count` bits."""
 
 
 class RandomIds:
-    """Ids of 48 bits of time in milliseconds and 80 random bits, in 26 lower-case characters."""
+    """Ids of 26 lower-case characters: 48 bits of time in milliseconds, then 80 random bits."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
 
     def new(self) -> str:
-        """A fresh id; it sorts after those of earlier milliseconds."""
+        """Return a new id, which sorts after the ids of earlier milliseconds."""
         return _text((self._clock.now() // 1000) << 80 | self.bits(80))
 
     def bits(self, count: int) -> int:
-        """A random number of so many bits."""
+        """Return a random integer of `count` bits."""
         return secrets.randbits(count)
 
 
 class SeededIds:
-    """The same ids in every run of a test."""
+    """The same sequence of ids for the same seed, for tests."""
 
     def __init__(self, seed: int = 0) -> None:
         self._random = random.Random(seed)  # noqa: S311 - repeatable on purpose
         self._count = 0
 
     def new(self) -> str:
-        """The next id of this seed."""
+        """Return the next id of this seed."""
         self._count += 1
         return _text(self._count << 80 | self.bits(80))
 
     def bits(self, count: int) -> int:
-        """The next bits of this seed."""
+        """Return the next `count` bits of this seed."""
         return self._random.getrandbits(count)
 
 

@@ -1,8 +1,10 @@
-"""The second net for secrets: what looks like a credential, or is a known one, is not said, and may not be recorded.
+"""Redaction: remove text that looks like a credential, or is the value of a live `Secret`, from output and from the
+log.
 
-The patterns look for credentials that are known by their form: prefixes of well-known services, headers, assignments,
-addresses with a password. Every one takes time in proportion to the text: what repeats is possessive or bounded, and
-one that needs something behind it cannot begin inside itself. What a live `Secret` holds is found as it is, too.
+The patterns find credentials with a known form: prefixes of well-known services, headers, assignments, and URLs with a
+password. Each pattern runs in time proportional to the text: repetitions are possessive or bounded, and a pattern that
+needs something after the credential cannot start inside another match. Values of live `Secret` objects are found
+verbatim.
 """
 
 import re
@@ -27,7 +29,7 @@ __all__ = [
     "remember_secret",
 ]
 
-# Parts of patterns. A value that nobody quoted ends where text, addresses and code end one.
+# Parts of patterns. An unquoted value ends at a character that ends a value in text, URLs and code.
 _BARE = r"[^\s\"'`&,;<>()\[\]{}|\\]"
 _NOT = (
     r"(?!\[secret\]|\[redacted|\*{3}|\.\.\.|=|\$[A-Z_]{2,}\b|\$?\{[A-Za-z_.!:]{0,40}\}|<[A-Za-z _-]{1,40}>|%[sr(]"
@@ -46,7 +48,7 @@ _NAME = (
 
 
 def _assigned(name: str, least: int) -> str:
-    """A name, a sign that gives it a value, and the value: quoted, quoted in quoted text, or bare."""
+    """Return a pattern for a name, an assignment sign, and a value: quoted, quoted inside quoted text, or bare."""
     opened = rf"(?:\\{{1,8}}\"(?=[^\\\"\n]{{{least}}})|[\"'](?=[^\"'\n]{{{least}}}))"
     quoted = rf"(?P<keep1>{_EQUALS}[bru]{{0,2}}{opened})(?![,;:)\]}}])"
     inside = r"(?:(?<=\\\")[^\"\\\n]++|(?<!\\[\"'])(?<=\")(?:[^\"\\\n]|\\.)++|(?<=')(?:[^'\\\n]|\\.)++)"
@@ -62,15 +64,15 @@ def _assigned(name: str, least: int) -> str:
 
 
 class _Pattern(NamedTuple):
-    """What a credential looks like; a group whose name begins with `keep` stays."""
+    """The form of one type of credential. Groups whose names start with `keep` are not redacted."""
 
     what: str
     finds: str
     hints: tuple[str, ...]
-    """The text, in lower case, holds one of these, or it is not looked through."""
+    """The pattern is only tried if the text, in lower case, contains one of these."""
 
 
-# Left of a credential is no letter and no digit; and nothing of what it is made of, where it can be long and fail.
+# A credential does not follow a letter or digit. Long patterns that may fail also do not start inside a possible match.
 _L, _LL = r"(?<![A-Za-z0-9])", r"(?<![A-Za-z0-9_-])"
 _PATTERNS = (
     _Pattern(
@@ -205,31 +207,31 @@ _PATTERNS = (
 _SENSITIVE = rf"(?i){_WORD}$|{_NAME}$|(?:^|-)authorization$|^(?:set-)?cookie$|^x-api-key$"
 _HARMLESS = rf"(?!{_NOT})|$"
 
-# JSON in events has 64 levels, and answers put some around it; what is deeper is nowhere stored.
+# Stored JSON has at most 64 levels, and replies wrap it in a few more. Nothing deeper is stored.
 _DEEPEST = 100
-# A shorter secret would be found in everything.
+# A shorter secret would match everywhere.
 _SHORTEST = 6
 
 _known: tuple[tuple[int, tuple[str, ...]], ...] = ()
-"""What live secrets look like, by owner. Replaced as a whole: threads and finalisers may come at any moment."""
+"""Text forms of live secrets, by owner. Replaced as a whole, since threads and finalizers may read it at any time."""
 _forgotten: "deque[int]" = deque()
-"""Owners that are gone. A finaliser may run in the middle of anything, so it only leaves a note here."""
+"""Owners whose secrets were freed. A finalizer can run at any point, so it only appends here and takes no lock."""
 _changing = RLock()
 _more: list["re.Pattern[str]"] = []
 
 
-# Where each hint leads: what is not hinted at is not looked for.
+# Each hint with the index of its pattern.
 _HINTS = [(hint, place) for place, each in enumerate(_PATTERNS) for hint in each.hints]
 
 
 @cache
 def _compiled(place: int) -> tuple["re.Pattern[str]", str]:
-    """A pattern, made when it is first needed, and what stands for what it finds."""
+    """Compile a pattern on first use. Returns it with the text that replaces its matches."""
     return re.compile(_PATTERNS[place].finds), f"[redacted: {_PATTERNS[place].what}]"
 
 
 def redact(text: str) -> str:
-    """The text without what looks like a credential; each is replaced by what it was."""
+    """Replace text that looks like a credential with the name of its type, such as `[redacted: jwt]`."""
     lower = text.lower()
     for place in sorted({place for hint, place in _HINTS if hint in lower}):
         pattern, instead = _compiled(place)
@@ -244,7 +246,7 @@ def _kept(found: "re.Match[str]") -> str:
 
 
 def hide_secrets(text: str) -> str:
-    """What may be said of a text: without what looks like a credential, and without what live secrets hold."""
+    """Return a text for output: without credentials by form, and without the values of live secrets."""
     if _forgotten:
         _change()
     for _, forms in _known:
@@ -255,12 +257,15 @@ def hide_secrets(text: str) -> str:
 
 
 def hide_secrets_in(value: Any) -> Any:
-    """The same for all text in some JSON, by the names that it stands under, too."""
+    """Apply `say` to all text in a JSON value, and redact values whose keys name a secret."""
     return _walk(value, hide_secrets, 0)
 
 
 def remember_secret(owner: int, value: str | bytes) -> None:
-    """Say this nowhere until it is forgotten: as it is, and as it looks in JSON, in addresses and in base64."""
+    """Redact a value until its owner is forgotten: verbatim, and as escaped in JSON, URLs, base64 and hex.
+
+    Values shorter than 6 characters are ignored.
+    """
     data = value.encode("utf-8", "replace") if isinstance(value, str) else value
     text = data.decode("utf-8", "replace")
     if len(text) < _SHORTEST:
@@ -271,12 +276,12 @@ def remember_secret(owner: int, value: str | bytes) -> None:
 
 
 def forget_secret(owner: int) -> None:
-    """Its secret is gone from this process."""
+    """Stop redacting the value of an owner that no longer exists."""
     _forgotten.append(owner)
 
 
 def _change(*new: tuple[int, tuple[str, ...]]) -> None:
-    """Drop what was forgotten, and add what is new."""
+    """Remove forgotten owners, and add new ones."""
     global _known  # noqa: PLW0603
     with _changing:
         gone = {_forgotten.popleft() for _ in range(len(_forgotten))}
@@ -284,33 +289,33 @@ def _change(*new: tuple[int, tuple[str, ...]]) -> None:
 
 
 def add_patterns(patterns: Iterable[str | re.Pattern[str]]) -> None:
-    """Redact what matches these, too, from now on and everywhere in this process."""
+    """Also redact matches of these patterns, from now on and everywhere in this process."""
     known = {each.pattern for each in _more}
     found = [re.compile(each) if isinstance(each, str) else each for each in patterns]
     _more.extend(each for each in found if each.pattern not in known)
 
 
 class Redaction:
-    """What is done to what is recorded: nothing, or the patterns."""
+    """Redaction of recorded data, which is off or uses the patterns."""
 
     def __init__(self, *, patterns: bool = False) -> None:
         self.is_on = patterns
 
     def text(self, text: str) -> str:
-        """A text as it is recorded."""
+        """Return a text as recorded."""
         return redact(text) if self.is_on else text
 
     def texts(self, texts: Sequence[str]) -> tuple[str, ...]:
-        """Some of them."""
+        """Return texts as recorded."""
         return tuple(self.text(each) for each in texts)
 
     def value(self, value: Any) -> Any:
-        """Some JSON as it is recorded."""
+        """Return a JSON value as recorded."""
         return _walk(value, redact, 0) if self.is_on else value
 
 
 NOTHING = Redaction()
-"""Recorded is what was given."""
+"""Records everything unchanged."""
 
 
 def _walk(value: Any, change: Callable[[str], str], depth: int) -> Any:
@@ -334,7 +339,7 @@ def _members(members: dict[Any, Any], change: Callable[[str], str], depth: int) 
 
 
 def _free(name: str, taken: dict[Any, Any]) -> str:
-    """A name that is not taken: two keys may look alike without what was in them."""
+    """Return a name that is not taken, since two keys may be equal after redaction."""
     number, free = 2, name
     while free in taken:
         number, free = number + 1, f"{name} ({number})"
@@ -342,12 +347,12 @@ def _free(name: str, taken: dict[Any, Any]) -> str:
 
 
 def _named(key: object, value: object) -> str | None:
-    """What stands for a value whose name says that it is a secret; nothing if it is none."""
+    """Return the replacement of a value whose key names a secret, or None if it is not one."""
     if not isinstance(key, str) or not isinstance(value, str) or re.search(_SENSITIVE, key) is None:
         return None
     is_password = re.search(rf"(?i){_WORD}$", key) is not None
     if len(value) < (1 if is_password else _SHORTEST) or re.match(_HARMLESS, value) is not None:
         return None
     if value.startswith("/") and key.lower().endswith("pwd"):
-        return None  # where a shell is
+        return None  # The working directory of a shell.
     return f"[redacted: {'password' if is_password else 'secret'}]"

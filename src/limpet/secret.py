@@ -1,7 +1,8 @@
-"""Secrets: values that code can use and nothing can write down.
+"""Secrets: values that code can use, but that are never recorded.
 
-A `Secret` shows itself as `[secret]` wherever it is printed, formatted, logged or dumped to JSON. What was loaded from
-a log is withheld: it says that there was a secret, and not which. While one lives, nothing that Limpet says repeats it.
+A `Secret` appears as `[secret]` wherever it is printed, formatted, logged or dumped to JSON. A secret that was loaded
+from a log is withheld: the log records that it existed, not its value. While a secret is alive, no output of Limpet
+contains its value.
 """
 
 import hmac
@@ -16,26 +17,26 @@ from limpet.redaction import forget_secret, remember_secret
 __all__ = ["MARK", "Secret", "hidden", "is_secret"]
 
 MARK: Final = "[secret]"
-"""What stands for a secret wherever it would be read."""
+"""Text that replaces a secret in output and in the log."""
 SCHEMA: Final = {"type": "string", "format": "password", "writeOnly": True}
-# Like JSON in events; what is deeper is refused where it is stored.
+# The limit of JSON in events; deeper values are refused when they are stored.
 _DEEPEST = 64
 V = TypeVar("V", str, bytes, default=str)
 _made = False
 
 
 class Secret(Generic[V]):
-    """A value that is never written down. `reveal()` gives it, where it is used."""
+    """A value that is never recorded. `reveal()` returns it where it is used."""
 
     __slots__ = ("__weakref__", "_value")
 
     def __init__(self, value: V) -> None:
         if not isinstance(value, str | bytes):
-            raise TypeError(f"a Secret holds str or bytes, and not {type(value).__name__}")
+            raise TypeError(f"a Secret must be str or bytes, not {type(value).__name__}")
         self._keep(value)
 
     def _keep(self, value: str | bytes | None) -> None:
-        global _made  # noqa: PLW0603 - where there never was one, none is looked for
+        global _made  # noqa: PLW0603 - until the first, `hidden` skips its search
         _made = True
         self._value: Any = value
         if value is not None:
@@ -44,20 +45,20 @@ class Secret(Generic[V]):
 
     @classmethod
     def loaded(cls, text: object) -> Self:
-        """From JSON: withheld, if that is all it says; else somebody typed a new one."""
+        """Load a secret from JSON: withheld if the text is the mark, else with the text as a new value."""
         if not isinstance(text, str):
-            raise TypeError(f"a Secret is text in JSON, and not {type(text).__name__}")
+            raise TypeError(f"a Secret must be a string in JSON, not {type(text).__name__}")
         found = cls.__new__(cls)
         found._keep(None if text == MARK else text)
         return found
 
     @property
     def is_withheld(self) -> bool:
-        """Whether it came from a log, which does not hold it."""
+        """Whether the secret was loaded from a log, which does not store its value."""
         return self._value is None
 
     def reveal(self) -> V:
-        """What it holds; raises SecretWithheld if it came from a log."""
+        """Return the value. Raises SecretWithheld if the secret was loaded from a log."""
         if self._value is None:
             raise SecretWithheld
         value: V = self._value
@@ -73,7 +74,7 @@ class Secret(Generic[V]):
         return format(MARK, spec)
 
     def __eq__(self, other: object) -> bool:
-        """In constant time; one that is withheld is like no other."""
+        """Compare in constant time. A withheld secret is equal only to itself."""
         if not isinstance(other, Secret):
             return NotImplemented
         if self._value is None or other._value is None:
@@ -82,11 +83,11 @@ class Secret(Generic[V]):
         return type(mine) is type(its) and hmac.compare_digest(_bytes(mine), _bytes(its))
 
     def __lt__(self, other: object) -> bool:
-        """Secrets have no order, and may be in a set that is sorted."""
+        """Return False: secrets have no order, but a set that contains them may be sorted."""
         return False if isinstance(other, Secret) else NotImplemented
 
     def __hash__(self) -> int:
-        """The same for all: it says nothing."""
+        """Return the same hash for all secrets, so that it reveals nothing."""
         return hash(Secret)
 
     def __copy__(self) -> Self:
@@ -96,15 +97,15 @@ class Secret(Generic[V]):
         return self
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a Secret does not leave its process: fetch it again where it is used")
+        raise TypeError("a Secret cannot be pickled; load it again in the process that uses it")
 
     def __getstate__(self) -> NoReturn:
         self.__reduce__()
 
     @classmethod
     def __get_pydantic_core_schema__(cls, _source: Any, _handler: Any) -> Any:
-        """As a field of pydantic's models: a Secret or what it holds; in JSON always the mark."""
-        from pydantic_core import core_schema as made  # noqa: PLC0415 - whoever asks has it already
+        """Return the pydantic schema of a field: it takes a Secret or its value, and gives the mark in JSON."""
+        from pydantic_core import core_schema as made  # noqa: PLC0415 - an optional dependency
 
         return made.json_or_python_schema(
             json_schema=made.no_info_after_validator_function(cls.loaded, made.str_schema(strict=True)),
@@ -122,16 +123,16 @@ class Secret(Generic[V]):
             return value
         if isinstance(value, str | bytes):
             return cls(value)  # type: ignore[arg-type]
-        raise ValueError("a Secret holds str or bytes")
+        raise ValueError("a Secret must be str or bytes")
 
 
 def is_secret(hint: Any) -> bool:
-    """Whether an annotation says Secret."""
+    """Return whether an annotation is Secret."""
     return hint is Secret or get_origin(hint) is Secret
 
 
 def hidden(value: Any) -> Any:
-    """The same with the mark for every secret in lists and dicts; whatever else is no JSON stays as it is."""
+    """Return a copy with the mark in place of every secret in lists and dicts. Other objects stay unchanged."""
     return _hidden(value, 0) if _made else value
 
 

@@ -31,7 +31,7 @@ WRONG: list[tuple[str, int, str, str]] = [
     ("start order --input x --id a/b", 1, "invalid_argument", "'a/b' cannot be an id"),
     ("start order --input other --id order-2", 1, "id_conflict", "'order-2' belongs to a run"),
     # values
-    ("start order --input {{", 2, "wrong_usage", "The input cannot be read: it is not JSON"),
+    ("start order --input {{", 2, "wrong_usage", "The input cannot be read: not valid JSON"),
     ('start order --input {{"a":1,"a":2}}', 2, "wrong_usage", "it has the key 'a' twice"),
     ('signal order-2 x [{{"a":1,"a":2}}]', 2, "wrong_usage", "it has the key 'a' twice"),
     ("start order --input @{folder}/deep", 2, "wrong_usage", "nested more than"),
@@ -71,7 +71,7 @@ WRONG: list[tuple[str, int, str, str]] = [
     ("runs --url sqlite:///{folder}/no/limpet.db", 1, "no_store", "There is no store at"),
     ("start order --url sqlite:///{folder}/other.db", 1, "no_store", "There is no store at"),
     ("say c-1 hello --url sqlite:///{folder}/empty", 1, "no_store", "There is no store at"),
-    ("load x.zip --url sqlite:///{folder}/no/limpet.db", 1, "store_unavailable", "there is no folder"),
+    ("load x.zip --url sqlite:///{folder}/no/limpet.db", 1, "store_unavailable", "does not exist"),
     ("runs --url sqlite:///{folder}/binary", 1, "store_unavailable", "file is not a database"),
     ("runs --url sqlite:///{folder}/foreign", 1, "no_store", "There is no store at"),
     ("runs --url sqlite:///{folder}", 1, "no_store", "There is no store at"),

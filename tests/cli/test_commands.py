@@ -140,12 +140,16 @@ def test_the_inbox_shows_what_led_to_a_request_and_what_each_answer_causes(url: 
     """By whom it is for, how old it is, which run; the beginning of a run's id is enough."""
     said = limpet("inbox").stdout
     assert said.startswith("Which colour? [red | blue]\n")
-    for expected in (["run", "letter-1 of letter"], ["input", '"ann"'], ["say", "red: The agent goes on with 'red'."]):
+    for expected in (
+        ["run", "letter-1 of letter"],
+        ["input", '"ann"'],
+        ["say", "red: The agent continues with 'red'."],
+    ):
         assert expected in lines(said)
     assert [each["run"] for each in told("inbox", "--to", "sales", "--run", "lett")] == ["letter-1"]
     assert told("inbox", "--to", "nobody") == told("inbox", "--older-than", "1d") == told("inbox", "--risk", "x") == []
     assert limpet("inbox", "--to", "nobody").stdout == "nothing waits for a person\n"
-    assert told("inbox")[0]["context"]["choices"][0] == {"say": "red", "causes": "The agent goes on with 'red'."}
+    assert told("inbox")[0]["context"]["choices"][0] == {"say": "red", "causes": "The agent continues with 'red'."}
 
 
 def test_an_approval_with_other_arguments(url: str) -> None:

@@ -178,7 +178,7 @@ async def test_rows_and_counters_that_do_not_fit_are_made_anew(url: str) -> None
     assert (code, worst["rows"]["level"]) == (1, "bad")
     assert worst["rows"]["hint"].endswith("limpet doctor --fix.")
     said = limpet("doctor", "--url", url).stdout
-    assert "counters are wrong: a pending: 8 are kept, and there are 3" in said
+    assert "counters are wrong: a pending: the counter is 8, but there are 3" in said
     assert "1 row does not fit the log: r1: run: goal is 'another'" in said
     code, worst = examined("--url", url, "--fix")
     assert (code, worst["rows"]["level"]) == (0, "warn")

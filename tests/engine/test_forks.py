@@ -362,8 +362,8 @@ async def test_an_approval_is_not_inherited() -> None:
         await app.settle()
         [mine] = await app.inbox(run=fork.id)
         assert (mine.args, shown.args, mine.to) == ({"cents": 1}, {"cents": 900}, ("finance",))
-        assert _why(shown) == "fork_pay has the risk 'money', which needs a person's word before it runs."
-        why = "fork_pay has the risk 'money', and the run is a fork of r: it needs a person's word before it runs."
+        assert _why(shown) == "fork_pay has the risk 'money', which needs approval before it runs."
+        why = "fork_pay has the risk 'money', and the run is a fork of r: it needs approval before it runs."
         assert _why(mine) == why
         await app.approve(shown, by="ann", standing=True)
         await app.settle()

@@ -65,7 +65,7 @@ async def test_a_request_carries_what_a_person_needs() -> None:
         assert (shown.flags, shown.facts, shown.spent["steps"]) == (("angry",), {"customer": '"ann"'}, 2)
         assert "external_action" in shown.why
         assert [choice.say for choice in shown.choices] == ["approve", "approve with other arguments", "reject"]
-        assert shown.silence == "Then it goes to boss."
+        assert shown.silence == "The request then goes to boss."
 
 
 async def test_a_brief_is_bounded() -> None:

@@ -60,7 +60,7 @@ async def test_a_dry_run_says_what_would_go() -> None:
         found = await app.prune(older_than="30d")
         assert (sorted(found.runs), found.kept, found.dry_run) == (
             ["done", "failed"],
-            {"it is not old enough": 1},
+            {"not old enough": 1},
             True,
         )
         assert str(found).startswith("runs that would be deleted: 2, with ")
@@ -89,7 +89,7 @@ async def test_rules_by_status_and_agent() -> None:
         rules: dict[str, Any] = {"by_status": {"failed": "90d"}, "by_agent": {"prune_asker": None}}
         done = await app.prune(older_than="30d", dry_run=False, **rules)
         assert done.runs == ["done"]
-        assert done.kept == {"it is kept for ever": 1, "it is not old enough": 1}
+        assert done.kept == {"kept permanently": 1, "not old enough": 1}
         await app.advance("60d")
         assert (await app.prune(older_than="30d", dry_run=False, **rules)).runs == ["failed"]
         assert await ids(app) == {"asked"}

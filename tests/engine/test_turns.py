@@ -328,7 +328,7 @@ async def test_a_failed_run_is_undone_in_reverse_order_once_each() -> None:
             ("compensation.started", 1),
             ("compensation.completed", 1),
         ]
-        with pytest.raises(limpet.WrongState, match="undone"):
+        with pytest.raises(limpet.WrongState, match="compensated"):
             await app.resume(handle.id)
 
 

@@ -109,7 +109,7 @@ async def test_verify_finds_a_forged_snapshot(url: str, change: Callable[[bytes]
     forge(url, change)
     async with app_at(url) as app:
         for run in (None, "r"):
-            with pytest.raises(Tampered, match="its snapshot") as caught:
+            with pytest.raises(Tampered, match="the snapshot") as caught:
                 await app.verify(run)
             assert caught.value.run == "r"
 
@@ -122,7 +122,7 @@ async def test_resume_believes_a_forged_snapshot_of_a_plain_store(tmp_path: Path
     await go_on(url)
     assert PAID == [FORGED]
     async with app_at(url) as app:
-        with pytest.raises(Tampered, match="its snapshot"):
+        with pytest.raises(Tampered, match="the snapshot"):
             await app.verify()
 
 
@@ -137,12 +137,12 @@ async def test_an_encrypted_store_does_not_use_a_forged_snapshot(
     await parked(url, KEYS)
     forge(url, lambda _: other_memory(other_state(snapshot.data)), plain=False)
     async with app_at(url, KEYS) as app:
-        with pytest.raises(Tampered, match="its snapshot cannot be read"):
+        with pytest.raises(Tampered, match="the snapshot cannot be read"):
             await app.verify()
     with caplog.at_level(logging.WARNING, "limpet"):
         await go_on(url, KEYS)
     assert PAID == [DUE]
-    assert "a snapshot of run r is not used" in caplog.text
+    assert "run r: ignoring a damaged snapshot" in caplog.text
 
 
 def test_snapshots_raise_no_alarm(full: bool) -> None:

@@ -1,4 +1,4 @@
-"""How fast it is on your machine and your kind of store: `limpet bench`. Nothing of it stays."""
+"""`limpet bench`: measure Limpet on this machine, in a temporary store of the same kind as yours."""
 
 import importlib
 import logging
@@ -33,24 +33,24 @@ FIGURES = TableLayout(narrow={}, left_out=())
 @command.command(epilog=example("limpet bench", "limpet bench --url postgresql://user@host/database --runs 50"))
 def bench(
     *,
-    runs: Annotated[int, typer.Option(min=1, max=10_000, help="How many runs at once.")] = 200,
-    steps: Annotated[int, typer.Option(min=1, max=100_000, help="How many steps of one run alone.")] = 300,
+    runs: Annotated[int, typer.Option(min=1, max=10_000, help="Number of concurrent runs.")] = 200,
+    steps: Annotated[int, typer.Option(min=1, max=100_000, help="Number of steps of the single run.")] = 300,
     url: OwnUrl = None,
     json: Json = False,
 ) -> None:
-    """Measure steps beside bare durable commits, on this machine and a store of the same kind as yours.
+    """Measure steps, compared with bare durable commits, on a store of the same kind as yours.
 
-    SQLite: in a folder beside the file, or in this one. PostgreSQL: in a schema of its own. Both are gone afterwards.
+    SQLite: in a temporary folder beside the file, or in the current folder. PostgreSQL: in a temporary schema.
     """
-    logging.getLogger("limpet").setLevel(logging.ERROR)  # no lines of the worker between the figures
+    logging.getLogger("limpet").setLevel(logging.ERROR)  # keep the worker's log out of the table
     load = BenchLoad(steps=steps, runs=runs)
-    with bar("bench"), _ground(url) as (address, loop):
+    with bar("bench"), _temporary_store(url) as (address, loop):
         found = _measured(address, loop, load)
     if json:
         print_json(found)
         return
     print_table([_line(each) for each in found], FIGURES, none="")
-    print_text("\nfigures of another moment or machine say little: the ratios do; each is a median of three")
+    print_text("\nCompare ratios, not figures: figures vary between machines and moments. Each is a median of three.")
 
 
 def _measured(address: str, loop: Baseline, load: BenchLoad) -> list[Measurement]:
@@ -60,8 +60,8 @@ def _measured(address: str, loop: Baseline, load: BenchLoad) -> list[Measurement
 
 
 @contextmanager
-def _ground(url: str | None) -> Iterator[tuple[str, Baseline]]:
-    """The address of a store that is made for this, and a bare loop beside it."""
+def _temporary_store(url: str | None) -> Iterator[tuple[str, Baseline]]:
+    """Create a temporary store; yield its URL and a bare loop in the same place."""
     parts = urlsplit(url or DEFAULT_URL)
     if parts.scheme in ("postgresql", "postgres"):
         with _postgres(url or "") as found:
@@ -74,7 +74,7 @@ def _ground(url: str | None) -> Iterator[tuple[str, Baseline]]:
         ):
             yield f"sqlite:///{folder}/limpet.db", loop
     else:
-        raise typer.BadParameter(f"{parts.scheme or url}: only SQLite and PostgreSQL have commits to measure")
+        raise typer.BadParameter(f"{parts.scheme or url}: only SQLite and PostgreSQL can be measured")
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The door itself: all commands hang on it, and whatever goes wrong behind it is told here, and nowhere else."""
+"""The command group: registers commands, formats the help, and turns every error into a message and an exit code."""
 
 import os
 import re
@@ -19,64 +19,65 @@ from limpet.errors import FileFailed, InvalidArgument, LimpetError, Unexpected, 
 from limpet.redaction import hide_secrets
 from limpet.service.json_views import error_json
 
-__all__ = ["DEBUG", "command", "example", "failed", "let_go", "listening", "tell_error"]
+__all__ = ["DEBUG", "command", "discard_output", "error_options", "example", "failed", "print_error"]
 
 _ENDS = re.compile(r"[.:;]\s|\.?$")
-# What there is, in the order in which one comes to need it.
-SHELVES = {
-    "To begin": ("demo", "init", "dev", "worker", "serve", "mcp", "doctor", "bench"),
-    "Look at runs": ("runs", "show", "log", "state", "diff", "compare", "context", "artifact", "prompt"),
-    "Steer them": ("start", "resume", "pause", "cancel", "signal"),
-    "Decide for them": ("inbox", "answer", "approve", "reject"),
-    "Try again": ("replay", "fork"),
-    "What was said": ("hide_secrets", "messages", "conversations", "sessions"),
-    "Across all runs": ("search", "decisions", "errors", "calls", "agents", "workers", "stats"),
-    "Keep them": ("verify", "export", "load", "prune"),
+# Commands by topic, in the order in which a newcomer needs them.
+TOPICS = {
+    "Getting started": ("demo", "init", "dev"),
+    "Servers": ("worker", "serve", "mcp"),
+    "Inspect runs": ("runs", "show", "log", "state", "diff", "compare", "context", "artifact", "prompt"),
+    "Control runs": ("start", "resume", "pause", "cancel", "signal"),
+    "Decide requests": ("inbox", "answer", "approve", "reject"),
+    "Replay and fork": ("replay", "fork"),
+    "Conversations": ("say", "messages", "conversations", "sessions"),
+    "Search all runs": ("search", "decisions", "errors", "calls", "agents", "workers", "stats"),
+    "Maintain the store": ("doctor", "verify", "export", "load", "prune", "bench"),
 }
 
 
 class CommandGroup(TyperGroup):
-    """Every command ends here: 0 done, 1 an error, 2 wrong usage, 130 Ctrl-C, 141 nobody reads on."""
+    """Runs a command and exits: 0 done, 1 an error, 2 wrong usage, 130 Ctrl-C, 141 a closed pipe."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - typer's own name
-        """Every command with the beginning of what it says, next to those that one needs with it."""
+        """List the commands by topic, each with the first sentence of its help."""
         widest = max(map(len, self.commands))
-        for title, names in SHELVES.items():
+        for title, names in TOPICS.items():
             lines = [(name.ljust(widest), _ENDS.split(self.commands[name].help or "")[0]) for name in names]
             with formatter.section(title):
                 formatter.write_dl(lines)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """What was typed; nothing at all is answered with the help."""
+        """Parse the arguments; without any, print the help and exit with 2."""
         if not args and not ctx.resilient_parsing:
             typer.echo(ctx.get_help(), err=True)
             raise typer.Exit(2)
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run a command; where nobody reads on, it ends without a word, as by SIGPIPE."""
+        """Run a command; if the reader of its output is gone, exit silently, as after SIGPIPE."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
-            let_go()
+            discard_output()
             raise typer.Exit(128 + 13) from None
 
     def main(  # type: ignore[override]
         self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any
     ) -> Any:
-        """Run a command, and end the process as it ended."""
+        """Run a command, and exit with its code."""
         extra["standalone_mode"] = False
-        with listening(sys.argv[1:] if args is None else args) as words:
+        with error_options(sys.argv[1:] if args is None else args) as words:
             try:
                 code = super().main(words, prog_name, **extra)
-            except Exception as error:  # noqa: BLE001 - nothing is behind this door but the user's shell
+            except Exception as error:  # noqa: BLE001 - the last handler before the user's shell
                 code = failed(error)
         sys.exit(code if isinstance(code, int) else 0)
 
 
 command = typer.Typer(
     cls=CommandGroup,
-    help="Durable runs of AI agents: drive them, look at them, decide for them.",
+    help="Run AI agents durably: execute, inspect, steer and approve their runs.",
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
@@ -84,68 +85,68 @@ command = typer.Typer(
 
 @command.callback(invoke_without_command=True)
 def _limpet(
-    version: bool = typer.Option(False, "--version", help="Say which version this is."),
-    debug: bool = typer.Option(False, "--debug", help="Show where an error came from. Also LIMPET_DEBUG=1."),  # noqa: ARG001 - see `listening`
+    version: bool = typer.Option(False, "--version", help="Show the version and exit."),
+    debug: bool = typer.Option(False, "--debug", help="Show tracebacks. Same as LIMPET_DEBUG=1."),  # noqa: ARG001 - see `error_options`
 ) -> None:
     if version:
-        from limpet import __version__  # noqa: PLC0415 - it takes long to look up
+        from limpet import __version__  # noqa: PLC0415 - slow to import
 
         typer.echo(f"limpet {__version__}")
         raise typer.Exit
 
 
 def example(*lines: str) -> str:
-    """What to type, for the end of a command's help."""
+    """Format examples for the end of a command's help."""
     return "\b\nExample:\n" + "\n".join(f"  {line}" for line in lines)
 
 
 DEBUG = "LIMPET_DEBUG"
-# What the parser raises: it has no public name.
+# The base class of usage errors has no public name.
 UsageError: Any = typer.BadParameter.__mro__[1]
 
 
 @dataclass(frozen=True)
-class Manners:
-    """How errors are to be told."""
+class ErrorFormat:
+    """How errors are printed."""
 
     json: bool = False
     debug: bool = False
 
 
-PLAIN = Manners()
-_manners = ContextVar("limpet_manners", default=PLAIN)
+DEFAULT_FORMAT = ErrorFormat()
+_error_format = ContextVar("limpet_error_format", default=DEFAULT_FORMAT)
 
 
 @contextmanager
-def listening(words: Sequence[str]) -> Iterator[list[str]]:
-    """What was typed, but for --debug, which may stand anywhere; errors inside are told as it was wished."""
+def error_options(words: Sequence[str]) -> Iterator[list[str]]:
+    """Take --debug out of the arguments, wherever it is, and print errors inside as --json and --debug ask."""
     cut = words.index("--") if "--" in words else len(words)
     before, after = list(words[:cut]), words[cut:]
     debug = "--debug" in before or os.environ.get(DEBUG, "0") not in ("", "0")
-    token = _manners.set(Manners(json="--json" in before, debug=debug))
+    token = _error_format.set(ErrorFormat(json="--json" in before, debug=debug))
     try:
         yield [*(word for word in before if word != "--debug"), *after]
     finally:
-        _manners.reset(token)
+        _error_format.reset(token)
 
 
 def failed(error: BaseException) -> int:
-    """Say what went wrong; the exit code."""
-    if _manners.get().debug:
+    """Print an error, and return the exit code."""
+    if _error_format.get().debug:
         typer.echo(hide_secrets("".join(traceback.format_exception(error))), err=True)
     known = _known(error)
-    tell_error(known)
-    let_go()
+    print_error(known)
+    discard_output()
     return 2 if isinstance(known, WrongUsage | InvalidArgument) else 1
 
 
-def tell_error(error: LimpetError) -> None:
-    """An error on stderr."""
-    told = error_json(error)
-    if _manners.get().json:
-        typer.echo(msgspec.json.encode(told, enc_hook=str).decode(), err=True)
+def print_error(error: LimpetError) -> None:
+    """Print an error on stderr."""
+    shown = error_json(error)
+    if _error_format.get().json:
+        typer.echo(msgspec.json.encode(shown, enc_hook=str).decode(), err=True)
     else:
-        typer.echo(clean(f"error: {told['message']} {told['hint']} [{told['code']}]"), err=True)
+        typer.echo(clean(f"error: {shown['message']} {shown['hint']} [{shown['code']}]"), err=True)
 
 
 def _known(error: BaseException) -> LimpetError:
@@ -154,7 +155,7 @@ def _known(error: BaseException) -> LimpetError:
     if isinstance(error, UsageError):
         return _wrong_usage(error)
     if isinstance(error, OSError):
-        return FileFailed(path=str(error.filename or "The output"), reason=error.strerror or str(error))
+        return FileFailed(path=str(error.filename or "the output"), reason=error.strerror or str(error))
     return Unexpected(error_type=type(error).__qualname__, message=str(error))
 
 
@@ -165,8 +166,8 @@ def _wrong_usage(error: Any) -> WrongUsage:
     return WrongUsage(reason=reason if reason.endswith((".", "?")) else f"{reason}.", command=path)
 
 
-def let_go() -> None:
-    """What nobody takes any more (a full disk, a closed pipe) is not tried again at the end of the process."""
+def discard_output() -> None:
+    """Discard output that cannot be written (a full disk, a closed pipe), so that exiting does not try it again."""
     try:
         sys.stdout.flush()
     except OSError:

@@ -1,4 +1,4 @@
-"""Commands about what was said, and what a model goes by: sessions, conversations, messages, context."""
+"""Commands about conversations and prompts: sessions, conversations, messages, context, artifact, prompt."""
 
 from collections.abc import Iterator
 from typing import Annotated
@@ -34,15 +34,19 @@ def sessions(url: Url = STORE, json: Json = False) -> None:
     found, now = run_with_time(url, lambda app: app.sessions())
 
     def row(each: SessionInfo) -> dict[str, str]:
-        talks = str(each.conversations)
-        return {"session": each.id, "runs": str(each.runs), "conversations": talks, "age": about(now - each.updated)}
+        return {
+            "session": each.id,
+            "runs": str(each.runs),
+            "conversations": str(each.conversations),
+            "age": about(now - each.updated),
+        }
 
     print_found(found, SESSIONS, row, none="no sessions", json=json)
 
 
 @command.command(epilog=example("limpet conversations --session ann-1"))
 def conversations(
-    session: Annotated[str | None, typer.Option(help="Only of this session.", show_default=False)] = None,
+    session: Annotated[str | None, typer.Option(help="Only conversations of this session.", show_default=False)] = None,
     url: Url = STORE,
     json: Json = False,
 ) -> None:
@@ -66,12 +70,14 @@ def conversations(
 @command.command(epilog=example("limpet messages chat-7 --last 10"))
 def messages(
     conversation: ConversationId,
-    last: Annotated[int | None, typer.Option(min=1, help="Only so many, the newest.", show_default=False)] = None,
-    whole: Annotated[bool, typer.Option("--whole", help="What summaries stand for, instead of them.")] = False,
+    last: Annotated[
+        int | None, typer.Option(min=1, help="Number of newest messages. Default: all.", show_default=False)
+    ] = None,
+    whole: Annotated[bool, typer.Option("--whole", help="Show the messages that summaries replace.")] = False,
     url: Url = STORE,
     json: Json = False,
 ) -> None:
-    """Print what was said in a conversation, in order."""
+    """Print the messages of a conversation, oldest first."""
 
     async def look(app: App) -> list[Message]:
         found = await find_conversation(app.store, conversation)
@@ -81,38 +87,38 @@ def messages(
     if json:
         print_json(found)
     for each in () if json else found:
-        print_text(f"{each.seq}  {f'summary: {each.text}' if each.is_summary else _said(each.spoken())}")
+        print_text(f"{each.seq}  {f'summary: {each.text}' if each.is_summary else _message(each.spoken())}")
 
 
 @command.command(epilog=example("limpet context ticket-42 --max-tokens 2000", "limpet context ticket-42 --before 6"))
 def context(  # noqa: PLR0913 - all by name, and few at a time
     run: RunId,
     *,
-    max_tokens: Annotated[int | None, typer.Option(min=1, help="As much as fits.", show_default=False)] = None,
-    max_bytes: Annotated[int | None, typer.Option(min=1, help="The same, in bytes.", show_default=False)] = None,
-    before: Annotated[int | None, typer.Option(help="As it was just before this step.")] = None,
-    after: Annotated[int | None, typer.Option(help="As it was as soon as this step had its result.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(min=1, help="Maximum size in tokens.", show_default=False)] = None,
+    max_bytes: Annotated[int | None, typer.Option(min=1, help="Maximum size in bytes.", show_default=False)] = None,
+    before: Annotated[int | None, typer.Option(help="Context just before this step.")] = None,
+    after: Annotated[int | None, typer.Option(help="Context just after this step had its result.")] = None,
     url: Url = STORE,
     json: Json = False,
 ) -> None:
-    """Show the slice of what a run knows and of what was said that fits, the most important first."""
+    """Show the most important state and messages of a run that fit into a limit."""
 
     async def look(app: App) -> ContextSlice:
         found = (await find_run(app.store, run)).id
         return await app.context(found, before=before, after=after, max_tokens=max_tokens, max_bytes=max_bytes)
 
     found = run_with_app(url, look)
-    print_json(found) if json else print_text("\n".join(_lines(found)) or "it knows nothing yet")
+    print_json(found) if json else print_text("\n".join(_lines(found)) or "no state yet")
 
 
 @command.command(epilog=example("limpet artifact ticket-42 01hx… > report.txt"))
 def artifact(
     run: RunId,
-    artifact: Annotated[str, typer.Argument(metavar="ARTIFACT", help="Its id, or the beginning of it.")],
+    artifact: Annotated[str, typer.Argument(metavar="ARTIFACT", help="Artifact id, or a unique prefix.")],
     url: Url = STORE,
     json: Json = False,
 ) -> None:
-    """Print what an artifact of a run holds, as it is; with --json, as much as fits, and where to go on."""
+    """Print the content of an artifact, verbatim. With --json, print its first part and where the next one starts."""
 
     async def look(app: App) -> ArtifactPiece | bytes:
         found = (await find_run(app.store, run)).id
@@ -126,17 +132,17 @@ def artifact(
 @command.command(epilog=example("limpet prompt ticket-42 3"))
 def prompt(
     run: RunId,
-    step: Annotated[int, typer.Argument(metavar="STEP", help="Its number.", show_default=False)],
+    step: Annotated[int, typer.Argument(metavar="STEP", help="Step number.", show_default=False)],
     code: Annotated[
-        str | None, typer.Option("--app", metavar="MODULE:ATTRIBUTE", help="The code, if the agent chooses by itself.")
+        str | None,
+        typer.Option(
+            "--app", metavar="MODULE:ATTRIBUTE", help="App to load. Needed only if the agent builds its own context."
+        ),
     ] = None,
     url: OwnUrl = None,
     json: Json = False,
 ) -> None:
-    """Show exactly what a model was asked at a step, made again from its reference, and why it saw that.
-
-    The code is needed only where the agent chooses by itself what its model sees.
-    """
+    """Show the exact prompt of a model call, rebuilt from the log, and why each part was included."""
 
     async def look(app: App) -> PromptView:
         return await app.prompt((await find_run(app.store, run)).id, step=step)
@@ -158,12 +164,12 @@ def _lines(found: ContextSlice) -> Iterator[str]:
     yield from (f"artifact {each.artifact_id}: {each.type}, {each.summary}" for each in found.artifacts)
     yield from (f"open question: {each}" for each in found.open_questions)
     yield from (f"flag: {each}" for each in found.risk_flags)
-    yield from map(_said, found.messages)
+    yield from map(_message, found.messages)
     if found.left_out:
         yield f"left out: {', '.join(f'{count} {name}' for name, count in found.left_out.items())}"
 
 
-def _said(message: Spoken) -> str:
+def _message(message: Spoken) -> str:
     called = f" [calls {', '.join(message.calls)}]" if message.calls else ""
     return f"{message.role}{f' {message.tool}' if message.tool else ''}: {message.text}{called}"
 

@@ -1,4 +1,4 @@
-"""Commands for whoever begins: the demo, a small project, and a worker that starts again with every change."""
+"""Commands to get started: the demo, a new project, and a worker that restarts when the code changes."""
 
 import asyncio
 import re
@@ -12,7 +12,7 @@ import typer
 from limpet.cli.commands import command, example
 from limpet.cli.options import Json
 from limpet.cli.output import print_json
-from limpet.cli.reload import ReloadOptions, develop, snapshot_files
+from limpet.cli.reload import ReloadOptions, develop, parse_target
 from limpet.errors import FileFailed
 
 __all__ = ["init_project", "starters"]
@@ -20,40 +20,40 @@ __all__ = ["init_project", "starters"]
 OTHER_FOLDER = "Pass another folder, or move the existing one away."
 
 starters: dict[str, Callable[..., int]] = {}
-"""What other rooms do for a command: the program puts it here, since the doors know nothing of each other."""
+"""Functions of other interfaces that commands call; `limpet.main` registers them, so that none imports another."""
 
 
 @command.command(epilog=example("limpet demo", "limpet demo --yes"))
 def demo(
-    folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="Where its store is kept.")] = Path("limpet-demo"),
+    folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="Folder for its store.")] = Path("limpet-demo"),
     *,
-    slow: Annotated[bool, typer.Option("--slow", help="For talks.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Approve at once: nobody is at the keyboard.")] = False,
-    pause: Annotated[str | None, typer.Option(help="How long each line is there before the next one comes.")] = None,
+    slow: Annotated[bool, typer.Option("--slow", help="Play slowly, for an audience.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Approve automatically instead of prompting.")] = False,
+    pause: Annotated[str | None, typer.Option(help="Pause between lines, such as 2s.")] = None,
     json: Json = False,
 ) -> None:
-    """See an agent killed at step 6 of 9, and another process go on: no key, no network, a minute.
+    """Watch an agent survive a kill at step 6 of 9. Needs no API key and no network; takes a minute.
 
-    The service that it talks to, the processes and the SIGKILL are real; what is shown is read from the store, or from
-    the service's own counters. The store stays, to look around in.
+    The processes, the service and the SIGKILL are real. Everything shown is read from the store or from the service's
+    own counters. The store remains, so you can inspect it.
     """
     raise typer.Exit(starters["demo"](folder=folder, slow=slow, yes=yes, pause=pause, json=json))
 
 
 @command.command(epilog=example("limpet init my-agents", "cd my-agents && python app.py"))
 def init(
-    folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="Where to; it is made if it is not there.")] = Path(),
+    folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="Folder to create the project in.")] = Path(),
     json: Json = False,
 ) -> None:
-    """Write a small project that runs: an agent on a scripted model, a tool with an effect, a test.
+    """Create a small runnable project: an agent with a scripted model, a tool with an effect, and a test.
 
-    No key is needed. Nothing is overwritten.
+    Needs no API key. Existing files are never overwritten.
     """
     written = init_project(folder)
     if json:
         print_json({"folder": str(folder), "files": [path.name for path in written]})
         return
-    typer.echo(f"{folder} has {', '.join(path.name for path in written)}")
+    typer.echo(f"Created {', '.join(path.name for path in written)} in {folder}")
     for each in (*(() if folder == Path() else (f"cd {folder}",)), "python app.py", "pytest", "limpet dev app.py"):
         typer.echo(f"next: {each}")
 
@@ -64,20 +64,20 @@ def dev(
         str,
         typer.Argument(
             metavar="FILE|MODULE:ATTRIBUTE",
-            help="A file with an app or agents; or an app, an agent or a list of agents.",
+            help="File with an app or agents; or an app, agent or list of agents as MODULE:ATTRIBUTE.",
             show_default=False,
         ),
     ],
-    url: Annotated[str | None, typer.Option(help="The store, if not the app's own or LIMPET_URL.")] = None,
-    grace: Annotated[str, typer.Option(help="How long effects under way may take when it starts again.")] = "5s",
+    url: Annotated[str | None, typer.Option(help="Store URL; overrides the app's own and LIMPET_URL.")] = None,
+    grace: Annotated[str, typer.Option(help="Time that running effects get to finish on a restart.")] = "5s",
     json: Json = False,
 ) -> None:
-    """Drive runs and show them, and start again whenever the code changes, until Ctrl-C.
+    """Run a worker that restarts when the code changes, and show its runs, until Ctrl-C.
 
-    Every .py file under the file's folder is watched; of a module, under this one. What cannot be loaded is shown, and
-    the next change tries again.
+    Watches every .py file below the file's folder, or below the current folder for a module. If the code cannot be
+    loaded, prints the error and tries again after the next change.
     """
-    asyncio.run(develop(ReloadOptions(target=snapshot_files(target), url=url, grace=grace, json=json)))
+    asyncio.run(develop(ReloadOptions(target=parse_target(target), url=url, grace=grace, json=json)))
 
 
 FILES = {
@@ -87,11 +87,11 @@ FILES = {
     "README.md": "README.md.txt",
     ".gitignore": "gitignore.txt",
 }
-"""What is written, and what it is called here, where no tool should take it for code of ours."""
+"""Name of each created file, and of its template, which has a suffix that keeps tools from treating it as code."""
 
 
 def init_project(folder: Path) -> list[Path]:
-    """Write the project; what it has written. If anything is in the way, nothing is."""
+    """Create the project and return its files. Raises FileFailed, with nothing written, if one of them exists."""
     if folder.exists() and not folder.is_dir():
         raise FileFailed(path=str(folder), reason="not a folder", fix=OTHER_FOLDER)
     for name in FILES:
@@ -107,5 +107,5 @@ def init_project(folder: Path) -> list[Path]:
 
 
 def _name(folder: Path) -> str:
-    """The folder's, as packages are named."""
+    """Return the folder's name as a valid package name."""
     return re.sub(r"[^a-z0-9]+", "-", folder.resolve().name.lower()).strip("-") or "agents"

@@ -1,4 +1,4 @@
-"""Commands for people: what waits for them, and what they say."""
+"""Commands for approvers: list open requests, and decide them, also interactively."""
 
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -25,14 +25,14 @@ __all__ = ["prompt_for"]
 @command.command(epilog=example("limpet inbox --to finance --older-than 2h"))
 def inbox(
     *,
-    to: Annotated[str | None, typer.Option(help="Only what was asked of this person or group.")] = None,
-    run: Annotated[str | None, typer.Option(help="Only of this run.", autocompletion=complete_run)] = None,
-    risk: Annotated[str | None, typer.Option(help="Only of this risk.")] = None,
-    older_than: Annotated[str | None, typer.Option(help="Only what waits for longer, such as 2h.")] = None,
+    to: Annotated[str | None, typer.Option(help="Only requests to this person or group.")] = None,
+    run: Annotated[str | None, typer.Option(help="Only requests of this run.", autocompletion=complete_run)] = None,
+    risk: Annotated[str | None, typer.Option(help="Only requests with this risk.")] = None,
+    older_than: Annotated[str | None, typer.Option(help="Only requests older than this, such as 2h.")] = None,
     url: Url = STORE,
     json: Json = False,
 ) -> None:
-    """List what waits for a person, the oldest first, with what led to it and what each answer causes."""
+    """List open requests, oldest first, with their context and the consequence of each answer."""
 
     async def look(app: App) -> list[Request]:
         wanted = None if run is None else (await find_run(app.store, run)).id
@@ -46,15 +46,17 @@ def inbox(
 def approve(
     request: RequestId,
     by: By,
-    args: Annotated[str | None, typer.Option(help="Other arguments for the tool, as JSON.")] = None,
-    standing: Annotated[bool, typer.Option("--standing", help="And every further call of it in this run.")] = False,
+    args: Annotated[str | None, typer.Option(help="Arguments to change before the tool runs, as JSON.")] = None,
+    standing: Annotated[
+        bool, typer.Option("--standing", help="Also approve all later calls of this tool in this run.")
+    ] = False,
     url: Url = STORE,
     json: Json = False,
 ) -> None:
-    """Say yes to a request."""
+    """Approve a request: a tool call, or a yes-or-no question."""
     edited = None if args is None else json_object(args, "--args")
     decided = _decide(url, request, lambda app, which: app.approve(which, by=by, args=edited, standing=standing))
-    more = ", with every further call of its tool in this run" * standing
+    more = ", with all later calls of its tool in this run" * standing
     _print(*decided, "approved", by, json=json, more=more)
 
 
@@ -62,11 +64,11 @@ def approve(
 def reject(
     request: RequestId,
     by: By,
-    because: Annotated[str, typer.Option(help="Why.", show_default=False)],
+    because: Annotated[str, typer.Option(help="Reason, which the agent receives.", show_default=False)],
     url: Url = STORE,
     json: Json = False,
 ) -> None:
-    """Say no to a request, and why."""
+    """Reject a request, with a reason."""
     decided = _decide(url, request, lambda app, which: app.reject(which, by=by, because=because))
     _print(*decided, "rejected", by, json=json)
 
@@ -78,22 +80,26 @@ def answer(
     value: Annotated[
         str | None,
         typer.Argument(
-            metavar="[ANSWER]", help="JSON; what is none is text. @FILE and - work too. Without it you are asked."
+            metavar="[ANSWER]",
+            help="JSON, or plain text if it does not parse. @FILE reads a file, - reads stdin.",
         ),
     ] = None,
     url: Url = STORE,
     json: Json = False,
 ) -> None:
-    """Answer a request; without an answer, you are asked for it, as the request wants it."""
+    """Answer a request.
+
+    Without ANSWER, prompts for it according to the request's options or schema.
+    """
     plain = _asked(url, request) if value is None else input_of(value, "The answer")
     decided = _decide(url, request, lambda app, which: app.answer(which, plain, by=by))
     _print(*decided, "answered", by, json=json)
 
 
 def _asked(url: str, request: str) -> Any:
-    """What the person at the terminal says."""
+    """Prompt for the answer on the terminal."""
     if not sys.stdin.isatty():
-        raise typer.BadParameter(f"there is no terminal to ask on: limpet answer {request} ANSWER")
+        raise typer.BadParameter(f"no terminal to prompt on; pass the answer: limpet answer {request} ANSWER")
 
     async def look(app: App) -> Request:
         return await open_request(app.store, (await find_request(app.store, request)).id)
@@ -102,7 +108,7 @@ def _asked(url: str, request: str) -> Any:
 
 
 def _decide(url: str, request: str, act: Callable[[App, str], Awaitable[object]]) -> tuple[str, RunInfo]:
-    """The request that was decided, and its run."""
+    """Decide a request; return its full id and its run."""
 
     async def do(app: App) -> tuple[str, RunInfo]:
         found = await find_request(app.store, request)
@@ -116,9 +122,9 @@ def _print(request: str, run: RunInfo, decision: str, by: str, *, json: bool, mo
     if json:
         print_json({"request": request, "decision": decision, "by": by})
         return
-    print_text(f"{request} is {decision} by {by}{more}")
+    print_text(f"Request {request} {decision} by {by}{more}.")
     if waits_for_operator(run):
-        print_text(f"{run.id} does not go on by itself: it waits for {run.waits_for}\nnext: limpet resume {run.id}")
+        print_text(f"{run.id} needs an operator ({run.waits_for}).\nnext: limpet resume {run.id}")
     print_unserved(run)
 
 
@@ -126,7 +132,7 @@ Schema = Mapping[str, Any]
 
 
 def prompt_for(request: Request) -> Any:
-    """What is answered; asked for again, with the reason, as long as the request does not allow it."""
+    """Prompt for an answer until it fits the request, printing the reason each time it does not."""
     _say(question_of(request))
     while True:
         given = _any(request)
@@ -135,7 +141,7 @@ def prompt_for(request: Request) -> Any:
         except InvalidAnswer as error:
             if request.kind == "approval":
                 raise
-            _say(f"That does not fit: {error.reason}")
+            _say(f"Invalid answer: {error.reason}")
 
 
 def _any(request: Request) -> Any:
@@ -149,12 +155,12 @@ def _any(request: Request) -> Any:
 
 
 def _value(name: str, schema: Schema, root: Schema) -> Any:
-    """A value of a schema; what is no plain type is asked for as JSON."""
+    """Prompt for a value of a schema; types that are not plain are entered as JSON."""
     schema = _resolved(schema, root)
     if "const" in schema:
         return schema["const"]
     if (inner := _optional(schema)) is not None:
-        return _value(name, inner, root) if _boolean(f"{name or 'an answer'}: is there one?") else None
+        return _value(name, inner, root) if _boolean(f"{name or 'an answer'}: provide one?") else None
     return _choice(name, schema["enum"]) if "enum" in schema else _typed(name, schema, root)
 
 
@@ -177,14 +183,14 @@ def _typed(name: str, schema: Schema, root: Schema) -> Any:
 
 
 def _resolved(schema: Schema, root: Schema) -> Schema:
-    """The schema that it refers to, as far as that is in the same one."""
+    """Return the schema that a local $ref refers to, or the schema itself."""
     name = schema.get("$ref", "").removeprefix("#/$defs/")
     found: Schema = root.get("$defs", {}).get(name, {}) if name else schema
     return found
 
 
 def _optional(schema: Schema) -> Schema | None:
-    """What is there, if it is not null."""
+    """Return the other alternative of a schema that is nullable, or None if it is not."""
     parts = schema.get("anyOf", ())
     others = [each for each in parts if each.get("type") != "null"]
     return others[0] if len(others) == 1 and len(parts) == 2 else None
@@ -194,7 +200,7 @@ def _object(name: str, schema: Schema, root: Schema) -> dict[str, Any]:
     found = {}
     for field, member in schema["properties"].items():
         path = f"{name}.{field}" if name else field
-        if field in schema.get("required", ()) or _boolean(f"{path}{_default(member)}: say it?"):
+        if field in schema.get("required", ()) or _boolean(f"{path}{_default(member)}: set it?"):
             found[field] = _value(path, member, root)
     return found
 
@@ -211,7 +217,7 @@ def _boolean(name: str) -> bool:
         said = yes_or_no(_line(f"{name or 'yes or no'} [y/n]: "))
         if said is not None and not said[1]:
             return said[0]
-        _say("Say y or n.")
+        _say("Enter y or n.")
 
 
 def _number(name: str, schema: Schema) -> int | float:
@@ -221,11 +227,11 @@ def _number(name: str, schema: Schema) -> int | float:
         try:
             return kind(given)
         except ValueError:
-            _say(f"{given!r} is no {schema['type']}.")
+            _say(f"{given!r} is not a valid {schema['type']}.")
 
 
 def _choice(name: str, options: Sequence[Any], *, free: bool = False) -> Any:
-    """One of some, by its number or as it is; `free` takes other JSON too."""
+    """Prompt for one of the options, by number or value; `free` also accepts other JSON."""
     for number, each in enumerate(options, 1):
         _say(f"  {number}  {each}")
     while True:
@@ -236,7 +242,7 @@ def _choice(name: str, options: Sequence[Any], *, free: bool = False) -> Any:
             return options[int(given) - 1]
         if free:
             return json_or_text(given)
-        _say(f"Say a number from 1 to {len(options)}.")
+        _say(f"Enter a number from 1 to {len(options)}.")
 
 
 def _same(given: str, options: Iterable[Any]) -> int | None:
@@ -257,7 +263,7 @@ def _hint(schema: Schema) -> str:
 
 
 def _default(schema: Schema) -> str:
-    return f" (else {schema['default']!r})" if "default" in schema else ""
+    return f" (default {schema['default']!r})" if "default" in schema else ""
 
 
 def _say(text: str) -> None:
@@ -265,7 +271,7 @@ def _say(text: str) -> None:
 
 
 def _line(prompt: str) -> str:
-    """A line from the terminal; the prompt does not get among what is printed for programs."""
+    """Read a line from the terminal. If stdout is redirected, the prompt goes to stderr."""
     try:
         if sys.stdout.isatty():
             return input(clean(prompt))
@@ -273,4 +279,4 @@ def _line(prompt: str) -> str:
         return input()
     except EOFError:
         typer.echo(err=True)
-        raise typer.BadParameter("nothing was said, and the request is still open") from None
+        raise typer.BadParameter("no answer was entered; the request is still open") from None

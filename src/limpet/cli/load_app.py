@@ -1,4 +1,4 @@
-"""A process that does nothing but work: what it serves, and how it stops."""
+"""Load the user's app by name, run a command's work in it, and serve it until a signal."""
 
 import asyncio
 import importlib
@@ -38,79 +38,79 @@ T = TypeVar("T")
 log = logging.getLogger("limpet")
 
 LOOK = 1.0
-"""How often, in seconds, a worker looks whether its store has failed for good."""
+"""Seconds between two checks whether the store has failed permanently."""
 
 
 def load_worker(target: str, url: str | None, worker: Worker) -> App:
-    """The app that a worker is, from what the user's module holds under a name."""
+    """Load MODULE:ATTRIBUTE, and return it as an app with a worker."""
     return make_worker(_load(target), target, url, worker)
 
 
 def make_worker(found: Any, target: str, url: str | None, worker: Worker) -> App:
-    """The app that a worker is, from an app, an agent or a list of agents."""
+    """Return an app with a worker, from an app, an agent or a list of agents."""
     if isinstance(found, App):
         if not found.serves:
-            raise typer.BadParameter(f"{target} was opened without agents: limpet.open(…, agents=[…])")
+            raise typer.BadParameter(f"{target} has no agents; open it with limpet.open(…, agents=[…])")
         return found.replace(worker=worker, store=None if url is None else limpet.open_store(url), url=url)
     agents = [found] if isinstance(found, Agent) else found
     if not isinstance(agents, list | tuple) or not agents or not all(isinstance(each, Agent) for each in agents):
         kind = type(found).__name__
-        raise typer.BadParameter(f"{target} is of type {kind}: an app, an agent or a list of agents is needed")
+        raise typer.BadParameter(f"{target} is a {kind}, not an app, an agent or a list of agents")
     return limpet.open(url, agents=agents).replace(worker=worker)
 
 
 def app_target(target: str | None, how: str = "--app ") -> str:
-    """Where the code is: as it was said, else as the project says."""
+    """Return MODULE:ATTRIBUTE as given, or as pyproject.toml names it."""
     if found := target or _configured():
         return found
-    raise typer.BadParameter(f"the code is needed: say {how}MODULE:ATTRIBUTE, or set LIMPET_APP")
+    raise typer.BadParameter(f"no app given; pass {how}MODULE:ATTRIBUTE, or set LIMPET_APP")
 
 
 def worker_command() -> str:
-    """What to type for a worker, with the app, if it is known."""
+    """Return the command that starts a worker, with the app if it is configured."""
     with suppress(typer.BadParameter, OSError):
         return f"limpet worker {os.environ.get('LIMPET_APP') or _configured() or 'MODULE:ATTRIBUTE'}"
     return "limpet worker MODULE:ATTRIBUTE"
 
 
 def idle_app(target: str | None, url: str | None) -> App:
-    """The user's app, which drives nothing."""
+    """Return the user's app without a worker."""
     return load_worker(app_target(target), url, Worker()).replace(idle=True)
 
 
 def named_app(target: str | None, url: str | None) -> App | None:
-    """The same; none, if nothing names it."""
+    """Return the user's app without a worker, or None if no app is configured."""
     target = target or _configured()
     return None if target is None else idle_app(target, url)
 
 
 def _configured() -> str | None:
-    """The app that the project names: `app` of [tool.limpet] in pyproject.toml."""
+    """Return `app` of [tool.limpet] in pyproject.toml, or None."""
     path = Path("pyproject.toml")
     if not path.is_file():
         return None
     try:
         found = tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {}).get("limpet", {}).get("app")
     except ValueError as error:
-        raise typer.BadParameter(f"pyproject.toml, which may name the app, cannot be read: {error}") from error
+        raise typer.BadParameter(f"cannot read pyproject.toml, which may name the app: {error}") from error
     return found if isinstance(found, str) else None
 
 
 class JsonLines(logging.Formatter):
-    """A line of the log as JSON."""
+    """Formats log records as JSON, one per line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """When, how bad, what."""
-        told = {"time": int(record.created * 1_000_000), "level": record.levelname, "message": record.getMessage()}
+        """Return the record as JSON: time, level, message, and traceback if there is one."""
+        line = {"time": int(record.created * 1_000_000), "level": record.levelname, "message": record.getMessage()}
         if record.exc_text:
-            told["traceback"] = record.exc_text  # as it may be said: ours have no other
+            line["traceback"] = record.exc_text  # already redacted by our log filter
         elif record.exc_info:
-            told["traceback"] = self.formatException(record.exc_info)
-        return msgspec.json.encode(hide_secrets_in(told)).decode()
+            line["traceback"] = self.formatException(record.exc_info)
+        return msgspec.json.encode(hide_secrets_in(line)).decode()
 
 
 async def serve_until_stopped(app: AbstractAsyncContextManager[App], *, json: bool = False) -> None:
-    """Work until SIGTERM or SIGINT; a second one does not wait for anything. Raise why, if the store cannot go on."""
+    """Serve until SIGTERM or SIGINT; a second signal stops immediately. Raises the store's error if it has failed."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     if json:
         for handler in logging.getLogger().handlers:
@@ -122,21 +122,21 @@ async def serve_until_stopped(app: AbstractAsyncContextManager[App], *, json: bo
             loop.remove_signal_handler(each)
         stop.set()
 
-    with suppress(NotImplementedError):  # Windows: Ctrl-C ends it at once
+    with suppress(NotImplementedError):  # on Windows, Ctrl-C stops it immediately
         for each in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(each, end)
     async with app as opened:
         while not stop.is_set():
             if (failure := opened.store.failure) is not None:
-                raise failure  # whoever supervises this process starts another
+                raise failure  # a supervisor restarts the process
             with suppress(TimeoutError):
                 async with asyncio.timeout(LOOK):
                     await stop.wait()
-        log.info("stopping: effects under way finish, the rest is given back")
+        log.info("Stopping: finishing running effects and releasing runs.")
 
 
 def _load(target: str) -> Any:
-    """What is in MODULE under ATTRIBUTE; the working directory is searched first, as for `python -m`."""
+    """Import MODULE and return its ATTRIBUTE. The working directory is searched first, as with `python -m`."""
     module, _, attribute = target.partition(":")
     if not module or not attribute:
         raise typer.BadParameter(f"{target!r} is not MODULE:ATTRIBUTE, such as support:app")
@@ -145,8 +145,8 @@ def _load(target: str) -> Any:
         found: Any = importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise  # it is there, and imports something that is not
-        raise typer.BadParameter(f"there is no module {error.name!r} in {Path.cwd()} or on the path") from error
+            raise  # the module exists, but imports a missing one
+        raise typer.BadParameter(f"no module {error.name!r} in {Path.cwd()} or on the path") from error
     for name in attribute.split("."):
         if not hasattr(found, name):
             raise typer.BadParameter(f"{module} has no {attribute!r}")
@@ -155,12 +155,12 @@ def _load(target: str) -> Any:
 
 
 def run_with_app(url: str | None, work: Callable[[App], Awaitable[T]], *, creates_store: bool = False) -> T:
-    """What some work on the store at an address gives; the usual one, if nothing is said."""
+    """Run a function with an app on the store at a URL, or on the default store; return its result."""
     return run_in_app(limpet.open(url, worker=False), work, creates_store=creates_store)
 
 
 def run_with_time(url: str, work: Callable[[App], Awaitable[T]]) -> tuple[T, int]:
-    """The same, and what time it is there."""
+    """Like `run_with_app`, but also return the store's time."""
 
     async def look(app: App) -> tuple[T, int]:
         return await work(app), await app.store.now()
@@ -169,7 +169,7 @@ def run_with_time(url: str, work: Callable[[App], Awaitable[T]]) -> tuple[T, int
 
 
 def run_in_app(app: App, work: Callable[[App], Awaitable[T]], *, creates_store: bool = False) -> T:
-    """What some work with an app gives."""
+    """Run a function with an opened app, and return its result."""
 
     async def do() -> T:
         async with app.replace(interface="cli", creates_store=creates_store) as opened:

@@ -1,4 +1,4 @@
-"""What many commands take."""
+"""Options and arguments that many commands share: their types, completion, and parsing of values."""
 
 import asyncio
 import getpass
@@ -41,13 +41,13 @@ __all__ = [
     "pair_of",
 ]
 
-# Seconds; whoever waits longer has typed it meanwhile.
+# Seconds to wait for completions before giving up.
 PATIENCE = 1.0
 MOST = 100
 
 
 def complete_run(ctx: typer.Context, incomplete: str) -> list[str]:
-    """The newest runs whose ids begin so."""
+    """Complete the id of one of the newest runs."""
 
     async def look(app: App) -> list[str]:
         return [each.id for each in await app.runs(last=MOST)]
@@ -56,7 +56,7 @@ def complete_run(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def complete_request(ctx: typer.Context, incomplete: str) -> list[str]:
-    """The open requests whose ids begin so."""
+    """Complete the id of an open request."""
 
     async def look(app: App) -> list[str]:
         return [row.id for row in await app.store.requests(limit=MOST)]
@@ -65,7 +65,7 @@ def complete_request(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def complete_conversation(ctx: typer.Context, incomplete: str) -> list[str]:
-    """The newest conversations whose ids begin so."""
+    """Complete the id of one of the newest conversations."""
 
     async def look(app: App) -> list[str]:
         return [each.id for each in await app.conversations()]
@@ -74,7 +74,7 @@ def complete_conversation(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def complete_agent(ctx: typer.Context, incomplete: str) -> list[str]:
-    """The agents that the store knows."""
+    """Complete the name of an agent."""
 
     async def look(app: App) -> list[str]:
         return sorted({agent.name for agent in await app.agents()})
@@ -84,7 +84,7 @@ def complete_agent(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def _offered(ctx: Any, incomplete: str, look: Callable[[App], Awaitable[list[str]]]) -> list[str]:
     url = ctx.params.get("url") or os.environ.get("LIMPET_URL")
-    os.environ["LIMPET_PATIENCE"] = f"{PATIENCE}s"  # this process does nothing else
+    os.environ["LIMPET_PATIENCE"] = f"{PATIENCE}s"  # this process only completes
 
     async def ask() -> list[str]:
         async with limpet.open(url, worker=False).replace(creates_store=False) as app:
@@ -96,23 +96,21 @@ def _offered(ctx: Any, incomplete: str, look: Callable[[App], Awaitable[list[str
     try:
         return [each for each in asyncio.run(in_time()) if each.startswith(incomplete)]
     except (LimpetError, OSError, TimeoutError):
-        return []  # there is nobody to tell: the shell has the line
+        return []  # the shell owns the line, so an error cannot be shown
 
 
 STORE = DEFAULT_URL
-Url = Annotated[str, typer.Option(envvar="LIMPET_URL", help="The store: sqlite:///file.db or postgresql://…")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON; errors too.")]
+Url = Annotated[str, typer.Option(envvar="LIMPET_URL", help="Store URL: sqlite:///file.db or postgresql://…")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, including errors.")]
 RunId = Annotated[
     str,
-    typer.Argument(
-        metavar="RUN", help="Its id, or the beginning of it.", show_default=False, autocompletion=complete_run
-    ),
+    typer.Argument(metavar="RUN", help="Run id, or a unique prefix.", show_default=False, autocompletion=complete_run),
 ]
 RequestId = Annotated[
     str,
     typer.Argument(
         metavar="REQUEST",
-        help="Its id, as `limpet inbox` says, or the beginning of it.",
+        help="Request id from `limpet inbox`, or a unique prefix.",
         show_default=False,
         autocompletion=complete_request,
     ),
@@ -121,33 +119,40 @@ ConversationId = Annotated[
     str,
     typer.Argument(
         metavar="CONVERSATION",
-        help="Its id, or the beginning of it.",
+        help="Conversation id, or a unique prefix.",
         show_default=False,
         autocompletion=complete_conversation,
     ),
 ]
 AgentName = Annotated[
-    str | None, typer.Option("--agent", help="Only of this agent.", show_default=False, autocompletion=complete_agent)
+    str | None,
+    typer.Option("--agent", help="Only runs of this agent.", show_default=False, autocompletion=complete_agent),
 ]
-Since = Annotated[str | None, typer.Option(help="Only of so long, such as 7d.", show_default=False)]
-Last = Annotated[int, typer.Option(min=1, max=1000, help="How many.")]
+Since = Annotated[str | None, typer.Option(help="Only the last period, such as 7d.", show_default=False)]
+Last = Annotated[int, typer.Option(min=1, max=1000, help="Number of entries.")]
 Code = Annotated[
     str | None,
-    typer.Option("--app", envvar="LIMPET_APP", help="MODULE:ATTRIBUTE, else [tool.limpet] app in pyproject.toml."),
+    typer.Option(
+        "--app",
+        envvar="LIMPET_APP",
+        help="App to load, as MODULE:ATTRIBUTE. Default: [tool.limpet] app in pyproject.toml.",
+    ),
 ]
 OwnUrl = Annotated[
-    str | None, typer.Option(envvar="LIMPET_URL", help="The store, if not the app's own.", show_default=False)
+    str | None, typer.Option(envvar="LIMPET_URL", help="Store URL; overrides the app's own.", show_default=False)
 ]
-By = Annotated[str, typer.Option(help="Who decides.", default_factory=getpass.getuser, show_default="you")]
+By = Annotated[
+    str, typer.Option(help="Name of the person who decides.", default_factory=getpass.getuser, show_default="you")
+]
 
 
-# What begins so was meant to be JSON.
+# Text that starts like this was meant as JSON, so a syntax error is reported instead of taking it as text.
 BEGINNINGS = ("{", "[", '"')
 SHOWN = 60
 
 
 def input_of(text: str, what: str = "The input") -> Any:
-    """JSON or else text; from a file with @FILE, from standard input with -."""
+    """Parse a value as JSON, or take it as text; @FILE reads a file, - reads stdin."""
     if text == "-":
         return json_or_text(_decoded(sys.stdin.buffer.read(LARGEST + 1), what), what)
     if text.startswith("@"):
@@ -157,28 +162,28 @@ def input_of(text: str, what: str = "The input") -> Any:
 
 
 def json_or_text(text: str, what: str = "The value") -> Any:
-    """JSON; what does not look like it is text."""
+    """Parse a value as JSON, or take it as text if it does not look like JSON."""
     try:
         return read_json(text, what)
     except InvalidValue as error:
         if len(text) > LARGEST or text.lstrip().startswith(BEGINNINGS):
-            raise typer.BadParameter(f"{what} cannot be read: {error.reason}") from error
+            raise typer.BadParameter(f"{what} is invalid: {error.reason}") from error
         return text
 
 
 def json_object(text: str, what: str) -> dict[str, Any]:
-    """A JSON object that was typed."""
+    """Parse a JSON object."""
     try:
         found = read_json(text, what)
     except InvalidValue as error:
-        raise typer.BadParameter(f"{what} cannot be read: {error.reason}") from error
+        raise typer.BadParameter(f"{what} is invalid: {error.reason}") from error
     if not isinstance(found, dict):
-        raise typer.BadParameter(f"{what} is no JSON object: {hide_secrets(text)[:SHOWN]!r}")
+        raise typer.BadParameter(f"{what} is not a JSON object: {hide_secrets(text)[:SHOWN]!r}")
     return found
 
 
 def pair_of(text: str) -> tuple[str, str]:
-    """`name=value`."""
+    """Split `name=value`."""
     name, found, value = text.partition("=")
     if not found or not name:
         raise typer.BadParameter(f"{text!r} is not NAME=VALUE")
@@ -186,9 +191,9 @@ def pair_of(text: str) -> tuple[str, str]:
 
 
 def number_of(text: str) -> int:
-    """The number of a step."""
+    """Parse the number of a step."""
     if not text.isdecimal():
-        raise typer.BadParameter(f"{text!r} is not the number of a step")
+        raise typer.BadParameter(f"{text!r} is not a step number")
     return int(text)
 
 
@@ -196,4 +201,4 @@ def _decoded(data: bytes, what: str) -> str:
     try:
         return data.decode().removesuffix("\n")
     except UnicodeDecodeError as error:
-        raise typer.BadParameter(f"{what} cannot be read: it is no UTF-8 text") from error
+        raise typer.BadParameter(f"{what} is not UTF-8 text") from error

@@ -1,4 +1,4 @@
-"""What commands print: JSON, or text for people, in colour where a terminal wants it; nothing that looks secret."""
+"""Output of commands: JSON, text, tables and progress bars. Secrets are redacted, control characters removed."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -50,30 +50,30 @@ STYLES = {
     "warn": "yellow",
     "bad": "red",
 }
-# Where nobody looks, no line is broken.
+# Width without a terminal: no line is wrapped.
 WIDE = 10_000
 
 
 def print_json(value: Any) -> None:
-    """As JSON, indented."""
+    """Print a value as indented JSON."""
     plain = hide_secrets_in(as_json(value))
     typer.echo(msgspec.json.format(msgspec.json.encode(plain), indent=2).decode())
 
 
 def print_line(value: Any) -> None:
-    """As JSON, on one line."""
+    """Print a value as JSON on one line."""
     typer.echo(msgspec.json.encode(hide_secrets_in(as_json(value))).decode())
 
 
 def print_text(text: str) -> None:
-    """Lines for people, without anything that a terminal would obey."""
+    """Print text without control characters."""
     for line in hide_secrets(text).splitlines():
         typer.echo(clean(line))
 
 
 def console() -> "Console":
-    """Where text goes: plain, unless there is a terminal that can do more and NO_COLOR is not set."""
-    from rich.console import Console  # noqa: PLC0415 - it takes 100 ms, and only those who look need it
+    """Return the console: with colour only on a capable terminal without NO_COLOR."""
+    from rich.console import Console  # noqa: PLC0415 - importing it takes 100 ms
 
     found = Console()
     is_plain = found.no_color or not found.is_terminal or found.is_dumb_terminal
@@ -84,24 +84,24 @@ def console() -> "Console":
         markup=False,
         emoji=False,
     )
-    out.on_broken_pipe = _nobody_reads  # type: ignore[method-assign]
+    out.on_broken_pipe = _broken_pipe  # type: ignore[method-assign]
     return out
 
 
-def _nobody_reads() -> None:
-    """It is told as for everything else that is printed."""
+def _broken_pipe() -> None:
+    """Raise the same error as other output would."""
     raise BrokenPipeError
 
 
 def table(*columns: str) -> "Table":
-    """A small table without lines."""
+    """Return an empty table without borders."""
     from rich.table import Table  # noqa: PLC0415
 
     return Table(*columns, box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
 
 
 def print_pairs(out: "Console", rows: Iterable[tuple[str, str]]) -> None:
-    """Names, and what there is to say of each."""
+    """Print names with their values, aligned."""
     found = table("", "")
     found.show_header = False
     for name, value in rows:
@@ -110,14 +110,14 @@ def print_pairs(out: "Console", rows: Iterable[tuple[str, str]]) -> None:
 
 
 def cell(value: str) -> "Text":
-    """A cell of a table; a status in its colour."""
+    """Return a table cell; a status gets its colour."""
     from rich.text import Text  # noqa: PLC0415
 
     return Text(clean(value), style=STYLES.get(value, ""))
 
 
 def clean(text: object) -> str:
-    """One line, without anything that a terminal would obey: what runs say is not to be trusted."""
+    """Return text on one line without control characters: text from runs is not trusted."""
     return "".join(each if each.isprintable() else " " for each in hide_secrets(str(text)))
 
 
@@ -126,30 +126,30 @@ if TYPE_CHECKING:
 
 
 Row = Mapping[str, str]
-# Behind each column.
+# Spaces after each column.
 GAP = 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class TableLayout:
-    """How a table gives way where there is little room."""
+    """How a table is fitted into a narrow terminal."""
 
     narrow: Mapping[str, int]
-    """How narrow columns may become, in the order in which they do."""
+    """Minimum width of each shrinkable column, in the order in which they shrink."""
     left_out: Sequence[str]
-    """Which columns go then, in this order."""
+    """Columns to drop if that is not enough, in this order."""
     wraps: Sequence[str] = ()
-    """Columns whose text goes on in the next line; others are cut."""
+    """Columns whose text is wrapped; others are truncated."""
 
 
 def print_table(rows: Sequence[Row], shape: TableLayout, *, none: str) -> None:
-    """A line for each row, as wide as the terminal; a sentence if there are none."""
+    """Print the rows as a table, or `none` if there are no rows."""
     out = console()
     out.print(fit_table(rows, out.width, shape) if rows else none)
 
 
 def fit_table(rows: Sequence[Row], width: int, shape: TableLayout) -> "Table":
-    """A table with the columns that find room."""
+    """Return a table of the columns that fit."""
     cells = [{name: cell(value) for name, value in row.items()} for row in rows]
     natural = {name: max(len(name), *(row[name].cell_len for row in cells)) for name in cells[0]}
     widths = _fitting(natural, width, shape)
@@ -165,7 +165,7 @@ def fit_table(rows: Sequence[Row], width: int, shape: TableLayout) -> "Table":
 
 
 def _fitting(natural: Mapping[str, int], width: int, shape: TableLayout) -> dict[str, int]:
-    """How wide each column is; those that find no room are left out."""
+    """Return the width of each column that fits."""
     names = list(natural)
     for gone in (None, *shape.left_out):
         names = [name for name in names if name != gone]
@@ -187,12 +187,12 @@ _UNITS = (("d", 86400), ("h", 3600), ("m", 60))
 
 
 def until(time: int | None) -> str:
-    """Until when, if there is an end."""
+    """Return " until TIME", or "" for None."""
     return "" if time is None else f" until {format_time(time)}"
 
 
 def about(microseconds: int, *, exact: bool = False) -> str:
-    """About how long, in the largest unit that fits; `exact` says parts of a second too."""
+    """Return a duration in its largest unit; `exact` includes fractions of a second."""
     seconds = max(microseconds, 0) / 10**6
     for unit, size in _UNITS:
         if seconds >= size:
@@ -204,8 +204,8 @@ def about(microseconds: int, *, exact: bool = False) -> str:
 
 @contextmanager
 def bar(what: str) -> Iterator[None]:
-    """Shows how far the work inside has come."""
-    from rich.console import Console  # noqa: PLC0415 - it takes long, and few need it
+    """Show a progress bar for the work inside, on stderr and only on a terminal."""
+    from rich.console import Console  # noqa: PLC0415 - slow to import
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn  # noqa: PLC0415
 
     err = Console(stderr=True, highlight=False, markup=False)
@@ -221,8 +221,8 @@ def bar(what: str) -> Iterator[None]:
     with shown:
         task = shown.add_task(what, total=None)
 
-        def told(done: int, total: int | None = None) -> None:
+        def update(done: int, total: int | None = None) -> None:
             shown.update(task, completed=done, total=total)
 
-        with report_progress_to(told):
+        with report_progress_to(update):
             yield

@@ -1,4 +1,4 @@
-"""The pages for people: a list of runs, and the inbox."""
+"""Pages for people: the list of runs, the inbox, and the report of a run (`limpet show`)."""
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-# Of what led to a request.
+# Number of steps and decisions shown with a request.
 SHOWN = 8
 RUNS = TableLayout(
     narrow={"goal": 8, "agent": 8, "age": 3, "waits for": 10, "position": 11},
@@ -36,17 +36,17 @@ RUNS = TableLayout(
 
 
 def print_runs(runs: Sequence[RunInfo], now: int) -> None:
-    """A line for each run, the newest first."""
+    """Print a table of runs, newest first."""
     out = console()
     out.print(runs_table(runs, now, out.width) if runs else "no runs")
 
 
 def runs_table(runs: Sequence[RunInfo], now: int, width: int) -> "Table":
-    """A line for each run; where it is narrow, some columns are left out, and ids are never cut."""
-    return fit_table([_told(run, now) for run in runs], width, RUNS)
+    """Return a table of runs. A narrow one drops columns; ids are never truncated."""
+    return fit_table([_row(run, now) for run in runs], width, RUNS)
 
 
-def _told(run: RunInfo, now: int) -> dict[str, str]:
+def _row(run: RunInfo, now: int) -> dict[str, str]:
     return {
         "run": run.id,
         "agent": f"{run.agent} {run.version}",
@@ -59,19 +59,19 @@ def _told(run: RunInfo, now: int) -> dict[str, str]:
 
 
 def print_inbox(requests: Sequence[Request], now: int) -> None:
-    """A page for each request: what is asked, what led to it, and what each answer causes."""
+    """Print each request with its context and the consequence of each answer."""
     out = console()
     for request in requests:
         out.print(question_of(request), style="bold")
-        print_pairs(out, ((f"  {name}", value) for name, value in _asked(request, now)))
+        print_pairs(out, ((f"  {name}", value) for name, value in _details(request, now)))
         for command in decide(request):
             out.print(f"  next: {command}", soft_wrap=True)
         out.print()
     if not requests:
-        out.print("nothing waits for a person")
+        out.print("no open requests")
 
 
-def _asked(request: Request, now: int) -> Iterator[tuple[str, str]]:
+def _details(request: Request, now: int) -> Iterator[tuple[str, str]]:
     yield "request", f"{request.id}, {about(now - request.opened)} old"
     yield "to", f"{', '.join(request.to)}{until(request.expires)}"
     found = request.context
@@ -97,7 +97,7 @@ def _asked(request: Request, now: int) -> Iterator[tuple[str, str]]:
 
 
 def question_of(request: Request) -> str:
-    """What is asked, with the call that it is about, and what may be said."""
+    """Return the question, with the tool call it is about and the options."""
     args = ", ".join(f"{name}={value!r}" for name, value in hide_secrets_in(dict(request.args)).items())
     call = f" {request.tool}({args})" if request.tool else ""
     options = f" [{' | '.join(map(str, request.options))}]" if request.options else ""
@@ -105,7 +105,7 @@ def question_of(request: Request) -> str:
 
 
 def decide(request: Request) -> Iterator[str]:
-    """What to type to decide it."""
+    """Return the commands that decide a request."""
     if request.kind == "approval" or (request.kind == "ask" and request.schema == {"type": "boolean"}):
         yield f"limpet approve {request.id}"
         yield f"limpet reject {request.id} --because …"
@@ -113,12 +113,12 @@ def decide(request: Request) -> Iterator[str]:
         yield f"limpet answer {request.id}"
 
 
-# The last ones; `limpet state` has more.
+# Number of newest decisions shown; `limpet state` has more.
 DECISIONS = 5
 
 
 def print_report(report: Report, now: int) -> None:
-    """Everything about a run that matters first, and what to type next."""
+    """Print a run on one page: status, timeline, decisions, requests, the last error, and the next command."""
     out = console()
     print_pairs(out, _facts(report))
     drawn = [*waterfall(report.steps, report.timeline, now, out)]
@@ -149,7 +149,7 @@ def _facts(report: Report) -> Iterator[tuple[str, str]]:
     wake = "" if waits_for_worker(info) else until(report.wake)
     more: dict[str, str | None] = {"goal": info.goal, "input": report.input, "output": report.output}
     more |= {"waits for": info.waits_for and f"{info.waits_for}{wake}", "why": report.why}
-    more |= {"goes on": format_time(report.wake) if info.status == "pending" and report.wake is not None else None}
+    more |= {"resumes at": format_time(report.wake) if info.status == "pending" and report.wake is not None else None}
     more |= {"parent": info.parent, "fork of": info.fork_of, "user": info.user, "session": info.session}
     more |= {"labels": ", ".join(f"{name}={value}" for name, value in info.labels.items())}
     yield from ((name, value) for name, value in more.items() if value)
@@ -158,15 +158,15 @@ def _facts(report: Report) -> Iterator[tuple[str, str]]:
 
 
 def next_commands(report: Report) -> Iterator[str]:
-    """What to type next: to decide, to let it go on, to see it go on, or to see what it did."""
+    """Return the commands to type next: to decide, resume, follow or inspect the run."""
     info, waits = report.info, report.info.waits_for or ""
     for request in report.requests:
         yield from decide(request)
     if info.status == "failed" or waits_for_operator(info):
         yield f"limpet resume {info.id}"
     elif waits_for_worker(info):
-        died = "the worker that had it died, and " * (info.status == "running")
-        yield f"{worker_command()}  ({died}nobody serves {clean(waits.removeprefix('worker:'))})"
+        died = "its worker died, and " * (info.status == "running")
+        yield f"{worker_command()}  ({died}no live worker serves {clean(waits.removeprefix('worker:'))})"
     elif info.status in ("pending", "running") or (info.status == "waiting" and not waits):
         yield f"limpet log {info.id} --follow"
     elif info.status in ("completed", "cancelled"):
@@ -175,7 +175,7 @@ def next_commands(report: Report) -> Iterator[str]:
 
 
 def print_unserved(run: RunInfo) -> None:
-    """Say of a run that could go on that no live worker serves it, if that is so."""
+    """Print that no live worker serves the run, if that is so."""
     if waits_for_worker(run):
-        print_text(f"no live worker serves {run.agent} {run.version}: it goes on when one does")
+        print_text(f"No live worker serves {run.agent} {run.version}; the run continues when one does.")
         print_text(f"next: {worker_command()}")

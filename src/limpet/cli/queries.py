@@ -1,4 +1,4 @@
-"""Commands that ask across runs: what was decided, called, said, and went wrong; who is there, and how many."""
+"""Read-only commands: about one run (show, log, state, diff, compare), and across runs (search, errors, stats …)."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, TypeVar, get_args
@@ -26,10 +26,10 @@ from limpet.service.workers import AgentInfo, Stats, WorkerInfo
 __all__ = ["print_found"]
 
 T = TypeVar("T")
-# Of what a call was given; all of it is in the JSON.
+# Maximum length of shown arguments; the JSON has all.
 LONGEST = 200
 STATUSES = get_args(Status)
-FOUND = TableLayout(narrow={"says": 20}, left_out=("age", "event"), wraps=("says",))
+FOUND = TableLayout(narrow={"content": 20}, left_out=("age", "event"), wraps=("content",))
 DECISIONS = TableLayout(
     narrow={"because": 20, "question": 10, "chosen": 8, "agent": 8},
     left_out=("agent", "age", "question"),
@@ -48,7 +48,7 @@ WORKERS = TableLayout(narrow={"serves": 10}, left_out=("started", "lease"), wrap
 
 @command.command(epilog=example('limpet search "arrived broken" --since 7d', "limpet search o-7 --kind step.completed"))
 def search(
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="Some words, in any case.", show_default=False)],
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="Text to search for, ignoring case.", show_default=False)],
     *,
     kind: Annotated[str | None, typer.Option(help="Only events of this kind.", show_default=False)] = None,
     since: Since = None,
@@ -56,7 +56,7 @@ def search(
     url: Url = STORE,
     json: Json = False,
 ) -> None:
-    """Find events of all runs and conversations that hold some words, the newest first."""
+    """Search the events of all runs and conversations for text, newest first."""
 
     def row(each: EventView, now: int) -> dict[str, str]:
         return {
@@ -64,16 +64,18 @@ def search(
             "event": str(each.seq),
             "age": about(now - each.time),
             "kind": each.kind,
-            "says": in_brief(each.body),
+            "content": in_brief(each.body),
         }
 
     found, now = run_with_time(url, lambda app: app.search(text, kind=kind, since=since, last=last))
-    print_found(found, FOUND, lambda each: row(each, now), none="nothing holds that", json=json)
+    print_found(found, FOUND, lambda each: row(each, now), none="no matching events", json=json)
 
 
 @command.command(epilog=example("limpet decisions refund --since 7d", "limpet decisions --agent support"))
 def decisions(
-    text: Annotated[str, typer.Argument(metavar="[TEXT]", help="Some words in it.", show_default=False)] = "",
+    text: Annotated[
+        str, typer.Argument(metavar="[TEXT]", help="Text that the decision contains.", show_default=False)
+    ] = "",
     *,
     agent: AgentName = None,
     since: Since = None,
@@ -81,7 +83,7 @@ def decisions(
     url: Url = STORE,
     json: Json = False,
 ) -> None:
-    """List what agents chose and why, the newest first."""
+    """List the decisions of agents with their reasons, newest first."""
 
     def row(each: DecisionInfo, now: int) -> dict[str, str]:
         return {
@@ -94,14 +96,14 @@ def decisions(
         }
 
     found, now = run_with_time(url, lambda app: app.decisions(text, agent=agent, since=since, last=last))
-    print_found(found, DECISIONS, lambda each: row(each, now), none="nothing was decided", json=json)
+    print_found(found, DECISIONS, lambda each: row(each, now), none="no decisions", json=json)
 
 
 @command.command(epilog=example("limpet errors --since 1d", "limpet errors --agent support --json | jq '.[].type'"))
 def errors(
     *, agent: AgentName = None, since: Since = None, last: Last = 20, url: Url = STORE, json: Json = False
 ) -> None:
-    """List what went wrong in all runs and how it was handled, the newest first."""
+    """List the errors of all runs and how each was handled, newest first."""
 
     def row(each: ErrorInfo, now: int) -> dict[str, str]:
         tries = f", attempt {each.attempt}" if (each.attempt or 1) > 1 else ""
@@ -114,16 +116,21 @@ def errors(
         }
 
     found, now = run_with_time(url, lambda app: app.errors(agent=agent, since=since, last=last))
-    print_found(found, ERRORS, lambda each: row(each, now), none="nothing went wrong", json=json)
+    print_found(found, ERRORS, lambda each: row(each, now), none="no errors", json=json)
 
 
 @command.command(epilog=example("limpet calls refund --where 'cents>100' --since 7d", "limpet calls --agent support"))
 def calls(  # noqa: PLR0913 - all by name, and few at a time
-    tool: Annotated[str | None, typer.Argument(metavar="[TOOL]", help="Only of this tool.", show_default=False)] = None,
+    tool: Annotated[
+        str | None, typer.Argument(metavar="[TOOL]", help="Only calls of this tool.", show_default=False)
+    ] = None,
     *,
     where: Annotated[
         list[str] | None,
-        typer.Option(metavar="CONDITION", help="On an argument: cents>100, order.id=o-1, to~example. All must hold."),
+        typer.Option(
+            metavar="CONDITION",
+            help="Condition on an argument: cents>100, order.id=o-1, to~example. Repeatable; all must match.",
+        ),
     ] = None,
     agent: AgentName = None,
     since: Since = None,
@@ -131,7 +138,7 @@ def calls(  # noqa: PLR0913 - all by name, and few at a time
     url: Url = STORE,
     json: Json = False,
 ) -> None:
-    """List calls of tools and what was decided before each, and why; the newest first."""
+    """List tool calls, each with the decision before it, newest first."""
 
     def row(each: CallInfo, now: int) -> dict[str, str]:
         made = each.decision
@@ -147,12 +154,12 @@ def calls(  # noqa: PLR0913 - all by name, and few at a time
     found, now = run_with_time(
         url, lambda app: app.tool_calls(tool, where=where or (), agent=agent, since=since, last=last)
     )
-    print_found(found, CALLS, lambda each: row(each, now), none="there is no such call", json=json)
+    print_found(found, CALLS, lambda each: row(each, now), none="no matching calls", json=json)
 
 
 @command.command(epilog=example("limpet stats"))
 def stats(url: Url = STORE, json: Json = False) -> None:
-    """Say how many runs, requests and workers there are."""
+    """Count runs, open requests and workers."""
     found = run_with_app(url, lambda app: app.stats())
     if json:
         print_json(found)
@@ -160,12 +167,12 @@ def stats(url: Url = STORE, json: Json = False) -> None:
     print_table(_counts(found), COUNTS, none="no runs")
     print_text(f"\nopen requests: {found.requests}, live workers: {found.workers}")
     if found.unserved:
-        print_text(f"no live worker serves {', '.join(found.unserved)}\nnext: {worker_command()}")
+        print_text(f"No live worker serves {', '.join(found.unserved)}.\nnext: {worker_command()}")
 
 
 @command.command(epilog=example("limpet agents"))
 def agents(url: Url = STORE, json: Json = False) -> None:
-    """List the agents that the store knows, whoever has their code."""
+    """List the agents that are registered in the store."""
 
     def row(each: AgentInfo) -> dict[str, str]:
         return {
@@ -182,7 +189,7 @@ def agents(url: Url = STORE, json: Json = False) -> None:
 
 @command.command(epilog=example("limpet workers"))
 def workers(url: Url = STORE, json: Json = False) -> None:
-    """List the processes that drive runs: what each serves, and whether it lives."""
+    """List the workers: which agents each serves, and whether it is alive."""
 
     def row(each: WorkerInfo, now: int) -> dict[str, str]:
         return {
@@ -200,28 +207,28 @@ def workers(url: Url = STORE, json: Json = False) -> None:
 def print_found(
     found: Sequence[T], shape: TableLayout, row: Callable[[T], Mapping[str, str]], *, none: str, json: bool
 ) -> None:
-    """What was found, as JSON or as a table."""
+    """Print results as JSON or as a table."""
     print_json(found) if json else print_table([row(each) for each in found], shape, none=none)
 
 
 def _call(call: CallInfo) -> str:
-    """A call in short: of a model, which one; what it was asked is what `limpet asked` shows."""
+    """Describe a call in one line: a model by its name, a tool with its arguments."""
     args = hide_secrets_in(call.args)
     if call.kind == "model" and isinstance(args, dict) and isinstance(args.get("reference"), dict):
         args = args["reference"].get("model", "")
-    said = ", ".join(f"{name}={value!r}" for name, value in args.items()) if isinstance(args, dict) else str(args)
-    return clean(f"{call.tool}({said if len(said) <= LONGEST else f'{said[:LONGEST]}…'})")
+    shown = ", ".join(f"{name}={value!r}" for name, value in args.items()) if isinstance(args, dict) else str(args)
+    return clean(f"{call.tool}({shown if len(shown) <= LONGEST else f'{shown[:LONGEST]}…'})")
 
 
 def _counts(found: Stats) -> list[dict[str, str]]:
-    """A line for each agent, and one for all, if there are several."""
+    """Return a row for each agent, and a total if there are several."""
     rows = [{"agent": agent, **{each: str(of.get(each, 0)) for each in STATUSES}} for agent, of in found.agents.items()]
     total = {"agent": "all", **{each: str(found.runs.get(each, 0)) for each in STATUSES}}
     return [*rows, total] if len(rows) > 1 else rows
 
 
 def _form(schema: Any) -> str:
-    """What a JSON Schema is about, in a word."""
+    """Return the title or type of a JSON Schema."""
     if not isinstance(schema, Mapping):
         return ""
     return str(schema.get("title") or schema.get("type") or "anything")
@@ -230,19 +237,19 @@ def _form(schema: Any) -> str:
 @command.command(epilog=example("limpet runs --failed --last 5", "limpet runs --watch"))
 def runs(  # noqa: PLR0913 - all by name, and few at a time
     *,
-    status: Annotated[Status | None, typer.Option(help="Only these.", show_default=False)] = None,
+    status: Annotated[Status | None, typer.Option(help="Only runs with this status.", show_default=False)] = None,
     agent: AgentName = None,
-    failed: Annotated[bool, typer.Option("--failed", help="The same as --status failed.")] = False,
-    waiting: Annotated[bool, typer.Option("--waiting", help="The same as --status waiting.")] = False,
+    failed: Annotated[bool, typer.Option("--failed", help="Same as --status failed.")] = False,
+    waiting: Annotated[bool, typer.Option("--waiting", help="Same as --status waiting.")] = False,
     last: Last = 20,
-    live: Annotated[bool, typer.Option("--watch", help="Stay, and show what changes, until Ctrl-C.")] = False,
+    live: Annotated[bool, typer.Option("--watch", help="Keep showing changes until Ctrl-C.")] = False,
     url: Url = STORE,
     json: Json = False,
 ) -> None:
     """List the newest runs."""
     wanted = {each for each in (status, "failed" if failed else None, "waiting" if waiting else None) if each}
     if len(wanted) > 1:
-        raise typer.BadParameter(f"a run is not {' and '.join(sorted(wanted))} at once")
+        raise typer.BadParameter(f"pass only one of {' and '.join(sorted(wanted))}")
     only = next(iter(wanted), None)
     if live:
         run_with_app(url, lambda app: while_read(watch(app, status=only, agent=agent, last=last, json=json)))
@@ -254,7 +261,7 @@ def runs(  # noqa: PLR0913 - all by name, and few at a time
 
 @command.command(epilog=example("limpet show ticket-42"))
 def show(run: RunId, url: Url = STORE, json: Json = False) -> None:
-    """Show a run on one page, and what to type next."""
+    """Summarise a run: status, steps, waits, errors, and the next command to type."""
 
     async def look(app: App) -> Report:
         return await report_on(app, (await find_run(app.store, run)).id)
@@ -267,12 +274,12 @@ def show(run: RunId, url: Url = STORE, json: Json = False) -> None:
 def log(
     run: RunId,
     *,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Stay until the run has ended.")] = False,
-    after: Annotated[int, typer.Option(min=0, help="Only what came after this event.")] = 0,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the log until the run has ended.")] = False,
+    after: Annotated[int, typer.Option(min=0, help="Only events after this sequence number.")] = 0,
     url: Url = STORE,
     json: Json = False,
 ) -> None:
-    """Print what happened to a run, event by event; with --json, an object on each line."""
+    """Print the events of a run; with --json, one object per line."""
 
     async def look(app: App) -> None:
         found = (await find_run(app.store, run)).id
@@ -285,13 +292,13 @@ def log(
 def state(
     run: RunId,
     *,
-    before: Annotated[int | None, typer.Option(help="Just before this step.")] = None,
-    after: Annotated[int | None, typer.Option(help="As soon as this step had its result.")] = None,
-    seq: Annotated[int | None, typer.Option(help="After this event.")] = None,
+    before: Annotated[int | None, typer.Option(help="State just before this step.")] = None,
+    after: Annotated[int | None, typer.Option(help="State just after this step had its result.")] = None,
+    seq: Annotated[int | None, typer.Option(help="State after this event.")] = None,
     url: Url = STORE,
     json: Json = False,
 ) -> None:
-    """Show what a run knew: before or after a step, after an event, or now."""
+    """Show the state of a run: before or after a step, after an event, or now."""
 
     async def look(app: App) -> Moment:
         found = (await find_run(app.store, run)).id
@@ -304,11 +311,11 @@ def state(
 @command.command(epilog=example("limpet diff ticket-42 6"))
 def diff(
     run: RunId,
-    step: Annotated[int, typer.Argument(metavar="STEP", help="Its number.", show_default=False)],
+    step: Annotated[int, typer.Argument(metavar="STEP", help="Step number.", show_default=False)],
     url: Url = STORE,
     json: Json = False,
 ) -> None:
-    """Show what a step changed in what a run knows."""
+    """Show what a step changed in the state of a run."""
 
     async def look(app: App) -> Diff:
         return await app.diff((await find_run(app.store, run)).id, step=step)
@@ -319,7 +326,7 @@ def diff(
 
 @command.command(epilog=example("limpet compare ticket-42 ticket-42.1"))
 def compare(one: RunId, other: RunId, url: Url = STORE, json: Json = False) -> None:
-    """Show where two runs went apart, and how they differ."""
+    """Show where two runs diverged, and how they differ."""
 
     async def look(app: App) -> Comparison:
         first, second = [(await find_run(app.store, each)).id for each in (one, other)]

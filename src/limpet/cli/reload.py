@@ -1,4 +1,4 @@
-"""`limpet dev`: a worker in a process of its own, which starts again whenever a file of the app has changed."""
+"""`limpet dev`: a supervisor that restarts a worker process whenever a source file changes."""
 
 import asyncio
 import os
@@ -13,11 +13,11 @@ import typer
 from limpet.cli.output import clean
 from limpet.clock import SystemClock, microseconds
 
-__all__ = ["ReloadOptions", "Target", "develop", "snapshot_files"]
+__all__ = ["ReloadOptions", "Target", "develop", "parse_target"]
 
-# Microseconds between two looks at the files.
+# Microseconds between two scans of the files.
 LOOK = 200_000
-# Seconds after its grace in which a worker must have ended.
+# Seconds after the grace period before a worker is killed.
 MARGIN = 2.0
 FOREIGN = ("__pycache__", "node_modules", "site-packages")
 Stamps = dict[Path, tuple[int, int]]
@@ -25,7 +25,7 @@ Stamps = dict[Path, tuple[int, int]]
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """What is served, and where its files are."""
+    """The code to serve, and the folder to watch."""
 
     name: str
     """A module, or MODULE:ATTRIBUTE."""
@@ -34,7 +34,7 @@ class Target:
 
 @dataclass(frozen=True, kw_only=True)
 class ReloadOptions:
-    """What the worker is to be."""
+    """Options of the worker process."""
 
     target: Target
     url: str | None
@@ -42,22 +42,22 @@ class ReloadOptions:
     json: bool
 
 
-def snapshot_files(target: str) -> Target:
-    """A file, or MODULE:ATTRIBUTE in this folder."""
+def parse_target(target: str) -> Target:
+    """Parse a file name, or MODULE:ATTRIBUTE in the current folder."""
     if not target.endswith(".py"):
         if ":" not in target:
             raise typer.BadParameter(f"{target!r} is neither a file, such as app.py, nor MODULE:ATTRIBUTE")
         return Target(name=target, folder=Path.cwd())
     path = Path(target).absolute()
     if not path.is_file():
-        raise typer.BadParameter(f"there is no file {target}")
+        raise typer.BadParameter(f"no file {target}")
     if not path.stem.isidentifier():
-        raise typer.BadParameter(f"{path.name} cannot be imported: its name is no name in Python")
+        raise typer.BadParameter(f"{path.name} cannot be imported: {path.stem!r} is not a valid module name")
     return Target(name=path.stem, folder=path.parent)
 
 
 async def develop(wanted: ReloadOptions) -> None:
-    """Drive and show runs until SIGINT or SIGTERM, with the code as it is now; a second signal does not wait."""
+    """Run the worker, restarting it on changes, until SIGINT or SIGTERM; a second signal kills it."""
     microseconds(wanted.grace)
     reloader = _Reloader(wanted)
     for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -66,24 +66,24 @@ async def develop(wanted: ReloadOptions) -> None:
 
 
 class _Reloader:
-    """The process above the worker: it imports nothing of the user's."""
+    """The supervisor of the worker process. It imports no user code."""
 
     def __init__(self, wanted: ReloadOptions) -> None:
         self._wanted = wanted
         self._clock = SystemClock()
         self._is_stopping = False
         self._child: asyncio.subprocess.Process | None = None
-        # Whoever holds the other end ends when ours is closed, by whatever ends us.
+        # The worker stops when this pipe closes, so it never outlives the supervisor.
         self._lifeline, self._ours = os.pipe()
 
     def stop(self) -> None:
-        """End after the worker has; at once, if it is said twice."""
+        """Stop after the worker has stopped; the second call kills it."""
         if self._is_stopping and self._child is not None and self._child.returncode is None:
             self._child.kill()
         self._is_stopping = True
 
     async def run(self) -> None:
-        """One worker after the other."""
+        """Start a worker, and replace it after each change."""
         try:
             while not self._is_stopping:
                 seen = _stamps(self._wanted.target.folder)
@@ -91,13 +91,13 @@ class _Reloader:
                 changed = await self._until_changed(self._child, seen)
                 await self._end(self._child)
                 for path in changed:
-                    self._say(f"{path.relative_to(self._wanted.target.folder)} has changed")
+                    self._print(f"{path.relative_to(self._wanted.target.folder)} changed")
         finally:
             os.close(self._ours)
             os.close(self._lifeline)
 
     async def _spawn(self) -> asyncio.subprocess.Process:
-        """In a process group of its own: Ctrl-C is for us, and we tell it."""
+        """Start a worker in its own process group, so that Ctrl-C reaches only the supervisor."""
         wanted = self._wanted
         words = [wanted.target.name, str(wanted.target.folder), str(self._lifeline), wanted.grace]
         words += [wanted.url or "", "json" if wanted.json else ""]
@@ -112,12 +112,12 @@ class _Reloader:
         )
 
     async def _until_changed(self, child: asyncio.subprocess.Process, seen: Stamps) -> list[Path]:
-        """The files that have changed, as soon as any has; none, if it is to stop."""
-        was_told = False
+        """Wait for changes and return the changed files; none if the supervisor is stopping."""
+        was_reported = False
         while not self._is_stopping:
-            if child.returncode is not None and not was_told:
-                self._say(f"the worker has ended with {child.returncode}; the next change starts it again")
-                was_told = True
+            if child.returncode is not None and not was_reported:
+                self._print(f"The worker exited with {child.returncode}; the next change restarts it.")
+                was_reported = True
             await self._clock.sleep(LOOK)
             now = _stamps(self._wanted.target.folder)
             if changed := sorted(path for path in {*seen, *now} if seen.get(path) != now.get(path)):
@@ -125,7 +125,7 @@ class _Reloader:
         return []
 
     async def _end(self, child: asyncio.subprocess.Process) -> None:
-        """SIGTERM; after the grace, SIGKILL."""
+        """Send SIGTERM, and SIGKILL after the grace period."""
         if child.returncode is None:
             child.terminate()
         try:
@@ -135,24 +135,24 @@ class _Reloader:
             child.kill()
             await child.wait()
 
-    def _say(self, text: str) -> None:
+    def _print(self, text: str) -> None:
         typer.echo(clean(text), err=True)
 
 
 def _stamps(folder: Path) -> Stamps:
-    """When each file of code was written last, and how long it is."""
+    """Return modification time and size of each source file."""
     found: Stamps = {}
     for path in _files(folder):
         try:
             status = path.stat()
         except OSError:
-            continue  # it went away while we looked
+            continue  # deleted meanwhile
         found[path] = (status.st_mtime_ns, status.st_size)
     return found
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """Code under a folder, but for what is hidden, and other people's."""
+    """Return source files below a folder, without hidden folders, virtual environments and dependencies."""
     for place, folders, names in os.walk(folder):
         folders[:] = [
             each

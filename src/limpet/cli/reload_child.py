@@ -1,4 +1,4 @@
-"""The worker under `limpet dev`: it loads the user's code, drives its runs and shows them, until it is told to end."""
+"""The worker process of `limpet dev`: loads the user's code, executes its runs and shows them, until SIGTERM."""
 
 import asyncio
 import importlib
@@ -25,30 +25,32 @@ from limpet.service import App
 __all__: list[str] = []
 
 
-class _Above(logging.StreamHandler[IO[str]]):
-    """The log goes to what stderr is now: with a table on the terminal, above it."""
+class _LiveStderrHandler(logging.StreamHandler[IO[str]]):
+    """Logs to the current stderr, which a live table replaces so that lines appear above it."""
 
     @property
     def stream(self) -> IO[str]:
-        """As it is now."""
+        """The current stderr."""
         return sys.stderr
 
     @stream.setter
     def stream(self, _: IO[str]) -> None:
-        """It is looked up whenever it is used."""
+        """Ignore assignments: the property always returns the current stderr."""
 
 
 def main(target: str, folder: str, lifeline: str, grace: str, url: str, json: str) -> int:
-    """Work until told otherwise; the exit code."""
+    """Run the worker until a signal, and return the exit code."""
     Thread(target=_end_with_parent, args=(int(lifeline),), daemon=True).start()
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", handlers=[_Above()])
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", handlers=[_LiveStderrHandler()]
+    )
     sys.path.insert(0, folder)
-    sys.dont_write_bytecode = True  # Python would take it for the next change, if that comes within a second
+    sys.dont_write_bytecode = True  # else a change within the same second would load the stale bytecode
     try:
         app = _app(target, url or None, Worker(grace=grace))
     except typer.BadParameter as error:
         return failed(error)
-    except Exception as error:  # noqa: BLE001 - whatever the user's code raises when it is loaded
+    except Exception as error:  # noqa: BLE001 - user code may raise anything on import
         _show(error, Path(folder))
         return 1
     asyncio.run(serve_until_stopped(_shown(app, json=bool(json)), json=bool(json)))
@@ -56,32 +58,32 @@ def main(target: str, folder: str, lifeline: str, grace: str, url: str, json: st
 
 
 def _app(target: str, url: str | None, worker: Worker) -> App:
-    """What is served: under its name, or of a file whatever there is, an app first, else all agents."""
+    """Return the app to serve: MODULE:ATTRIBUTE, or from a file its first app, else all its agents."""
     if ":" in target:
         return load_worker(target, url, worker)
     held = list(vars(importlib.import_module(target)).values())
     apps = [each for each in held if isinstance(each, App) and each.serves]
     agents = list({id(each): each for each in held if isinstance(each, Agent)}.values())
     if not apps and not agents:
-        raise typer.BadParameter(f"{target}.py holds neither an app that was opened with agents, nor an agent")
+        raise typer.BadParameter(f"{target}.py has no app with agents, and no agent")
     return make_worker(apps[0] if apps else agents, target, url, worker)
 
 
 @asynccontextmanager
 async def _shown(app: App, *, json: bool) -> AsyncIterator[App]:
-    """The app at work, its runs shown as they change."""
+    """Open the app, and show its runs as they change."""
     async with app:
         showing = asyncio.create_task(watch(app, status=None, agent=None, last=20, json=json))
         try:
             yield app
         finally:
             showing.cancel()
-            with suppress(asyncio.CancelledError, BrokenPipeError):  # nobody may read it any more
+            with suppress(asyncio.CancelledError, BrokenPipeError):  # the reader may be gone
                 await showing
 
 
 def _show(error: Exception, folder: Path) -> None:
-    """Where in the user's code it went wrong; nothing of how we came there."""
+    """Print the traceback from the user's code on, without Limpet's frames above it."""
     while error.__traceback__ is not None and not _is_in(error.__traceback__.tb_frame.f_code.co_filename, folder):
         error.__traceback__ = error.__traceback__.tb_next
     traceback.print_exception(error)
@@ -92,7 +94,7 @@ def _is_in(path: str, folder: Path) -> bool:
 
 
 def _end_with_parent(lifeline: int) -> None:
-    """Whoever started us is gone, however it ended: stop, as if it had said so."""
+    """Stop when the supervisor is gone, however it ended."""
     os.read(lifeline, 1)
     os.kill(os.getpid(), signal.SIGTERM)
 

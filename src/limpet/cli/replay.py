@@ -1,4 +1,4 @@
-"""Commands that go back: replay a run, fork it, or see which runs today's code would not go through."""
+"""Commands `replay` and `fork`, and the debugger prompt of `replay --pdb`."""
 
 import os
 import sys
@@ -41,33 +41,33 @@ def replay(  # noqa: PLR0913 - all by name, and few at a time
         str | None,
         typer.Argument(
             metavar="[RUN|FILE]",
-            help="A run, or a file that `limpet export` wrote.",
+            help="Run id, or a file written by `limpet export`.",
             autocompletion=complete_run,
         ),
     ] = None,
     *,
-    to: Annotated[int | None, typer.Option(min=1, help="Up to the end of this step.")] = None,
-    pdb: Annotated[bool, typer.Option("--pdb", help="Open a debugger where the code comes to that step.")] = False,
+    to: Annotated[int | None, typer.Option(min=1, help="Stop after this step.")] = None,
+    pdb: Annotated[bool, typer.Option("--pdb", help="Open a debugger when the code reaches the --to step.")] = False,
     allow: Annotated[
-        list[str] | None, typer.Option(help="A tool that may be called where nothing is recorded.")
+        list[str] | None, typer.Option(help="Tool that may be called for real if the log has no result. Repeatable.")
     ] = None,
     agent: Annotated[
         str | None,
-        typer.Option(help="Instead of a run: the newest runs of this agent.", autocompletion=complete_agent),
+        typer.Option(help="Check the newest runs of this agent.", autocompletion=complete_agent),
     ] = None,
-    live: Annotated[bool, typer.Option("--live", help="Instead of a run: all that have not ended.")] = False,
-    last: Annotated[int, typer.Option(min=1, help="How many of them.")] = 100,
+    live: Annotated[bool, typer.Option("--live", help="Check all runs that have not ended.")] = False,
+    last: Annotated[int, typer.Option(min=1, help="Number of runs to check.")] = 100,
     code: Code = None,
     url: OwnUrl = None,
     json: Json = False,
 ) -> None:
-    """Go through a run again under today's code, without a single call to the outside.
+    """Re-run today's code against a recorded run, without side effects.
 
-    Recorded calls answer as they did. With --agent or --live, see which runs today's code would not go through: a check
-    before a deploy, which ends with 1 if there is any.
+    Recorded calls return their recorded results. With --agent or --live, checks many runs before a deploy, lists those
+    that today's code cannot replay, and exits with 1 if there are any.
     """
     if (run is None) == (agent is None and not live):
-        raise typer.BadParameter("say a run or a file, or --agent, or --live")
+        raise typer.BadParameter("pass a run or a file, or --agent, or --live")
     if run is None:
         _replay_all(idle_app(code, url), agent, LIVE if live else (), last if not live else 10**9, json=json)
         return
@@ -95,7 +95,7 @@ def _replay_all(app: App, agent: str | None, status: tuple[str, ...], last: int,
     else:
         for each in bad:
             print_text(str(each))
-        print_text(f"{len(found) - len(bad)} of {len(found)} runs go through")
+        print_text(f"{len(found) - len(bad)} of {len(found)} runs replay.")
     raise typer.Exit(bool(bad))
 
 
@@ -103,30 +103,36 @@ def _replay_all(app: App, agent: str | None, status: tuple[str, ...], last: int,
 def fork(  # noqa: PLR0913 - all by name, and few at a time
     run: RunId,
     *,
-    at: Annotated[int | None, typer.Option(min=1, help="The first step that is not shared.")] = None,
-    seq: Annotated[int | None, typer.Option(min=1, help="Or the last event that is.")] = None,
+    at: Annotated[int | None, typer.Option(min=1, help="First step that the fork executes itself.")] = None,
+    seq: Annotated[int | None, typer.Option(min=1, help="Last event to share, instead of --at.")] = None,
     set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=JSON", help="What it knows: facts.total=1200, goal=…")
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="NAME=JSON", help="Change the fork's state, such as facts.total=1200 or goal=… Repeatable."
+        ),
     ] = None,
     result: Annotated[
-        list[str] | None, typer.Option(metavar="STEP=JSON", help="Another result of a shared step.")
+        list[str] | None, typer.Option(metavar="STEP=JSON", help="Replace the result of a shared step. Repeatable.")
     ] = None,
-    input: Annotated[str | None, typer.Option(help="Another input: JSON, or @file.")] = None,
-    version: Annotated[str | None, typer.Option(help="Another version of the agent.")] = None,
+    input: Annotated[str | None, typer.Option(help="Use another input: JSON, or @FILE.")] = None,
+    version: Annotated[str | None, typer.Option(help="Use another version of the agent.")] = None,
     effects: Annotated[
-        Literal["run_with_app", "stub", "live"],
-        typer.Option(help="Ask before each effect, make up results, or do them."),
-    ] = "run_with_app",
+        Literal["ask", "stub", "live"],
+        typer.Option(help="ask: request approval for each effect. stub: generate results. live: execute effects."),
+    ] = "ask",
     reads: Annotated[
-        Literal["live"] | None, typer.Option(help="With --effects stub: call tools without an effect all the same.")
+        Literal["live"] | None, typer.Option(help="With --effects stub, still call tools without effects.")
     ] = None,
-    model: Annotated[Literal["live"] | None, typer.Option(help="With --effects stub: ask models all the same.")] = None,
-    id: Annotated[str | None, typer.Option(help="Its id, if not the run's with the next number.")] = None,
+    model: Annotated[Literal["live"] | None, typer.Option(help="With --effects stub, still call models.")] = None,
+    id: Annotated[str | None, typer.Option(help="Id of the fork. Default: the run's id with the next number.")] = None,
     code: Code = None,
     url: OwnUrl = None,
     json: Json = False,
 ) -> None:
-    """Begin a new run that shares everything before a step of another; a worker drives it."""
+    """Start a new run from any step of another run.
+
+    The fork shares everything before that step, and a worker executes the rest. The original run does not change.
+    """
     results = {number_of(number): json_or_text(value) for number, value in map(pair_of, result or ())}
     more: dict[str, Any] = {} if input is None else {"input": input_of(input)}
     more |= {"effects": effects, "reads": reads, "model": model}
@@ -142,47 +148,47 @@ def fork(  # noqa: PLR0913 - all by name, and few at a time
     if json:
         print_json({"id": made, "fork_of": row.id})
     else:
-        print_text(f"{made} goes on from {row.id}, when a worker serves it")
+        print_text(f"Forked {row.id} as {made}; it starts when a worker serves it.")
 
 
 def _patch(given: list[str]) -> dict[str, Any]:
-    """`facts.total=1200` and `goal=refund` as a patch."""
+    """Return assignments such as `facts.total=1200` and `goal=refund` as a patch."""
     patch: dict[str, Any] = {}
     for name, value in map(pair_of, given):
         part, dot, key = name.partition(".")
         if dot and part in ("facts", "answered"):
             if not isinstance(patch.setdefault(part, {}), dict):
-                raise typer.BadParameter(f"{part} is said whole, and {name} too")
+                raise typer.BadParameter(f"set either {part} or {name}, not both")
             patch[part][key] = json_or_text(value)
         elif dot:
-            raise typer.BadParameter(f"{name!r}: only facts and answered have names, such as facts.total")
+            raise typer.BadParameter(f"{name!r}: only facts and answered take a key, such as facts.total")
         else:
             patch[part] = value if part == "goal" else json_or_text(value)
     return patch
 
 
-# Frames that are not the user's.
+# Modules whose frames are not the user's code.
 OURS = ("limpet.", "asyncio.", "concurrent.")
 
 
 def prompt_at(step: int) -> Callable[[int], None]:
-    """What opens a prompt when the code comes to a step of this number."""
+    """Return a function that opens a debugger prompt when the code reaches the step."""
 
-    def coming_to(number: int) -> None:
+    def on_step(number: int) -> None:
         if number == step:
             _prompt(_frame())
 
-    return coming_to
+    return on_step
 
 
 def _prompt(frame: FrameType) -> None:
-    """`c` goes on, `n` and `s` step through the user's own code, `q` ends the program."""
+    """Open a debugger: `c` continues, `n` and `s` step through the user's code, `q` exits the program."""
     debugger = Pdb(skip=[f"{each}*" for each in OURS])
     debugger.reset()
     debugger.interaction(frame, None)
     if debugger.quitting:
         sys.stdout.flush()
-        os._exit(0)  # in the middle of everything, as was said
+        os._exit(0)  # the user asked to quit; nothing needs cleaning up
     if debugger.stoplineno != -1:
         each: FrameType | None = frame
         while each is not None:
@@ -192,7 +198,7 @@ def _prompt(frame: FrameType) -> None:
 
 
 def _frame() -> FrameType:
-    """Where the agent's code is: up from here, or in the thread of a blocking agent that waits for this."""
+    """Return the frame of the agent's code: up from here, or in the thread of a blocking agent."""
     here = sys._getframe()
     others = [frame for thread, frame in sys._current_frames().items() if thread != get_ident()]
     found = (_users(frame) for frame in (here, *others))
@@ -200,7 +206,7 @@ def _frame() -> FrameType:
 
 
 def _users(frame: FrameType | None) -> FrameType | None:
-    """The innermost frame that calls us and is not ours; nothing if an event loop is what calls us."""
+    """Return the innermost frame of user code that called Limpet, or None if an event loop called it."""
     is_called = False
     while frame is not None:
         name = frame.f_globals.get("__name__", "")

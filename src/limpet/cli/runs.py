@@ -1,4 +1,4 @@
-"""Commands that steer: they start a run, stop it, let it go on, and tell it something."""
+"""Commands that control runs: start, resume, pause, cancel, signal, say."""
 
 from collections.abc import Awaitable, Callable
 from typing import Annotated
@@ -29,21 +29,29 @@ __all__: list[str] = []
 def start(  # noqa: PLR0913 - all by name, and few at a time
     agent: Annotated[
         str,
-        typer.Argument(metavar="AGENT", help="Its name.", show_default=False, autocompletion=complete_agent),
+        typer.Argument(
+            metavar="AGENT",
+            help="Name of the agent. `limpet agents` lists them.",
+            show_default=False,
+            autocompletion=complete_agent,
+        ),
     ],
     *,
     input: Annotated[
-        str | None, typer.Option(metavar="JSON|@FILE|-", help="What it is given; what is no JSON is text.")
+        str | None, typer.Option(metavar="JSON|@FILE|-", help="Input: JSON, or plain text if it does not parse.")
     ] = None,
-    id: Annotated[str | None, typer.Option(help="The run's id: the same id and input are the same run.")] = None,
-    session: Annotated[str | None, typer.Option(help="The session that it belongs to.")] = None,
-    user: Annotated[str | None, typer.Option(help="Whose it is.")] = None,
-    conversation: Annotated[str | None, typer.Option(help="The conversation that it is part of.")] = None,
-    label: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="As often as you like.")] = None,
+    id: Annotated[str | None, typer.Option(help="Run id. Default: a new one.")] = None,
+    session: Annotated[str | None, typer.Option(help="Session that the run belongs to.")] = None,
+    user: Annotated[str | None, typer.Option(help="User that the run belongs to.")] = None,
+    conversation: Annotated[str | None, typer.Option(help="Conversation that the run takes part in.")] = None,
+    label: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="Label to attach. Repeatable.")] = None,
     url: Url = STORE,
     json: Json = False,
 ) -> None:
-    """Start a run of an agent that the store knows; a worker drives it, wherever its code is."""
+    """Start a run of a registered agent.
+
+    Any worker that serves the agent executes the run. Starting twice with the same id and input starts one run.
+    """
     plain = None if input is None else input_of(input)
     labels = dict(map(pair_of, label or ()))
     about = {"id": id, "session": session, "user": user, "conversation": conversation, "labels": labels}
@@ -61,22 +69,22 @@ def start(  # noqa: PLR0913 - all by name, and few at a time
         return
     print_text(f"{found.info.id} is {found.info.status}")
     if waits_for_worker(found.info):
-        print_text(f"no live worker serves {found.info.agent} {found.info.version}: it begins when one does")
+        print_text(f"No live worker serves {found.info.agent} {found.info.version}; the run starts when one does.")
     for each in (*next_commands(found), f"limpet show {found.info.id}"):
         print_text(f"next: {each}")
 
 
 def _print(run: RunInfo, said: str, *, json: bool) -> None:
-    """How a run is now; for people, what was done, and whether it needs a worker to go on."""
+    """Print a run as JSON, or what was done and whether the run lacks a worker."""
     if json:
         print_json(run)
         return
-    print_text(f"{run.id} {said}")
+    print_text(said)
     print_unserved(run)
 
 
 def _steer(url: str, run: str, act: Callable[[App, str], Awaitable[object]]) -> RunInfo:
-    """Do something to a run; how it is then."""
+    """Run a command on a run, and return the run's state after it."""
 
     async def do(app: App) -> RunInfo:
         found = (await find_run(app.store, run)).id
@@ -88,64 +96,70 @@ def _steer(url: str, run: str, act: Callable[[App, str], Awaitable[object]]) -> 
 
 @command.command(epilog=example("limpet resume ticket-42"))
 def resume(run: RunId, url: Url = STORE, json: Json = False) -> None:
-    """Let a failed or paused run go on."""
+    """Resume a failed or paused run from where it stopped."""
     found = _steer(url, run, lambda app, which: app.resume(which))
-    _print(found, "is completed, and stays so" if found.status == "completed" else "goes on", json=json)
+    done = f"{found.id} has already completed." if found.status == "completed" else f"Resumed {found.id}."
+    _print(found, done, json=json)
 
 
 @command.command(epilog=example("limpet pause ticket-42"))
 def pause(run: RunId, url: Url = STORE, json: Json = False) -> None:
-    """Let a run wait until it is resumed; effects under way finish first."""
+    """Pause a run until it is resumed. Running effects finish first."""
     found = _steer(url, run, lambda app, which: app.pause(which))
-    said = f"{found.id} is to wait; effects under way finish first\nnext: limpet resume {found.id}"
+    said = f"Pausing {found.id}; running effects finish first.\nnext: limpet resume {found.id}"
     print_json(found) if json else print_text(said)
 
 
 @command.command(epilog=example('limpet cancel ticket-42 --reason "the customer withdrew it"'))
 def cancel(
     run: RunId,
-    reason: Annotated[str, typer.Option(help="Why.", show_default=False)],
+    reason: Annotated[str, typer.Option(help="Reason, which is recorded.", show_default=False)],
     url: Url = STORE,
     json: Json = False,
 ) -> None:
-    """Stop a run for good, and the runs it called: effects under way finish, and what can be undone is."""
+    """Cancel a run and the runs it called. Running effects finish; completed effects are compensated where possible."""
     found = _steer(url, run, lambda app, which: app.cancel(which, reason=reason))
-    how = "is to stop; effects under way finish, and what can be undone is"
-    print_json(found) if json else print_text(f"{found.id} {how}\nnext: limpet log {found.id} --follow")
+    how = "running effects finish, and completed ones are compensated where possible."
+    print_json(found) if json else print_text(f"Cancelling {found.id}; {how}\nnext: limpet log {found.id} --follow")
 
 
 @command.command(epilog=example("""limpet signal ticket-42 paid '{"cents": 900}'"""))
 def signal(
     run: RunId,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Of the signal.", show_default=False)],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the signal.", show_default=False)],
     value: Annotated[
-        str, typer.Argument(metavar="VALUE", help="JSON; what is none is text. @FILE and - work too.")
+        str,
+        typer.Argument(
+            metavar="VALUE", help="JSON, or plain text if it does not parse. @FILE reads a file, - reads stdin."
+        ),
     ] = "null",
     url: Url = STORE,
     json: Json = False,
 ) -> None:
-    """Send a run something that it receives: in order, each once."""
+    """Send a signal to a run. Signals are received in order, each once."""
     plain = input_of(value, "The value")
     found = _steer(url, run, lambda app, which: app.signal(which, name, plain))
-    _print(found, f"has the signal {clean(name)}", json=json)
+    _print(found, f"Sent {clean(name)} to {found.id}.", json=json)
 
 
 @command.command(epilog=example('limpet say chat-7 "and the other one?" --interrupt'))
 def say(
-    conversation: Annotated[str, typer.Argument(metavar="CONVERSATION", help="Its id.", show_default=False)],
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="What is said.", show_default=False)],
+    conversation: Annotated[str, typer.Argument(metavar="CONVERSATION", help="Conversation id.", show_default=False)],
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="Text of the message.", show_default=False)],
     *,
-    interrupt: Annotated[bool, typer.Option("--interrupt", help="A model ends its turn after the step.")] = False,
-    new: Annotated[bool, typer.Option("--new", help="Begin a conversation of this id.")] = False,
+    interrupt: Annotated[
+        bool, typer.Option("--interrupt", help="End the model's turn after its current step.")
+    ] = False,
+    new: Annotated[bool, typer.Option("--new", help="Create a conversation with this id.")] = False,
     url: Url = STORE,
     json: Json = False,
 ) -> None:
-    """Say something in a conversation: the run that goes on there receives it; else it is kept for the next."""
+    """Send a message to a conversation. Its active run receives the message; without one, the next run does."""
 
     async def do(app: App) -> tuple[str, str | None]:
         found = conversation if new else await find_conversation(app.store, conversation)
         return found, await app.say(found, text, interrupt=interrupt)
 
-    found, hears = run_with_app(url, do)
-    kept = "; no run goes on there: it is kept for the next" if hears is None else ""
-    print_json({"conversation": found}) if json else print_text(f"said in {found}{kept}")
+    found, receiver = run_with_app(url, do)
+    kept = " No run is active there; the next one receives it." if receiver is None else ""
+    print_json({"conversation": found}) if json else print_text(f"Sent to {found}.{kept}")

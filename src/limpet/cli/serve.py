@@ -1,4 +1,4 @@
-"""The commands that open other doors: over HTTP, and for agents over MCP. Nothing can be changed through them."""
+"""Commands that run processes: worker, HTTP server, MCP server; and `doctor`, which checks them and the store."""
 
 import asyncio
 import os
@@ -25,42 +25,48 @@ __all__: list[str] = []
 
 BITS = 256
 Agents = Annotated[
-    str | None, typer.Option("--app", metavar="MODULE:ATTRIBUTE", help="The code, if agents choose what models see.")
+    str | None,
+    typer.Option(
+        "--app", metavar="MODULE:ATTRIBUTE", help="App to load. Needed only if an agent builds its own context."
+    ),
 ]
 
 
 @command.command(epilog=example("limpet serve", "limpet serve --host 0.0.0.0 --allow-host runs.example.com"))
 def serve(
     *,
-    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any that is free.")] = 8700,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 picks a free one.")] = 8700,
     allow_host: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="A name that this server has, beside localhost.")
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Additional host name to accept, besides localhost. Repeatable."),
     ] = None,
     code: Agents = None,
     url: OwnUrl = None,
     json: Json = False,
 ) -> None:
-    """Answer questions about runs over HTTP, and over MCP at /mcp, until Ctrl-C; nothing can be changed through it.
+    """Serve a read-only HTTP API, with MCP at /mcp, until Ctrl-C.
 
-    Whoever asks needs the token: that in LIMPET_TOKEN, else one that is made now and printed. There is no encryption:
-    where others can listen, put a proxy with TLS before it.
+    Clients authenticate with the token in LIMPET_TOKEN. If it is not set, Limpet creates a token and prints it. Traffic
+    is not encrypted: on a shared network, put a TLS proxy in front.
     """
     known = os.environ.get("LIMPET_TOKEN", "").strip()
     token = known or f"limpet_{RandomIds(SystemClock()).bits(BITS):0{BITS // 4}x}"
 
-    def told(address: str) -> None:
+    def print_address(address: str) -> None:
         if json:
             made = {} if known else {"token": token}
             typer.echo(msgspec.json.encode({"url": address, "mcp": f"{address}/mcp", **made}).decode())
             return
-        typer.echo(f"{address} answers; {address}/openapi.json says what, {address}/mcp is for agents")
+        typer.echo(f"Serving on {address} (API: {address}/openapi.json, MCP: {address}/mcp)")
         if not known:
-            typer.echo(f"token: {token} (until this ends; LIMPET_TOKEN keeps one)")
+            typer.echo(f"token: {token} (valid until this server stops; set LIMPET_TOKEN to keep one)")
 
     names = tuple(allow_host or ())
     raise typer.Exit(
-        starters["serve"](app=_looking(code, url), token=token, host=host, port=port, hosts=names, told=told)
+        starters["serve"](
+            app=_read_only_app(code, url), token=token, host=host, port=port, hosts=names, told=print_address
+        )
     )
 
 
@@ -68,17 +74,19 @@ def serve(
 def mcp(
     code: Agents = None,
     url: OwnUrl = None,
-    json: Annotated[bool, typer.Option("--json", help="Errors as JSON.")] = False,  # noqa: ARG001 - see `listening`
+    json: Annotated[bool, typer.Option("--json", help="Print errors as JSON.")] = False,  # noqa: ARG001 - see `error_options`
 ) -> None:
-    """Answer questions about runs for an agent that starts this as an MCP server; nothing can be changed through it."""
+    """Serve read-only MCP over stdin and stdout, for a client that starts this command."""
     if sys.stdin.isatty():
-        typer.echo("waiting for an MCP client on standard input: name this command to one (docs/serving.md)", err=True)
-    raise typer.Exit(starters["mcp"](app=_looking(code, url)))
+        typer.echo(
+            "Waiting for an MCP client on stdin. Configure a client to start this command (docs/serving.md).", err=True
+        )
+    raise typer.Exit(starters["mcp"](app=_read_only_app(code, url)))
 
 
-def _looking(code: str | None, url: str | None) -> App:
-    """The app that is asked: it drives nothing, and makes no store."""
-    with redirect_stdout(sys.stderr):  # what a module says when it is loaded is no answer
+def _read_only_app(code: str | None, url: str | None) -> App:
+    """Return the app to query: it executes no runs and creates no store."""
+    with redirect_stdout(sys.stderr):  # stdout is for replies; a module may print when it is imported
         app = limpet.open(url, worker=False) if code is None else idle_app(code, url)
     return app.replace(creates_store=False)
 
@@ -93,19 +101,22 @@ def worker(
         typer.Argument(
             metavar="[MODULE:ATTRIBUTE]",
             envvar="LIMPET_APP",
-            help="An app, an agent or a list of agents, else [tool.limpet] app in pyproject.toml.",
+            help="App, agent or list of agents to serve. Default: [tool.limpet] app in pyproject.toml.",
             show_default=False,
         ),
     ] = None,
-    url: Annotated[str | None, typer.Option(help="The store, if not the app's own or LIMPET_URL.")] = None,
-    concurrency: Annotated[int, typer.Option(min=1, help="How many runs at once.")] = 100,
-    lease: Annotated[str, typer.Option(help="How long its runs stay its own without a sign of life.")] = "10s",
-    grace: Annotated[str, typer.Option(help="How long effects under way may take when it stops.")] = "10s",
-    json: Annotated[bool, typer.Option("--json", help="Log an object on each line.")] = False,
+    url: Annotated[str | None, typer.Option(help="Store URL; overrides the app's own and LIMPET_URL.")] = None,
+    concurrency: Annotated[int, typer.Option(min=1, help="Number of concurrent runs.")] = 100,
+    lease: Annotated[
+        str, typer.Option(help="Time without a renewal after which other workers take over its runs.")
+    ] = "10s",
+    grace: Annotated[str, typer.Option(help="Time that running effects get to finish on shutdown.")] = "10s",
+    json: Annotated[bool, typer.Option("--json", help="Log one JSON object per line.")] = False,
 ) -> None:
-    """Drive runs, until SIGTERM or Ctrl-C.
+    """Run a worker until SIGTERM or Ctrl-C.
 
-    Then effects under way finish within the grace, and the runs are given back; a second signal does not wait.
+    On the first signal, the worker stops claiming runs, lets running effects finish within the grace period, and
+    releases its runs to other workers. A second signal stops it immediately.
     """
     app = load_worker(app_target(target, ""), url, Worker(concurrency=concurrency, lease=lease, grace=grace))
     asyncio.run(serve_until_stopped(app, json=json))
@@ -115,22 +126,18 @@ def worker(
 def doctor(
     target: Annotated[
         str | None,
-        typer.Argument(
-            metavar="[MODULE:ATTRIBUTE]", help="Look at the code, too: an app, an agent or a list of agents."
-        ),
+        typer.Argument(metavar="[MODULE:ATTRIBUTE]", help="Also check this app, agent or list of agents."),
     ] = None,
     *,
-    fix: Annotated[bool, typer.Option("--fix", help="Make rows and counters anew that do not fit the logs.")] = False,
-    last: Annotated[
-        int, typer.Option(min=1, max=1000, help="How many of the newest runs are held against their logs.")
-    ] = 100,
-    stuck: Annotated[str, typer.Option(help="How long a run may be ready before it is stuck.")] = "10m",
+    fix: Annotated[bool, typer.Option("--fix", help="Rebuild rows and counters that do not match the logs.")] = False,
+    last: Annotated[int, typer.Option(min=1, max=1000, help="Number of newest runs to compare with their logs.")] = 100,
+    stuck: Annotated[str, typer.Option(help="Report runs that have been ready for longer than this.")] = "10m",
     url: OwnUrl = None,
     json: Json = False,
 ) -> None:
-    """Look for what hurts, or may: the store, its clock, runs that are stuck, who serves what; and say the cure.
+    """Check the store, its clock, stuck runs and workers, and suggest fixes.
 
-    Ends with 1 if anything is bad.
+    Exits with 1 if a check fails.
     """
     needed = target is None or url is not None
     wanted = CheckOptions(last=last, stuck=microseconds(stuck), fix=fix, needed=needed)

@@ -1,4 +1,4 @@
-"""Commands about what is kept: check it, take it to another store, let it go."""
+"""Commands that maintain stored runs: verify, export, load, prune."""
 
 import asyncio
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from limpet.cli.commands import command, example, tell_error
+from limpet.cli.commands import command, example, print_error
 from limpet.cli.load_app import run_with_app
 from limpet.cli.options import STORE, Json, RunId, Url, complete_run, pair_of
 from limpet.cli.output import bar, print_json, print_text
@@ -21,7 +21,7 @@ from limpet.service.verify import Verified, verify_all
 
 __all__: list[str] = []
 
-MaxBytes = Annotated[int, typer.Option(help="Most bytes that a file may unpack to.", show_default="1 GiB")]
+MaxBytes = Annotated[int, typer.Option(help="Maximum unpacked size of a file, in bytes.", show_default="1 GiB")]
 
 
 @command.command(epilog=example("limpet verify --heads heads.jsonl", "limpet verify ticket-42"))
@@ -30,19 +30,29 @@ def verify(  # noqa: PLR0913 - all by name, and few at a time
         str | None,
         typer.Argument(
             metavar="[RUN|FILE]",
-            help="One run, or a file that `limpet export` wrote; else all.",
+            help="Run id, or a file written by `limpet export`. Default: the whole store.",
             autocompletion=complete_run,
         ),
     ] = None,
     *,
-    heads: Annotated[Path | None, typer.Option(help="Where logs ended, as --save-heads wrote it earlier.")] = None,
-    pruned: Annotated[Path | None, typer.Option(help="What was pruned since: pruned.jsonl of the archive.")] = None,
-    save_heads: Annotated[Path | None, typer.Option(help="Write where every log ends now, to keep elsewhere.")] = None,
+    heads: Annotated[
+        Path | None,
+        typer.Option(help="File written by --save-heads earlier; detects logs that were cut off or rewritten."),
+    ] = None,
+    pruned: Annotated[
+        Path | None, typer.Option(help="List of runs pruned since then: pruned.jsonl of the archive.")
+    ] = None,
+    save_heads: Annotated[
+        Path | None, typer.Option(help="Write the current head of every log to this file, to keep elsewhere.")
+    ] = None,
     max_bytes: MaxBytes = MAX_BYTES,
     url: Url = STORE,
     json: Json = False,
 ) -> None:
-    """Check that nothing stored was changed, cut off or written anew. Names all that was, and ends with 1."""
+    """Check stored logs for changes, truncation and rewriting.
+
+    Lists every problem, and exits with 1 if there is one.
+    """
     if run is not None and run.endswith(".zip") and Path(run).is_file():
         done = asyncio.run(verify_bundle(Path(run), max_bytes))
         print_json(done) if json else print_text(str(done))
@@ -60,7 +70,7 @@ def verify(  # noqa: PLR0913 - all by name, and few at a time
 
     found = run_with_app(url, look)
     for error in bad:
-        tell_error(error)
+        print_error(error)
     print_json(found) if json else print_text(str(found))
     raise typer.Exit(bool(bad))
 
@@ -68,11 +78,11 @@ def verify(  # noqa: PLR0913 - all by name, and few at a time
 @command.command(epilog=example("limpet export ticket-42 ticket-42.zip"))
 def export(
     run: RunId,
-    path: Annotated[Path, typer.Argument(metavar="FILE", help="Where to; a zip.", show_default=False)],
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="Zip file to write.", show_default=False)],
     url: Url = STORE,
     json: Json = False,
 ) -> None:
-    """Write a run to a file: its log as JSON lines, and what it refers to."""
+    """Export a run to a zip file: its log as JSON lines, its blobs and its conversation."""
 
     async def write(app: App) -> str:
         found = (await find_run(app.store, run)).id
@@ -81,48 +91,52 @@ def export(
         return found
 
     found = run_with_app(url, write)
-    print_json({"id": found, "path": str(path)}) if json else print_text(f"{found} is in {path}")
+    print_json({"id": found, "path": str(path)}) if json else print_text(f"Exported {found} to {path}.")
 
 
 @command.command(epilog=example("limpet load ticket-42.zip --url sqlite:///other.db"))
 def load(
-    path: Annotated[Path, typer.Argument(metavar="FILE", help="What `limpet export` wrote.", show_default=False)],
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="File written by `limpet export`.", show_default=False)],
     *,
     max_bytes: MaxBytes = MAX_BYTES,
     url: Url = STORE,
     json: Json = False,
 ) -> None:
-    """Take a run from a file into this store; one that has not ended waits to be resumed."""
+    """Load an exported run into this store. A run that has not ended waits to be resumed."""
 
     async def read(app: App) -> RunInfo:
         with bar("load"):
             return await app.info((await app.load(path, max_bytes=max_bytes)).id)
 
     found = run_with_app(url, read, creates_store=True)
-    print_json(found) if json else print_text(f"{found.id} is here")
+    print_json(found) if json else print_text(f"Loaded {found.id}.")
 
 
 @command.command(epilog=example("limpet prune --older-than 30d --status failed=90d --archive old --delete"))
 def prune(  # noqa: PLR0913 - all by name, and few at a time
-    older_than: Annotated[
-        str, typer.Option(help="How long after their end runs stay, such as 30d.", show_default=False)
-    ],
+    older_than: Annotated[str, typer.Option(help="Age since the end of a run, such as 30d.", show_default=False)],
     *,
     delete: Annotated[
-        bool, typer.Option("--delete", help="Do it; without this it is only said what would go.")
+        bool, typer.Option("--delete", help="Delete. Without this flag, only report what would be deleted.")
     ] = False,
     status: Annotated[
-        list[str] | None, typer.Option(metavar="STATUS=AGE", help="Another age for some: failed=90d, failed=forever.")
+        list[str] | None,
+        typer.Option(
+            metavar="STATUS=AGE",
+            help="Another age for a status: failed=90d, or failed=forever to keep them. Repeatable.",
+        ),
     ] = None,
-    agent: Annotated[list[str] | None, typer.Option(metavar="AGENT=AGE", help="The same by agent.")] = None,
-    archive: Annotated[Path | None, typer.Option(help="A folder: each run is exported there before it goes.")] = None,
-    snapshots: Annotated[int | None, typer.Option(min=1, help="How many cached states of a run stay.")] = None,
+    agent: Annotated[
+        list[str] | None, typer.Option(metavar="AGENT=AGE", help="Another age for an agent. Repeatable.")
+    ] = None,
+    archive: Annotated[Path | None, typer.Option(help="Folder to export each run to before deleting it.")] = None,
+    snapshots: Annotated[int | None, typer.Option(min=1, help="Number of snapshots to keep per run.")] = None,
     url: Url = STORE,
     json: Json = False,
 ) -> None:
-    """Delete runs that have ended long ago; without --delete, say which.
+    """Delete runs that ended long ago. Without --delete, only list them.
 
-    Forks and what they branched off, callers and whom they called go together, or stay.
+    Related runs (a fork and its origin, a caller and the agents it called) are deleted together or kept together.
     """
 
     async def go(app: App) -> Pruned:

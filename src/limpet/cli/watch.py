@@ -1,4 +1,4 @@
-"""Views that stay: the log of a run as it grows, and runs as they change. Ctrl-C ends them."""
+"""Live views: the log of a run as it grows, and the list of runs as it changes, until Ctrl-C."""
 
 import asyncio
 import errno
@@ -21,7 +21,7 @@ __all__ = ["print_log", "watch", "while_read"]
 
 
 async def while_read(view: Coroutine[Any, Any, None]) -> None:
-    """A view that ends when nobody reads it any more: the line that would tell it so may never come."""
+    """Run a view until the reader of its output is gone: without new output, no write would fail."""
     pipe = _pipe()
     if pipe is None:
         await view
@@ -42,7 +42,7 @@ async def while_read(view: Coroutine[Any, Any, None]) -> None:
 
 
 def _pipe() -> int | None:
-    """Where output goes, if that is a pipe."""
+    """Return the file descriptor of stdout if it is a pipe."""
     with suppress(OSError):
         out = sys.stdout.fileno()
         if stat.S_ISFIFO(os.fstat(out).st_mode) and sys.platform != "win32":
@@ -51,7 +51,7 @@ def _pipe() -> int | None:
 
 
 async def print_log(events: AsyncIterator[EventView], *, json: bool) -> None:
-    """Events, a line for each."""
+    """Print events, one per line."""
     out = console()
     async for event in events:
         if json:
@@ -64,7 +64,7 @@ async def print_log(events: AsyncIterator[EventView], *, json: bool) -> None:
 
 
 async def watch(app: App, *, status: str | None, agent: str | None, last: int, json: bool) -> None:
-    """Runs as they change: a table that stays where there is a terminal; else a line for each change."""
+    """Show runs as they change: in a live table on a terminal, else one line per change."""
     out = console()
     async with aclosing(watch_runs(app, status=status, agent=agent, last=last)) as looks:
         if json or not out.is_terminal or out.is_dumb_terminal:
@@ -84,15 +84,15 @@ async def _print_changes(looks: AsyncIterator[list[RunInfo]], *, json: bool) -> 
 
 def _line(run: RunInfo) -> str:
     waits = f"waits for {run.waits_for}" if run.waits_for else ""
-    told = (format_time(run.updated), run.id, f"{run.agent} {run.version}", run.status, run.position, waits, run.goal)
-    return "  ".join(clean(each) for each in told if each)
+    parts = (format_time(run.updated), run.id, f"{run.agent} {run.version}", run.status, run.position, waits, run.goal)
+    return "  ".join(clean(each) for each in parts if each)
 
 
 async def _keep_table(app: App, looks: AsyncIterator[list[RunInfo]]) -> None:
-    from rich.live import Live  # noqa: PLC0415 - it takes long, and few need it
+    from rich.live import Live  # noqa: PLC0415 - slow to import
 
     out = console()
     with Live(console=out, auto_refresh=False, screen=False) as live:
         async for found in looks:
-            fit = found[: max(out.height - 3, 1)]  # what does not fit could not be drawn over
+            fit = found[: max(out.height - 3, 1)]  # lines beyond the terminal could not be redrawn
             live.update(runs_table(fit, await app.store.now(), out.width) if fit else "no runs", refresh=True)

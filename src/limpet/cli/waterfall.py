@@ -1,4 +1,4 @@
-"""Steps and waits as bars, in the order of time, scaled to the width that there is."""
+"""A waterfall chart of steps and waits, scaled to the width of the terminal."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
 __all__ = ["waterfall"]
 
-# The last ones; all are in the JSON.
+# Number of newest steps shown; the JSON has all.
 MOST = 20
-# Columns where nobody says how many there are; of the bars, at least and at most; of a name, at least.
+# In columns: width without a terminal, minimum and maximum width of bars, minimum width of names.
 WIDTH, SHORTEST, LONGEST, NAME = 80, 8, 40, 12
-# Duration, status, attempts, and the spaces between.
+# Columns for duration, status and attempts, with the spaces between.
 BESIDE = 7 + 2 + 9 + 4 + 2
 
 
 class Ink(NamedTuple):
-    """What bars are drawn with."""
+    """Characters to draw bars with."""
 
     work: str
     failed: str
@@ -37,7 +37,7 @@ BLOCKS, LETTERS = Ink("█", "▒", "?", "·", "…"), Ink("#", "x", "?", ".", "
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """A step, or a wait of the whole run."""
+    """A row of the chart: a step, or a wait of the whole run."""
 
     number: str
     name: str
@@ -49,7 +49,7 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """From times to columns."""
+    """Mapping from times to columns."""
 
     start: int
     end: int
@@ -57,7 +57,7 @@ class Scale:
     ink: Ink
 
     def bar(self, spans: Sequence[Span]) -> str:
-        """Spans as a bar; what worked is drawn over what waited, and is never too short to be seen."""
+        """Draw spans as a bar. Work is drawn over waits, and takes at least one column."""
         cells = [" "] * self.width
         for span in sorted(spans, key=lambda each: each.how != "waits"):
             first = max(min(self._column(span.start), self.width - 1), 0)
@@ -66,7 +66,7 @@ class Scale:
         return "".join(cells)
 
     def seen(self, spans: Sequence[Span]) -> bool:
-        """Whether it lasted for a column of the bar, or still does."""
+        """Return whether a span is open or at least one column long."""
         column = (self.end - self.start) / (self.width or LONGEST)
         return any(span.end is None or span.end - span.start >= column for span in spans)
 
@@ -79,8 +79,8 @@ class Scale:
 
 
 def waterfall(steps: Sequence[StepInfo], lines: Sequence[TimelineRow], now: int, out: "Console") -> Iterator["Text"]:
-    """A line for each step and each wait that took its time, and what went wrong below it."""
-    from rich.text import Text  # noqa: PLC0415 - it takes long, and only those who look need it
+    """Return a line for each step and each noticeable wait, with errors below it."""
+    from rich.text import Text  # noqa: PLC0415 - slow to import
 
     hidden = max(len(steps) - MOST, 0)
     since = steps[hidden].started if hidden else 0
@@ -147,7 +147,7 @@ def _drawn(row: Row, scale: Scale, names: int, digits: int) -> "Text":
 
 
 def _cut(text: str, width: int, ink: Ink) -> "Text":
-    """At most so many columns, with a sign where something was cut off."""
+    """Truncate text to a width in columns, with a mark where it was cut."""
     from rich.text import Text  # noqa: PLC0415
 
     found = Text(text)
@@ -158,7 +158,7 @@ def _cut(text: str, width: int, ink: Ink) -> "Text":
 
 
 def _bar_width(out: "Console") -> int:
-    """Half of what is left beside the rest; nothing where that is too little to see anything."""
+    """Return the width of bars: half of the free space, or 0 if that is too narrow."""
     width = out.width if out.is_terminal else WIDTH
     left = min((width - BESIDE) // 2, LONGEST)
     return left if left >= max(SHORTEST, NAME) else 0

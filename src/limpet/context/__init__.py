@@ -1,1 +1,1 @@
-"""What is shown of a run: to the person who must decide, and to the model. Pure."""
+"""Views of a run: for the person who decides a request, and for the model. Pure."""

@@ -1,7 +1,7 @@
-"""What a person must know to decide in seconds: what was wanted and done, why it stopped, what each choice causes.
+"""The brief of a request, for a quick decision: what was wanted and done, why the run stopped, what each choice causes.
 
-It is put together from the log up to the request. What is long is cut, and says where the whole of it is; what looks
-like a secret is taken out before that.
+It is built from the log before the request. Secrets are redacted first; then long texts are cut and show their full
+length.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,16 +16,16 @@ from limpet.state import RunState
 
 __all__ = ["Brief", "Choice", "Chosen", "Did", "brief"]
 
-# How much is shown of each: the newest count.
+# Maximum number of each that is shown; the newest are kept.
 STEPS, DECISIONS, ERRORS, FACTS = 20, 10, 5, 20
 SHORT, LONG = 200, 2000
-# How much behind the cut is looked through for what begins before it.
+# Characters after the cut that redaction still reads, for secrets that start before the cut.
 BEYOND = 20_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class Did:
-    """A step that the agent took."""
+    """A step that the agent ran."""
 
     number: int
     tool: str
@@ -38,7 +38,7 @@ class Did:
 
 @dataclass(frozen=True, kw_only=True)
 class Chosen:
-    """A choice that the agent made."""
+    """A decision that the agent recorded."""
 
     question: str
     chosen: str
@@ -48,7 +48,7 @@ class Chosen:
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """Something that can be said to a request, and what it will cause."""
+    """One possible answer to a request, and its effect."""
 
     say: str
     causes: str
@@ -56,7 +56,7 @@ class Choice:
 
 @dataclass(frozen=True, kw_only=True)
 class Brief:
-    """What a person must know to decide."""
+    """The facts that a person needs to decide a request."""
 
     agent: str
     input: str
@@ -64,11 +64,11 @@ class Brief:
     """Why the run stopped."""
     choices: tuple[Choice, ...]
     silence: str
-    """What happens if nobody decides."""
+    """The consequence of no answer before the expiry."""
     goal: str = ""
     did: tuple[Did, ...] = ()
     left_out: int = 0
-    """How many earlier steps are not shown."""
+    """Number of earlier steps that are not shown."""
     decisions: tuple[Chosen, ...] = ()
     errors: tuple[str, ...] = ()
     facts: Mapping[str, str] = field(default_factory=dict)
@@ -78,9 +78,9 @@ class Brief:
 
 
 def brief(state: RunState, log: Iterable[AnyBody], opened: b.RequestOpened, input: str | None = None) -> Brief:
-    """What led to a request: the state before it, the end of the log before it, and the request itself.
+    """Build the brief of a request from the state before it, the end of the log before it, and the request itself.
 
-    `input` is the run's input as text, where it is too big for its event.
+    `input` is the run's input as text, if it is too large for its event.
     """
     bodies = list(log)
     did = _did(bodies)
@@ -106,7 +106,7 @@ def brief(state: RunState, log: Iterable[AnyBody], opened: b.RequestOpened, inpu
 
 
 def shown(payload: Payload | None, most: int = SHORT) -> str:
-    """A value as text, cut where it is long; a blob by its name and size."""
+    """Return a value as text, cut if it is long; a blob by name and size."""
     if payload is None:
         return ""
     if not payload.is_inline:
@@ -182,29 +182,29 @@ def _why(opened: b.RequestOpened, state: RunState) -> str:
         case "approval":
             return _why_asked(opened, state)
         case "unknown":
-            return f"Step {opened.number} ({opened.tool}) began, and nobody knows what came of it."
+            return f"Step {opened.number} ({opened.tool}) started, and its outcome is unknown."
         case "budget":
             return "The budget is used up."
         case "compensation":
-            return f"The run is being undone, and undoing step {opened.number} ({opened.tool}) failed."
+            return f"The run is being compensated, and the compensation of step {opened.number} ({opened.tool}) failed."
         case "escalation" if opened.tool is not None:
             failed = "" if state.error is None else f": {_error(state.error)}"
             return f"Step {opened.number} ({opened.tool}) failed{failed}."
         case "escalation":
-            return "The agent goes on only with a person's word here."
+            return "The agent continues only with a person's decision."
         case "ask":
             return "The agent asks a person."
 
 
 def _why_asked(opened: b.RequestOpened, state: RunState) -> str:
-    """Why a tool needs a word: its risk; without one, because a fork asks, or a run that a fork has called."""
+    """Return why a tool needs approval: its risk, or else because the run is a fork or was called by one."""
     fork = "was called by a fork" if state.fork is None else f"is a fork of {state.fork.run}"
     if opened.risk is None:
         return f"A fork asks before each effect, and the run {fork}."
     has = f"{opened.tool} has the risk {opened.risk!r}"
     if state.fork is None:
-        return f"{has}, which needs a person's word before it runs."
-    return f"{has}, and the run {fork}: it needs a person's word before it runs."
+        return f"{has}, which needs approval before it runs."
+    return f"{has}, and the run {fork}: it needs approval before it runs."
 
 
 def _choices(opened: b.RequestOpened) -> tuple[Choice, ...]:
@@ -214,33 +214,32 @@ def _choices(opened: b.RequestOpened) -> tuple[Choice, ...]:
                 Choice(say="approve", causes=f"{opened.tool} runs once, with exactly these arguments."),
                 Choice(say="approve with other arguments", causes=f"{opened.tool} runs once, with those."),
                 Choice(
-                    say="reject", causes=f"{opened.tool} does not run; the agent is told why, and goes on without it."
+                    say="reject",
+                    causes=f"{opened.tool} does not run; the agent gets the reason and continues without it.",
                 ),
             )
         case "unknown":
             return (
-                Choice(say='{"applied": its result}', causes="The step counts as done, with that result."),
-                Choice(say="applied", causes="The step counts as done, and nobody says with what result."),
-                Choice(
-                    say="not_applied", causes="It is tried again, as far as its `retry` allows; else it has failed."
-                ),
-                Choice(say="gave_up", causes="The agent is told that nobody knows."),
+                Choice(say='{"applied": its result}', causes="The step is completed with that result."),
+                Choice(say="applied", causes="The step is completed without a known result."),
+                Choice(say="not_applied", causes="The step is retried if its `retry` allows; otherwise it has failed."),
+                Choice(say="gave_up", causes="The agent gets OutcomeUnknown."),
             )
         case "budget":
             return (
-                Choice(say='new limits, such as {"max_steps": 50}', causes="The run goes on under them."),
+                Choice(say='new limits, such as {"max_steps": 50}', causes="The run continues with these limits."),
                 Choice(say="reject", causes="The step does not run, and the agent gets BudgetExceeded."),
             )
         case "escalation" if opened.tool is not None:
             return (
-                Choice(say="retry", causes=f"{opened.tool} is tried again."),
+                Choice(say="retry", causes=f"{opened.tool} is retried."),
                 Choice(say="fail", causes="The agent gets the error."),
                 Choice(say='{"result": …}', causes="The agent gets that as the step's result."),
             )
         case "compensation":
             return (
-                Choice(say="retry", causes="Undoing it is tried again."),
-                Choice(say="skip", causes="It stays done, and the rest is undone."),
+                Choice(say="retry", causes="The compensation is retried."),
+                Choice(say="skip", causes="The step is not compensated; the others are."),
             )
         case _:
             return _answers(opened)
@@ -249,20 +248,20 @@ def _choices(opened: b.RequestOpened) -> tuple[Choice, ...]:
 def _answers(opened: b.RequestOpened) -> tuple[Choice, ...]:
     options = opened.options.value() if opened.options is not None and opened.options.is_inline else ()
     if options:
-        return tuple(Choice(say=str(each), causes=f"The agent goes on with {each!r}.") for each in options)
+        return tuple(Choice(say=str(each), causes=f"The agent continues with {each!r}.") for each in options)
     if opened.schema is not None and opened.schema.is_inline and opened.schema.value() == {"type": "boolean"}:
         return (
-            Choice(say="approve", causes="The agent goes on with yes."),
-            Choice(say="reject", causes="The agent goes on with no."),
+            Choice(say="approve", causes="The agent continues with yes."),
+            Choice(say="reject", causes="The agent continues with no."),
         )
-    return (Choice(say="an answer that fits the schema", causes="The agent goes on with it."),)
+    return (Choice(say="an answer that matches the schema", causes="The agent continues with it."),)
 
 
 def _silence(opened: b.RequestOpened) -> str:
     if opened.expires is None:
-        return "It stays open until somebody decides."
+        return "The request stays open until a person decides."
     if opened.escalate:
-        return f"Then it goes to {', then '.join(opened.escalate)}."
+        return f"The request then goes to {', then '.join(opened.escalate)}."
     if opened.default is not None:
-        return f"Then the answer is {shown(opened.default)}."
-    return "Then the agent is told that nobody decided."
+        return f"The answer is then {shown(opened.default)}."
+    return "The agent then gets Expired."

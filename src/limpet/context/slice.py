@@ -1,8 +1,8 @@
-"""The slice of what an agent knows that fits: into a model's window, a page, another program. Pure.
+"""The part of an agent's state that fits into a model's window, a page or another program. Pure.
 
-What matters most comes first: the goal and where it stands, artifacts of this step, the newest facts, open questions.
-What is left out is counted, so that nobody takes a part for the whole. Artifacts are there as what they are, not as
-what they hold: that is opened where it is needed. What is measured is what is handed over: the JSON of a slice, the
+The most important parts come first: the goal and the position, artifacts of this step, the newest facts, and open
+questions. Omitted entries are counted, so that a part is not mistaken for the whole. Artifacts appear with their
+descriptions, not their content, which is read separately. Sizes are those of the output: the JSON of a slice, or the
 lines of a description.
 """
 
@@ -19,63 +19,63 @@ from limpet.state import AgentState, outdated
 __all__ = ["ContextSlice", "Known", "Spoken", "describe", "slice_of"]
 
 SHOWN_FACT = 600
-# What "so many more are not shown" costs, and what messages leave for the rest at least, of a slice with both.
+# Tokens of the line "n more are not shown", and the divisor of the space that state and messages share.
 MORE = 12
 SHARE = 2
 
 
 class Spoken(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A message, as a slice shows it."""
+    """A message, as shown in a slice."""
 
     role: str
     text: str
     seq: int = 0
-    """Its place in the conversation."""
+    """Sequence in the conversation."""
     calls: tuple[str, ...] = ()
-    """What it wants called, in words."""
+    """Tool calls that the message requests, as text."""
     tool: str = ""
-    """Of a result: whose it is."""
+    """The tool whose result this is."""
 
 
 class ContextSlice(Struct, frozen=True, kw_only=True):
-    """What an agent knows, as much as fits."""
+    """The part of an agent's state that fits."""
 
     goal: str = ""
-    """What it is about; where nobody set one, what the run was asked."""
+    """The goal; if none was set, the run's input."""
     status: str = ""
-    """Of the run."""
+    """Status of the run."""
     current_step: str = ""
-    """The item of the plan that it is at, or the number of its step."""
+    """Current item of the plan, or the number of the step."""
     plan: tuple[str, ...] = ()
     facts: tuple[Fact, ...] = ()
-    """The newest first."""
+    """Newest first."""
     artifacts: tuple[Artifact, ...] = ()
     """Those of this step first."""
     open_questions: tuple[str, ...] = ()
     risk_flags: tuple[str, ...] = ()
     messages: tuple[Spoken, ...] = ()
-    """The newest of what was said, in order."""
+    """The newest messages, in order."""
     left_out: dict[str, int] = {}
-    """How many of each there are that do not fit."""
+    """Number of omitted entries, by part."""
 
     def as_json(self) -> dict[str, Any]:
-        """The same as plain data."""
+        """Return the slice as plain data."""
         plain: dict[str, Any] = json.decode(encode(self))
         return plain
 
 
 class Known(NamedTuple):
-    """What is known of a run, of which a slice is taken."""
+    """The state of a run, from which a slice is taken."""
 
     state: AgentState
     step: int | None = None
     status: str = ""
     task: str = ""
-    """What the run was asked, if that is text."""
+    """The run's input, if that is text."""
 
 
 class _Piece(NamedTuple):
-    """Something that may be in a slice: in which list, and how it is said."""
+    """One candidate for a slice: its part, its value and its line of text."""
 
     part: str
     what: Any
@@ -83,21 +83,22 @@ class _Piece(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """Its size in JSON, with the comma."""
+        """Size in JSON, with the comma."""
         return len(encode(self.what)) + 1
 
     @property
     def tokens(self) -> int:
-        """The size of its line, with the end of it."""
+        """Size of the line, with its end."""
         return tokens(self.line) + 1
 
 
 def slice_of(
     known: Known, *, messages: Sequence[Spoken] = (), max_tokens: int | None = None, max_bytes: int | None = None
 ) -> ContextSlice:
-    """What fits of what an agent knows and of what was said; half of it is for messages.
+    """Return the part of an agent's state and messages that fits; half of the space is for messages.
 
-    As JSON it has at most so many bytes, and about so many tokens; only an empty one, of 200 bytes, may have more.
+    As JSON it has at most `max_bytes` bytes and about `max_tokens` tokens. Only an empty slice, of 200 bytes, may be
+    larger.
     """
     empty = ContextSlice(status=known.status, current_step=_current(known.state, known.step))
     rooms = [each for each in (max_bytes, None if max_tokens is None else max_tokens * BYTES) if each is not None]
@@ -111,7 +112,7 @@ def slice_of(
     spoken, silent, _ = _fitting(said, rest, lambda piece: piece.bytes, gaps=False)
     taken, left = [*taken, *spoken], [*left, *silent]
     found = _slice(empty, taken, left)
-    while rooms and taken and len(encode(found)) > min(rooms):  # to say what is left out takes room, too
+    while rooms and taken and len(encode(found)) > min(rooms):  # Counting what is left out takes space, too.
         left.append(taken.pop())
         found = _slice(empty, taken, left)
     return found
@@ -125,7 +126,7 @@ def _slice(empty: ContextSlice, taken: Sequence[_Piece], left: Sequence[_Piece])
 
 
 def describe(state: AgentState, *, step: int | None, room: int) -> str:
-    """What the agent knows, in words that fit."""
+    """Describe the agent's state in text of at most `room` tokens."""
     taken, left, _ = _fitting(_pieces(state, step, room), room - MORE, lambda piece: piece.tokens)
     lines = [piece.line for piece in taken]
     if left:
@@ -136,7 +137,10 @@ def describe(state: AgentState, *, step: int | None, room: int) -> str:
 def _fitting(
     pieces: Iterable[_Piece], room: int | None, size: Callable[[_Piece], int], *, gaps: bool = True
 ) -> tuple[list[_Piece], list[_Piece], int]:
-    """Those that fit, in order, those that do not, and what the first take; without gaps none behind one of those."""
+    """Return the pieces that fit, in order, those that do not, and the size of the first.
+
+    Without `gaps`, no piece after one that does not fit is taken.
+    """
     taken, left, used = list[_Piece](), list[_Piece](), 0
     for piece in pieces:
         more = size(piece)
@@ -167,7 +171,7 @@ def _current(state: AgentState, step: int | None) -> str:
 
 
 def _cut(messages: Iterable[Spoken], room: int | None) -> Iterable[Spoken]:
-    """The same without the middle of those that would take most of the room alone."""
+    """Cut the middle out of messages that would take most of the space alone."""
     if room is None:
         return messages
     limit = max(room // BYTES // 4, LEAST)
@@ -179,7 +183,7 @@ def _said(messages: Iterable[Spoken]) -> Iterator[_Piece]:
 
 
 def _pieces(state: AgentState, step: int | None, room: int | None) -> Iterator[_Piece]:
-    """All that is known, what matters most first."""
+    """Yield all of the state, the most important first."""
     if state.goal:
         goal = state.goal if room is None else short(state.goal, max(room // 4, LEAST))
         yield _Piece("goal", goal, f"Goal: {goal}")

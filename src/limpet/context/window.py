@@ -1,7 +1,7 @@
-"""Which messages a model sees: as many as fit, the newest first. Pure.
+"""Select the messages that a model sees: as many as fit, the newest first. Pure.
 
-What belongs together stays together: a call of a tool and its result are both there or both not. What is left out is
-said, so that a model does not take a part for the whole.
+A tool call and its result are selected together or not at all. Omissions are marked, so that a model does not mistake a
+part for the whole.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -9,27 +9,27 @@ from typing import NamedTuple
 
 __all__ = ["Item", "Selected", "select", "short", "tokens", "tokens_of", "units"]
 
-# How many bytes of text are a token, so that an estimate is rather too high than too low.
+# Bytes of text per token. This is low, so that an estimate is rather too high than too low.
 BYTES = 3
-# What a message costs beside its text.
+# Tokens of a message besides its text.
 EACH = 8
-# What is said in the place of what is left out of a text, in bytes at most, and what a text can be cut down to.
+# Maximum size of the mark in place of omitted text, in bytes, and the least that a text can be cut to, in tokens.
 MARK = 64
 LEAST = 30
 
 
 def tokens(text: str) -> int:
-    """About how many tokens a text has, rather too many than too few."""
+    """Estimate the number of tokens of a text, rather too high than too low."""
     return tokens_of(len(text.encode(errors="replace")))
 
 
 def tokens_of(bytes: int) -> int:
-    """About how many tokens so many bytes of text have."""
+    """Estimate the number of tokens of this many bytes of text."""
     return -(-bytes // BYTES)
 
 
 def short(text: str, room: int) -> str:
-    """A text without its middle, if it is too long: that is said."""
+    """Cut the middle out of a text that is too long, and mark the cut."""
     data = text.encode(errors="replace")
     if len(data) <= max(room, 0) * BYTES:
         return text
@@ -42,36 +42,36 @@ def short(text: str, room: int) -> str:
 
 
 class Item(NamedTuple):
-    """A message, as far as its choice goes."""
+    """A message, with what its selection depends on."""
 
     seq: int
     role: str
     size: int
-    """In tokens."""
+    """Size in tokens."""
     calls: tuple[str, ...] = ()
-    """What it wants called, by id."""
+    """Ids of the tool calls that it requests."""
     call: str = ""
-    """The call whose result it is."""
+    """The tool call whose result it is."""
     pinned: bool = False
     least: int | None = None
-    """What it can be cut down to, in tokens; none if it cannot."""
+    """Least size in tokens that it can be cut to; None if it cannot be cut."""
 
 
 class Selected(NamedTuple):
-    """Which messages a model sees."""
+    """The messages that a model sees."""
 
     places: tuple[int, ...]
-    """Where they stand among those that there are."""
+    """Their indices in the given list."""
     seqs: tuple[int, ...]
     left_out: int
-    """How many others it does not see."""
+    """Number of messages that the model does not see."""
     size: int
     limit: int | None = None
-    """What each of them is cut down to, in tokens, if they do not fit otherwise."""
+    """Size in tokens that each message is cut to, if they do not fit uncut."""
 
     @property
     def ranges(self) -> tuple[tuple[int, int], ...]:
-        """Their places in the conversation, as ranges."""
+        """Their sequences in the conversation, as ranges."""
         found: list[list[int]] = []
         for seq in sorted({*self.seqs} - {0}):
             if found and seq == found[-1][1] + 1:
@@ -82,7 +82,7 @@ class Selected(NamedTuple):
 
 
 def units(items: Sequence[Item]) -> Iterator[list[Item]]:
-    """Messages that belong together, in order: what wants calls, and the results of those."""
+    """Group messages that belong together, in order: a message with tool calls, and their results."""
     unit: list[Item] = []
     open_: set[str] = set()
     for item in items:
@@ -97,9 +97,10 @@ def units(items: Sequence[Item]) -> Iterator[list[Item]]:
 
 
 def select(items: Sequence[Item], room: int) -> Selected:
-    """The newest messages that fit, whole units; the last one and those that are pinned first of all, cut if need be.
+    """Select the newest messages that fit, in whole units.
 
-    Nothing is chosen where even the last unit does not fit, cut down as far as it can be.
+    The last unit and pinned units come first, and are cut if needed. Nothing is selected if even the last unit does not
+    fit when cut as far as possible.
     """
     all_units = list(_placed(items))
     chosen = _wanted(all_units, room)
@@ -121,7 +122,7 @@ Unit = list[tuple[int, Item]]
 
 
 def _placed(items: Sequence[Item]) -> Iterator[Unit]:
-    """Units, with where each message stands."""
+    """Group into units, each message with its index."""
     place = 0
     for unit in units(items):
         yield [(place + number, item) for number, item in enumerate(unit)]
@@ -129,7 +130,7 @@ def _placed(items: Sequence[Item]) -> Iterator[Unit]:
 
 
 def _wanted(all_units: Sequence[Unit], room: int) -> set[int]:
-    """The last unit, and those that are pinned, the newest first: as many as fit if they are cut."""
+    """Return the last unit and the pinned ones, newest first, as many as fit when cut."""
     pinned = [place for place, unit in enumerate(all_units) if any(item.pinned for _, item in unit)]
     last = len(all_units) - 1
     found: set[int] = set()
@@ -144,7 +145,7 @@ def _wanted(all_units: Sequence[Unit], room: int) -> set[int]:
 
 
 def _level(all_units: Sequence[Unit], chosen: set[int], room: int) -> int:
-    """What each message may have at most, so that all of them fit: the small ones are whole."""
+    """Return the size limit per message with which all of them fit; smaller messages stay whole."""
     items = [item for place in chosen for _, item in all_units[place]]
     low, high = 0, max((item.size for item in items), default=0)
     while low < high:
@@ -161,7 +162,7 @@ def _least(item: Item) -> int:
 
 
 def _cut_to(item: Item, limit: int) -> int:
-    """Its size, if it is cut down to so much, as far as it can be."""
+    """Return the size of a message that is cut to a limit, as far as it can be cut."""
     return max(_least(item), min(item.size, limit))
 
 

@@ -1,4 +1,4 @@
-"""What can happen: the vocabulary of the log, strict values, and the chain that seals it. Pure."""
+"""The vocabulary of the log, strict JSON values, and the hash chain of events. Pure: no clock, no I/O."""
 
 from limpet.events.chain import GENESIS, START, Event, Head, Sealed, seal, seal_all, verify
 from limpet.events.codec import PLAIN, Codec, Packed, Plain

@@ -1,7 +1,7 @@
-"""What can happen to a run or a conversation: one struct per kind of event, in its newest version.
+"""The bodies of events: one struct per kind, in its newest version.
 
-`name` is the identity of a verb of the agent's code (`look/fetch_order#1`), `number` the number of a step, `command`
-the id under which a command from outside is deduplicated. Times are microseconds of the store's clock.
+`name` is the identity of a call of `run` (`look/fetch_order#1`), `number` the number of a step, and `command` the id by
+which commands from other processes are deduplicated. Times are microseconds of the store's clock.
 """
 
 from typing import Literal
@@ -11,11 +11,11 @@ from limpet.events.values import Payload, check_finite
 
 
 class Body(Part, frozen=True, kw_only=True):
-    """What an event says, apart from its envelope."""
+    """The content of an event, without its envelope."""
 
 
 class Command(Body, frozen=True, kw_only=True):
-    """A body that may come from any process, sealed by the store."""
+    """A body that any process may write; the store seals it."""
 
     command: str
 
@@ -24,7 +24,7 @@ class Command(Body, frozen=True, kw_only=True):
 
 
 class RunCreated(Body, frozen=True, kw_only=True):
-    """A run exists."""
+    """A run was created."""
 
     agent: str
     agent_version: str
@@ -35,38 +35,41 @@ class RunCreated(Body, frozen=True, kw_only=True):
     labels: dict[str, str] = {}
     parent: Lineage | None = None
     initial: StatePatch | None = None
-    """Goal, constraints, budget, facts and artifacts that it begins with."""
+    """Goal, constraints, budget, facts and artifacts that the run starts with."""
     steps: int | None = None
-    """How many steps the agent says it has."""
+    """Number of steps that the agent declares."""
     start_at: int | None = None
     deadline: int | None = None
     exclusive: str | None = None
-    """The slot that only one run at a time may hold, such as `session:s-1`."""
+    """The slot that only one run may hold at a time, such as `session:s-1`."""
     contract: str | None = None
-    """Hash of the contract under which the input was checked."""
+    """Hash of the contract that the input was checked against."""
     artifacts: dict[str, Payload] = {}
-    """What the artifacts hold that came along, by their ids."""
+    """Content of the artifacts that the run starts with, by artifact id."""
     effects: Effects = "live"
-    """Whether what it does outside is done, asked for first, or made up: as in the fork that called it."""
+    """How effects are handled: live, after an approval, or stubbed. A child run inherits this from its caller."""
     live: tuple[Outside, ...] = ()
-    """What of the outside is used all the same where effects are made up."""
+    """External inputs that stay live where effects are stubbed."""
 
 
 class RunForked(Body, frozen=True, kw_only=True):
-    """A run exists that shares the beginning of another's log, and says anew what lists show of it."""
+    """A run was created as a fork, which shares the first events of another run's log.
+
+    It repeats the fields that lists of runs show.
+    """
 
     run: str
     at: int
-    """The last event of the parent that is shared."""
+    """Sequence of the last shared event of the parent."""
     step: int
-    """The highest number of a step that is shared."""
+    """Highest number of a shared step."""
     effects: Effects
     agent: str = ""
     agent_version: str | None = None
     input: Payload | None = None
-    """Another input than the parent's."""
+    """An input that replaces the parent's."""
     patch: StatePatch | None = None
-    """What it knows otherwise than the parent did there."""
+    """Changes to the parent's state at the fork."""
     results: dict[str, Payload] = {}
     """Results that replace recorded ones, by step number."""
     deadline: int | None = None
@@ -79,30 +82,30 @@ class RunForked(Body, frozen=True, kw_only=True):
     goal: str = ""
     item: int | None = None
     items: int = 0
-    """Where in its plan it is, and how long that is."""
+    """Position in the plan and its length."""
     live: tuple[Outside, ...] = ()
-    """What of the outside is used all the same where effects are made up."""
+    """External inputs that stay live where effects are stubbed."""
 
 
 class RunClaimed(Body, frozen=True, kw_only=True):
-    """A worker has the run; the envelope's fence is the one it was given."""
+    """A worker claimed the run. The envelope's fence is the one that the worker got."""
 
     worker: str
     died: bool = False
-    """It was taken from a worker that died while it had the run."""
+    """The run was taken from a worker that died while it held the run."""
     alone: bool = False
-    """It was the only suspect in this worker: if the worker dies now, this run is likely the cause."""
+    """The run was this worker's only suspect: if the worker dies now, this run is the likely cause."""
 
 
 class RunReleased(Body, frozen=True, kw_only=True):
-    """A worker gave the run back before it could park or end; or it died, and its name is used anew."""
+    """A worker released the run before it could park or end; or the worker died, and its id is used again."""
 
     reason: str
     died: bool = False
     retry_at: int | None = None
-    """No worker claims it before this time."""
+    """No worker claims the run before this time."""
     fruitless: bool = False
-    """The worker could not drive it; after too many of these without progress, the run waits for an operator."""
+    """The worker could not drive the run. After too many of these without progress, the run waits for an operator."""
 
 
 class RunWaiting(Body, frozen=True, kw_only=True):
@@ -110,7 +113,7 @@ class RunWaiting(Body, frozen=True, kw_only=True):
 
     waits: tuple[Wait, ...]
     wake: int | None = None
-    """The least of its timers, expiries and deadline."""
+    """Earliest of its timers, expiries and deadline."""
 
 
 class RunCompleted(Body, frozen=True, kw_only=True):
@@ -120,11 +123,11 @@ class RunCompleted(Body, frozen=True, kw_only=True):
 
 
 class RunFailed(Body, frozen=True, kw_only=True):
-    """The agent raised; a resume voids the failure of this verb and nothing else. Every open wait ends with it."""
+    """The agent raised. A resume voids only the failure of this call. Every open wait ends with the run."""
 
     failure: Failure
     name: str | None = None
-    """The verb whose error ended the run: a step, a call, an ask."""
+    """The call whose error ended the run: a step, an agent call, an ask."""
     number: int | None = None
 
 
@@ -136,10 +139,10 @@ class RunCancelled(Body, frozen=True, kw_only=True):
 
 
 class TurnStarted(Body, frozen=True, kw_only=True):
-    """A turn of a loop begins; a resumed run enters here, and loops inside the turn before are over."""
+    """A turn of a loop started. A resumed run continues here; loops inside the previous turn have ended."""
 
     loop: str
-    """Its identity; that of a loop inside begins with it and a slash."""
+    """Identity of the loop. That of an inner loop starts with the outer one and a slash."""
     number: int
 
 
@@ -147,14 +150,14 @@ class TurnStarted(Body, frozen=True, kw_only=True):
 
 
 class StepStarted(Body, frozen=True, kw_only=True):
-    """An attempt begins; durable before any effect leaves the process."""
+    """An attempt started. This event is durable before any effect leaves the process."""
 
     name: str
     tool: str
     number: int
     attempt: int
     asked: str
-    """Digest of the arguments as the code gave them, less those equal to their defaults."""
+    """Digest of the arguments as passed by the code, without those that equal their defaults."""
     args: Payload
     """The arguments as used; a person may have edited them."""
     effect: Literal["none", "idempotent", "once", "transaction"]
@@ -162,17 +165,17 @@ class StepStarted(Body, frozen=True, kw_only=True):
     """The idempotency key, the same on every attempt."""
     risk: str | None = None
     grant: str | None = None
-    """The request whose approval this attempt consumes."""
+    """The request whose approval this attempt uses."""
     timeout_at: int | None = None
     kind: Literal["tool", "model", "read"] = "tool"
     stubbed: bool = False
-    """It is not done, in a fork that only tries: its result is that of the run that was forked, or made up."""
+    """The step is stubbed, in a fork: its result is that of the forked run, or generated."""
     made_up: bool = False
-    """Its result is a sample of its type: the run that was forked has none."""
+    """The result is a sample of its type, because the forked run has none."""
 
 
 class StepProgressed(Body, frozen=True, kw_only=True):
-    """A sign of life of a long attempt."""
+    """A long attempt reported progress."""
 
     number: int
     attempt: int
@@ -185,9 +188,9 @@ class StepProgressed(Body, frozen=True, kw_only=True):
 
 
 class StepCompleted(Body, frozen=True, kw_only=True):
-    """An attempt gave a result, kept verbatim; or it was applied, and its output cannot be stored.
+    """An attempt returned a result, which is stored verbatim; or it was applied and its output cannot be stored.
 
-    A transaction's `step.started` rides in the same append.
+    In a transaction, `step.started` is part of the same append.
     """
 
     name: str
@@ -195,31 +198,31 @@ class StepCompleted(Body, frozen=True, kw_only=True):
     attempt: int
     output: Payload | None = None
     unavailable: Failure | None = None
-    """Why there is no output, though the effect was applied: it is never run again."""
+    """Why the output is missing although the effect was applied. The step is never run again."""
     spent: Spent | None = None
 
 
 class StepFailed(Body, frozen=True, kw_only=True):
-    """An attempt raised, and nothing was applied or repeating it is safe."""
+    """An attempt raised; nothing was applied, or repeating it is safe."""
 
     name: str
     number: int
     attempt: int
     failure: Failure
     retry_at: int | None = None
-    """When the next attempt is due."""
+    """Time of the next attempt."""
     escalated: bool = False
-    """A person is asked what now."""
+    """A person is asked what to do."""
     spent: Spent | None = None
 
     @property
     def is_final(self) -> bool:
-        """Whether the step has failed, and not just an attempt."""
+        """Whether the step has failed, not only this attempt."""
         return self.retry_at is None and not self.escalated
 
 
 class StepUnknown(Body, frozen=True, kw_only=True):
-    """An attempt started and nobody knows what came of it."""
+    """An attempt started and its outcome is unknown."""
 
     name: str
     number: int
@@ -242,11 +245,11 @@ class StepResolved(Body, frozen=True, kw_only=True):
     request: str | None = None
 
 
-# What the agent knows and chooses
+# State and decisions
 
 
 class DecisionMade(Body, frozen=True, kw_only=True):
-    """What the agent chose at a branch, from which options, and why."""
+    """The agent decided at a branch; recorded with the options and the reason."""
 
     name: str
     question: str
@@ -255,7 +258,7 @@ class DecisionMade(Body, frozen=True, kw_only=True):
     because: str
     confidence: float | None = None
     number: int | None = None
-    """The model call that chose, where it was one."""
+    """The model call that decided, if a model did."""
 
     def __post_init__(self) -> None:
         check_finite("confidence", self.confidence)
@@ -270,7 +273,7 @@ class StatePatched(Body, frozen=True, kw_only=True):
 
 
 class ArtifactStored(Body, frozen=True, kw_only=True):
-    """Something big was put away."""
+    """A large value was stored as an artifact."""
 
     name: str
     artifact_id: str
@@ -282,14 +285,14 @@ class ArtifactStored(Body, frozen=True, kw_only=True):
 
 
 class ValueRecorded(Body, frozen=True, kw_only=True):
-    """A time, a random number or an id that the code was given, so that it is given the same again."""
+    """A time, random number or id was given to the code. A replay returns the same value."""
 
     name: str
     value: Payload
 
 
 class VersionChosen(Body, frozen=True, kw_only=True):
-    """Which side of a change of code this run is on."""
+    """The run chose between old and new code at a version check."""
 
     name: str
     change: str
@@ -297,7 +300,7 @@ class VersionChosen(Body, frozen=True, kw_only=True):
 
 
 class RiskFlagged(Body, frozen=True, kw_only=True):
-    """A policy saw something that people should see, such as budget pressure."""
+    """A policy noticed something that people should see, such as budget pressure."""
 
     flag: str
     detail: str = ""
@@ -307,7 +310,7 @@ class RiskFlagged(Body, frozen=True, kw_only=True):
 
 
 class RequestOpened(Body, frozen=True, kw_only=True):
-    """The run needs a person: for an answer, an approval, or to settle what it cannot."""
+    """The run needs a person: to answer, to approve, or to settle what the run cannot."""
 
     request: str
     name: str
@@ -315,7 +318,7 @@ class RequestOpened(Body, frozen=True, kw_only=True):
     question: str
     to: tuple[str, ...] = ()
     digest: str = ""
-    """Of tool, arguments, schema and policy, as shown; checked again when the effect starts."""
+    """Digest of tool, arguments, schema and policy as shown. Checked again when the effect starts."""
     schema: Payload | None = None
     options: Payload | None = None
     default: Payload | None = None
@@ -327,33 +330,33 @@ class RequestOpened(Body, frozen=True, kw_only=True):
     risk: str | None = None
     context: Payload | None = None
     seen: tuple[Seen, ...] = ()
-    """What the sources had said that the tool goes by: it must still hold when the approved step starts."""
+    """Source data that the tool relies on. It must still be valid when the approved step starts."""
     valid: int | None = None
-    """How long an approval may be used, in microseconds from the answer."""
+    """How long an approval is valid, in microseconds after the answer."""
     instead_of: str | None = None
     """An earlier request for the same step, which was approved and could not be used."""
     again: Literal["changed", "late"] | None = None
-    """Why not: what the person had seen has changed, or the approval was not used in its time."""
+    """Why the earlier approval could not be used: the data shown has changed, or the approval expired."""
 
 
 class RequestAnswered(Command, frozen=True, kw_only=True):
-    """A person decided; the first decision in the log counts."""
+    """A person decided. The first decision in the log is final."""
 
     request: str
     decision: Literal["answered", "approved", "rejected"]
     by: str
     digest: str = ""
-    """Of what the person saw; it must be that of the request."""
+    """Digest of what the person was shown; it must equal the request's."""
     answer: Payload | None = None
     args: Payload | None = None
     """Arguments that the person edited."""
     because: str = ""
     via: str = ""
-    """The door it came through."""
+    """The interface through which the decision came."""
 
 
 class RequestExpired(Body, frozen=True, kw_only=True):
-    """Nobody decided in time."""
+    """No decision arrived in time."""
 
     request: str
     outcome: Literal["default", "escalated", "raised"]
@@ -362,7 +365,7 @@ class RequestExpired(Body, frozen=True, kw_only=True):
 
 
 class GrantGiven(Command, frozen=True, kw_only=True):
-    """A standing permission: this tool or risk, for the rest of the run."""
+    """A person granted a standing approval for a tool or a risk, for the rest of the run."""
 
     grant: str
     by: str
@@ -372,7 +375,7 @@ class GrantGiven(Command, frozen=True, kw_only=True):
 
 
 class GrantRevoked(Command, frozen=True, kw_only=True):
-    """A standing permission ends."""
+    """A standing approval was revoked."""
 
     grant: str
     by: str
@@ -383,7 +386,7 @@ class GrantRevoked(Command, frozen=True, kw_only=True):
 
 
 class AgentCalled(Body, frozen=True, kw_only=True):
-    """Work was given to another agent; its run is created in the same append."""
+    """The agent called another agent, whose run is created in the same append."""
 
     name: str
     run: str
@@ -393,16 +396,16 @@ class AgentCalled(Body, frozen=True, kw_only=True):
     agent_version: str | None = None
     contract: str | None = None
     budget: Limits | None = None
-    """The slice of the budget that went along; what is left comes back."""
+    """The part of the budget that was passed on. The unused rest is returned."""
     deadline: int | None = None
     facts: tuple[str, ...] = ()
     artifacts: tuple[str, ...] = ()
     versions: dict[str, int] = {}
-    """Those of the types of what it was given, where they are not the first."""
+    """Versions of the types in the input, where they are not the first."""
 
 
 class AgentReturned(Command, frozen=True, kw_only=True):
-    """The other agent's run has ended, in the same append."""
+    """The other agent's run ended, in the same append."""
 
     run: str
     outcome: Literal["completed", "failed", "cancelled", "rejected", "expired"]
@@ -411,14 +414,14 @@ class AgentReturned(Command, frozen=True, kw_only=True):
     spent: Spent | None = None
     contract: str | None = None
     number: int | None = None
-    """The step whose error ended it."""
+    """The step whose error ended the run."""
 
 
 # Waiting
 
 
 class SignalReceived(Command, frozen=True, kw_only=True):
-    """Something was sent to the run."""
+    """A signal was sent to the run."""
 
     signal: str
     value: Payload
@@ -426,14 +429,14 @@ class SignalReceived(Command, frozen=True, kw_only=True):
 
 
 class TimerSet(Body, frozen=True, kw_only=True):
-    """A time the run waits for."""
+    """The run set a timer."""
 
     name: str
     wake: int
 
 
 class WaitOpened(Body, frozen=True, kw_only=True):
-    """The run wants a signal."""
+    """The run started to wait for a signal."""
 
     name: str
     signal: str
@@ -441,21 +444,21 @@ class WaitOpened(Body, frozen=True, kw_only=True):
 
 
 class WaitEnded(Body, frozen=True, kw_only=True):
-    """A wait is over: which of its possible ends it was, and by what."""
+    """A wait ended: how, and by which event."""
 
     name: str
     how: Literal["fired", "answered", "received", "returned", "timeout", "withdrawn"]
     event: int | None = None
-    """The number of the event that ended it."""
+    """Sequence of the event that ended the wait."""
     request: str | None = None
-    """The request that leaves the inbox with it."""
+    """The request that this removes from the inbox."""
 
 
-# Conversations and the outside world
+# Conversations and external sources
 
 
 class ConversationCreated(Body, frozen=True, kw_only=True):
-    """A conversation exists."""
+    """A conversation was created."""
 
     session: str | None = None
     user: str | None = None
@@ -463,7 +466,7 @@ class ConversationCreated(Body, frozen=True, kw_only=True):
 
 
 class ConversationForked(Body, frozen=True, kw_only=True):
-    """A conversation exists that shares the beginning of another's messages."""
+    """A conversation was created as a fork, which shares the first messages of another."""
 
     conversation: str
     at: int
@@ -473,7 +476,7 @@ class ConversationForked(Body, frozen=True, kw_only=True):
 
 
 class MessageAdded(Body, frozen=True, kw_only=True):
-    """A message of a conversation, stored once."""
+    """A message was added to a conversation."""
 
     message: str
     role: Literal["user", "assistant", "system", "tool"]
@@ -481,16 +484,16 @@ class MessageAdded(Body, frozen=True, kw_only=True):
     run: str | None = None
     number: int | None = None
     call: str | None = None
-    """The tool call that a result belongs to."""
+    """The tool call that this result belongs to."""
     pinned: bool = False
     repaired: bool = False
-    """Put in by us, for a call that never got its result."""
+    """Inserted by Limpet for a tool call that never got a result."""
     reply: Payload | None = None
-    """What a model said, as its step recorded it, where it holds more than the content: what led to its calls."""
+    """The model's reply as its step recorded it, if it has more than the content: what led to its tool calls."""
 
 
 class ConversationCompacted(Body, frozen=True, kw_only=True):
-    """A summary stands for a range of messages, which stay; or no longer does."""
+    """A summary replaces a range of messages in prompts, or no longer does. The messages stay in the log."""
 
     first: int
     last: int
@@ -499,24 +502,24 @@ class ConversationCompacted(Body, frozen=True, kw_only=True):
     run: str | None = None
     number: int | None = None
     pinned: tuple[int, ...] = ()
-    """Messages of the range that are shown all the same."""
+    """Messages of the range that are still shown."""
     previous: int | None = None
-    """The event with the summary of what came before the range, if there is one."""
+    """The event with the summary of what precedes the range, if there is one."""
 
 
 class MessageSaid(Body, frozen=True, kw_only=True):
-    """The agent put a message into a conversation, in the same append."""
+    """The agent added a message to a conversation, in the same append."""
 
     name: str
     conversation: str
     message: int
-    """Its sequence in the conversation."""
+    """Sequence of the message in the conversation."""
     count: int = 1
-    """How many there are from there on."""
+    """Number of messages, starting there."""
 
 
 class ExternalRead(Body, frozen=True, kw_only=True):
-    """A source outside was read; it may be used until it is stale."""
+    """The run read an external source. The data may be used until it is stale."""
 
     source: str
     key: str
@@ -526,7 +529,7 @@ class ExternalRead(Body, frozen=True, kw_only=True):
 
 
 class ExternalInvalidated(Body, frozen=True, kw_only=True):
-    """What was read of a source no longer holds."""
+    """Data read from a source is no longer valid."""
 
     source: str
     number: int | None = None
@@ -536,7 +539,7 @@ class ExternalInvalidated(Body, frozen=True, kw_only=True):
 
 
 class BudgetReserved(Body, frozen=True, kw_only=True):
-    """Put aside before a call, settled after it."""
+    """Budget was reserved before a call; it is settled after the call."""
 
     number: int
     tokens: int = 0
@@ -547,7 +550,7 @@ class BudgetReserved(Body, frozen=True, kw_only=True):
 
 
 class BudgetExtended(Command, frozen=True, kw_only=True):
-    """Somebody allowed more."""
+    """A person or client extended the budget."""
 
     by: str
     limits: Limits
@@ -555,44 +558,44 @@ class BudgetExtended(Command, frozen=True, kw_only=True):
 
 
 class CancelRequested(Command, frozen=True, kw_only=True):
-    """Somebody wants the run to stop."""
+    """A person or client asked to cancel the run."""
 
     reason: str
     by: str = ""
 
 
 class PauseRequested(Command, frozen=True, kw_only=True):
-    """Somebody wants the run to wait."""
+    """A person or client asked to pause the run."""
 
     by: str = ""
     reason: str = ""
 
 
 class ResumeRequested(Command, frozen=True, kw_only=True):
-    """Somebody wants a paused, quarantined, diverged or failed run to go on."""
+    """A person or client asked to resume a paused, quarantined, diverged or failed run."""
 
     by: str = ""
 
 
 class CompensationStarted(Body, frozen=True, kw_only=True):
-    """The undoing of a step begins."""
+    """The compensation of a step started."""
 
     number: int
     attempt: int
     key: str
     because: Failure | None = None
-    """What the run failed with, in the first such event."""
+    """The failure that ended the run; only in the first such event."""
 
 
 class CompensationCompleted(Body, frozen=True, kw_only=True):
-    """A step is undone."""
+    """A step was compensated."""
 
     number: int
     attempt: int
 
 
 class CompensationFailed(Body, frozen=True, kw_only=True):
-    """Undoing a step did not work."""
+    """The compensation of a step failed."""
 
     number: int
     attempt: int
@@ -601,9 +604,9 @@ class CompensationFailed(Body, frozen=True, kw_only=True):
 
 
 class CompensationSkipped(Body, frozen=True, kw_only=True):
-    """A step cannot be undone, or a person said to leave it."""
+    """A step has no compensation, or a person decided to skip it."""
 
     number: int
     reason: str
     because: Failure | None = None
-    """What the run failed with, in the first such event."""
+    """The failure that ended the run; only in the first such event."""

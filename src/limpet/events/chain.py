@@ -1,7 +1,8 @@
-"""The log as a chain: numbering, sealing and checking events.
+"""The hash chain of a log: number, seal and verify events.
 
-An event's hash covers the hash before it, its envelope and its stored bytes, so that a change, a swap, an insertion or
-a deletion inside a log is found. The run's public id is hashed and never its number in a store, which changes on load.
+An event's hash covers the previous hash, its envelope and its stored bytes. Any change, swap, insertion or deletion
+inside a log is therefore detected. The hash covers the run's public id, not its number in a store, which changes when a
+run is loaded into another store.
 """
 
 from collections.abc import Iterable
@@ -23,7 +24,7 @@ _BASE = "json"
 
 
 class Head(Struct, frozen=True, gc=False):
-    """The end of a log: what the next event is sealed to."""
+    """The end of a log: sequence, hash and time of its last event. The next event is sealed to it."""
 
     seq: int
     hash: bytes
@@ -34,31 +35,33 @@ START = Head(0, GENESIS, 0)
 
 
 class Event(Struct, frozen=True, gc=False):
-    """An immutable record, as stored."""
+    """An immutable event, as stored."""
 
     run: str
     seq: int
     time: int
-    """Microseconds, the appender's estimate of the store's clock; never below the event before. It decides nothing."""
+    """Appender's estimate of the store's clock, in microseconds; never before the previous event. No decision depends
+    on it.
+    """
     kind: str
     version: int
     fence: int
     actor: str
     codec: str
-    """How `body` was made from JSON: `json` means not at all, `json+z` that it was compressed."""
+    """How `body` was made from JSON: `json` is unchanged, `json+z` is compressed."""
     key_id: str
-    """The key it was encrypted with, or nothing."""
+    """The key that the body is encrypted with, or ""."""
     body: bytes
     hash: bytes
 
     @property
     def head(self) -> Head:
-        """The log's end, if this event is its last."""
+        """The log's head if this event is its last."""
         return Head(self.seq, self.hash, self.time)
 
     def decode(self, codec: Codec = PLAIN) -> AnyBody:
-        """What the event says, in the newest version of its kind."""
-        if codec is PLAIN and self.codec == _BASE and not self.key_id:  # as most are
+        """Return the body, in the newest version of its kind."""
+        if codec is PLAIN and self.codec == _BASE and not self.key_id:  # The most common case.
             return VOCABULARY.decode(self.kind, self.version, self.body)
         base, _, how = self.codec.partition("+")
         if base != _BASE:
@@ -73,7 +76,7 @@ class Event(Struct, frozen=True, gc=False):
 
 
 class Sealed(Struct, frozen=True, gc=False):
-    """An event on its way to a store, with the body that it was made of."""
+    """An event on its way to a store, with its decoded body."""
 
     event: Event
     body: AnyBody
@@ -87,7 +90,7 @@ def seal(  # noqa: PLR0913 - the parts of an envelope
     try:
         data, how, key_id = encode(body), _BASE, ""
     except UnicodeEncodeError as error:
-        raise InvalidValue(path=f"$ of {kind.name}", reason="a lone surrogate is not a character") from error
+        raise InvalidValue(path=f"$ of {kind.name}", reason="contains a lone surrogate") from error
     if codec is not PLAIN:
         packing, key_id, data = codec.pack(data, _about(run, seq))
         how = f"{_BASE}+{packing}" if packing else _BASE
@@ -107,14 +110,16 @@ def seal_all(  # noqa: PLR0913
 
 
 def verify(events: Iterable[Event], after: Head = START, fence: int = 0) -> Head:
-    """Check numbers, times, fences and hashes of a log from a head and fence on; the head it ends with."""
+    """Check sequence, time, fence and hash of each event after a head; return the last head. Raises Tampered."""
     for event in events:
         if event.seq != after.seq + 1:
-            raise Tampered(run=event.run, seq=event.seq, reason=f"it follows event {after.seq}")
+            raise Tampered(run=event.run, seq=event.seq, reason=f"follows event {after.seq}")
         if event.hash != _hash(after.hash, astuple(event)[:9], event.body):
-            raise Tampered(run=event.run, seq=event.seq, reason="its hash does not fit")
+            raise Tampered(run=event.run, seq=event.seq, reason="the hash does not match")
         if event.time < after.time or event.fence < fence:
-            raise Tampered(run=event.run, seq=event.seq, reason="its time or fence lies before the event before it")
+            raise Tampered(
+                run=event.run, seq=event.seq, reason="the time or fence is before that of the previous event"
+            )
         after, fence = event.head, event.fence
     return after
 
@@ -124,5 +129,5 @@ def _about(run: str, seq: int) -> str:
 
 
 def _hash(before: bytes, envelope: tuple[str | int | bytes, ...], body: bytes) -> bytes:
-    """The envelope is an event's fields up to `key_id`, in their order."""
+    """Return the hash of an event. The envelope is its fields up to `key_id`, in order."""
     return sha256(b"".join((_DOMAIN, before, encode(envelope), b"\0", body))).digest()

@@ -1,8 +1,8 @@
-"""How bytes are stored: as they are, compressed, or encrypted. What does it is handed in; here is the plainest one.
+"""Codecs, which pack bytes for a store: unchanged, compressed or encrypted. `Plain` does not encrypt.
 
-A codec's name says what was done, in order (`z+aes`); nothing done is the empty name. `z` is deflated, without a frame
-around it: what is stored has a hash of its own. It was `zlib`, with the frame. `about` says what the bytes are and
-where they belong (`event:run-7:12`): an encrypted body that was moved elsewhere does not open.
+A codec's name lists what was done, in order (`z+aes`); it is empty if nothing was done. `z` is raw DEFLATE without a
+frame, since stored bytes have a hash of their own; older data has `zlib`, with the frame. `about` identifies the bytes
+and where they belong (`event:run-7:12`), so that an encrypted body cannot be decrypted in another place.
 """
 
 import zlib
@@ -14,15 +14,15 @@ from limpet.errors import WrongKeys
 
 __all__ = ["DEFLATED", "PLAIN", "Codec", "Hasher", "Packed", "Plain", "deflated", "inflated"]
 
-# What a codec is called that deflates, and how its bytes are framed: not at all, and as it was before.
+# Name of the codec that deflates, and the window bits by name: raw now, with a zlib frame in older data.
 DEFLATED = "z"
 FRAMES = {DEFLATED: -zlib.MAX_WBITS, "zlib": zlib.MAX_WBITS}
-# Below this, compressing costs more than it saves.
+# Below this size, compression costs more than it saves.
 SMALLEST_DEFLATED = 512
 
 
 class Packed(NamedTuple):
-    """Bytes as they are stored."""
+    """Bytes as stored."""
 
     codec: str
     key_id: str
@@ -30,43 +30,43 @@ class Packed(NamedTuple):
 
 
 class Hasher(Protocol):
-    """What names content, as it comes."""
+    """An incremental hash that names content."""
 
     def update(self, data: bytes, /) -> None:
-        """More of it."""
+        """Add data."""
 
     def hexdigest(self) -> str:
-        """The name of what has come so far."""
+        """Return the name of the data so far."""
 
 
 class Codec(Protocol):
-    """What packs bytes for a store, and unpacks them again."""
+    """Packs bytes for a store, and unpacks them."""
 
     @property
     def is_private(self) -> bool:
-        """Whether what it packs cannot be read without a key."""
+        """Whether packed bytes cannot be read without a key."""
 
     def learn(self, keys: Collection[str]) -> None:
-        """Look up keys that are not at hand yet; this may block."""
+        """Load keys that are not in memory yet. May block."""
 
     def hasher(self) -> Hasher:
-        """What names blobs by their content."""
+        """Return a new hash, which names blobs by content."""
 
     def pack(self, data: bytes, about: str, *, deflate: bool = False) -> Packed:
-        """The bytes as they are to be stored; deflated if that is asked for and pays."""
+        """Return the bytes as stored; deflated if asked for and worthwhile."""
 
     def unpack(self, packed: Packed, about: str) -> bytes:
-        """The bytes as they were; raises WrongKeys, or ValueError for what does not belong there."""
+        """Return the original bytes. Raises WrongKeys, or ValueError for bytes that do not belong there."""
 
     def hide(self, text: str, about: str, *, findable: bool = False) -> str:
-        """Text for a row that is made from events; the same text looks the same if it must be findable."""
+        """Return text for a row derived from events. With `findable`, equal texts give equal results."""
 
     def reveal(self, hidden: str, about: str) -> str:
-        """The text that was hidden; raises WrongKeys or ValueError."""
+        """Return the original text. Raises WrongKeys or ValueError."""
 
 
 class Plain:
-    """Stores bytes as they are, and compresses where asked to."""
+    """Stores bytes unchanged, or compressed if asked to."""
 
     is_private = False
 
@@ -74,30 +74,30 @@ class Plain:
         self._compress = compress
 
     def learn(self, keys: Collection[str]) -> None:
-        """There are none."""
+        """Do nothing: this codec has no keys."""
 
     def hasher(self) -> Hasher:
-        """SHA-256."""
+        """Return a SHA-256 hash."""
         return sha256()
 
-    def pack(self, data: bytes, about: str, *, deflate: bool = False) -> Packed:  # noqa: ARG002 - nothing is bound
-        """The bytes, compressed if that is asked for and pays."""
+    def pack(self, data: bytes, about: str, *, deflate: bool = False) -> Packed:  # noqa: ARG002 - nothing is encrypted
+        """Return the bytes, compressed if asked for and worthwhile."""
         if (deflate or self._compress) and (small := deflated(data)) is not None:
             return Packed(DEFLATED, "", small)
         return Packed("", "", data)
 
     def unpack(self, packed: Packed, about: str) -> bytes:  # noqa: ARG002
-        """The bytes as they were."""
+        """Return the original bytes."""
         if packed.key_id:
             raise WrongKeys(reason=f"the data is encrypted with key {packed.key_id!r}, which was not given")
         return inflated(packed.codec, packed.data)
 
     def hide(self, text: str, about: str, *, findable: bool = False) -> str:  # noqa: ARG002
-        """The text as it is."""
+        """Return the text unchanged."""
         return text
 
     def reveal(self, hidden: str, about: str) -> str:  # noqa: ARG002
-        """The text as it is."""
+        """Return the text unchanged."""
         return hidden
 
 
@@ -105,7 +105,7 @@ PLAIN = Plain()
 
 
 def deflated(data: bytes) -> bytes | None:
-    """The bytes compressed, if that saves at least a sixteenth."""
+    """Return the compressed bytes, or None if that saves less than a sixteenth."""
     if len(data) < SMALLEST_DEFLATED:
         return None
     small = zlib.compress(data, 1, FRAMES[DEFLATED])
@@ -113,12 +113,12 @@ def deflated(data: bytes) -> bytes | None:
 
 
 def inflated(codec: str, data: bytes) -> bytes:
-    """The bytes as they were before they were compressed, if they were."""
+    """Return the bytes as they were before compression, if they were compressed. Raises ValueError."""
     if codec == "":
         return data
     if codec not in FRAMES:
-        raise ValueError(f"no codec {codec!r} is known")
+        raise ValueError(f"unknown codec {codec!r}")
     try:
         return zlib.decompress(data, FRAMES[codec])
     except zlib.error as error:
-        raise ValueError(f"it cannot be inflated ({error})") from error
+        raise ValueError(f"cannot be decompressed ({error})") from error

@@ -1,4 +1,4 @@
-"""The pieces that events are made of: what a failure was, what was spent, what a run waits for, how state changes."""
+"""Structs that events consist of: failures, usage, waits, and changes of state."""
 
 from typing import Literal
 
@@ -28,28 +28,28 @@ __all__ = [
 
 
 class Part(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
-    """A piece of stored data: frozen, without unknown fields; a new field is a new version of its event.
+    """A piece of stored data: frozen, without unknown fields. A new field needs a new version of its event.
 
-    Nothing here can be part of a reference cycle, so the garbage collector need not look at it.
+    No part can be in a reference cycle, so the garbage collector need not track it.
     """
 
 
 class Failure(Part, frozen=True, kw_only=True):
-    """An error as data: enough to branch on it, show it and explain it; nothing of it is ever revived."""
+    """An error as data: enough to branch on it, show it and explain it. The exception itself is never restored."""
 
     type: str
     """Qualified name of the exception's class."""
     mro: tuple[str, ...] = ()
-    """Qualified names of the class and all its bases, so that `e.was(…)` answers on replay."""
+    """Qualified names of the class and all its bases, so that `e.was(…)` works on replay."""
     message: str = ""
     code: str = ""
-    """Limpet's own code, where it was a LimpetError."""
+    """Limpet's error code, if it was a LimpetError."""
     facts: Payload | None = None
     traceback: str = ""
 
 
 class Spent(Part, frozen=True, kw_only=True):
-    """What a step or a child used up."""
+    """Usage of a step or a child run."""
 
     steps: int = 0
     tokens: int = 0
@@ -61,7 +61,7 @@ class Spent(Part, frozen=True, kw_only=True):
 
 
 class Limits(Part, frozen=True, kw_only=True):
-    """What a run may use up, under the names that agents already use."""
+    """Limits on what a run may use, with the names that agent frameworks commonly use."""
 
     max_steps: int | None = None
     max_wall_time_ms: int | None = None
@@ -74,7 +74,7 @@ class Limits(Part, frozen=True, kw_only=True):
         check_finite("max_cost", self.max_cost)
 
     def most(self) -> Spent:
-        """What can be spent within these limits; nothing where there is none."""
+        """Return the most that can be spent within these limits; 0 where there is no limit."""
         return Spent(
             steps=self.max_steps or 0,
             tokens=self.max_llm_tokens or 0,
@@ -84,36 +84,36 @@ class Limits(Part, frozen=True, kw_only=True):
 
 
 class HumanInTheLoop(Part, frozen=True, kw_only=True):
-    """Which risks need a person."""
+    """Risk levels that need a person."""
 
     required_for_risk_levels: tuple[str, ...] = ()
 
 
 class Constraints(Part, frozen=True, kw_only=True):
-    """What the agent may not do by itself."""
+    """Restrictions on what the agent may do without a person."""
 
     human_in_the_loop: HumanInTheLoop | None = None
 
 
 class Seen(Part, frozen=True, kw_only=True):
-    """What a source outside had said when a person was asked."""
+    """Data from an external source, as shown to a person in a request."""
 
     source: str
     key: str
-    """Digest of what it was asked."""
+    """Digest of the arguments."""
     args: Payload | None
     value: Payload
 
 
 class Lineage(Part, frozen=True, kw_only=True):
-    """Where a run comes from: the run that called, started or handed over to it."""
+    """Origin of a run: the run that called it, started it or handed off to it."""
 
     run: str
     name: str = ""
-    """The verb of the parent that made it."""
+    """The call of the parent that created the run."""
     mode: Literal["call", "start", "handoff", "notify"] = "call"
     slots: tuple[str, ...] = ()
-    """Exclusive slots that runs above hold: this one is in them."""
+    """Exclusive slots that ancestor runs hold; this run shares them."""
 
 
 class Wait(Part, frozen=True, kw_only=True):
@@ -127,10 +127,10 @@ class Wait(Part, frozen=True, kw_only=True):
 
 
 Effects = Literal["ask", "stub", "live"]
-"""What becomes of effects: a person is asked before each, their results are made up, or they are done."""
+"""How effects are handled: a person approves each, their results are stubbed, or they are live."""
 
 Outside = Literal["reads", "model"]
-"""What else of the outside there is: tools without an effect with sources, and models."""
+"""Other external inputs: tools without an effect and sources ("reads"), and models."""
 
 PlanStatus = Literal["pending", "doing", "done", "skipped"]
 
@@ -143,25 +143,25 @@ class PlanItem(Part, frozen=True, kw_only=True):
 
 
 class Revision(Part, frozen=True, kw_only=True):
-    """A change of one line of the plan, counted from 0."""
+    """A change of one line of the plan; `index` starts at 0."""
 
     index: int
     status: PlanStatus
 
 
 class Fact(Part, frozen=True, kw_only=True):
-    """Something the agent knows, from where, and the step that wrote it."""
+    """A fact that the agent knows, with its source and the step that wrote it."""
 
     key: str
     value: Raw
     source: str = ""
     step: int | None = None
     derived_from: tuple[str, ...] = ()
-    """Keys of the facts that it was concluded from."""
+    """Keys of the facts that it was derived from."""
 
 
 class Artifact(Part, frozen=True, kw_only=True):
-    """Something big, out of the way: what it is, how long, and the step that made it."""
+    """A large value that is stored separately: its type, summary and size, and the step that stored it."""
 
     artifact_id: str
     type: str
@@ -173,8 +173,8 @@ class Artifact(Part, frozen=True, kw_only=True):
 class StatePatch(Part, frozen=True, kw_only=True):
     """A change of the agent's working state, applied as a whole or not at all.
 
-    Facts, questions, artifacts and flags are lists without repetition: adding one that is there moves it to the end (a
-    fact is superseded), taking away one that is not there is refused.
+    Facts, questions, artifacts and flags are lists without duplicates. Adding an existing entry moves it to the end and
+    replaces a fact; removing a missing entry is refused.
     """
 
     goal: str | UnsetType = UNSET
@@ -186,14 +186,14 @@ class StatePatch(Part, frozen=True, kw_only=True):
     retract: tuple[str, ...] = ()
     questions: tuple[str, ...] = ()
     answered: dict[str, str] = {}
-    """Questions that are closed, each with its answer, which may be empty."""
+    """Closed questions with their answers, which may be empty."""
     artifacts: tuple[Artifact, ...] = ()
     discard: tuple[str, ...] = ()
-    """Artifacts that leave the state; what they hold stays stored."""
+    """Artifacts to remove from the state. Their content stays stored."""
     flags: tuple[str, ...] = ()
     lower: tuple[str, ...] = ()
-    """Flags that no longer hold."""
+    """Flags to remove."""
     data: Raw | UnsetType = UNSET
     """The user's own state, whole."""
     data_versions: dict[str, int] = {}
-    """The versions of the user's types that it was written with, by name, where they are not the first."""
+    """Versions of the user's types in `data`, by name, where they are not the first."""

@@ -1,4 +1,4 @@
-"""Which blobs an event refers to: found by the types of its fields, so that a new kind cannot be forgotten."""
+"""Find the blobs that an event refers to, by the types of its fields, so that new kinds need no extra code."""
 
 from functools import cache
 from typing import Any, get_args, get_type_hints
@@ -12,7 +12,7 @@ __all__ = ["blobs_of"]
 
 
 def blobs_of(body: AnyBody) -> list[str]:
-    """The ids of the blobs that a body refers to, in order, each once."""
+    """Return the ids of the blobs that a body refers to, in order and without duplicates."""
     found: list[str] = []
     _gather(body, found)
     return list(dict.fromkeys(found)) if len(found) > 1 else found
@@ -32,7 +32,7 @@ def _gather(value: Any, found: list[str]) -> None:
 
 @cache
 def _carriers(kind: type[Struct]) -> tuple[str, ...]:
-    """The fields of a struct that may hold a payload."""
+    """Return the fields of a struct that may contain a payload."""
     return tuple(name for name, hint in get_type_hints(kind).items() if _may_carry(hint))
 
 

@@ -1,8 +1,8 @@
-"""User data on its way into the log: plain JSON, strictly, as canonical bytes.
+"""User data in the log: strict, plain JSON as canonical bytes.
 
-msgspec alone would turn some values into others without a word (NaN into null, bytes into text, tuples into lists), so
-`canonical` walks the value first and refuses whatever would not come back as it went in. There is no second codec to
-fall back to, and nothing inside user data ever means anything to us.
+msgspec alone would silently change some values (NaN into null, bytes into text, tuples into lists). `canonical`
+therefore checks the value first and refuses anything that would not come back unchanged. There is no fallback codec,
+and no content of user data has a special meaning.
 """
 
 import hashlib
@@ -19,85 +19,85 @@ from limpet.errors import InvalidValue
 __all__ = ["MAX_DEPTH", "Payload", "canonical", "check_finite", "digest", "encode", "inline", "parse"]
 
 MAX_DEPTH = 64
-# Python itself may refuse to read integers of more than 640 digits; 2,048 bits are 617.
+# Python may refuse to parse integers of more than 640 digits; 2,048 bits have 617.
 MAX_INTEGER_BITS = 2048
 
 _encoder = msgspec.json.Encoder(order="deterministic")
 _decoder = msgspec.json.Decoder()
 
-# `encode` is for our own structs, whose fields are typed; user data goes through `canonical`.
+# `encode` is for Limpet's own structs, whose fields are typed. User data goes through `canonical`.
 encode = _encoder.encode
 
 
 class Payload(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
-    """User data in an event: a wrapper around it, never a marker inside it."""
+    """User data in an event. It wraps the value, and never puts markers inside it."""
 
     json: Raw | UnsetType = UNSET
-    """The value itself, as canonical JSON."""
+    """The value as canonical JSON."""
     blob: str | UnsetType = UNSET
-    """Or where it is stored, by content."""
+    """Or the id of a blob, which is named by content."""
     bytes: int = 0
-    """The size of what the blob holds."""
+    """Size of the blob's content, in bytes."""
     versions: dict[str, int] = {}
-    """The versions of the user's types that it was written with, by name, where they are not the first."""
+    """Versions of the user's types in the value, by name, where they are not the first."""
 
     def __post_init__(self) -> None:
         if (self.json is UNSET) == (self.blob is UNSET):
             raise ValueError("a payload is either inline or a blob")
 
     def __hash__(self) -> int:
-        """By what it holds; versions make a difference only to equality."""
+        """Hash the content only; versions matter for equality."""
         return hash(self.blob if isinstance(self.json, UnsetType) else bytes(self.json))
 
     @property
     def is_inline(self) -> bool:
-        """Whether the value is here, and not in a blob."""
+        """Whether the value is inline, not in a blob."""
         return not isinstance(self.json, UnsetType)
 
     @property
     def size(self) -> int:
-        """How many bytes of JSON it holds, wherever they are."""
+        """Size of the JSON in bytes, inline or in a blob."""
         return self.bytes if isinstance(self.json, UnsetType) else len(bytes(self.json))
 
     def under(self, versions: Mapping[str, int]) -> "Payload":
-        """The same, written with these versions of types."""
+        """Return a copy that records these versions of types."""
         return replace(self, versions=dict(versions)) if versions else self
 
     def value(self) -> Any:
-        """The value of an inline payload."""
+        """Return the value of an inline payload. Raises InvalidValue if it is in a blob."""
         if isinstance(self.json, UnsetType):
-            raise InvalidValue(path="$", reason=f"it is not inline but in blob {self.blob}")
+            raise InvalidValue(path="$", reason=f"the value is in blob {self.blob}, not inline")
         return _decoder.decode(self.json)
 
 
 def inline(value: object) -> Payload:
-    """The value as an inline payload."""
+    """Return the value as an inline payload."""
     return Payload(json=Raw(canonical(value)))
 
 
 def canonical(value: object) -> bytes:
-    """The one encoding of a value; refuses with InvalidValue what JSON cannot carry unchanged."""
+    """Return the canonical encoding of a value. Raises InvalidValue if JSON cannot represent it unchanged."""
     _check_whole(value)
     return _encoder.encode(value)
 
 
 def parse(data: bytes | str) -> Any:
-    """A value from JSON text, under the rules of `canonical`."""
+    """Parse JSON under the rules of `canonical`. Raises InvalidValue."""
     try:
         value = _decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, UnicodeEncodeError, RecursionError) as error:
-        raise InvalidValue(path="$", reason=f"it is not JSON ({error})") from error
+        raise InvalidValue(path="$", reason=f"not valid JSON ({error})") from error
     _check_whole(value)
     return value
 
 
 def digest(value: object) -> str:
-    """SHA-256 of the canonical bytes, in hex."""
+    """Return the SHA-256 of the canonical bytes, in hex."""
     return hashlib.sha256(canonical(value)).hexdigest()
 
 
 def check_finite(field: str, number: float | None) -> None:
-    """Refuse a number that JSON would turn into null."""
+    """Raise InvalidValue for a number that JSON would turn into null."""
     if isinstance(number, float) and not isfinite(number):
         raise InvalidValue(path=f"$.{field}", reason=f"{number} is not a JSON number")
 
@@ -127,7 +127,7 @@ def _check_array(items: list[object], depth: int) -> None:
     _check_depth(depth)
     index = 0
     try:
-        for index, item in enumerate(items):  # noqa: B007 - the place of a refused item
+        for index, item in enumerate(items):  # noqa: B007 - the index of a refused item
             _check(item, depth)
     except InvalidValue as error:
         error.path = f"[{index}]{error.path}"
@@ -143,7 +143,7 @@ def _check_object(members: dict[object, object], depth: int) -> None:
             _check(item, depth)
     except InvalidValue as error:
         is_plain = type(key) in (str, int, float, bool, type(None))
-        name = repr(key) if is_plain else f"<{type(key).__qualname__}>"  # its own repr may do anything
+        name = repr(key) if is_plain else f"<{type(key).__qualname__}>"  # A user's own repr may run any code.
         error.path = f".{name}{error.path}"
         raise
 
@@ -151,7 +151,7 @@ def _check_object(members: dict[object, object], depth: int) -> None:
 def _check_number(number: float) -> None:
     if isinstance(number, int):
         if number.bit_length() > MAX_INTEGER_BITS:
-            raise InvalidValue(path="", reason=f"an integer of more than {MAX_INTEGER_BITS} bits")
+            raise InvalidValue(path="", reason=f"the integer has more than {MAX_INTEGER_BITS} bits")
     elif not isfinite(number):
         raise InvalidValue(path="", reason=f"{number} is not a JSON number")
 
@@ -164,7 +164,7 @@ def _check_key(key: object) -> None:
 
 def _check_depth(depth: int) -> None:
     if depth > MAX_DEPTH:
-        raise InvalidValue(path="", reason=f"it is nested more than {MAX_DEPTH} levels deep")
+        raise InvalidValue(path="", reason=f"nested more than {MAX_DEPTH} levels deep")
 
 
 def _check_text(text: str) -> None:
@@ -172,4 +172,4 @@ def _check_text(text: str) -> None:
         try:
             text.encode()
         except UnicodeEncodeError as error:
-            raise InvalidValue(path="", reason="a lone surrogate is not a character") from error
+            raise InvalidValue(path="", reason="contains a lone surrogate") from error

@@ -1,8 +1,8 @@
-"""The frozen names: which kinds of events there are, in which version, who may write them, and how bytes become bodies.
+"""The frozen vocabulary: the kinds of events with their versions and writers, and how bytes become bodies.
 
-Names are data, never Python paths. A kind's version grows when its struct changes; bodies of older versions are lifted
-one version at a time by `upcasts` before they are read. An unknown kind or version raises `NewerVersion`: a newer
-worker can go on with its run, and nothing is ever dropped.
+Stored names are data, never Python paths. A kind's version grows when its struct changes; `upcasts` lift bodies of
+older versions, one version at a time, before they are decoded. An unknown kind or version raises `NewerVersion`, so
+that a newer worker can continue the run; no event is ever dropped.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -73,19 +73,19 @@ class Writer(Enum):
     """Who may write a kind."""
 
     CREATOR = "creator"
-    """Whoever creates the stream: its first event."""
+    """The creator of the stream; this is its first event."""
     OWNER = "owner"
-    """The worker that has the run, under the fence that its claim gave."""
+    """The worker that holds the run, under the fence of its claim."""
     COMMAND = "command"
-    """Any process; sealed by the store after its guard was checked."""
+    """Any process; the store seals it after checking its guard."""
     STORE = "store"
-    """The store itself, when it gives a run to a worker or takes it back."""
+    """The store, when a worker claims a run or the store releases one."""
     SPEAKER = "speaker"
-    """Whoever holds the head of a conversation; there is no fence."""
+    """A writer that knows the head of a conversation; there is no fence."""
 
 
 class Kind(NamedTuple):
-    """One kind of event: its stored name, its version, its struct, and who may write it."""
+    """One kind of event: its stored name, version, struct and writer."""
 
     name: str
     version: int
@@ -97,7 +97,7 @@ Upcasts = Mapping[tuple[str, int], Callable[[dict[str, Any]], dict[str, Any]]]
 
 
 class Vocabulary:
-    """A closed list of kinds, with the way from bytes to bodies and back."""
+    """A closed list of kinds, which decodes bytes to bodies."""
 
     def __init__(self, kinds: Iterable[Kind], upcasts: Upcasts) -> None:
         self.kinds = {kind.name: kind for kind in kinds}
@@ -106,11 +106,11 @@ class Vocabulary:
         self._upcasts = dict(upcasts)
 
     def kind_of(self, body: AnyBody) -> Kind:
-        """The kind that a body is of."""
+        """Return the kind of a body."""
         return self._by_body[type(body)]
 
     def check(self, body: AnyBody) -> None:
-        """Refuse a body that would not decode to itself once it is stored; raises InvalidArgument with its field.
+        """Raise InvalidArgument, with the field, for a body that would decode to something else once stored.
 
         msgspec encodes any Python object that it knows, whatever the field's type says.
         """
@@ -123,12 +123,12 @@ class Vocabulary:
             raise InvalidArgument(path=_changed(body), reason=_refused(error)) from error
         if decoded != body:
             field = _changed(body, decoded)
-            raise InvalidArgument(path=field, reason=f"{type(getattr(body, field)).__name__} is not its type")
+            raise InvalidArgument(path=field, reason=f"{type(getattr(body, field)).__name__} is not the field's type")
 
     def decode(self, name: str, version: int, data: bytes) -> AnyBody:
         """Return the body, lifted to its newest version.
 
-        Raises NewerVersion for a kind or version that is not known, DamagedEvent for a body that does not fit.
+        Raises NewerVersion for an unknown kind or version, and DamagedEvent for a body that does not match its struct.
         """
         kind = self.kinds.get(name)
         if kind is None:
@@ -141,7 +141,9 @@ class Vocabulary:
                 data = self._lift(kind, version, data)
             return self._decoders[name].decode(data)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, LookupError, TypeError) as error:
-            raise DamagedEvent(kind=name, version=version, reason=f"the body does not decode ({error})") from error
+            raise DamagedEvent(
+                kind=name, version=version, reason=f"the body does not match its struct ({error})"
+            ) from error
 
     def _lift(self, kind: Kind, version: int, data: bytes) -> bytes:
         body = msgspec.json.decode(data, type=dict[str, Any])
@@ -151,7 +153,7 @@ class Vocabulary:
 
 
 def _changed(body: AnyBody, decoded: AnyBody | None = None) -> str:
-    """The first field that cannot be encoded, or that was decoded to something else."""
+    """Return the first field that cannot be encoded, or that was decoded to something else."""
     for field in body.__struct_fields__:
         value = getattr(body, field)
         if decoded is None and not _encodes(value):
@@ -170,7 +172,7 @@ def _encodes(value: object) -> bool:
 
 
 def _refused(error: Exception) -> str:
-    return "a lone surrogate is not a character" if isinstance(error, UnicodeEncodeError) else str(error)
+    return "contains a lone surrogate" if isinstance(error, UnicodeEncodeError) else str(error)
 
 
 _CREATOR, _OWNER, _COMMAND, _STORE, _SPEAKER = Writer
@@ -232,7 +234,7 @@ def _unchanged(body: dict[str, Any]) -> dict[str, Any]:
     return body
 
 
-# One function per step of a kind's version: ("step.completed", 1) lifts a body of version 1 to version 2.
+# One function per version step of a kind: ("step.completed", 1) lifts a body of version 1 to version 2.
 UPCASTS: Upcasts = {
     ("request.opened", 1): _unchanged,  # version 2 adds `seen`, `valid`, `instead_of` and `again`
     ("run.created", 1): _unchanged,  # version 2 adds `live`

@@ -1,4 +1,4 @@
-"""The log of one run: append, state from snapshots and tail, verify."""
+"""The log of one run: append, load the state from snapshots and tail, verify."""
 
 from limpet.journal.conversation import ConversationWriter, Entry, OutgoingMessages, Summary, entries, latest
 from limpet.journal.journal import Journal

@@ -1,7 +1,7 @@
-"""A conversation as its writers and readers see it: appended to by compare-and-set, read from its end.
+"""Conversations: append by compare-and-set, and read from the end.
 
-Messages are never rewritten. A summary stands for a range of them where one was made and not taken back; the messages
-themselves stay.
+Messages are never rewritten. A summary replaces a range of messages when reading, unless it was withdrawn; the messages
+themselves stay in the log.
 """
 
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -20,17 +20,17 @@ PAGE = 100
 
 
 class ConversationWriter:
-    """A conversation that somebody writes to; what it does not know yet it finds out when it is refused."""
+    """A conversation to write to. It learns the current head when an append is refused."""
 
     def __init__(self, store: Store, id: str, now: Callable[[], int], actor: str, first: b.ConversationCreated) -> None:
         self.id = id
         self._store, self._now, self._actor, self._first = store, now, actor, first
         self.head: Head | None = None
-        """Where it ends, as far as is known; nothing before it is there."""
+        """The head as far as known; None if the conversation does not exist yet."""
         self._is_known = False
 
     async def look(self) -> None:
-        """Find out where it ends, once."""
+        """Load the head, once."""
         if not self._is_known:
             try:
                 self.head = (await self._store.get(self.id)).head
@@ -40,11 +40,11 @@ class ConversationWriter:
 
     @property
     def next(self) -> int:
-        """The sequence of the next message."""
+        """Sequence of the next message."""
         return self.head.seq + 1 if self.head is not None else 2
 
     def leg(self, bodies: Sequence[AnyBody]) -> Leg:
-        """What appends these."""
+        """Return the leg that appends these bodies, or creates the conversation with them."""
         if self.head is None:
             return Create(run=self.id, bodies=(self._first, *bodies), actor=self._actor)
         now, codec = self._now(), self._store.codec
@@ -52,18 +52,18 @@ class ConversationWriter:
         return Extend(run=self.id, after=self.head, fence=None, events=events)
 
     def hear(self, row_or_events: RunRow | Sequence[Sealed]) -> None:
-        """Others wrote first, or made it."""
+        """Adopt the head that another writer has created."""
         self.head = row_or_events.head if isinstance(row_or_events, RunRow) else row_or_events[-1].event.head
 
     def landed(self, leg: Leg) -> None:
-        """It was written."""
+        """Note that a leg was written."""
         if isinstance(leg, Extend):
             self.head = leg.events[-1].event.head
         else:
             self._is_known = False
 
     async def append(self, *bodies: AnyBody, blobs: Sequence[Blob] = ()) -> int:
-        """Put something at its end, whoever writes meanwhile; the sequence of the first of it."""
+        """Append messages, retrying if others write first, and return the sequence of the first one."""
         await self.look()
         while True:
             leg, seq = self.leg(bodies), self.next
@@ -80,30 +80,30 @@ class ConversationWriter:
 
 @dataclass
 class OutgoingMessages:
-    """Messages of a run on their way into a conversation: the same leg is sent again until others wrote first."""
+    """Messages of a run on their way into a conversation. The same leg is sent again until others write first."""
 
     talk: ConversationWriter
     bodies: tuple[AnyBody, ...]
     said: Callable[[int], AnyBody]
-    """What the run's own log says, by the sequence of the first message."""
+    """Makes the body for the run's own log from the sequence of the first message."""
     blobs: tuple[Blob, ...] = ()
     leg: Leg | None = None
     note: AnyBody | None = None
 
     def prepare(self) -> tuple[AnyBody, Leg]:
-        """What goes into the two logs."""
+        """Return the body for the run's log, and the leg for the conversation."""
         if self.leg is None or self.note is None:
             self.leg, self.note = self.talk.leg(self.bodies), self.said(self.talk.next)
         return self.note, self.leg
 
     def again(self, news: RunRow | Sequence[Sealed]) -> None:
-        """Others wrote first."""
+        """Prepare again, after others wrote first."""
         self.talk.hear(news)
         self.leg = self.note = None
 
 
 class Entry(NamedTuple):
-    """A message, and where it stands."""
+    """A message and its position."""
 
     seq: int
     time: int
@@ -111,12 +111,12 @@ class Entry(NamedTuple):
 
     @property
     def content(self) -> Payload:
-        """What it says."""
+        """Content of the message."""
         return self.message.content
 
 
 class Summary(NamedTuple):
-    """What stands for a range of messages."""
+    """A summary that replaces a range of messages."""
 
     seq: int
     time: int
@@ -124,18 +124,18 @@ class Summary(NamedTuple):
 
     @property
     def content(self) -> Payload:
-        """What it says."""
-        assert self.compacted.summary is not None  # else nothing stands for anything
+        """Content of the summary."""
+        assert self.compacted.summary is not None  # A withdrawn summary is not an entry.
         return self.compacted.summary
 
 
 async def entries(
     store: Store, conversation: str, *, upto: int | None = None, whole: bool = False
 ) -> AsyncIterator[Entry | Summary]:
-    """What a conversation says, the newest first: messages, and summaries in the place of those they stand for.
+    """Yield a conversation, newest first: messages, and summaries in place of the messages that they replace.
 
-    `whole` gives the messages themselves, and no summaries. Only as much is read as is asked for: what a summary stands
-    for is passed over, but for messages that are pinned.
+    `whole` yields all messages and no summaries. Only as much is read as the caller consumes: replaced messages are
+    skipped, except pinned ones.
     """
     before = None if upto is None else upto + 1
     found = _Found()
@@ -158,7 +158,7 @@ async def entries(
 
 
 class _Found:
-    """The summaries that were come to on the way back, and those that were taken back since."""
+    """Summaries found while reading backwards, and those that were withdrawn since."""
 
     def __init__(self) -> None:
         self._standing: list[Summary] = []
@@ -174,7 +174,7 @@ class _Found:
             self._standing.append(Summary(event.seq, event.time, body))
 
     def summary_of(self, seq: int) -> Summary | None:
-        """What stands for an event."""
+        """Return the summary that replaces an event, or None."""
         return next((each for each in self._standing if each.compacted.first <= seq <= each.compacted.last), None)
 
 
@@ -196,7 +196,7 @@ def _within(one: b.ConversationCompacted, other: b.ConversationCompacted) -> boo
 async def latest(
     store: Store, conversation: str, *, last: int | None, upto: int | None = None, whole: bool = False
 ) -> list[Entry | Summary]:
-    """The newest messages of a conversation, in order, with the summary of what came before them."""
+    """Return the newest messages of a conversation, in order, with the summary of the messages before them."""
     found: list[Entry | Summary] = []
     try:
         async for each in entries(store, conversation, upto=upto, whole=whole):

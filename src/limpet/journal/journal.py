@@ -1,9 +1,10 @@
-"""The log of one run, as its owner writes it: in order, one append in flight, conflicts resolved.
+"""The log of one run, as its owner writes it: in order, with one append in flight, and conflicts resolved.
 
-Bodies gather in a buffer while an append is on its way and go out in the next. If commands slipped in between, they are
-folded first and the owner's events are sealed again after them. An append whose reply was lost is repeated as it was
-sealed, and lands once. What must not follow an unseen command (`run.waiting`, the end of a run, the use of a standing
-permission) goes through `append_if_current`, with what its writer had heard when it decided.
+Bodies gather in a buffer while an append is in flight, and are sent with the next one. If commands were written in
+between, they are folded first and the owner's events are sealed again after them. An append whose reply was lost is
+repeated with the same sealed events, and is written once. Events that must not follow an unseen command (`run.waiting`,
+the end of a run, the use of a standing approval) go through `append_if_current`, with the last sequence that their
+writer had seen when it decided.
 """
 
 import asyncio
@@ -25,22 +26,22 @@ from limpet.stores.writes import Claimed, Work, check_leg
 
 __all__ = ["Journal"]
 
-MUCH = 500
+FULL_BUFFER = 500
 
 
 class _Flight(NamedTuple):
-    """What is on its way, or was when an error came: what had gathered, and after it what is not sent by itself."""
+    """An append in flight, or one that ended with an error: the buffered bodies, then the bodies of one caller."""
 
     events: tuple[Sealed, ...]
     gathered: tuple[AnyBody, ...]
     last: tuple[AnyBody, ...]
     blobs: tuple[Blob, ...]
     legs: tuple[Leg, ...] = ()
-    """What happens to other runs in the same append."""
+    """Legs for other runs in the same append."""
 
 
 class Journal:
-    """A claimed run's log: what it says so far, and the way to add to it."""
+    """The log of a claimed run: its state so far, and appends to it."""
 
     def __init__(
         self, store: Store, claimed: Claimed, loaded: Loaded, now: Callable[[], int], learner: Learner | None = None
@@ -49,7 +50,7 @@ class Journal:
         self.run, self.fence, self._actor = claimed.row.id, claimed.row.fence, claimed.row.worker
         self.head = claimed.row.head
         self.heard = self.head.seq
-        """The last event that came from elsewhere, as far as this journal has folded."""
+        """Sequence of the last event written by others that this journal has folded."""
         self._store = store
         self._now = now
         self._learner = learner
@@ -59,7 +60,7 @@ class Journal:
         self._blobs: list[Blob] = []
         self._flight: _Flight | None = None
         self._landed: list[AnyBody] = []
-        """What others sent again after its reply was lost, and its writer will ask for."""
+        """Bodies whose reply was lost and that another call has sent again; their writer will ask for them."""
         self._turn = asyncio.Lock()
         self._snapshot_bytes = loaded.snapshot_bytes
         self._tail_bytes, self._tail_events = loaded.tail_bytes, loaded.tail_events
@@ -68,28 +69,28 @@ class Journal:
     async def open(
         cls, store: Store, claimed: Claimed, now: Callable[[], int], *, learner: Learner | None = None
     ) -> Self:
-        """The journal of a run that was just claimed; `now` is an estimate of the store's clock.
+        """Open the journal of a run that was just claimed; `now` estimates the store's clock.
 
-        `learner` is told every event of the log, from the first to the last, whoever wrote it, as soon as it is known
-        to be stored: for whoever must know more than the state. A snapshot may have kept what it has learnt.
+        `learner` gets every event of the log, from first to last and from every writer, as soon as the event is known
+        to be stored. It is for callers that need more than the state. A snapshot may contain what it has learnt.
         """
         loaded = await load_whole(store, claimed.row.id, at_most=claimed.row.seq, learner=learner)
         return cls(store, claimed, loaded, now, learner)
 
     @property
     def state(self) -> RunState:
-        """What the log folds to, as far as it is known to be stored."""
+        """The run's state, from all events that are known to be stored."""
         return self._fold.freeze()
 
     @property
     def fold(self) -> Fold:
-        """The same under construction; to be looked at only."""
+        """The same state as a read-only fold."""
         return self._fold
 
     def add(self, *bodies: AnyBody, blobs: Sequence[Blob] = ()) -> None:
-        """Put events into the log with the next flush, and the blobs that they refer to into the store.
+        """Buffer events, and the blobs that they refer to, for the next flush.
 
-        Raises InvalidArgument or InvalidPatch, with nothing added, for a wrong type or a wrong patch.
+        Raises InvalidArgument or InvalidPatch, with nothing added, for a wrong type or an invalid patch.
         """
         _check_types(bodies)
         self._check(bodies, keep=True)
@@ -98,16 +99,16 @@ class Journal:
 
     @property
     def pending(self) -> Sequence[AnyBody]:
-        """What was added and is not known to be stored."""
+        """Bodies that were added and are not known to be stored."""
         return (*(self._flight.gathered if self._flight is not None else ()), *self._buffer)
 
     @property
     def has_much(self) -> bool:
-        """Whether so much has gathered that it should go out, though nobody waits for it."""
-        return len(self._buffer) >= MUCH
+        """Whether the buffer is so full (500 events) that it should be flushed, although no caller waits for it."""
+        return len(self._buffer) >= FULL_BUFFER
 
     async def flush(self) -> None:
-        """Return when everything added so far is durable; raises LeaseLost if the run is somebody else's now."""
+        """Return when everything added so far is durable. Raises LeaseLost if another worker holds the run."""
         async with self._turn:
             await self._flush()
 
@@ -117,10 +118,10 @@ class Journal:
         await self.flush()
 
     async def transact(self, work: Work, *, heard: int | None = None) -> None:
-        """Commit what `work` writes on the store's connection together with the events that it returns, or neither.
+        """Commit the writes of `work` on the store's connection together with the events that it returns, or neither.
 
-        See `Store.transact`. If it raises ConnectionLost nobody knows; `refresh` shows whether it took place. With
-        `heard`, it raises StoreBusy, with nothing written, if something came from elsewhere since then.
+        See `Store.transact`. After ConnectionLost it is unknown whether this was committed; `refresh` shows it. With
+        `heard`, this raises StoreBusy, with nothing written, if others wrote events after that sequence.
         """
 
         def checked(connection: Any) -> tuple[Sequence[AnyBody], Sequence[Blob]]:
@@ -132,7 +133,7 @@ class Journal:
         async with self._turn:
             await self._flush()
             if heard is not None and heard < self.heard:
-                raise StoreBusy(reason="something came from elsewhere")
+                raise StoreBusy(reason="others wrote to the run first")
             done = await self._store.transact(
                 self.run,
                 after=self.head,
@@ -146,25 +147,26 @@ class Journal:
             self._check([sealed.body for sealed in done.events], keep=True)
 
     async def append_together(self, *bodies: AnyBody, legs: Sequence[Leg], blobs: Sequence[Blob] = ()) -> Taken | None:
-        """Append, and do something to other runs, in one transaction: both happen or neither.
+        """Append events, and legs for other runs, in one transaction: both or neither.
 
-        If another run was to be created and there is one of that id, nothing was written, and it is given back.
+        If a run to be created already exists, nothing is written, and this returns `Taken`.
         """
         _check_types(bodies, legs)
         self._check(bodies)
         async with self._turn:
             done = await self._send_last(bodies, tuple(legs), blobs)
             while isinstance(done, Missed):
-                done = await self._send_last(bodies, tuple(legs), ())  # the blobs have gathered
+                done = await self._send_last(bodies, tuple(legs), ())  # The blobs are already buffered.
             if isinstance(done, Taken):
                 return done
             self._check(bodies, keep=True)
             return None
 
     async def say(self, saying: OutgoingMessages) -> None:
-        """Append to a conversation, and note it here, in one transaction; whoever writes there meanwhile comes first.
+        """Append to a conversation, and record that in this run, in one transaction. Retries if others write there
+        first.
 
-        Repeating it after an error is safe, with the same object.
+        Repeating it after an error, with the same object, is safe.
         """
         await saying.talk.look()
         blobs: Sequence[Blob] = saying.blobs
@@ -173,7 +175,7 @@ class Journal:
                 note, leg = saying.prepare()
                 _check_types((note,), (leg,))
                 done = await self._send_last((note,), (leg,), blobs)
-                blobs = ()  # they have gathered
+                blobs = ()  # They are already buffered.
                 match done:
                     case Appended():
                         saying.talk.landed(leg)
@@ -188,25 +190,25 @@ class Journal:
     async def append_if_current(
         self, *bodies: AnyBody, heard: int, blobs: Sequence[Blob] = (), legs: Sequence[Leg] = ()
     ) -> bool:
-        """Append, after what has gathered, unless something came from elsewhere since `heard`; then say false.
+        """Append after the buffer, unless others wrote events after `heard`; return whether it was appended.
 
-        Whoever gets false looks at the state, which knows more by then, and decides anew. `legs` tell other runs
-        something in the same transaction.
+        After False, the state has the new events, and the caller decides again. `legs` send commands to other runs in
+        the same transaction.
         """
         _check_types(bodies, legs)
         async with self._turn:
             done = await self._send_last(bodies, tuple(legs), blobs, heard)
-            assert not isinstance(done, Taken), "other runs are told something, not created"
+            assert not isinstance(done, Taken), "legs of append_if_current create no runs"
             return isinstance(done, Appended)
 
     async def _send_last(
         self, bodies: tuple[AnyBody, ...], legs: tuple[Leg, ...], blobs: Sequence[Blob], heard: int | None = None
     ) -> Appended | Missed | Taken | None:
-        """Send what has gathered and these after it; repeated, if just this was sent and its reply was lost."""
+        """Send the buffer, then these bodies. If exactly these were sent and the reply was lost, repeat that append."""
         landed = next((each for each in self._landed if each is bodies[0]), None)
         if landed is not None:
             self._landed = [each for each in self._landed if each is not landed]
-            return Appended((self.head,))  # somebody else sent it meanwhile
+            return Appended((self.head,))  # Another call has sent it in the meantime.
         flight = self._flight
         if flight is not None:
             done = await self._send(flight)
@@ -219,22 +221,22 @@ class Journal:
         return await self._send(self._take(bodies, legs))
 
     async def refresh(self) -> None:
-        """Fold what came from elsewhere, without writing anything."""
+        """Fold events that others wrote, without writing anything."""
         async with self._turn:
             if (flight := self._flight) is not None:
                 self._note_landed(flight, await self._send(flight))
             while page := await self._store.read(self.run, after=self.head.seq):
-                verify(page[:1], self.head)  # another run may have taken the id of a pruned one
+                verify(page[:1], self.head)  # A new run may have the id of a pruned one.
                 self._hear([Sealed(event, self._store.decode(event)) for event in page])
 
     def abandon(self) -> None:
-        """Give up what was refused, and what gathered behind it: nobody would take it."""
+        """Discard the append that was refused, and everything buffered after it."""
         self._flight = None
         self._buffer.clear()
         self._blobs.clear()
 
     async def keep_late(self) -> None:
-        """After LeaseLost: keep what could not be written, beside the log."""
+        """After LeaseLost, store the events that could not be written as late results, beside the log."""
         async with self._turn:
             flight, self._flight = self._flight or self._take(), None
             rest = self._seal(self._buffer)
@@ -245,13 +247,15 @@ class Journal:
 
     @property
     def is_snapshot_due(self) -> bool:
-        """Whether the tail has outgrown the last snapshot; not while the learner may know what is not stored yet."""
+        """Whether the tail has outgrown the last snapshot. Never while events are pending, since the learner may know
+        them.
+        """
         return not self.pending and snapshot_due(
             tail_bytes=self._tail_bytes, tail_events=self._tail_events, snapshot_bytes=self._snapshot_bytes
         )
 
     async def snapshot(self) -> None:
-        """Cache the state, and thin out what was cached if that is too much by now."""
+        """Save the state as a snapshot, and delete some older snapshots if there are too many."""
         memory = self._learner.dump() if self._learner is not None else None
         self._tail_bytes = self._tail_events = 0
         self._snapshot_bytes = await save(self._store, self.head, self.state, memory)
@@ -260,7 +264,7 @@ class Journal:
             await self._store.drop_snapshots(self.run, too_many)
 
     def _check(self, bodies: Sequence[AnyBody], *, keep: bool = False) -> None:
-        """Refuse a patch that does not fit what came before it; with `keep`, what comes next is checked against it."""
+        """Raise InvalidPatch for a patch that does not match the state. With `keep`, later checks include it."""
         ahead = self._ahead if keep and len(bodies) == 1 else Working(self._ahead.freeze())
         for body in bodies:
             _look_ahead(ahead, body)
@@ -268,7 +272,7 @@ class Journal:
             self._ahead = ahead
 
     def _take(self, last: tuple[AnyBody, ...] = (), legs: tuple[Leg, ...] = ()) -> _Flight:
-        """Seal what has gathered, and what comes after it."""
+        """Seal the buffer, then the given bodies."""
         gathered, blobs = tuple(self._buffer), tuple(self._blobs)
         self._buffer.clear()
         self._blobs.clear()
@@ -284,14 +288,14 @@ class Journal:
             self._note_landed(flight, await self._send(flight))
 
     def _note_landed(self, flight: _Flight, done: Appended | Missed | Taken) -> None:
-        """What was sent here for somebody who lost the reply."""
+        """Remember an append that was sent again on behalf of a caller who lost its reply."""
         if flight.last and isinstance(done, Appended):
             self._landed.append(flight.last[0])
 
     async def _send(self, flight: _Flight) -> Appended | Missed | Taken:
-        """Send once, and fold what was written: these events, or what others wrote first.
+        """Send once, and fold what was written: these events, or those that others wrote first.
 
-        What had gathered, and was not written, gathers again.
+        Buffered bodies that were not written return to the buffer.
         """
         self._flight = flight
         leg = Extend(run=self.run, after=self.head, fence=self.fence, events=flight.events)
@@ -307,7 +311,7 @@ class Journal:
         return done
 
     def _hear(self, events: Sequence[Sealed]) -> None:
-        """Fold what came from elsewhere, or from here with a reply that was lost."""
+        """Fold events that others wrote, or that were written here with a lost reply."""
         if not events:
             return
         self._take_in(events)
@@ -328,7 +332,7 @@ class Journal:
 
 
 def _check_types(bodies: Sequence[AnyBody], legs: Sequence[Leg] = ()) -> None:
-    """Refuse what could not be read again, before anything of it is on its way."""
+    """Raise for bodies that could not be decoded again, before any of them is sent."""
     for body in bodies:
         VOCABULARY.check(body)
     for leg in legs:
@@ -339,7 +343,7 @@ _CHANGING = (b.StatePatched, b.ArtifactStored, b.RiskFlagged)
 
 
 def _look_ahead(working: Working, body: AnyBody) -> None:
-    """What the working state will be, so that a patch that does not fit is refused before it is stored."""
+    """Apply a body to the expected working state, so that an invalid patch is refused before it is stored."""
     match body:
         case b.StatePatched():
             working.apply(body.patch)

@@ -1,4 +1,4 @@
-"""Snapshots: cached states of a run. Deleting them all changes no answer; one that cannot be read is not used."""
+"""Snapshots: cached states of a run. Deleting all of them changes no result; an unreadable one is ignored."""
 
 import logging
 from collections.abc import Callable
@@ -17,59 +17,59 @@ __all__ = ["VERSION", "Learner", "Loaded", "check_snapshots", "load", "load_whol
 
 log = logging.getLogger("limpet")
 
-# Grows whenever a log folds to another RunState, or a learner learns something else from it, than before: snapshots of
-# another version are not used, and `verify` does not compare them.
+# Incremented whenever the same log gives another RunState, or a learner learns something else from it. Snapshots of
+# other versions are ignored, also by `verify`.
 VERSION = 2
-SHORT = 4
+SHORT_LOG = 4
 
 
 class Learner(Protocol):
-    """Something that is told every event of a log, in order; a snapshot may keep what it has learnt."""
+    """A consumer of every event of a log, in order. A snapshot may contain what it has learnt."""
 
     def learn(self, event: Event, body: AnyBody, fold: Fold, /) -> None:
-        """Take in the next event; `fold` is what all events up to it fold to."""
+        """Process the next event; `fold` contains all events up to it."""
 
     def dump(self) -> bytes | None:
-        """What it has learnt so far, as JSON; nothing if a snapshot need not keep it."""
+        """Return what it has learnt so far, as JSON; None if a snapshot need not contain it."""
 
     def restore(self, data: bytes, /) -> bool:
-        """Go on from there; false if it cannot be read, with nothing learnt."""
+        """Continue from a dump. Returns False, with nothing learnt, if the dump cannot be read."""
 
 
 class _Stored(Struct, frozen=True):
     version: int
     state: RunState
     memory: Raw | UnsetType = UNSET
-    """What a learner had learnt by then."""
+    """A learner's dump at this point."""
 
 
 async def save(store: Store, at: Head, state: RunState, memory: bytes | None = None) -> int:
-    """Store a state as it was at a head, and what was learnt by then; its size in bytes."""
+    """Store a state at a head, with a learner's dump; return the size in bytes."""
     data = encode(_Stored(VERSION, state, UNSET if memory is None else Raw(memory)))
     await store.save_snapshot(state.run, at, data)
     return len(data)
 
 
 class Loaded(NamedTuple):
-    """A state, and how it was come by."""
+    """A loaded state, and how much was read for it."""
 
     state: RunState
     snapshot_bytes: int
-    """The size of the snapshot that it began from, 0 for none."""
+    """Size of the snapshot that was used, 0 for none."""
     tail_bytes: int
     tail_events: int
-    """How much was folded on top."""
+    """Number of events that were folded after the snapshot."""
 
 
 async def load(store: Store, run: str, *, at_most: int | None = None) -> RunState:
-    """The state of a run, or as it was after an event."""
+    """Return the state of a run, or its state just after event `at_most`."""
     return (await load_whole(store, run, at_most=at_most)).state
 
 
 async def load_whole(store: Store, run: str, *, at_most: int | None = None, learner: Learner | None = None) -> Loaded:
-    """The state of a run from the newest snapshot that fits, and the log after it.
+    """Load the state of a run from the newest usable snapshot and the log after it.
 
-    Whoever learns needs all of it, or a snapshot that kept what was learnt.
+    A learner needs the whole log, or a snapshot that contains its dump.
     """
     stored, snapshot_bytes = (None, 0) if _is_short(at_most) else await _newest(store, run, at_most)
     if learner is not None and (stored is None or not _remembers(stored, learner)):
@@ -87,15 +87,15 @@ async def load_whole(store: Store, run: str, *, at_most: int | None = None, lear
 
 
 async def check_snapshots(store: Store, run: str, new_learner: Callable[[], Learner]) -> None:
-    """Fold a log from its first event and compare every snapshot with it; raises Tampered with the first that differs.
+    """Compare every snapshot with the state folded from the first event on. Raises Tampered for the first that differs.
 
-    Snapshots of another version are never used, and not compared.
+    Snapshots of other versions are never used, and not compared.
     """
     seqs = [seq for seq, _ in await store.snapshots(run)]
     if not seqs:
         return
     if (await store.get(run)).type != "run":
-        raise Tampered(run=run, seq=seqs[0], reason="it has a snapshot, and only runs have")
+        raise Tampered(run=run, seq=seqs[0], reason="only runs have snapshots, and this is a conversation")
     found = {seq: snapshot for seq in seqs if (snapshot := await store.own_snapshot(run, seq)) is not None}
     folding, learner = Fold(None), new_learner()
     async for event in store.log(run, upto=seqs[-1]):
@@ -106,36 +106,36 @@ async def check_snapshots(store: Store, run: str, new_learner: Callable[[], Lear
         if snapshot is not None:
             wrong = _difference(snapshot, event, folding.freeze(), learner.dump(), new_learner())
             if wrong is not None:
-                raise Tampered(run=run, seq=event.seq, reason=f"its snapshot {wrong}")
+                raise Tampered(run=run, seq=event.seq, reason=f"the snapshot {wrong}")
     for seq in found:
-        raise Tampered(run=run, seq=seq, reason="it has a snapshot, and there is no such event")
+        raise Tampered(run=run, seq=seq, reason="there is a snapshot, but no such event")
 
 
 def _difference(found: Snapshot, event: Event, state: RunState, memory: bytes | None, fresh: Learner) -> str | None:
-    """What a snapshot says otherwise than the log, in words; what no reader would use is not compared."""
+    """Describe how a snapshot differs from the log, or return None. Parts that no reader would use are not compared."""
     if found.hash != event.hash:
-        return "is of another log"
+        return "belongs to another log"
     stored = _decode(found.data)
     if stored is None:
         return None
     if _plain(encode(stored.state)) != _plain(encode(state)):
-        return "holds another state than the log folds to"
+        return "has a different state than the log"
     if not _remembers(stored, fresh):
         return None
     kept = fresh.dump()
     if kept is None or memory is None or _plain(kept) != _plain(memory):
-        return "remembers something else than the log says"
+        return "has a learner's dump that differs from the log"
     return None
 
 
 def _plain(data: bytes) -> Any:
-    """JSON as values, in which the order of keys does not count."""
+    """Return JSON as values, for comparison regardless of key order."""
     return msgspec.json.decode(data)
 
 
 def _is_short(at_most: int | None) -> bool:
-    """Whether the log is read faster than it is looked for a snapshot."""
-    return at_most is not None and at_most < SHORT
+    """Return whether reading the log is faster than searching for a snapshot."""
+    return at_most is not None and at_most < SHORT_LOG
 
 
 def _remembers(stored: _Stored, learner: Learner) -> bool:
@@ -143,13 +143,13 @@ def _remembers(stored: _Stored, learner: Learner) -> bool:
 
 
 async def _newest(store: Store, run: str, at_most: int | None) -> tuple[_Stored | None, int]:
-    """The newest snapshot, if it is of this log and can be read, and its size."""
+    """Return the newest snapshot, if it belongs to this log and can be read, with its size."""
     found = await store.snapshot(run, at_most=at_most)
     if found is None:
         return None, 0
     anchor = await store.read(run, after=found.seq - 1, limit=1)
     if not anchor or anchor[0].hash != found.hash:
-        log.warning("a snapshot of run %s is not used, and its log is folded instead: it is of another log", run)
+        log.warning("run %s: ignoring a snapshot that belongs to another log", run)
         return None, 0
     stored = _decode(found.data)
     return stored, len(found.data) if stored else 0

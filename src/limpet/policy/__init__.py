@@ -1,1 +1,1 @@
-"""What may happen next: pure functions from facts to a decision, which is a value. One module per question."""
+"""Policies: pure functions from facts to a decision, which is a value. One module per question."""

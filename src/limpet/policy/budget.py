@@ -1,4 +1,4 @@
-"""Whether a run can afford what it is about to do."""
+"""Decide whether a run can afford its next step."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -14,14 +14,14 @@ Number = TypeVar("Number", int, float)
 
 @dataclass(frozen=True)
 class Fits:
-    """It may go on; `pressure` names the limits of which 80 % or more are used up."""
+    """The step is within the budget; `pressure` names the limits that are used to 80 % or more."""
 
     pressure: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Exhausted:
-    """It may not: this limit would be passed."""
+    """The step would exceed this limit."""
 
     limit: str
     allowed: float
@@ -31,7 +31,7 @@ class Exhausted:
 
 
 def decide(limits: Limits, spent: Spent, reserve: Spent = Spent()) -> Fits | Exhausted:  # noqa: B008 - frozen
-    """Whether `reserve` can still be put aside, given what was spent."""
+    """Decide whether `reserve` still fits into the limits, given the usage so far."""
     pressure = []
     for name, allowed, used, wanted in _rows(limits, spent, reserve):
         if used + wanted > allowed or (wanted == 0 and used >= allowed):
@@ -42,7 +42,7 @@ def decide(limits: Limits, spent: Spent, reserve: Spent = Spent()) -> Fits | Exh
 
 
 def remaining(limits: Limits, spent: Spent, lent: Iterable[Limits] = ()) -> Limits:
-    """What is left of a budget, less what children have of it until they return."""
+    """Return the rest of a budget, minus what children hold until they return."""
     left = {name: max(allowed - used, 0) for name, allowed, used, _ in _rows(limits, spent, Spent())}
     for part in lent:
         for name, _, _, gone in _rows(limits, spent, part.most()):
@@ -58,7 +58,7 @@ def remaining(limits: Limits, spent: Spent, lent: Iterable[Limits] = ()) -> Limi
 
 
 def slice_of(left: Limits, wanted: Limits | None) -> Limits:
-    """A child's share: what was asked for, never more than is left."""
+    """Return a child's share: what was requested, but never more than is left."""
     if wanted is None:
         return left
     return Limits(

@@ -1,4 +1,4 @@
-"""When the log must be on disk before the code goes on, and when a snapshot pays."""
+"""Decide when the log must be durable before the agent's code continues, and when a snapshot is worthwhile."""
 
 from typing import Literal
 
@@ -19,13 +19,14 @@ LONGEST_TAIL = 2_000
 
 
 def must_flush(strategy: Strategy, moment: Moment) -> bool:
-    """Whether the code waits for the disk at this moment: always when an effect returns, or a model that was paid.
+    """Return whether the code waits for the disk at this moment: always when an effect or a paid model call returns.
 
-    Before an effect leaves the process, and where a run parks or ends, nobody has to ask.
+    Before an effect leaves the process, and when a run parks or ends, the log is always flushed; that needs no
+    decision.
     """
     return moment in _ALWAYS or moment in _ALSO[strategy]
 
 
 def snapshot_due(*, tail_bytes: int, tail_events: int, snapshot_bytes: int) -> bool:
-    """Whether the tail since the last snapshot has outgrown it: snapshots together stay linear in the log."""
+    """Return whether the tail since the last snapshot has outgrown it. This keeps all snapshots linear in the log."""
     return tail_bytes >= max(SMALLEST_TAIL, snapshot_bytes) or tail_events >= LONGEST_TAIL

@@ -1,4 +1,4 @@
-"""What may be thrown away, and when."""
+"""Decide which runs and snapshots may be deleted, and when."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,35 +12,38 @@ __all__ = ["Drop", "Keep", "KeepRule", "decide_run", "snapshots_to_drop", "snaps
 
 @dataclass(frozen=True)
 class Keep:
-    """It stays, for this reason."""
+    """Keep the run, for this reason."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Drop:
-    """It may go."""
+    """The run may be deleted."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class KeepRule:
-    """How long runs stay after their end: in general, by status, and by agent (which counts most); None is for ever."""
+    """How long runs are kept after their end: in general, by status, and by agent, which takes precedence.
+
+    None keeps them permanently.
+    """
 
     older_than: Duration
     by_status: Mapping[str, Duration | None] | None = None
     by_agent: Mapping[str, Duration | None] | None = None
 
     def __post_init__(self) -> None:
-        """A wrong duration or status is refused before anything is looked at."""
+        """Raise for an invalid duration or status, before any run is read."""
         unknown = sorted((self.by_status or {}).keys() - ENDED)
         if unknown:
-            raise InvalidArgument(path="by_status", reason=f"{unknown[0]!r} is none of {', '.join(sorted(ENDED))}")
+            raise InvalidArgument(path="by_status", reason=f"{unknown[0]!r} is not one of {', '.join(sorted(ENDED))}")
         for each in (self.older_than, *(self.by_status or {}).values(), *(self.by_agent or {}).values()):
             if each is not None:
                 microseconds(each)
 
     def age(self, agent: str, status: Status) -> int | None:
-        """Microseconds that such a run is kept after its end; none for ever."""
+        """Return how long such a run is kept after its end, in microseconds; None is permanently."""
         age: Duration | None = self.older_than
         if self.by_agent and agent in self.by_agent:
             age = self.by_agent[agent]
@@ -50,24 +53,24 @@ class KeepRule:
 
 
 def decide_run(rule: KeepRule, *, now: int, agent: str, status: Status, ended: int | None) -> Keep | Drop:
-    """Whether a run may be pruned, as far as it is for itself to say."""
+    """Decide whether a run may be deleted, considering only the run itself."""
     if status not in ENDED or ended is None:
-        return Keep(f"it is {status}")
+        return Keep(f"status is {status}")
     age = rule.age(agent, status)
     if age is None:
-        return Keep("it is kept for ever")
-    return Keep("it is not old enough") if now - ended < age else Drop()
+        return Keep("kept permanently")
+    return Keep("not old enough") if now - ended < age else Drop()
 
 
 def snapshots_to_thin(snapshots: Sequence[int], most: int = 128) -> tuple[int, ...]:
-    """Which of a run's snapshots go when they are too many: every second one, so that its whole log stays near one."""
+    """Return the snapshots to delete if a run has too many: every second one, so that all events stay near one."""
     return tuple(sorted(snapshots)[:-1:2]) if len(snapshots) > most else ()
 
 
 def snapshots_to_drop(
     snapshots: Sequence[tuple[int, int]], *, now: int, keep: int, max_age: int | None = None
 ) -> tuple[int, ...]:
-    """Which of a run's snapshots, given as (sequence, time), may go; the newest one always stays."""
+    """Return which of a run's snapshots, given as (sequence, time), may be deleted. The newest one is always kept."""
     newest_first = sorted(snapshots, reverse=True)
     dropped = [
         seq

@@ -1,4 +1,4 @@
-"""Whether a failed attempt is made again, and when."""
+"""Decide whether and when a failed attempt is retried."""
 
 from dataclasses import KW_ONLY, dataclass
 from math import inf
@@ -13,10 +13,10 @@ __all__ = ["Again", "Attempt", "GiveUp", "Retry", "decide", "patience"]
 @defining
 @dataclass(frozen=True)
 class Retry:
-    """How often and how patiently a step is tried: exponential, up to a cap, spread by full jitter."""
+    """How often and with which delays a step is retried: exponential backoff with a cap and full jitter."""
 
     attempts: int = 3
-    """All attempts together, the first among them."""
+    """Maximum number of attempts, including the first."""
     _: KW_ONLY
     first: Duration = "1s"
     factor: float = 2
@@ -26,33 +26,33 @@ class Retry:
 
     def __post_init__(self) -> None:
         if self.attempts < 1 or not 1 <= self.factor < inf:
-            reason = "it needs at least 1 attempt and a finite factor of at least 1"
+            reason = "needs at least 1 attempt and a finite factor of at least 1"
             raise DefinitionError(what=repr(self), reason=reason)
         microseconds(self.first)
         microseconds(self.cap)
 
 
 def patience(retry: Retry | int | None) -> Retry | None:
-    """What a tool says about retrying; a number is how often it is tried."""
+    """Return a tool's `retry` as a Retry; an int is the number of attempts."""
     return Retry(retry) if isinstance(retry, int) else retry
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """An attempt that went wrong."""
+    """A failed attempt."""
 
     number: int
-    """Counted from 1."""
+    """Number of the attempt, from 1."""
     error: BaseException
     permanent: bool = False
-    """Its author said that no retry helps."""
+    """Whether the tool raised Permanent."""
     retry_after: int | None = None
-    """Microseconds that the server asked for."""
+    """Delay that the server asked for, in microseconds."""
 
 
 @dataclass(frozen=True)
 class Again:
-    """Try again, after this many microseconds."""
+    """Retry after this many microseconds."""
 
     after: int
 
@@ -65,9 +65,9 @@ class GiveUp:
 
 
 def decide(retry: Retry, attempt: Attempt, chance: float) -> Again | GiveUp:
-    """What follows a failed attempt; `chance` is a number from 0 to 1 that the caller drew."""
+    """Decide what follows a failed attempt; `chance` is a random number from 0 to 1 that the caller drew."""
     if attempt.permanent:
-        return GiveUp("it was said that no retry helps")
+        return GiveUp("the tool raised Permanent")
     if not isinstance(attempt.error, retry.on):
         return GiveUp(f"{type(attempt.error).__qualname__} is not retried")
     if attempt.number >= retry.attempts:

@@ -1,4 +1,4 @@
-"""Whether a step needs a person's word before it starts."""
+"""Decide whether a step needs approval before it starts."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -14,9 +14,10 @@ __all__ = ["Approvals", "AskPerson", "Free", "decide"]
 
 @defining
 class Approvals:
-    """Which risks need a person, who that is, how long they may take, and how long their approval may be used.
+    """Which risks need approval, whose, how long the request is open, and how long an approval is valid.
 
-    `expires` bounds the answer. `valid` bounds the use of an approval; without it, it holds until the run's deadline.
+    `expires` limits the time to answer. `valid` limits the time to use an approval; without it, the run's deadline
+    does.
     """
 
     def __init__(
@@ -33,19 +34,19 @@ class Approvals:
         self.escalate = tuple(escalate)
         self.valid = None if valid is None else microseconds(valid)
         if self.escalate and self.expires is None:
-            raise DefinitionError(what="Approvals", reason="say expires= with escalate=, or nobody else is ever asked")
+            raise DefinitionError(what="Approvals", reason="escalate= needs expires=")
 
 
 @dataclass(frozen=True)
 class Free:
-    """It may start; `grant` is the permission that it uses, if it needs one."""
+    """The step may start; `grant` is the approval that it uses, if it needs one."""
 
     grant: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class AskPerson:
-    """It may not start before one of these has said yes."""
+    """The step may not start before one of these people approves it."""
 
     to: tuple[str, ...]
     expires: int | None
@@ -55,7 +56,7 @@ class AskPerson:
     """Microseconds from the answer."""
 
 
-_NOBODY_SAID = Approvals()
+_NO_APPROVALS = Approvals()
 
 
 def decide(
@@ -67,8 +68,8 @@ def decide(
     grants: Iterable[Grant] = (),
     always: bool = False,
 ) -> Free | AskPerson:
-    """Whether a tool of this risk may start; one without a risk is not asked about, unless `always` is said."""
-    approvals = approvals or _NOBODY_SAID
+    """Decide whether a tool with this risk may start. Without a risk it may, unless `always` is set."""
+    approvals = approvals or _NO_APPROVALS
     loop = constraints.human_in_the_loop if constraints else None
     required = approvals.risks | frozenset(loop.required_for_risk_levels if loop else ())
     if not always and (risk is None or risk not in required):

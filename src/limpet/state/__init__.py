@@ -1,4 +1,4 @@
-"""What is true: the state of a run, which its log folds to, and the agent's working state in it. Pure."""
+"""The state of a run, computed from its log, and the agent's working state in it. Pure: no clock, no I/O."""
 
 from limpet.state.agent import AgentState, from_json, to_json
 from limpet.state.derivation import derived, outdated

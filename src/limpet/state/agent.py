@@ -1,6 +1,7 @@
-"""The agent's working state: what it wants, knows, plans and asks; in JSON, under the names that agents already use.
+"""The agent's working state: goal, facts, plan and questions. Its JSON has the names that agent frameworks commonly
+use.
 
-`plan` is a list of strings, with `plan_status` beside it; `data` is the user's own, kept as raw JSON.
+`plan` is a list of strings, with `plan_status` beside it. `data` is the user's own state, kept as raw JSON.
 """
 
 import msgspec
@@ -18,22 +19,22 @@ NO_DATA = Raw(b"{}")
 
 
 class AgentState(Part, frozen=True, kw_only=True):
-    """What the agent knows at one point of its run."""
+    """The agent's working state at one point of its run."""
 
     goal: str = ""
     constraints: Constraints | None = None
     budget: Limits | None = None
     plan: tuple[str, ...] = ()
     plan_status: tuple[PlanStatus, ...] = ()
-    """One for each item of the plan; left out while all are pending."""
+    """One status per item of the plan; omitted while all are pending."""
     known_facts: tuple[Fact, ...] = ()
     open_questions: tuple[str, ...] = ()
     artifacts: tuple[Artifact, ...] = ()
     risk_flags: tuple[str, ...] = ()
     data: Raw | UnsetType = UNSET
-    """Left out while it is empty."""
+    """Omitted while empty."""
     data_versions: dict[str, int] = {}
-    """The versions of the user's types that it was written with, where they are not the first."""
+    """Versions of the user's types in `data`, where they are not the first."""
 
     @property
     def items(self) -> tuple[PlanItem, ...]:
@@ -46,7 +47,7 @@ class AgentState(Part, frozen=True, kw_only=True):
 
     @property
     def position(self) -> int | None:
-        """The item of the plan that is being done, or comes next, counted from 0."""
+        """Index of the plan's current or next item, from 0; None if there is none."""
         statuses = [item.status for item in self.items]
         for wanted in ("doing", "pending"):
             if wanted in statuses:
@@ -58,14 +59,14 @@ _decoder = msgspec.json.Decoder(AgentState)
 
 
 def to_json(state: AgentState) -> bytes:
-    """The state as JSON."""
+    """Return the state as JSON."""
     return encode(state)
 
 
 def from_json(data: bytes | str) -> AgentState:
-    """The state that JSON says; refuses unknown fields, and whatever no patch could have led to."""
+    """Parse a state from JSON. Raises InvalidValue for unknown fields, and for a state that no patch could produce."""
     try:
-        state = _decoder.decode(encode(parse(data)))  # once more, so that raw values are canonical
+        state = _decoder.decode(encode(parse(data)))  # Encoding again makes raw values canonical.
     except msgspec.ValidationError as error:
         raise InvalidValue(path="$", reason=str(error)) from error
     _check_list("known_facts", [fact.key for fact in state.known_facts])
@@ -75,7 +76,7 @@ def from_json(data: bytes | str) -> AgentState:
     if any(artifact.bytes < 0 for artifact in state.artifacts):
         raise InvalidValue(path="$.artifacts", reason="a size is negative")
     if state.plan_status and len(state.plan_status) != len(state.plan):
-        raise InvalidValue(path="$.plan_status", reason="it needs one status for each item of the plan")
+        raise InvalidValue(path="$.plan_status", reason="must have one status per item of the plan")
     return msgspec.structs.replace(
         state,
         plan_status=state.plan_status if set(state.plan_status) - {"pending"} else (),
@@ -85,6 +86,6 @@ def from_json(data: bytes | str) -> AgentState:
 
 def _check_list(field: str, keys: list[str] | tuple[str, ...]) -> None:
     if len(set(keys)) != len(keys):
-        raise InvalidValue(path=f"$.{field}", reason="the same one is there twice")
+        raise InvalidValue(path=f"$.{field}", reason="contains a duplicate")
     if "" in keys:
-        raise InvalidValue(path=f"$.{field}", reason="one is empty")
+        raise InvalidValue(path=f"$.{field}", reason="contains an empty entry")

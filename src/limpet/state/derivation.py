@@ -1,4 +1,4 @@
-"""What was concluded from what: which facts rest on a fact, and which rest on something that has changed since."""
+"""Derived facts: which facts depend on a fact, and which depend on something that has changed since."""
 
 from collections.abc import Mapping
 
@@ -9,7 +9,7 @@ __all__ = ["derived", "outdated"]
 
 
 def derived(state: AgentState, key: str) -> tuple[Fact, ...]:
-    """The facts that were concluded from one, at once or by way of others; it need not be known any more."""
+    """Return the facts derived from a fact, directly or through others. The fact itself may have been retracted."""
     found, rests = list[Fact](), {key}
     while more := [fact for fact in state.known_facts if fact.key not in rests and rests & set(fact.derived_from)]:
         found += more
@@ -18,9 +18,9 @@ def derived(state: AgentState, key: str) -> tuple[Fact, ...]:
 
 
 def outdated(state: AgentState) -> Mapping[str, tuple[str, ...]]:
-    """The facts that rest on one that was retracted, or said anew, since: each with the names of those.
+    """Return the facts that depend on one that was retracted or replaced since, each with the keys of those.
 
-    A fact that is said anew stands at the end, so what stands behind a conclusion is newer.
+    A replaced fact moves to the end of the list, so facts after a derived one are newer.
     """
     places = {fact.key: place for place, fact in enumerate(state.known_facts)}
     found: dict[str, tuple[str, ...]] = {}

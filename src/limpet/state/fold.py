@@ -1,7 +1,7 @@
-"""What is true: one fold over the log, one match, closed by `assert_never`.
+"""Compute a run's state from its log: one fold, with one match that is closed by `assert_never`.
 
-`Fold` is a mutable builder, one short method per event that changes something, frozen at the end: pure from outside,
-linear inside. A new kind of event does not type-check until it has its place here.
+`Fold` is a mutable builder with one short method per event that changes state, frozen at the end: pure from outside,
+linear inside. A new kind of event does not type-check until it is handled here.
 """
 
 from collections import deque
@@ -52,7 +52,7 @@ _NOTHING = RunState(
 
 
 def fold(events: Iterable[Event], state: RunState | None = None) -> RunState:
-    """The state after the events, from the beginning of a log or from an earlier state of it."""
+    """Return the state after the events, from the start of a log or from an earlier state of it."""
     building = Fold(state)
     for event in events:
         building.add(event, event.decode())
@@ -87,7 +87,7 @@ class Fold:
         self._counters = asdict(state.counters)
 
     def freeze(self) -> RunState:
-        """The state as it stands."""
+        """Return the current state. Raises Tampered if there was no event."""
         if not self._begun:
             raise Tampered(run="", seq=0, reason="the log is empty")
         working = self._working.freeze()
@@ -124,75 +124,75 @@ class Fold:
             counters=Counters(**self._counters),
         )
 
-    # What is asked for at every step is here without freezing the whole
+    # Values that every step needs, available without freezing the whole state
 
     @property
     def status(self) -> Status:
-        """Where the run is."""
+        """Status of the run."""
         return self._status
 
     @property
     def working(self) -> Working:
-        """The agent's working state; to be looked at only."""
+        """The agent's working state, read-only."""
         return self._working
 
     @property
     def step(self) -> int:
-        """The highest number of a step."""
+        """Highest number of a step."""
         return self._step
 
     @property
     def time(self) -> int:
-        """Of the last event."""
+        """Time of the last event."""
         return self._time
 
     @property
     def cancel(self) -> str | None:
-        """The reason of a cancel that was asked for."""
+        """Reason of a requested cancellation, or None."""
         return self._cancel
 
     @property
     def pausing(self) -> bool:
-        """Whether a pause was asked for."""
+        """Whether a pause was requested."""
         return self._pausing
 
     @property
     def deaths(self) -> int:
-        """How many workers died in a row with nothing settled in between."""
+        """Consecutive worker deaths since a step or wait was settled."""
         return self._deaths
 
     @property
     def solo(self) -> int:
-        """How many workers died while it was their only suspect."""
+        """Number of workers that died while this run was their only suspect."""
         return self._solo
 
     @property
     def quarantines(self) -> int:
-        """How often it was quarantined since anything was settled."""
+        """Number of quarantines since a step or wait was settled."""
         return self._quarantines
 
     @property
     def spent(self) -> Spent:
-        """What was used up."""
+        """Usage so far."""
         return Spent(**self._spent)
 
     @property
     def owed(self) -> Spent:
-        """What was used up since whoever called it was told."""
+        """Usage since the last report to the caller."""
         return Spent(**{field: number - getattr(self._told, field) for field, number in self._spent.items()})
 
     @property
     def grants(self) -> tuple[Grant, ...]:
-        """Permissions that can still be used."""
+        """Approvals that can still be used."""
         return tuple(self._grants.values())
 
     @property
     def reserved(self) -> dict[int, Spent]:
-        """What was put aside for steps under way, by their numbers."""
+        """Budget reserved for running steps, by step number."""
         return {number: step.reserved for number, step in self._steps.items() if step.reserved is not None}
 
     def is_asking(self, request: str) -> bool:
-        """Whether a request is open."""
+        """Return whether a request is open."""
         return request in self._requests
 
     @property
@@ -201,11 +201,11 @@ class Fold:
         return tuple(self._children.values())
 
     def add(self, event: Event, body: AnyBody) -> None:
-        """Take in the next event of the log."""
+        """Apply the next event of the log."""
         if event.seq != self._seq + 1:
-            raise Tampered(run=event.run, seq=event.seq, reason=f"it follows event {self._seq}")
+            raise Tampered(run=event.run, seq=event.seq, reason=f"follows event {self._seq}")
         if not self._begun and not isinstance(body, b.RunCreated):
-            raise Tampered(run=event.run, seq=event.seq, reason=f"a run's log cannot begin with {event.kind}")
+            raise Tampered(run=event.run, seq=event.seq, reason=f"a run's log cannot start with {event.kind}")
         if self._status == "running" and not isinstance(body, b.RunForked):
             self._spent["wall_us"] += event.time - self._time
         self._seq, self._time, self._fence = event.seq, event.time, event.fence
@@ -316,7 +316,7 @@ class Fold:
 
     def _run_created(self, event: Event, body: b.RunCreated) -> None:
         if self._begun:
-            raise Tampered(run=event.run, seq=event.seq, reason="a run is created once")
+            raise Tampered(run=event.run, seq=event.seq, reason="the run was already created")
         self._begun = True
         self._wake = body.start_at
         if body.initial is not None:
@@ -342,7 +342,11 @@ class Fold:
         )
 
     def _run_forked(self, event: Event, body: b.RunForked) -> None:
-        """Steps unsettled at the cut are not part of the shared beginning; nor is what else was open, but signals."""
+        """Start the fork's own part.
+
+        Steps that were unsettled at the fork point are not shared, and neither is anything else that was open, except
+        signals.
+        """
         self._base = replace(
             self._base,
             run=event.run,
@@ -410,7 +414,7 @@ class Fold:
             self._leave("waiting", (PAUSED,))
 
     def _resume_requested(self) -> None:
-        """The failed step stays in the log; what it failed with no longer ends the run."""
+        """Clear the error. The failed step stays in the log, but its failure no longer ends the run."""
         self._pausing = False
         if self._status == "failed":
             self._error = self._error_step = None
@@ -440,7 +444,7 @@ class Fold:
         self._count("attempts")
 
     def _reach(self, number: int) -> None:
-        """Steps are counted by their numbers: parallel ones need not start in order."""
+        """Count steps by number, since parallel steps need not start in order."""
         if number > self._step:
             self._spent["steps"] += number - self._step
             self._step = number
@@ -489,7 +493,7 @@ class Fold:
         self._count(counter)
         self._clear_suspicion()
 
-    # What it knows, and whom it asks
+    # Decisions, requests and other agents
 
     def _decision_made(self, event: Event, body: b.DecisionMade) -> None:
         self._decisions.append(
@@ -547,7 +551,7 @@ class Fold:
             self._grants.pop(body.request, None)
         self._clear_suspicion()
 
-    # What it may use
+    # Budget and counters
 
     def _budget_reserved(self, body: b.BudgetReserved) -> None:
         step = self._steps.get(body.number)
@@ -573,5 +577,5 @@ class Fold:
 
 
 def _kept(errors: tuple[Failure, ...], error: Failure) -> tuple[Failure, ...]:
-    """The first error and the last few: a step may be tried for ever."""
+    """Keep the first error and the last few, since a step may be retried without limit."""
     return (*errors, error) if len(errors) < KEPT_ERRORS else (errors[0], *errors[2:], error)

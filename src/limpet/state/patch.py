@@ -1,6 +1,6 @@
-"""Changing the working state: apply a patch, find the patch between two states, say it in words.
+"""Change the working state: apply a patch, compute the patch between two states, and describe it in words.
 
-`Working` is the mutable form, so that a fold over many patches is linear; `apply` is the pure one around it.
+`Working` is the mutable form, so that a fold over many patches is linear. `apply` is the pure function around it.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 def apply(state: AgentState, patch: StatePatch) -> AgentState:
-    """The state after the patch; raises InvalidPatch, with nothing changed, if any part of it is invalid."""
+    """Return the state after the patch. Raises InvalidPatch, with nothing changed, if any part is invalid."""
     working = Working(state)
     working.apply(patch)
     return working.freeze()
@@ -41,7 +41,7 @@ class Working:
         self._data, self._data_versions = state.data, state.data_versions
 
     def apply(self, patch: StatePatch) -> None:
-        """Change in place; checks every part before the first change."""
+        """Apply a patch in place. Every part is checked before the first change."""
         self._check(patch)
         self._set(patch)
         for revision in patch.revise:
@@ -52,7 +52,7 @@ class Working:
         _replace(self._flags, patch.lower, dict.fromkeys(patch.flags))
 
     def put_stored(self, body: ArtifactStored) -> Artifact:
-        """Add an artifact that was stored."""
+        """Add a stored artifact."""
         artifact = Artifact(
             artifact_id=body.artifact_id, type=body.type, summary=body.summary, bytes=body.bytes, step=body.number
         )
@@ -64,30 +64,30 @@ class Working:
         _replace(self._flags, (), {flag: None})
 
     def has_flag(self, flag: str) -> bool:
-        """Whether a flag is raised."""
+        """Return whether a flag is set."""
         return flag in self._flags
 
     def extend(self, limits: Limits) -> None:
-        """Set the limits that somebody extended; the others stay, and so does what follows when they are used up."""
+        """Set the limits that were extended. The others stay, and so does `exhausted`."""
         new = {field: value for field, value in asdict(limits).items() if value is not None and field != "exhausted"}
         self._budget = replace(self._budget or Limits(), **new)
 
     @property
     def budget(self) -> Limits | None:
-        """What the run may use up."""
+        """The run's budget, if it has one."""
         return self._budget
 
     @property
     def constraints(self) -> Constraints | None:
-        """What the agent may not do by itself."""
+        """Restrictions on what the agent may do without a person."""
         return self._constraints
 
     def item(self, name: str) -> int | None:
-        """The first item of the plan with this name, counted from 0."""
+        """Return the index of the first plan item with this name, from 0."""
         return next((index for index, item in enumerate(self._plan) if item.item == name), None)
 
     def freeze(self) -> AgentState:
-        """The state as it stands."""
+        """Return the current state."""
         return AgentState(
             goal=self.goal,
             constraints=self._constraints,
@@ -129,7 +129,7 @@ class Working:
 
 
 def still_fits(working: Working, patch: StatePatch) -> StatePatch:
-    """As much of a patch as there is something left to be changed by it."""
+    """Drop the parts of a patch whose targets no longer exist."""
     state = working.freeze()
     facts, artifacts = {each.key for each in state.known_facts}, {each.artifact_id for each in state.artifacts}
     return replace(
@@ -142,7 +142,7 @@ def still_fits(working: Working, patch: StatePatch) -> StatePatch:
 
 
 def diff(before: AgentState, after: AgentState) -> StatePatch:
-    """The patch that leads from one state to the other: apply(before, diff(before, after)) == after."""
+    """Return the patch from one state to the other: apply(before, diff(before, after)) == after."""
     gone_facts, facts = _changes({f.key: f for f in before.known_facts}, {f.key: f for f in after.known_facts})
     closed, questions = _changes(dict.fromkeys(before.open_questions), dict.fromkeys(after.open_questions))
     discard, artifacts = _changes(_by_id(before.artifacts), _by_id(after.artifacts))
@@ -170,7 +170,7 @@ def _data(state: AgentState) -> tuple[object, dict[str, int]]:
 
 
 def words(before: AgentState, patch: StatePatch) -> list[str]:
-    """What the patch changes in a state, a line for each change."""
+    """Describe what the patch changes in a state, one line per change."""
     return [*_words_of_plan(before, patch), *_words_of_facts(before, patch), *_words_of_lists(before, patch)]
 
 
@@ -195,7 +195,7 @@ def _words_of_facts(before: AgentState, patch: StatePatch) -> Iterator[str]:
         yield f"fact {key} retracted"
     for fact in patch.facts:
         if fact == known.get(fact.key):
-            continue  # it has only moved to another place
+            continue  # The fact only moved to another position.
         origin = f" from {fact.source}" if fact.source else ""
         was = f" (was {bytes(known[fact.key].value).decode()})" if fact.key in known else ""
         yield f"fact {fact.key} = {bytes(fact.value).decode()}{origin}{was}"
@@ -225,16 +225,16 @@ def _statuses(plan: list[PlanItem]) -> tuple[PlanStatus, ...]:
 
 def _check_list(part: str, have: dict[str, T], gone: Collection[str], new: Collection[str]) -> None:
     if len(set(new)) != len(new) or len(set(gone)) != len(gone):
-        raise InvalidPatch(part=part, reason="the same one is named twice")
+        raise InvalidPatch(part=part, reason="contains a duplicate")
     for key in gone:
         if key not in have:
-            raise InvalidPatch(part=part, reason=f"{key!r} is not there")
+            raise InvalidPatch(part=part, reason=f"{key!r} does not exist")
     if "" in new:
-        raise InvalidPatch(part=part, reason="one is empty")
+        raise InvalidPatch(part=part, reason="contains an empty entry")
 
 
 def _replace(items: dict[str, T], gone: Iterable[str], new: dict[str, T]) -> None:
-    """Take some away, then put the new ones at the end."""
+    """Remove some items, then append the new ones."""
     for key in gone:
         del items[key]
     for key, item in new.items():
@@ -243,7 +243,7 @@ def _replace(items: dict[str, T], gone: Iterable[str], new: dict[str, T]) -> Non
 
 
 def _changes(before: dict[str, T], after: dict[str, T]) -> tuple[tuple[str, ...], dict[str, T]]:
-    """What `_replace` needs to lead from one to the other: what goes, and what is put at the end."""
+    """Return what `_replace` needs to get from one dict to the other: keys to remove, items to append."""
     gone = tuple(key for key in before if key not in after)
     stays = [key for key in before if key in after]
     kept = 0

@@ -1,7 +1,7 @@
-"""The state of a run: what its log folds to.
+"""The state of a run, computed from its log.
 
-It holds what is open, and counters; what is settled is read from the log. So it stays small however long a run is. The
-last decisions are kept for whoever looks, a fixed number of them.
+It contains what is open, and counters; settled steps are read from the log. It therefore stays small however long a run
+is. The last decisions are kept for display, up to a fixed number.
 """
 
 from typing import Literal
@@ -31,15 +31,15 @@ ENDED: frozenset[Status] = frozenset({"completed", "failed", "cancelled"})
 
 
 class Position(Part, frozen=True, kw_only=True):
-    """Where a run is: in its log, in its steps, and in its plan."""
+    """Position of a run: in its log, its steps and its plan."""
 
     seq: int
     step: int
-    """The highest number of a step so far."""
+    """Highest number of a step so far."""
     steps: int | None = None
-    """How many there are, where the agent says so."""
+    """Total number of steps, if the agent declares it."""
     item: int | None = None
-    """The item of the plan that is being done or comes next, counted from 0."""
+    """Index of the plan's current or next item, from 0."""
     items: int = 0
 
     def __str__(self) -> str:
@@ -50,7 +50,7 @@ class Position(Part, frozen=True, kw_only=True):
 
 
 class OpenStep(Part, frozen=True, kw_only=True):
-    """A step that was started and is not settled."""
+    """A step that started and is not settled."""
 
     name: str
     tool: str
@@ -59,17 +59,17 @@ class OpenStep(Part, frozen=True, kw_only=True):
     status: Literal["running", "retrying", "unknown"]
     attempt: int
     started: int
-    """When its first attempt began."""
+    """Time when its first attempt started."""
     retry_at: int | None = None
     errors: tuple[Failure, ...] = ()
-    """Of the first attempt that went wrong, and of the last few; all are in the log."""
+    """Errors of the first failed attempt and of the last few. The log has all of them."""
     reserved: Spent | None = None
     partial: Payload | None = None
     note: str = ""
 
 
 class OpenRequest(Part, frozen=True, kw_only=True):
-    """A request that nobody has decided."""
+    """A request without a decision."""
 
     request: str
     name: str
@@ -80,11 +80,11 @@ class OpenRequest(Part, frozen=True, kw_only=True):
     seq: int
     digest: str = ""
     valid: int | None = None
-    """How long an approval may be used, in microseconds."""
+    """How long an approval is valid, in microseconds."""
 
 
 class Grant(Part, frozen=True, kw_only=True):
-    """A permission that can still be used: an approval once, a standing one until it is revoked."""
+    """An approval that can still be used: once, or until it is revoked if it is standing."""
 
     grant: str
     by: str
@@ -92,12 +92,12 @@ class Grant(Part, frozen=True, kw_only=True):
     tool: str | None = None
     risk: str | None = None
     digest: str = ""
-    """Of what was approved."""
+    """Digest of what was approved."""
     expires: int | None = None
 
 
 class Decision(Part, frozen=True, kw_only=True):
-    """A choice, as it was made."""
+    """A decision that the agent recorded."""
 
     question: str
     chosen: Payload
@@ -106,14 +106,14 @@ class Decision(Part, frozen=True, kw_only=True):
 
 
 class Signal(Part, frozen=True, kw_only=True):
-    """A signal that came and that no code has taken yet."""
+    """A signal that was received and that no wait has taken yet."""
 
     signal: str
     seq: int
 
 
 class TimedWait(Part, frozen=True, kw_only=True):
-    """A wait in the code that is open: a timer, or for a signal."""
+    """An open wait: for a timer or a signal."""
 
     name: str
     wake: int | None
@@ -121,23 +121,23 @@ class TimedWait(Part, frozen=True, kw_only=True):
 
 
 class Child(Part, frozen=True, kw_only=True):
-    """A run that was called, and what of the budget went along."""
+    """A called run, and the part of the budget that it got."""
 
     run: str
     name: str
-    """The verb that called it."""
+    """The call that created it."""
     budget: Limits | None = None
 
 
 class ForkPoint(Part, frozen=True, kw_only=True):
-    """The run and event that this one branched off."""
+    """The run and event from which this run was forked."""
 
     run: str
     at: int
 
 
 class Counters(Part, frozen=True, kw_only=True):
-    """How often what happened."""
+    """Number of events of each type."""
 
     events: int = 0
     attempts: int = 0
@@ -155,7 +155,7 @@ class Counters(Part, frozen=True, kw_only=True):
 
 
 class RunState(Part, frozen=True, kw_only=True):
-    """What is true of a run at one point of its log."""
+    """The state of a run at one point of its log."""
 
     run: str
     agent: str
@@ -176,22 +176,22 @@ class RunState(Part, frozen=True, kw_only=True):
     fork: ForkPoint | None = None
     output: Payload | None = None
     error: Failure | None = None
-    """Why it failed; or, while it goes on, what went wrong last."""
+    """Why the run failed; while it runs, the last error."""
     error_step: int | None = None
     cancel: str | None = None
-    """The reason of a cancel that was asked for."""
+    """Reason of a requested cancellation."""
     pausing: bool = False
-    """A pause was asked for that its worker has not followed yet."""
+    """Whether a pause was requested that the worker has not applied yet."""
     fence: int = 0
     worker: str | None = None
     deaths: int = 0
-    """How many workers have died in a row with nothing settled in between."""
+    """Consecutive worker deaths since a step or wait was settled."""
     alone: bool = False
-    """Whether it is the only suspect in the worker that has it."""
+    """Whether the run is the only suspect of the worker that holds it."""
     solo: int = 0
-    """How many of those deaths came while it was the only suspect in its worker."""
+    """Number of those deaths while the run was its worker's only suspect."""
     quarantines: int = 0
-    """How often it was quarantined since anything was settled."""
+    """Number of quarantines since a step or wait was settled."""
     working: AgentState
     steps: tuple[OpenStep, ...] = ()
     requests: tuple[OpenRequest, ...] = ()
@@ -201,12 +201,12 @@ class RunState(Part, frozen=True, kw_only=True):
     """Runs that were called and have not returned."""
     signals: tuple[Signal, ...] = ()
     decisions: tuple[Decision, ...] = ()
-    """The last ones."""
+    """The last decisions."""
     turns: dict[str, int] = {}
-    """The current turn of each loop."""
+    """Current turn of each loop."""
     reads: dict[str, int] = {}
-    """When what was read of each source outside becomes stale."""
+    """Time when the data of each external source becomes stale."""
     spent: Spent
     told: Spent = Spent()
-    """What it had used up when it failed before, which whoever called it was told."""
+    """Usage that was already reported to the caller, when the run failed before."""
     counters: Counters

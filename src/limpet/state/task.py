@@ -1,4 +1,4 @@
-"""A run as the task record of older task tables: the same seven fields, made from the run's state."""
+"""A run as a task record, with the seven fields of a common task table, computed from the run's state."""
 
 import msgspec
 
@@ -24,7 +24,7 @@ class TaskRecord(Part, frozen=True, kw_only=True):
 
 
 def task_record(state: RunState) -> TaskRecord:
-    """The task record of a run; input and result that are not text are given as JSON."""
+    """Return the task record of a run. Input and result that are not text become JSON."""
     return TaskRecord(
         id=state.run,
         user_input=_text(state.input),

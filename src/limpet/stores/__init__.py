@@ -1,4 +1,4 @@
-"""Where logs live: one store, over memory or a database, and the suite that proves a new one."""
+"""Stores of logs, in memory or in a database, and the conformance suite for new ones."""
 
 from limpet.stores.backend import Backend, Capabilities, Tables
 from limpet.stores.blobs import Blob

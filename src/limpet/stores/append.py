@@ -1,4 +1,9 @@
-"""What appending means. It can be repeated: an append whose events are in the log already was a lost reply."""
+"""Append events to streams, inside one transaction. The same code serves every store.
+
+A stream is a run or a conversation. An append has one or more legs, each for one stream, written together or not at
+all. Appends are safe to repeat: if the log already holds exactly these events, the first reply was lost, and the repeat
+reports success.
+"""
 
 from collections.abc import Sequence
 from typing import NamedTuple, NoReturn
@@ -28,65 +33,69 @@ from limpet.stores.transaction import Transaction, references, request_of
 
 __all__ = ["CallerError", "Plan", "append", "chain_start", "extend_all", "plan_extension", "transact"]
 
-READ_BACK = 10_000
+MAX_MISSED_EVENTS = 10_000
 NO_BLOBS: Sequence[int] = ()
 
 
 class Plan(NamedTuple):
-    """What an extension is going to do."""
+    """The effects of one extension, computed from its events alone."""
 
     leg: writes.Extend
     extension: Extension
     deltas: Sequence[Delta]
-    """What its events change in rows; nothing if they change only what every step changes."""
+    """Changes to the run's row and its requests; empty if only the head, step number and death count change."""
     blobs: Sequence[str]
-    """What its events refer to."""
+    """Names of the blobs that the events refer to."""
 
     @property
     def asks(self) -> bool:
-        """Whether requests are touched, which must be looked at first."""
+        """Whether it changes requests, whose rows must be checked before the write."""
         return any(delta.request is not None for delta in self.deltas)
 
 
 class CallerError(Exception):
-    """The caller's own code raised something."""
+    """Carries an exception raised by the caller's own code in `transact`."""
 
     def __init__(self, error: BaseException) -> None:
         self.error = error
 
 
 class _NotWritten(Exception):
-    """An append ends here, with nothing written."""
+    """Ends an append with an outcome (`Missed` or `Taken`); nothing was written."""
 
     def __init__(self, outcome: Outcome) -> None:
         self.outcome = outcome
 
 
 class _AlreadyWritten(Exception):
-    """An append is in the log already: its reply was lost."""
+    """Ends an append whose events are already in the log, because an earlier reply was lost."""
 
 
 def plan_extension(leg: writes.Extend) -> Plan:
-    """What an extension changes, found without looking at any row."""
-    if len(leg.events) == 1:  # as most are
+    """Return what an extension changes, without reading any row."""
+    if len(leg.events) == 1:  # Most extensions have one event.
         event, body = leg.events[0].event, leg.events[0].body
         delta = project(event, body)
         extension = Extension(leg.run, leg.after, leg.fence, (event,), delta.step, delta.settled)
-        return Plan(leg, extension, (delta,) if _changes_rows(delta) else (), blobs_of(body))
+        return Plan(leg, extension, (delta,) if _changes_row_or_request(delta) else (), blobs_of(body))
     deltas = [project(sealed.event, sealed.body) for sealed in leg.events]
     step, settled = max(delta.step for delta in deltas), any(delta.settled for delta in deltas)
     events = [sealed.event for sealed in leg.events]
     extension = Extension(leg.run, leg.after, leg.fence, events, step, settled)
-    rows = any(map(_changes_rows, deltas))
+    rows = any(map(_changes_row_or_request, deltas))
     return Plan(leg, extension, deltas if rows else (), references(sealed.body for sealed in leg.events))
 
 
-def _changes_rows(delta: Delta) -> bool:
+def _changes_row_or_request(delta: Delta) -> bool:
     return delta.row is not None or delta.request is not None
 
 
 def extend_all(tx: Transaction, plans: Sequence[Plan], *, final: bool) -> list[Outcome]:
-    """Extensions of different streams, each an append of its own, that change no rows but their streams'."""
+    """Write extensions of different streams together; return one outcome per plan, in order.
+
+    Each plan is an append of its own, so one that is stale or refused does not affect the others. None of them may
+    change requests. With `final`, the caller writes nothing more in this transaction.
+    """
     outcomes: list[Outcome] = [None] * len(plans)
     ready: list[tuple[int, Plan, Sequence[int]]] = []
     for place, each in enumerate(plans):
@@ -98,64 +107,68 @@ def extend_all(tx: Transaction, plans: Sequence[Plan], *, final: bool) -> list[O
     referring: list[tuple[int, int]] = []
     for (place, each, blobs), number in zip(ready, numbers, strict=True):
         if number is None:
-            outcomes[place] = _why_stale(tx, each.leg)
+            outcomes[place] = _outcome_of_stale(tx, each.leg)
         else:
             outcomes[place] = writes.Appended((each.extension.events[-1].head,))
             if blobs:
                 referring += [(number, blob) for blob in blobs]
             if each.deltas:
-                _apply(tx, each)
+                _update_rows(tx, each)
     if referring:
         tx.tables.refer(referring)
     return outcomes
 
 
-def _why_stale(tx: Transaction, leg: writes.Extend) -> Outcome:
+def _outcome_of_stale(tx: Transaction, leg: writes.Extend) -> Outcome:
     try:
-        _explain(tx, leg)
+        _diagnose_stale(tx, leg)
     except _AlreadyWritten:
         return writes.Appended((leg.events[-1].event.head,))
-    except _NotWritten as stop:
-        return stop.outcome
+    except _NotWritten as not_written:
+        return not_written.outcome
     except LimpetError as refused:
         return refused
 
 
 def append(tx: Transaction, op: writes.Append) -> Outcome:
-    """Write all legs or none."""
+    """Write all legs of an append, or none of them."""
     legs = op.legs
     try:
         if len(legs) == 1 and isinstance(legs[0], writes.Create):
             row = _create(tx, legs[0])
             return writes.Appended((row.head,), row)
         if len(legs) == 1:
-            return writes.Appended((_leg(tx, legs[0]),))
+            return writes.Appended((_write_leg(tx, legs[0]),))
         with tx.tables.undoable():
-            return _append_all(tx, legs)
+            return _write_legs(tx, legs)
     except _AlreadyWritten:
-        return writes.Appended(tuple(_landed_head(tx, leg) for leg in legs))
-    except _NotWritten as stop:
-        return stop.outcome
+        return writes.Appended(tuple(_head_as_written(tx, leg) for leg in legs))
+    except _NotWritten as not_written:
+        return not_written.outcome
 
 
-def _append_all(tx: Transaction, legs: Sequence[writes.Leg]) -> writes.Appended:
-    """Sealed legs first: one that is in the log already says that the whole append is."""
+def _write_legs(tx: Transaction, legs: Sequence[writes.Leg]) -> writes.Appended:
+    """Write legs, the sealed ones first.
+
+    Sealed events have hashes. If a sealed leg is already in the log, the whole append is, since legs commit together.
+    An optional leg that is refused is skipped.
+    """
     heads: list[Head | None] = [None] * len(legs)
     for place, leg in sorted(enumerate(legs), key=lambda each: not isinstance(each[1], writes.Extend)):
         try:
-            heads[place] = _leg(tx, leg)
+            heads[place] = _write_leg(tx, leg)
         except LimpetError:
             if not (isinstance(leg, writes.SendCommands) and leg.optional):
                 raise
     return writes.Appended(tuple(heads))
 
 
-def _leg(tx: Transaction, leg: writes.Leg) -> Head:
+def _write_leg(tx: Transaction, leg: writes.Leg) -> Head:
     match leg:
         case writes.Extend():
             return _extend(tx, plan_extension(leg))
         case writes.SendCommands():
-            return _tell(tx, leg)
+            return _accept_commands(tx, leg)
         case writes.Create():
             return _create(tx, leg).head
         case writes.Release():
@@ -165,27 +178,30 @@ def _leg(tx: Transaction, leg: writes.Leg) -> Head:
 def _extend(tx: Transaction, planned: Plan) -> Head:
     leg, extension, deltas, wanted = planned
     blobs = tx.need(wanted)
-    refused = _refused(tx, leg.run, deltas)
+    refused = _refusal_by_request(tx, leg.run, deltas)
     if refused is not None:
-        _check_landed(tx, leg)
+        _check_already_written(tx, leg)
         raise refused
     [number] = tx.tables.extend([extension])
     if number is None:
-        _explain(tx, leg)
+        _diagnose_stale(tx, leg)
     else:
         tx.refer(number, blobs)
     if deltas:
-        _apply(tx, planned)
+        _update_rows(tx, planned)
     return extension.events[-1].head
 
 
-def _apply(tx: Transaction, planned: Plan) -> None:
+def _update_rows(tx: Transaction, planned: Plan) -> None:
     row = tx.row(planned.leg.run)
     tx.apply(row, row, planned.deltas)
 
 
-def _refused(tx: Transaction, run: str, deltas: Sequence[Delta]) -> LimpetError | None:
-    """A run opens, escalates, closes and uses its own requests only, and an approval once."""
+def _refusal_by_request(tx: Transaction, run: str, deltas: Sequence[Delta]) -> LimpetError | None:
+    """Return why the changes to requests are not allowed, or None.
+
+    A run may only change its own requests, and may use an approval only once.
+    """
     for delta in deltas:
         before = None if delta.request is None else tx.tables.request(request_of(delta.request))
         if before is None:
@@ -198,26 +214,34 @@ def _refused(tx: Transaction, run: str, deltas: Sequence[Delta]) -> LimpetError 
     return None
 
 
-def _explain(tx: Transaction, leg: writes.Extend) -> NoReturn:
-    """Why the head could not be moved: it was my lost reply, or the run is not mine any more, or others wrote first."""
+def _diagnose_stale(tx: Transaction, leg: writes.Extend) -> NoReturn:
+    """Diagnose a failed compare-and-set; always raises.
+
+    _AlreadyWritten: the same events are in the log, so the first reply was lost. LeaseLost, WrongState: another worker
+    has the run, or it has ended. _NotWritten(Missed): others wrote first, and these are their events. Tampered: the log
+    lost events, or is not the one that the writer knows.
+    """
     row = tx.row(leg.run)
     if leg.fence is not None and row.type == "conversation":
         raise InvalidAppend(run=leg.run, reason="a conversation has no fence")
     if leg.fence is None and row.type == "run":
-        raise InvalidAppend(run=leg.run, reason="a run is written under a fence")
-    missed = tx.tables.events(row, leg.after.seq, READ_BACK)
-    _check_landed(tx, leg)
+        raise InvalidAppend(run=leg.run, reason="a run can only be written under a fence")
+    missed = tx.tables.events(row, leg.after.seq, MAX_MISSED_EVENTS)
+    _check_already_written(tx, leg)
     if leg.fence is not None:
         _check_owner(row, leg.fence)
-    _check_not_behind(row, leg.after)
+    _check_not_rolled_back(row, leg.after)
     known = tx.event(row, leg.after.seq)
-    if not missed or known is None or known.hash != leg.after.hash:  # another run may have taken the id of a pruned one
-        raise Tampered(run=row.id, seq=row.seq, reason="its head is not the one that its writer knows")
-    raise _NotWritten(writes.Missed(leg.run, _decoded(tx, missed)))
+    if not missed or known is None or known.hash != leg.after.hash:  # After pruning, a new run may have the same id.
+        raise Tampered(run=row.id, seq=row.seq, reason="the head is not the one that the writer knows")
+    raise _NotWritten(writes.Missed(leg.run, _decode_all(tx, missed)))
 
 
-def _check_landed(tx: Transaction, leg: writes.Extend) -> None:
-    """Raise _Landed if it is in the log already; but whoever has lost the run since then must not act on it."""
+def _check_already_written(tx: Transaction, leg: writes.Extend) -> None:
+    """Raise _AlreadyWritten if the log holds exactly these events.
+
+    Raises LeaseLost if another worker has claimed the run since: the writer must not act on a run that it has lost.
+    """
     row, mine = tx.row(leg.run), [sealed.event.hash for sealed in leg.events]
     if [event.hash for event in tx.tables.events(row, leg.after.seq, len(mine))] != mine:
         return
@@ -234,28 +258,28 @@ def _check_owner(row: RunRow, fence: int) -> None:
     raise LeaseLost(run=row.id, fence=fence, current=row.fence)
 
 
-def _check_not_behind(row: RunRow, known: Head) -> None:
+def _check_not_rolled_back(row: RunRow, known: Head) -> None:
     if row.seq < known.seq:
-        lost = f"it ends at event {row.seq}, but event {known.seq} was acknowledged: the store has lost what it had"
+        lost = f"the log ends at event {row.seq}, but event {known.seq} was acknowledged"
         raise Tampered(run=row.id, seq=row.seq, reason=lost)
 
 
-def _decoded(tx: Transaction, events: Sequence[Event]) -> tuple[Sealed, ...]:
+def _decode_all(tx: Transaction, events: Sequence[Event]) -> tuple[Sealed, ...]:
     return tuple(Sealed(event, tx.decode(event)) for event in events)
 
 
-def _tell(tx: Transaction, leg: writes.SendCommands) -> Head:
+def _accept_commands(tx: Transaction, leg: writes.SendCommands) -> Head:
     row = tx.row(leg.run)
     if row.type != "run":
         raise InvalidAppend(run=leg.run, reason="a conversation takes no commands")
-    told = tx.tables.command(row, _command_of(leg.bodies[0]))
-    if told is not None:
-        if tx.decode(told) != leg.bodies[0]:
+    recorded = tx.tables.command(row, _command_id(leg.bodies[0]))
+    if recorded is not None:
+        if tx.decode(recorded) != leg.bodies[0]:
             raise _command_conflict(row, leg.bodies[0])
-        return told.head
+        return recorded.head
     now = tx.tables.now()
     for body in leg.bodies[1:]:
-        if tx.tables.command(row, _command_of(body)) is not None:
+        if tx.tables.command(row, _command_id(body)) is not None:
             raise _command_conflict(row, body)
     for body in leg.bodies:
         request = tx.tables.request(body.request) if isinstance(body, b.RequestAnswered) else None
@@ -270,7 +294,7 @@ def _create(tx: Transaction, leg: writes.Create) -> RunRow:
     if existing is not None:
         first = tx.tables.events(existing, existing.origin_at or 0, 1)
         if not first:
-            raise Tampered(run=leg.run, seq=1, reason="it has a row and no event")
+            raise Tampered(run=leg.run, seq=1, reason="the stream has a row and no event")
         raise _NotWritten(writes.Taken(existing, tx.decode(first[0])))
     blobs = tx.need(references(leg.bodies))
     head, fence = chain_start(tx, leg.run, leg.bodies[0])
@@ -284,7 +308,11 @@ def _create(tx: Transaction, leg: writes.Create) -> RunRow:
 
 
 def chain_start(tx: Transaction, run: str, first: AnyBody) -> tuple[Head, int]:
-    """What a stream's own first event is sealed to, and under which fence: of a fork, its origin's event there."""
+    """Return the head and the fence that a stream's own first event follows.
+
+    A new stream starts at the beginning of a chain, with fence 0. A fork continues from the last event that it shares
+    with its origin.
+    """
     match first:
         case b.RunForked():
             origin, at, type = first.run, first.at, "run"
@@ -294,7 +322,7 @@ def chain_start(tx: Transaction, run: str, first: AnyBody) -> tuple[Head, int]:
             return START, 0
     row = tx.row(origin)
     if row.type != type:
-        raise InvalidAppend(run=run, reason=f"{origin} is a {row.type}, and not a {type}")
+        raise InvalidAppend(run=run, reason=f"{origin} is a {row.type}, not a {type}")
     shared = tx.event(row, at)
     if shared is None:
         raise InvalidAppend(run=run, reason=f"{origin} has no event {at}")
@@ -309,31 +337,31 @@ def _release(tx: Transaction, leg: writes.Release) -> Head:
     return tx.write(row, (body,), leg.actor)
 
 
-def _landed_head(tx: Transaction, leg: writes.Leg) -> Head | None:
+def _head_as_written(tx: Transaction, leg: writes.Leg) -> Head | None:
     match leg:
         case writes.Extend():
             return leg.events[-1].event.head
         case writes.SendCommands():
-            told = tx.tables.command(tx.row(leg.run), _command_of(leg.bodies[0]))
-            return told.head if told else None
+            recorded = tx.tables.command(tx.row(leg.run), _command_id(leg.bodies[0]))
+            return recorded.head if recorded else None
         case _:
             return tx.row(leg.run).head
 
 
 def _command_conflict(row: RunRow, body: AnyBody) -> IdConflict:
-    return IdConflict(what="command", id=_command_of(body), reason=f"for a different command on {row.id}")
+    return IdConflict(what="command", id=_command_id(body), reason=f"for a different command on {row.id}")
 
 
-def _command_of(body: AnyBody) -> str:
+def _command_id(body: AnyBody) -> str:
     assert isinstance(body, b.Command), body
     return body.command
 
 
 def transact(tx: Transaction, op: writes.Transact) -> writes.Transacted:
-    """The caller's own writes, then its events after whatever others wrote meanwhile.
+    """Run the caller's own writes, then append its events after whatever others have written in the meantime.
 
-    The run's row is locked only when the caller's code is done: a command to this run does not wait for that code, and
-    whoever has lost the run finds out here, with everything undone.
+    The run's row is locked only after the caller's code has returned, so that commands to this run need not wait for
+    it. If the run was lost while that code ran, this raises LeaseLost and the transaction rolls back.
     """
     found = tx.tables.peek(op.run)
     if found is None:
@@ -342,22 +370,22 @@ def transact(tx: Transaction, op: writes.Transact) -> writes.Transacted:
     with tx.tables.lend() as connection:
         try:
             bodies, blobs = op.work(connection)
-        except BaseException as error:  # whatever it is, it must reach the caller and not end the writer's thread
+        except BaseException as error:  # Any error goes to the caller; none may end the writer's thread.
             raise CallerError(error) from error
     row = tx.row(op.run)
     _check_owner(row, op.fence)
-    _check_not_behind(row, op.after)
+    _check_not_rolled_back(row, op.after)
     missed = list(tx.log(row, op.after.seq))
     if op.is_current and missed:
-        raise StoreBusy(reason=f"others wrote to {op.run} meanwhile")
+        raise StoreBusy(reason=f"others wrote to {op.run} first")
     if verify(missed, op.after).hash != row.hash:
-        raise Tampered(run=row.id, seq=row.seq, reason="its head is not the one that its writer knows")
+        raise Tampered(run=row.id, seq=row.seq, reason="the head is not the one that the writer knows")
     sealed = tx.seal(row.head, op.run, bodies, fence=op.fence, actor=op.actor)
     leg = writes.Extend(run=op.run, after=row.head, fence=op.fence, events=sealed)
     writes.check_leg(leg)
-    if isinstance(sealed[-1].body, writes.LEAVING):  # it might leave behind a command that its writer has not seen
-        raise InvalidAppend(run=op.run, reason=f"{sealed[-1].event.kind} is not written in a caller's transaction")
+    if isinstance(sealed[-1].body, writes.LEAVING):  # It must not follow a command that its writer has not seen.
+        raise InvalidAppend(run=op.run, reason=f"{sealed[-1].event.kind} cannot be written in a caller's transaction")
     planned = plan_extension(leg)
     tx.bring(blobs, planned.blobs)
     _extend(tx, planned)
-    return writes.Transacted(_decoded(tx, missed), sealed)
+    return writes.Transacted(_decode_all(tx, missed), sealed)

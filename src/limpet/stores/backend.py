@@ -1,7 +1,8 @@
-"""The seam to a database: rows, changed inside one transaction on the writer's thread, and read from any thread.
+"""The interface to a database: rows that are changed in one transaction on the writer's thread, and read from any
+thread.
 
-Whoever writes a new store writes a `Backend`. What the operations mean (guards, sealing, fencing, claiming) is written
-once, in `transact`, over `Tables`; a backend keeps rows and makes a transaction durable.
+The author of a new store writes a `Backend`. The logic of the operations (guards, sealing, fencing, claiming) is
+written once, in `transact`, on top of `Tables`. A backend stores rows and makes transactions durable.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -33,49 +34,50 @@ from limpet.stores.writes import Op, Transact
 __all__ = ["Backend", "Capabilities", "Extension", "LockTimeout", "Outcome", "SchemaViolation", "StoreInfo", "Tables"]
 
 Outcome = Any | LimpetError
-"""What an operation came to: its result, or why it was refused."""
+"""The outcome of an operation: its result, or the error with which it was refused."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Capabilities:
-    """What a store has; declared, never guessed."""
+    """Features that a store supports; declared, never guessed."""
 
     processes: bool
-    """Several processes can use it at once."""
+    """Several processes can use the store concurrently."""
     durable: bool
-    """What was written is there after the process has died."""
+    """Written data survives the death of the process."""
     sees_death: bool
-    """A dead process on the same machine is seen at once, before its lease ends."""
+    """A dead process on the same machine is detected immediately, before its lease expires."""
     transactions: Literal["none", "between", "beside"] = "none"
-    """Whether a caller's own writes can be committed with an append: not at all, on the writer's lane between two
-    batches, or on connections beside it."""
+    """Whether a caller's own writes can be committed with an append: not at all ("none"), on the writer's thread
+    between two batches ("between"), or on separate connections ("beside").
+    """
 
     def have(self, need: str) -> bool:
-        """Whether a capability is there."""
+        """Return whether the store has a capability."""
         return getattr(self, need) not in (False, "none")
 
 
 class StoreInfo(NamedTuple):
-    """What a store is kept in."""
+    """The database behind a store."""
 
     database: str
-    """With its version."""
+    """Name and version of the database."""
     schema: int = 0
-    """Its number; 0 where there is none."""
+    """Schema version; 0 if there is none."""
     file: Path | None = None
-    """Where it is on this machine, if it is a file."""
+    """Path on this machine, if the store is a file."""
 
 
 class SchemaViolation(Exception):
-    """The schema refused a row: something that should have been refused before it got there."""
+    """The schema refused a row. An earlier check should have refused it."""
 
 
 class LockTimeout(Exception):
-    """A transaction waited too long for a row that somebody else holds; nothing was written."""
+    """A transaction waited too long for a row that another transaction has locked. Nothing was written."""
 
 
 class Extension(NamedTuple):
-    """Events to be added after a head, if it still is the head and the fence is valid."""
+    """Events to add after a head, if that is still the head and the fence is valid."""
 
     run: str
     after: Head
@@ -83,124 +85,127 @@ class Extension(NamedTuple):
     """None for a conversation, which has no owner."""
     events: Sequence[Event]
     step: int
-    """The highest step's number in them."""
+    """Highest step number in the events."""
     settled: bool
-    """Whether something came to its end: then the run's deaths are forgotten."""
+    """Whether the events settle something, which resets the run's death count."""
 
 
 class Tables(Protocol):
     """The rows, inside one transaction."""
 
     def now(self) -> int:
-        """The store's clock."""
+        """Return the store's time."""
 
     def expect(self, runs: Collection[str], creations: int) -> None:
-        """What the transaction is going to touch: a store with row locks takes them now, in one order for everybody."""
+        """Announce what the transaction will touch. A store with row locks takes them now, in the same order
+        everywhere.
+        """
 
     def undoable(self) -> AbstractContextManager[None]:
-        """What is done inside is undone if it raises; the transaction goes on."""
+        """Undo everything done inside the block if it raises. The transaction continues."""
 
     # Streams and their events
 
     def row(self, run: str) -> RunRow | None:
-        """The stream's row, locked until the transaction ends."""
+        """Return the stream's row, locked until the transaction ends."""
 
     def row_if_free(self, found: RunRow) -> RunRow | None:
-        """The same stream's row as it is now, locked; nothing if somebody else has it locked."""
+        """Return the current row of the same stream, locked; None if another transaction has locked it."""
 
     def peek(self, run: str) -> RunRow | None:
-        """The stream's row, not locked."""
+        """Return the stream's row, not locked."""
 
     def add(self, row: RunRow) -> int:
-        """Insert the row of a new stream; its number."""
+        """Insert the row of a new stream and return its number."""
 
     def extend(self, extensions: Sequence[Extension], *, final: bool = False) -> list[int | None]:
-        """Move each head in a conditional update and insert its events; each stream's number, or nothing if stale.
+        """Move each head by compare-and-set and insert its events; return each stream's number, or None if stale.
 
-        The condition: the row is at `after` (sequence and hash), and, with a fence, a worker has it under this fence;
-        without one, it is a conversation. Raises the row's step; forgets deaths if something was settled. No two are of
-        the same stream. After a `final` one nothing is written in this transaction.
+        The condition: the row is at `after` (sequence and hash), and, with a fence, a worker holds the run under it;
+        without a fence, the stream is a conversation. Raises the row's step, and resets deaths if something was
+        settled. No two extensions are for the same stream. After a `final` call nothing more is written in this
+        transaction.
         """
 
     def save(self, row: RunRow) -> None:
-        """Write back what may change of a row: head, status, waits, worker, fence and description."""
+        """Update the mutable fields of a row: head, status, waits, worker, fence and description."""
 
     def insert(self, number: int, events: Sequence[Event], commands: Sequence[str | None] | None = None) -> None:
-        """Add events; commands come each with the id that it is known by."""
+        """Insert events; `commands` has the command id of each event that is a command."""
 
     def events(self, row: RunRow, after: int, limit: int) -> list[Event]:
-        """The events after a sequence, in order."""
+        """Return the events after a sequence, in order."""
 
     def command(self, row: RunRow, command: str) -> Event | None:
-        """The event that a command id belongs to."""
+        """Return the event with a command id."""
 
     def rewrite(self, row: RunRow, requests: Sequence[RequestRow], blobs: Sequence[int]) -> None:
-        """Replace what was made from a stream's log: its row, labels, requests; add references to blobs."""
+        """Replace what is derived from a stream's log: its row, labels and requests. Adds references to blobs."""
 
     def recount(self) -> None:
-        """Make the counters anew from the rows."""
+        """Recompute the counters from the rows."""
 
     def needing(self, streams: Sequence[str]) -> list[str]:
-        """The streams that share the beginning of one of these, and the runs that talk in one."""
+        """Return the forks of these streams, and the runs that use one of them as their conversation."""
 
     def delete(self, numbers: Sequence[int]) -> None:
-        """Delete streams with all that belongs to them; blobs that nobody refers to any more are loose from now on."""
+        """Delete streams with everything that belongs to them. Blobs without other references become loose."""
 
     # Blobs
 
     def put_blobs(self, blobs: Sequence[Blob]) -> None:
-        """Store blobs that are not there; the time of those that are there and loose begins anew."""
+        """Store blobs that do not exist yet. The grace period of loose blobs that exist starts again."""
 
     def find_blobs(self, blobs: Collection[str]) -> dict[str, int]:
-        """The numbers of those that are there; they stay until the transaction ends."""
+        """Return the numbers of the blobs that exist; they are not collected before the transaction ends."""
 
     def refer(self, references: Sequence[tuple[int, int]]) -> None:
-        """Streams refer to blobs, by their numbers; a reference that is there may come again."""
+        """Record that streams refer to blobs, by number. Repeating a reference is allowed."""
 
     def put_chunk(self, upload: str, place: int, chunk: Packed) -> None:
-        """Store one chunk of a blob that has no name yet; a chunk that is there may come again."""
+        """Store one chunk of an upload. Repeating a chunk is allowed."""
 
     def end_upload(self, upload: str, blob: str, size: int, chunks: int) -> bool:
-        """Give a blob its name, or drop it if one of that name is there; false if a chunk is missing."""
+        """Name an upload, or drop it if a blob of that name exists. Returns False if a chunk is missing."""
 
     def collect(self, before: int, limit: int) -> int:
-        """Delete some blobs that have been loose since before a time; how many."""
+        """Delete up to `limit` blobs that have been loose since before a time; return their number."""
 
     # Keys
 
     def settle(self, name: str, value: str) -> str:
-        """What a setting of the store is: as it was settled before, or else by this."""
+        """Return the value of a setting; set it first if it has none."""
 
     def is_new(self) -> bool:
-        """Whether no stream was ever created."""
+        """Return whether no stream was ever created."""
 
     def keys(self) -> list[KeyRow]:
-        """The wrapped keys, oldest first, locked until the transaction ends."""
+        """Return the wrapped keys, oldest first, locked until the transaction ends."""
 
     def save_keys(self, keys: Sequence[KeyRow]) -> None:
-        """Replace them."""
+        """Replace the wrapped keys."""
 
     # Requests
 
     def request(self, request: str) -> RequestRow | None:
-        """A request's row."""
+        """Return a request's row."""
 
     def save_request(self, row: RequestRow, number: int) -> None:
         """Insert or replace a request's row."""
 
     def open_requests(self, number: int) -> list[RequestRow]:
-        """The requests of a run that nobody has decided."""
+        """Return the open requests of a run."""
 
     # Workers, claims and slots
 
     def workers(self) -> list[WorkerRow]:
-        """All workers."""
+        """Return all workers."""
 
     def worker(self, worker: str) -> WorkerRow | None:
-        """A worker's row, which is not dropped before the transaction ends."""
+        """Return a worker's row, which cannot be dropped before the transaction ends."""
 
     def lock_worker(self, worker: WorkerRow) -> bool:
-        """Whether a worker's row is still this one, and nobody uses it just now; then nobody does until the end."""
+        """Lock a worker's row. Returns False if the row has changed or another transaction uses it."""
 
     def save_worker(self, worker: WorkerRow) -> None:
         """Insert or replace a worker's row."""
@@ -209,19 +214,19 @@ class Tables(Protocol):
         """Delete a worker's row."""
 
     def is_dead(self, worker: WorkerRow) -> bool:
-        """Whether its process is known to have ended, though its lease lasts."""
+        """Return whether the worker's process is known to have ended, although its lease has not expired."""
 
     def held_by(self, worker: str) -> list[RunRow]:
-        """The runs that a worker has."""
+        """Return the runs that a worker holds."""
 
     def ready(self, agent: str, versions: Sequence[str], limit: int) -> list[RunRow]:
-        """Runs of an agent that may be claimed now and whose exclusive slot is free, longest ready first."""
+        """Return runs of an agent that may be claimed now and whose exclusive slot is free, longest ready first."""
 
     def take_slot(self, name: str, size: int, number: int, *, driven: bool) -> bool:
-        """Take one of `size` slots for a run, or keep the one it has; a driven one is for the time of the claim."""
+        """Take one of `size` slots for a run, or keep the one it has. A driven slot lasts as long as the claim."""
 
     def free_slots(self, number: int, *, driven_only: bool) -> None:
-        """Give slots back."""
+        """Free the slots of a run."""
 
     # Beside the log
 
@@ -232,140 +237,143 @@ class Tables(Protocol):
         """Delete snapshots."""
 
     def save_late(self, number: int, late: Late) -> None:
-        """Keep what came too late, once."""
+        """Store a late event, once."""
 
     def save_contracts(self, rows: Sequence[ContractRow]) -> None:
-        """Insert contracts, or replace those whose hash is another; one of the same hash is left as it is.
+        """Insert contracts, or replace those with another hash. Contracts with the same hash stay unchanged.
 
-        No two are of the same agent and version.
+        No two are for the same agent and version.
         """
 
     def lend(self) -> AbstractContextManager[Any]:
-        """The connection, for a caller's own writes: it can neither end the transaction nor touch what is ours."""
+        """Lend the connection for a caller's own writes. The caller can neither end the transaction nor touch Limpet's
+        tables.
+        """
 
 
 class Backend(Protocol):
-    """A database that holds the rows. Reads may come from any thread, `commit` from one at a time."""
+    """A database that stores the rows. Reads may come from any thread, `commit` from one thread at a time."""
 
     capabilities: Capabilities
 
     @property
     def failure(self) -> StoreUnavailable | None:
-        """Why it has raised ConnectionLost for so long that another process had better try."""
+        """Why ConnectionLost has persisted so long that another process should take over."""
 
     def is_there(self) -> bool:
-        """Whether there is a store, opened or not; none is made."""
+        """Return whether a store exists, opened or not. Never creates one."""
 
     def open(self) -> None:
-        """Connect, and make or migrate the schema."""
+        """Connect, and create or migrate the schema."""
 
     def interrupt(self) -> None:
-        """Wait no longer for what may never come: it is about to be closed."""
+        """Stop waiting for the server; the store is about to be closed."""
 
     def close(self) -> None:
-        """Give up everything that is held."""
+        """Release all resources."""
 
     def reopen(self) -> None:
-        """After a failure: connect again, and verify what is stored; raises StoreUnavailable if it is not sound.
+        """Reconnect after a failure and verify what is stored. Raises StoreUnavailable if the data is not sound.
 
-        Workers of this process are alive all the while.
+        Workers of this process stay alive in the meantime.
         """
 
     def now(self) -> int:
-        """The store's clock."""
+        """Return the store's time."""
 
     def about(self) -> StoreInfo:
-        """What it is kept in."""
+        """Return the database behind the store."""
 
     def commit(self, ops: Sequence[Op[Any]], codec: Codec) -> list[Outcome]:
-        """Do all of them in one durable transaction; a refused one fails alone.
+        """Perform all operations in one durable transaction; a refused one fails alone.
 
-        Raises StoreBusy if nothing was written and trying again may help, ConnectionLost if nobody knows but the store
-        goes on, StoreUnavailable if nobody knows and it has to be reopened before the next batch.
+        Raises StoreBusy if nothing was written and a retry may help, ConnectionLost if the outcome is unknown and the
+        store stays usable, and StoreUnavailable if the outcome is unknown and the store must be reopened before the
+        next batch.
         """
 
     def transact(self, op: Transact, codec: Codec) -> Outcome:
-        """Commit a caller's own writes and an append together: on the writer's lane, or beside it on any thread."""
+        """Commit a caller's own writes and an append together, on the writer's thread or on any other ("beside")."""
 
     def changes(self, stop: Flag) -> Iterator[None]:
-        """Yield whenever another process may have written something, the first time at once, until `stop` is set."""
+        """Yield whenever another process may have written something, and once immediately, until `stop` is set."""
 
     # Reading
 
     def get(self, run: str) -> RunRow | None:
-        """A stream's row."""
+        """Return a stream's row."""
 
     def read(self, run: str, after: int, before: int | None, limit: int, backwards: bool) -> list[Event]:
-        """Events with sequences strictly between `after` and `before`."""
+        """Return events with sequences strictly between `after` and `before`."""
 
     def runs(self, where: RunFilter, before: int | None, limit: int) -> Page:
-        """Rows that match, newest first, below a number."""
+        """Return matching rows with numbers below `before`, newest first."""
 
     def count(self, where: RunFilter) -> int:
-        """How many rows match."""
+        """Return the number of matching rows."""
 
     def counts(self) -> Mapping[tuple[str, str], int]:
-        """How many runs there are by (agent, status)."""
+        """Return the number of runs by (agent, status)."""
 
     def miscounted(self) -> list[tuple[str, str, int, int]]:
-        """Each (agent, status) whose counter is not what counting finds, with both numbers, of one moment."""
+        """Return each (agent, status) with a wrong counter, the counter and the true number, read at one moment."""
 
     def strays(self) -> list[tuple[str, int, int]]:
-        """The rows of no stream or blob that there is, and slots that are held or missed without right, of one moment.
+        """Return rows without their stream or blob, and slots that are held or missing wrongly, read at one moment.
 
-        Each with its table, the number that it names, and how many there are.
+        Each has its table, the number that it refers to, and how many rows there are.
         """
 
     def streams(self, after: int, limit: int) -> list[tuple[int, str]]:
-        """The numbers and ids of all streams after a number, in order, whether their rows can be read or not."""
+        """Return the numbers and ids of all streams after a number, in order, including those with unreadable rows."""
 
     def commands(self, run: str) -> list[tuple[int, str]]:
-        """The sequences of a stream's own events that are commands, each with the id that it is known by, in order."""
+        """Return sequence and command id of each command among a stream's own events, in order."""
 
     def labels(self, run: str) -> list[tuple[str, str]]:
-        """The labels that a stream is found by."""
+        """Return the labels by which a stream is found."""
 
     def requests(self, where: RequestFilter, limit: int) -> list[RequestRow]:
-        """Requests that match, the oldest first."""
+        """Return matching requests, oldest first."""
 
     def workers(self) -> list[WorkerRow]:
-        """All workers."""
+        """Return all workers."""
 
     def snapshot(self, run: str, at_most: int | None) -> Snapshot | None:
-        """The newest snapshot, or the newest not after a sequence."""
+        """Return the newest snapshot, or the newest at or before a sequence."""
 
     def snapshots(self, run: str) -> list[tuple[int, int]]:
-        """The (sequence, time) of every snapshot of a run."""
+        """Return the (sequence, time) of every snapshot of a run."""
 
     def late(self, run: str) -> list[Late]:
-        """What came too late for a run."""
+        """Return the late events of a run."""
 
     def contracts(self, agent: str | None) -> list[ContractRow]:
-        """The contracts of an agent, or of all, in any order."""
+        """Return the contracts of an agent, or of all agents, in any order."""
 
     def feed(self, after: str, limit: int) -> Feed:
-        """Events of all streams after a place, in an order in which none is ever added before one that was given."""
+        """Return events of all streams after a cursor. New events never come before one that was returned."""
 
     def recent(self, before: str, kinds: Sequence[str], scan: int) -> Recent:
-        """Events of some kinds among so many before a place, the newest first."""
+        """Return events of some kinds among the last `scan` events before a cursor, newest first."""
 
     def feed_end(self) -> str:
-        """The place after everything that can be given now."""
+        """Return the cursor after everything that can be returned now."""
 
     def references(self, run: str) -> list[str]:
-        """The blobs that a stream refers to."""
+        """Return the blobs that a stream refers to."""
 
     def blob(self, blob: str) -> BlobRow | None:
-        """A stored blob."""
+        """Return a stored blob's row."""
 
     def chunk(self, blob: str, place: int) -> Packed | None:
-        """One chunk of a stored blob."""
+        """Return one chunk of a stored blob."""
 
     def small_blobs(self, blobs: Sequence[str]) -> list[tuple[BlobRow, Packed]]:
-        """Those of some blobs that are one chunk, with it."""
+        """Return those of the blobs that have one chunk, with it."""
 
     def setting(self, name: str) -> str | None:
-        """What a setting of the store is, if it was settled."""
+        """Return the value of a setting, or None."""
 
     def keys(self) -> list[KeyRow]:
-        """The wrapped keys, oldest first."""
+        """Return the wrapped keys, oldest first."""

@@ -1,4 +1,4 @@
-"""Bare loops on the databases that stores are kept in, durable, with rows like ours: what we are measured beside."""
+"""Plain insert loops on the same databases, durable and with similar rows, as a baseline for benchmarks."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -8,22 +8,22 @@ from limpet.clock import SystemClock
 __all__ = ["DATA", "DIGEST", "RUNS", "Baseline"]
 
 DATA, DIGEST = b"x" * 950, bytes(32)
-# How many rows go into a batch, one of each run.
+# Rows per batch, one for each run.
 RUNS = 200
 
 
 class Baseline(NamedTuple):
-    """Rows in a table of their own, committed one by one or many at once; each call has its own number."""
+    """Rows in a separate table, committed one by one or in batches. Each call has its own sequence number."""
 
     single: Callable[[int], object]
     batch: Callable[[int], object]
 
     def per_commit(self, first: int, count: int) -> float:
-        """Microseconds for one durable commit of one row."""
+        """Return the microseconds per durable commit of one row."""
         return _taken(self.single, first, count) / count
 
     def rows_per_second(self, first: int, count: int) -> float:
-        """Rows a second, in commits of a batch."""
+        """Return the rows per second in batched commits."""
         return count * RUNS / (_taken(self.batch, first, count) / 10**6)
 
 

@@ -1,7 +1,7 @@
-"""Blobs: big content, named by what it is, stored once however often it is referred to.
+"""Blobs: large content, named by its hash, and stored once for all references.
 
-Content of up to one chunk travels with the append that refers to it. More is sent ahead, chunk by chunk, under a name
-of its own, and gets its real name when the last chunk is there; what nobody refers to is collected after an hour.
+Content of up to one chunk is sent with the append that refers to it. Larger content is uploaded first, chunk by chunk
+under a temporary name, and gets its name after the last chunk. Blobs without references are collected after an hour.
 """
 
 from collections.abc import Iterator
@@ -28,9 +28,9 @@ __all__ = [
 ]
 
 INLINE = 8 * 1024
-"""Up to this many bytes of JSON stay in their event."""
+"""Maximum size, in bytes, of JSON that stays in its event."""
 SAID = 256
-"""The same for what is said: more than that is stored once, however many events hold it."""
+"""The same limit for messages and model calls: larger ones are stored once for all events that contain them."""
 CHUNK = 1024 * 1024
 
 
@@ -49,21 +49,21 @@ class BlobRow(NamedTuple):
     size: int
     chunks: int
     name: str
-    """What its chunks were packed as: its id, or the name under which it was sent."""
+    """The name that its chunks were packed under: its id, or the upload's name."""
 
 
 def is_name(blob: str) -> bool:
-    """Whether this can be the name of a whole blob: one that is still on its way is called `upload:…`."""
+    """Return whether this can name a complete blob; unfinished ones are named `upload:…`."""
     return ":" not in blob
 
 
 def pack_value(codec: Codec, value: object, *, inline: int = INLINE) -> tuple[Payload, tuple[Blob, ...]]:
-    """A value as a payload, with the blob that it refers to if it is big."""
+    """Return a value as a payload, with its blob if the value is large."""
     return pack_canonical(codec, canonical(value), inline=inline)
 
 
 def pack_canonical(codec: Codec, data: bytes, *, inline: int = INLINE) -> tuple[Payload, tuple[Blob, ...]]:
-    """The same for a value that is encoded already."""
+    """Return an encoded value as a payload, with its blob if the value is large."""
     if len(data) <= inline:
         return Payload(json=Raw(data)), ()
     blob = pack_blob(codec, data)
@@ -71,7 +71,7 @@ def pack_canonical(codec: Codec, data: bytes, *, inline: int = INLINE) -> tuple[
 
 
 def pack_blob(codec: Codec, data: bytes) -> Blob:
-    """Content that is in memory, as a blob."""
+    """Return content in memory as a blob."""
     hasher = codec.hasher()
     hasher.update(data)
     name = hasher.hexdigest()
@@ -79,12 +79,12 @@ def pack_blob(codec: Codec, data: bytes) -> Blob:
 
 
 def pack_chunk(codec: Codec, name: str, place: int, data: bytes) -> Packed:
-    """One chunk, bound to its name and place."""
+    """Pack one chunk, bound to its name and index."""
     return codec.pack(data, f"blob:{name}:{place}", deflate=True)
 
 
 def unpack_chunk(codec: Codec, row: BlobRow, place: int, packed: Packed) -> bytes:
-    """One chunk as it was."""
+    """Unpack one chunk. Raises BlobDamaged."""
     try:
         return codec.unpack(packed, f"blob:{row.name}:{place}")
     except ValueError as error:
@@ -92,11 +92,11 @@ def unpack_chunk(codec: Codec, row: BlobRow, place: int, packed: Packed) -> byte
 
 
 def whole_blob(codec: Codec, row: BlobRow, chunk: Packed) -> bytes:
-    """What a blob of one chunk holds."""
+    """Return the content of a blob of one chunk. Raises BlobDamaged."""
     data, hasher = unpack_chunk(codec, row, 0, chunk), codec.hasher()
     hasher.update(data)
     if hasher.hexdigest() != row.id or len(data) != row.size:
-        raise BlobDamaged(blob=row.id, reason="its content does not fit its name")
+        raise BlobDamaged(blob=row.id, reason="the content does not match its name")
     return data
 
 

@@ -1,8 +1,8 @@
-"""Encryption at rest: AES-256-GCM-SIV under data keys, which are wrapped by a master key that the store never has.
+"""Encryption at rest: AES-256-GCM-SIV with data keys, which are wrapped by a master key that is never stored.
 
-Every body, chunk and hidden word is bound to its place, so that moving it elsewhere is found. What must be findable is
-encrypted so that the same word looks the same (which is what the SIV mode is for); everything else gets a fresh nonce.
-Rotation adds a data key for what is new and wraps all of them anew: nothing that is stored is written again.
+Every body, chunk and hidden text is bound to its place, so that moving it elsewhere is detected. Text that must be
+findable is encrypted deterministically (the SIV mode is made for this); everything else gets a fresh nonce. Rotation
+adds a data key for new data and wraps all keys again. Stored data is not rewritten.
 """
 
 import base64
@@ -30,34 +30,34 @@ FIXED_NONCE = bytes(NONCE_BYTES)
 
 
 class MasterKeys:
-    """Where master keys come from; the first wraps, the others still unwrap. They are asked for whenever needed."""
+    """A source of master keys, called whenever keys are needed. The first key wraps; the others only unwrap."""
 
     def __init__(self, source: Callable[[], bytes | Sequence[bytes]]) -> None:
         self._source = source
 
     @classmethod
     def from_text(cls, text: str) -> "MasterKeys":
-        """32 bytes each, in base64 or hex, separated by commas or white space."""
+        """Parse keys of 32 bytes each, in base64 or hex, separated by commas or white space."""
         keys = [_key(word) for word in text.replace(",", " ").split()]
         return cls(lambda: keys)
 
     @classmethod
     def from_file(cls, path: str | Path) -> "MasterKeys":
-        """One key a line, read whenever keys are needed."""
+        """Read keys from a file with one key per line, whenever keys are needed."""
         return cls(lambda: cls.from_text(_text_of(Path(path)))._keys())
 
     @classmethod
     def from_env(cls, name: str) -> "MasterKeys":
-        """Keys in an environment variable."""
+        """Read keys from an environment variable, whenever keys are needed."""
         return cls(lambda: cls.from_text(os.environ.get(name, ""))._keys())
 
     def current(self) -> tuple[str, bytes]:
-        """The id and the bytes of the key that wraps."""
+        """Return the id and the bytes of the key that wraps."""
         key = self._keys()[0]
         return _master_id(key), key
 
     def find(self, id: str) -> bytes | None:
-        """The master key of an id."""
+        """Return the master key with an id, or None."""
         return {_master_id(key): key for key in self._keys()}.get(id)
 
     def _keys(self) -> Sequence[bytes]:
@@ -66,12 +66,12 @@ class MasterKeys:
         except LimpetError:
             raise
         except Exception as error:
-            raise WrongKeys(reason=f"the master keys cannot be had ({type(error).__name__}: {error})") from error
+            raise WrongKeys(reason=f"cannot load the master keys ({type(error).__name__}: {error})") from error
         keys = [given] if isinstance(given, bytes) else list(given)
         if not keys:
             raise WrongKeys(reason="no master key was given")
         if any(len(key) != KEY_BYTES for key in keys):
-            raise WrongKeys(reason=f"a master key has {KEY_BYTES} bytes")
+            raise WrongKeys(reason=f"a master key must have {KEY_BYTES} bytes")
         return keys
 
 
@@ -92,19 +92,19 @@ class Cipher:
         self._keys: dict[str, AESGCMSIV] = {}
         self._newest = self._index = ""
         self._naming = b""
-        self._take_out()
+        self._unwrap_keys()
 
     def learn(self, keys: Collection[str]) -> None:
-        """Look up keys that another process has added."""
+        """Load keys that another process has added."""
         if any(key not in self._keys for key in keys):
-            self._take_out()
+            self._unwrap_keys()
 
     def hasher(self) -> Hasher:
-        """A name that says nothing of its content to whoever does not have the key."""
+        """Return a keyed hash, whose names reveal nothing about the content without the key."""
         return hmac.new(self._naming, digestmod=sha256)
 
     def pack(self, data: bytes, about: str, *, deflate: bool = False) -> Packed:
-        """The bytes, compressed if that is asked for and pays, encrypted, and bound to their place."""
+        """Return the bytes encrypted and bound to their place; compressed first if asked for and worthwhile."""
         small = deflated(data) if deflate or self._compress else None
         codec = CIPHER if small is None else f"{DEFLATED}+{CIPHER}"
         nonce = self._random(NONCE_BYTES)
@@ -112,39 +112,39 @@ class Cipher:
         return Packed(codec, self._newest, nonce + sealed)
 
     def unpack(self, packed: Packed, about: str) -> bytes:
-        """The bytes as they were; what is not encrypted was not written here."""
+        """Return the original bytes. Raises ValueError for unencrypted bytes, since this store writes none."""
         how, _, cipher = packed.codec.rpartition("+")
         if cipher != CIPHER:
-            raise ValueError("it is not encrypted, and this store is")
+            raise ValueError("not encrypted, but this store is")
         nonce, sealed = packed.data[:NONCE_BYTES], packed.data[NONCE_BYTES:]
         return inflated(how, _opened(self._key(packed.key_id), nonce, sealed, _bound(packed.codec, about)))
 
     def hide(self, text: str, about: str, *, findable: bool = False) -> str:
-        """Encrypted text, with the id of its key."""
+        """Return encrypted text with the id of its key."""
         id, nonce = (self._index, FIXED_NONCE) if findable else (self._newest, self._random(NONCE_BYTES))
         sealed = self._keys[id].encrypt(nonce, text.encode(), _bound("hidden", about))
         return f"{id}.{base64.urlsafe_b64encode(nonce + sealed).decode()}"
 
     def reveal(self, hidden: str, about: str) -> str:
-        """The text that was hidden."""
+        """Return the original text. Raises WrongKeys or ValueError."""
         id, dot, text = hidden.partition(".")
         if not dot:
-            raise ValueError("it is not encrypted, and this store is")
+            raise ValueError("not encrypted, but this store is")
         data = base64.urlsafe_b64decode(text)
         if base64.urlsafe_b64encode(data).decode() != text:
-            raise ValueError("it is not as it was encoded")
+            raise ValueError("not in canonical base64")
         key = self._key(id)
         return _opened(key, data[:NONCE_BYTES], data[NONCE_BYTES:], _bound("hidden", about)).decode()
 
     def _key(self, id: str) -> "AESGCMSIV":
         if id not in self._keys:
-            self._take_out()
+            self._unwrap_keys()
         if id not in self._keys:
             raise WrongKeys(reason=f"the data is encrypted with key {id!r}, which was not given")
         return self._keys[id]
 
-    def _take_out(self) -> None:
-        """Unwrap what the store has; what was unwrapped once is kept."""
+    def _unwrap_keys(self) -> None:
+        """Unwrap the store's keys that are not in memory yet."""
         for row in self._load():
             if row.id in self._keys:
                 continue
@@ -159,7 +159,9 @@ class Cipher:
 def rotated(
     before: Sequence[KeyRow], masters: MasterKeys, now: int, random: Callable[[int], bytes] = os.urandom
 ) -> tuple[KeyRow, ...]:
-    """The keys of a store with a new data key, all wrapped by the current master key; the first ones if it has none."""
+    """Return the keys of a store plus a new data key, all wrapped by the current master key; the first keys if it has
+    none.
+    """
     created = max((now, *(row.created + 1 for row in before)))
     keys = [(row, _unwrapped(row, masters)) for row in before]
     if not before:
@@ -177,26 +179,26 @@ def _wrapped(row: KeyRow, key: bytes, masters: MasterKeys, nonce: bytes) -> KeyR
 def _unwrapped(row: KeyRow, masters: MasterKeys) -> bytes:
     wrapping = masters.find(row.master)
     if wrapping is None:
-        raise WrongKeys(reason=f"its key {row.id} is wrapped with master key {row.master}, which was not given")
+        raise WrongKeys(reason=f"key {row.id} is wrapped with master key {row.master}, which was not given")
     nonce, sealed = row.wrapped[:NONCE_BYTES], row.wrapped[NONCE_BYTES:]
     try:
         return _opened(_aead(wrapping), nonce, sealed, _bound(f"key:{row.purpose}", row.id))
     except ValueError as error:
-        raise WrongKeys(reason=f"its key {row.id} is damaged") from error
+        raise WrongKeys(reason=f"key {row.id} is damaged") from error
 
 
 def _opened(key: "AESGCMSIV", nonce: bytes, sealed: bytes, bound: bytes) -> bytes:
-    from cryptography.exceptions import InvalidTag  # noqa: PLC0415 - an extra
+    from cryptography.exceptions import InvalidTag  # noqa: PLC0415 - an optional dependency
 
     try:
         return key.decrypt(nonce, sealed, bound)
     except (InvalidTag, ValueError) as error:
-        raise ValueError("it cannot be decrypted: it was changed, or belongs elsewhere") from error
+        raise ValueError("cannot be decrypted: changed, or moved from another place") from error
 
 
 def _aead(key: bytes) -> "AESGCMSIV":
     try:
-        from cryptography.hazmat.primitives.ciphers.aead import AESGCMSIV  # noqa: PLC0415 - an extra
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCMSIV  # noqa: PLC0415 - an optional dependency
     except ImportError as error:
         raise ExtraMissing(extra="encryption") from error
     return AESGCMSIV(key)

@@ -1,4 +1,4 @@
-"""What claiming means: workers come, stay alive by their leases and go; runs are given to them, each under a fence."""
+"""Workers and claims: workers register, renew their leases and retire; they claim runs, each under a new fence."""
 
 from collections.abc import Sequence
 
@@ -19,28 +19,28 @@ __all__ = ["claim", "register", "renew", "retire"]
 
 
 def register(tx: Transaction, op: writes.Register) -> writes.Renewal:
-    """A new life: what an earlier one of the same name had is given back, as after a death."""
+    """Register a worker; release the runs of an earlier worker with the same id, as if it had died."""
     now = tx.tables.now()
     tx.tables.save_worker(replace(op.worker, started=now, lease_until=now + op.lease))
-    _give_back(tx, op.worker.id, b.RunReleased(reason="the worker begins anew", died=True))
+    _release_all(tx, op.worker.id, b.RunReleased(reason="the worker registered again", died=True))
     return _renewal(tx, op.worker.id, now)
 
 
 def renew(tx: Transaction, op: writes.Renew) -> writes.Renewal:
-    """A worker is alive."""
+    """Renew a worker's lease."""
     worker, now = _worker(tx, op.worker), tx.tables.now()
     tx.tables.save_worker(replace(worker, lease_until=now + op.lease))
     return _renewal(tx, op.worker, now)
 
 
 def retire(tx: Transaction, op: writes.Retire) -> None:
-    """A worker goes, and gives back what it has."""
-    _give_back(tx, op.worker, b.RunReleased(reason="the worker went"))
+    """Remove a worker and release its runs."""
+    _release_all(tx, op.worker, b.RunReleased(reason="the worker stopped"))
     tx.tables.drop_worker(op.worker)
 
 
 def claim(tx: Transaction, op: writes.Claim) -> tuple[writes.Claimed, ...]:
-    """Runs that are ready and runs of dead workers, longest waiting first."""
+    """Claim ready runs and runs of dead workers, longest waiting first."""
     me = _worker(tx, op.worker)
     me = replace(me, agents={agent: versions for agent, versions in me.agents.items() if agent not in op.skip})
     dead = _dead_workers(tx, me)
@@ -58,7 +58,7 @@ def claim(tx: Transaction, op: writes.Claim) -> tuple[writes.Claimed, ...]:
         if fits and len(taken) < op.limit and _take_slots(tx, row, op.concurrency):
             taken.append(row)
     is_alone = len(held) + sum(row.number in group for row in taken) == 1
-    claimed = tuple(_give(tx, row, op.worker, alone=is_alone and row.number in group) for row in taken)
+    claimed = tuple(_claim_run(tx, row, op.worker, alone=is_alone and row.number in group) for row in taken)
     for worker in dead:
         if tx.tables.lock_worker(worker) and not tx.tables.held_by(worker.id):
             tx.tables.drop_worker(worker.id)
@@ -66,11 +66,13 @@ def claim(tx: Transaction, op: writes.Claim) -> tuple[writes.Claimed, ...]:
 
 
 def _group(suspects: Sequence[RunRow], held: Sequence[RunRow], cleared: int) -> set[int]:
-    """Choose the suspects that a worker may take beside those it holds: one of them may kill it with all the others.
+    """Choose the suspects that a worker may take besides those it holds. Any of them may kill it, with all its other
+    runs.
 
-    The group shrinks with the deaths, so that a run which kills is soon alone; those with the fewest deaths come first.
-    It grows with each suspect that got on in this worker, so that all go on soon when kills from outside are over.
-    A run on parole is tried alone. Nothing joins a suspect that was claimed alone: its worker's death must tell.
+    The group shrinks with the deaths, so that a run that kills workers is soon alone; those with the fewest deaths come
+    first. It grows with each suspect that made progress in this worker, so that all runs continue soon after external
+    kills stop. A run on parole is tried alone. Nothing joins a suspect that was claimed alone, so that a death
+    identifies it.
     """
     if any(row.alone for row in held):
         return set()
@@ -87,27 +89,27 @@ def _group(suspects: Sequence[RunRow], held: Sequence[RunRow], cleared: int) -> 
 
 
 def _deaths(row: RunRow) -> int:
-    """Count the workers that died with it in a row, with the dead one that still has it."""
+    """Return the consecutive deaths of a run, including the dead worker that still holds it."""
     return row.deaths + (row.worker is not None)
 
 
 def _ready(tx: Transaction, agent: str, versions: Sequence[str], limit: int) -> list[RunRow]:
-    """Runs that may be claimed; suspects, and those that cannot be decrypted here, stand in nobody's way."""
+    """Return claimable runs. Suspects and runs that cannot be decrypted here do not use up the limit."""
     suspects: list[RunRow] = []
 
-    def innocent(found: Sequence[RunRow]) -> list[RunRow]:
+    def not_suspect(found: Sequence[RunRow]) -> list[RunRow]:
         readable = [row for row in found if is_readable(tx.codec, row)]
         suspects[:] = [row for row in readable if _deaths(row) >= SUSPECT]
         return [row for row in readable if _deaths(row) < SUSPECT]
 
-    return [*enough(lambda count: tx.tables.ready(agent, versions, count), innocent, limit), *suspects]
+    return [*enough(lambda count: tx.tables.ready(agent, versions, count), not_suspect, limit), *suspects]
 
 
 def _renewal(tx: Transaction, worker: str, now: int) -> writes.Renewal:
     return writes.Renewal(now, {row.id: row.fence for row in tx.tables.held_by(worker)})
 
 
-def _give_back(tx: Transaction, worker: str, body: b.RunReleased) -> None:
+def _release_all(tx: Transaction, worker: str, body: b.RunReleased) -> None:
     for found in tx.tables.held_by(worker):
         row = tx.tables.row(found.id)
         if row is not None and row.worker == worker:
@@ -121,12 +123,12 @@ def _dead_workers(tx: Transaction, me: WorkerRow) -> list[WorkerRow]:
 
 
 def _orphans(tx: Transaction, dead: WorkerRow, me: WorkerRow) -> list[RunRow]:
-    """A dead worker's runs that I serve; the others give their places back until somebody serves them."""
+    """Return a dead worker's runs that `me` serves. The others free their slots until a worker serves them."""
     orphans: list[RunRow] = []
     for found in tx.tables.held_by(dead.id):
         row = tx.tables.row_if_free(found)
         if row is None or row.worker != dead.id:
-            continue  # somebody else is just taking it
+            continue  # Another worker is claiming it.
         if row.agent_version in me.agents.get(row.agent, ()) and is_readable(tx.codec, row):
             orphans.append(row)
         else:
@@ -135,9 +137,9 @@ def _orphans(tx: Transaction, dead: WorkerRow, me: WorkerRow) -> list[RunRow]:
 
 
 def _take_slots(tx: Transaction, row: RunRow, concurrency: dict[str, int]) -> bool:
-    """Take one of its agent's slots for the time of the claim, and the exclusive one until the run ends."""
+    """Take one of the agent's slots for the time of the claim, and the exclusive slot until the run ends."""
     if row.cancelling:
-        return True  # it will not be driven, but ended
+        return True  # It will be ended, not driven.
     size = concurrency.get(row.agent)
     if size is not None and not tx.tables.take_slot(f"agent:{row.agent}", size, row.number, driven=True):
         return False
@@ -147,7 +149,7 @@ def _take_slots(tx: Transaction, row: RunRow, concurrency: dict[str, int]) -> bo
     return False
 
 
-def _give(tx: Transaction, row: RunRow, worker: str, *, alone: bool) -> writes.Claimed:
+def _claim_run(tx: Transaction, row: RunRow, worker: str, *, alone: bool) -> writes.Claimed:
     died = row.worker is not None
     body = b.RunClaimed(worker=worker, died=died, alone=alone)
     [sealed] = tx.seal(row.head, row.id, (body,), fence=row.fence + 1, actor=worker)

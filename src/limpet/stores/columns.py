@@ -1,4 +1,4 @@
-"""Rows as columns, the same in every database: lists and mappings are JSON text."""
+"""Convert between rows and columns, the same way in every database: lists and mappings are JSON text."""
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -33,11 +33,11 @@ _labels = msgspec.json.Decoder(dict[str, str])
 _agents = msgspec.json.Decoder(dict[str, tuple[str, ...]])
 _NOTHING = "[]"
 OF_A_STREAM = ("slots", "snapshots", "late", "labels", "requests", "blob_refs", "events", "streams")
-"""The tables of what belongs to a stream, and itself, in an order that references allow."""
+"""The tables of a stream, in an order in which their rows can be deleted."""
 
 
 def columns(row: RunRow) -> tuple[Any, ...]:
-    """What is stored of a stream's row, but its number."""
+    """Return the stored columns of a stream's row, without its number."""
     _, *values, labels = astuple(row)
     values[_WAITS] = as_text(row.waits)
     return (*values, as_text(labels))
@@ -47,7 +47,7 @@ _WAITS = RunRow.__struct_fields__.index("waits") - 1
 
 
 def saved_columns(row: RunRow) -> tuple[Any, ...]:
-    """What may change of a stream's row."""
+    """Return the columns of a stream's row that may change."""
     return (
         row.status,
         as_text(row.waits),
@@ -70,20 +70,20 @@ def saved_columns(row: RunRow) -> tuple[Any, ...]:
 
 
 def row_of(found: Sequence[Any]) -> RunRow:
-    """A stream's row, from the columns that the statements give."""
+    """Return a stream's row from the columns of a query."""
     values = dict(zip(RunRow.__struct_fields__, found, strict=True))
     try:
         values["waits"] = () if values["waits"] == _NOTHING else _tuple.decode(values["waits"])
         values["labels"] = _labels.decode(values["labels"])
     except msgspec.MsgspecError as error:
-        raise Tampered(run=values["id"], seq=values["seq"], reason=f"its row cannot be read ({error})") from error
+        raise Tampered(run=values["id"], seq=values["seq"], reason=f"the row cannot be read ({error})") from error
     for flag in ("alone", "undoing", "cancelling"):
         values[flag] = bool(values[flag])
     return RunRow(**values)
 
 
 def readable(found: Iterable[Sequence[Any]]) -> list[RunRow]:
-    """Rows for claiming: one that cannot be read is not driven, tells why when it is asked for, and stops nobody."""
+    """Return the readable rows, for claiming. Other runs are skipped; reading one raises Tampered."""
     rows = []
     for each in found:
         with suppress(Tampered):
@@ -94,7 +94,7 @@ def readable(found: Iterable[Sequence[Any]]) -> list[RunRow]:
 def enough(
     fetch: Callable[[int], Sequence[F]], good: Callable[[Sequence[F]], list[RunRow]], limit: int
 ) -> list[RunRow]:
-    """So many good rows, or all there are: those that are not do not stand in the way."""
+    """Return up to `limit` good rows, fetching more while others are in between."""
     wanted = limit
     while True:
         found = fetch(wanted)
@@ -105,29 +105,29 @@ def enough(
 
 
 def request_of(found: Sequence[Any]) -> RequestRow:
-    """A request's row."""
+    """Return a request's row."""
     values = dict(zip(RequestRow.__struct_fields__, found, strict=True))
     values["to"] = _tuple.decode(values["to"])
     return RequestRow(**values)
 
 
 def worker_of(found: Sequence[Any]) -> WorkerRow:
-    """A worker's row."""
+    """Return a worker's row."""
     values = dict(zip(WorkerRow.__struct_fields__, found, strict=True))
     values["agents"] = _agents.decode(values["agents"])
     return WorkerRow(**values)
 
 
 def contract_of(found: Sequence[Any]) -> ContractRow:
-    """A contract, as it is stored."""
+    """Return a contract's row, as stored."""
     return ContractRow(**dict(zip(ContractRow.__struct_fields__, found, strict=True)))
 
 
 def late_of(run: str, found: Sequence[Any]) -> Late:
-    """What came too late."""
+    """Return a late event."""
     return Late(Event(run, *found[:-1]), found[-1])
 
 
 def as_text(value: object) -> str:
-    """A list or a mapping as JSON text."""
+    """Return a list or a mapping as JSON text."""
     return encode(value).decode()

@@ -1,4 +1,4 @@
-"""What a command must find to be taken: pure guards over rows, judged inside the command's transaction."""
+"""Guards of commands: pure functions over rows, called inside the command's transaction."""
 
 from limpet.errors import AlreadyAnswered, Expired, LimpetError, NotAllowed, NotFound, WrongState
 from limpet.events import AnyBody
@@ -12,13 +12,16 @@ __all__ = ["refusal"]
 def refusal(
     body: AnyBody, row: RunRow, request: RequestRow | None, now: int, judged: tuple[str, ...] | None = None
 ) -> LimpetError | None:
-    """Why the command cannot be taken, or nothing; `now` is the store's clock, `judged` whom a request was for."""
+    """Return why a command is refused, or None.
+
+    `now` is the store's time; `judged` is whom the request was for when the answer was checked.
+    """
     if isinstance(body, b.RequestAnswered):
         refused = _unanswerable(body, row, request, now)
         if refused is None and request is not None and judged is not None and request.to != judged:
             return NotAllowed(request=request.id, by=body.by, to=request.to)
         return refused
-    return None if _is_possible(body, row) else _wrong(row, _NOUNS[type(body)])
+    return None if _is_possible(body, row) else _wrong_state(row, _NOUNS[type(body)])
 
 
 def _is_possible(body: AnyBody, row: RunRow) -> bool:
@@ -28,20 +31,20 @@ def _is_possible(body: AnyBody, row: RunRow) -> bool:
         case b.PauseRequested():
             return row.status not in ENDED and not row.cancelling
         case b.BudgetExtended() | b.AgentReturned():
-            return row.status not in ("completed", "cancelled")  # a failed run may be resumed, and needs these then
+            return row.status not in ("completed", "cancelled")  # A failed run may be resumed, and then needs these.
         case _:
             return row.status not in ENDED
 
 
 _NOUNS: dict[type[AnyBody], str] = {
-    b.CancelRequested: "cancel",
-    b.PauseRequested: "pause",
-    b.ResumeRequested: "resume",
+    b.CancelRequested: "cancelling",
+    b.PauseRequested: "pausing",
+    b.ResumeRequested: "resuming",
     b.SignalReceived: "a signal",
-    b.AgentReturned: "a return",
+    b.AgentReturned: "a called agent's return",
     b.BudgetExtended: "extending the budget",
-    b.GrantGiven: "a grant",
-    b.GrantRevoked: "revoking a grant",
+    b.GrantGiven: "a standing approval",
+    b.GrantRevoked: "revoking an approval",
 }
 
 
@@ -55,12 +58,12 @@ def _unanswerable(body: b.RequestAnswered, row: RunRow, request: RequestRow | No
     if request.expires is not None and request.expires <= now:
         return Expired(request=request.id, expired_at=request.expires)
     if row.cancelling and request.kind != "compensation":
-        return _wrong(row, f"an answer to {request.id}")
+        return _wrong_state(row, f"an answer to {request.id}")
     if body.digest != request.digest:
-        return WrongState(run=row.id, status="asking for something else now", wanted=f"this answer to {request.id}")
+        return WrongState(run=row.id, status="asking with changed arguments", wanted=f"this answer to {request.id}")
     return None
 
 
-def _wrong(row: RunRow, wanted: str) -> WrongState:
-    more = " and being undone" if row.undoing else " and being cancelled" if row.cancelling else ""
+def _wrong_state(row: RunRow, wanted: str) -> WrongState:
+    more = " and being compensated" if row.undoing else " and being cancelled" if row.cancelling else ""
     return WrongState(run=row.id, status=row.status + more, wanted=wanted)

@@ -1,7 +1,7 @@
-"""What each operation means, once for all stores: performed on `Tables`, inside one transaction.
+"""The logic of each operation, once for all stores: performed on `Tables`, inside one transaction.
 
-A refused operation fails alone: it either decides before its first write, or what it did is undone. Extensions that
-change nothing but their rows come first and go to the database together; the others follow one by one.
+A refused operation fails alone: it decides before its first write, or its writes are undone. Extensions that change
+only their own rows come first and are sent to the database together; the others follow one by one.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -27,10 +27,10 @@ from limpet.stores.transaction import Transaction, references
 __all__ = ["Begin", "commit", "transact"]
 
 Begin = Callable[[], AbstractContextManager[Tables]]
-"""What begins a transaction, and ends it: kept if nothing was raised inside, undone otherwise."""
+"""Starts a transaction as a context manager: commits it, or rolls it back if the block raises."""
 
-# What one bad operation may raise, as opposed to a database that fails: it is refused alone.
-UNFORESEEN = (SchemaViolation, ArithmeticError, AssertionError, LookupError, TypeError, ValueError, MsgspecError)
+# Errors of one bad operation, as opposed to a failing database. Only that operation is refused.
+UNEXPECTED = (SchemaViolation, ArithmeticError, AssertionError, LookupError, TypeError, ValueError, MsgspecError)
 
 
 def commit(
@@ -39,12 +39,12 @@ def commit(
     codec: Codec,
     committing: Callable[[list[Outcome]], object] = lambda _: None,
 ) -> list[Outcome]:
-    """Do a batch in one transaction; if one operation breaks or blocks it, do each in a transaction of its own.
+    """Perform a batch in one transaction; if one operation breaks or blocks it, perform each in its own transaction.
 
-    So an operation is refused only for what it does itself.
+    An operation is therefore only refused for its own fault.
 
-    `committing` is told what is about to be committed, for whoever may have to ask afterwards whether it was; it is
-    told of nothing when the batch has to be done in parts.
+    `committing` gets the outcomes just before the commit, for callers that may have to find out later whether it took
+    place. It gets an empty list when the batch is split.
     """
     try:
         with begin() as tables:
@@ -67,15 +67,16 @@ def _refusal(broken: Exception) -> LimpetError:
         case LimpetError():
             return broken
         case _:
-            return _unforeseen(broken)
+            return _unexpected(broken)
 
 
 def transact(
     begin: Begin, op: writes.Transact, codec: Codec, committing: Callable[[writes.Transacted], object] = lambda _: None
 ) -> Outcome:
-    """A caller's own writes and its events, in one transaction; whatever is raised there undoes both.
+    """Commit a caller's own writes and its events in one transaction; any exception rolls back both.
 
-    `committing` is told what is about to be committed, for whoever may have to ask afterwards whether it was.
+    `committing` gets the result just before the commit, for callers that may have to find out later whether it took
+    place.
     """
     try:
         with begin() as tables:
@@ -83,8 +84,8 @@ def transact(
                 done = append.transact(Transaction(tables, codec), op)
             except LimpetError as refused:
                 raise _Undone(refused) from refused
-            except UNFORESEEN as error:
-                raise _Undone(_unforeseen(error)) from error
+            except UNEXPECTED as error:
+                raise _Undone(_unexpected(error)) from error
             committing(done)
             return done
     except append.CallerError as raised:
@@ -92,19 +93,19 @@ def transact(
     except _Undone as undone:
         return undone.error
     except SchemaViolation as misfit:
-        return _unforeseen(misfit)
+        return _unexpected(misfit)
 
 
 def _alone(begin: Begin, op: writes.Op[Any], codec: Codec) -> Outcome:
     try:
         [outcome] = commit(begin, [op], codec)
-    except StoreBusy as busy:  # others of its batch may have been written
+    except StoreBusy as busy:  # Other operations of its batch may have been written.
         return busy
     return outcome
 
 
 class _Undone(Exception):
-    """Something failed half-way: the transaction must not commit."""
+    """An operation failed half-way, so the transaction must roll back."""
 
     def __init__(self, error: LimpetError) -> None:
         self.error = error
@@ -113,20 +114,20 @@ class _Undone(Exception):
 def _perform(tx: Transaction, batch: Sequence[writes.Op[Any]]) -> list[Outcome]:
     plans = _plans(batch)
     others = [op for place, op in enumerate(batch) if place not in plans] if len(plans) < len(batch) else []
-    blobs, wanted, more = _brought(batch), _wanted(others), bool(others)
+    blobs, wanted, more = _blobs_sent(batch), _blobs_needed(others), bool(others)
     for planned in plans.values():
         if planned.blobs:
             wanted += planned.blobs
         more = more or bool(planned.deltas)
     if more or blobs:
-        tx.tables.expect(*_touched(batch))
+        tx.tables.expect(*_streams_touched(batch))
     try:
         if blobs or wanted:
             tx.bring(blobs, wanted)
         final = not (more or blobs or wanted)
         together = append.extend_all(tx, list(plans.values()), final=final) if plans else []
-    except UNFORESEEN as error:
-        raise _Undone(_unforeseen(error)) from error
+    except UNEXPECTED as error:
+        raise _Undone(_unexpected(error)) from error
     if not others:
         return together
     done = iter(together)
@@ -134,7 +135,7 @@ def _perform(tx: Transaction, batch: Sequence[writes.Op[Any]]) -> list[Outcome]:
 
 
 def _plans(batch: Sequence[writes.Op[Any]]) -> dict[int, append.Plan]:
-    """The appends that change nothing but the row of one stream, by their place; one for each stream."""
+    """Return the appends that change only the row of one stream, by index; at most one per stream."""
     plans: dict[int, append.Plan] = {}
     streams = set()
     for place, op in enumerate(batch):
@@ -146,13 +147,13 @@ def _plans(batch: Sequence[writes.Op[Any]]) -> dict[int, append.Plan]:
     return plans
 
 
-def _brought(batch: Sequence[writes.Op[Any]]) -> list[Blob]:
-    """The blobs that come with appends."""
+def _blobs_sent(batch: Sequence[writes.Op[Any]]) -> list[Blob]:
+    """Return the blobs that come with appends."""
     return [blob for op in batch if isinstance(op, writes.Append) and op.blobs for blob in op.blobs]
 
 
-def _wanted(batch: Sequence[writes.Op[Any]]) -> list[str]:
-    """The blobs that appends refer to."""
+def _blobs_needed(batch: Sequence[writes.Op[Any]]) -> list[str]:
+    """Return the blobs that appends refer to."""
     return [
         blob
         for op in batch
@@ -173,8 +174,8 @@ def _bodies(leg: writes.Leg) -> Iterable[AnyBody]:
             return leg.bodies
 
 
-def _touched(batch: Sequence[writes.Op[Any]]) -> tuple[set[str], int]:
-    """The streams that a batch names, and how many are to be created."""
+def _streams_touched(batch: Sequence[writes.Op[Any]]) -> tuple[set[str], int]:
+    """Return the streams that a batch names, and the number of creations."""
     legs = [leg for op in batch if isinstance(op, writes.Append) for leg in op.legs]
     made = [leg for leg in legs if isinstance(leg, writes.Create)]
     origins = {body.run for leg in made if isinstance(body := leg.bodies[0], b.RunForked)}
@@ -186,11 +187,11 @@ def _attempt(tx: Transaction, op: writes.Op[Any]) -> Outcome:
         return _PERFORM[type(op)](tx, op)
     except LimpetError as refused:
         return refused
-    except UNFORESEEN as error:
-        raise _Undone(_unforeseen(error)) from error
+    except UNEXPECTED as error:
+        raise _Undone(_unexpected(error)) from error
 
 
-def _unforeseen(error: Exception) -> InvalidAppend:
+def _unexpected(error: Exception) -> InvalidAppend:
     return InvalidAppend(run="", reason=f"{type(error).__name__}: {error}")
 
 
@@ -211,7 +212,7 @@ def _save_contracts(tx: Transaction, op: writes.SaveContracts) -> None:
     now = tx.tables.now()
     last = {(row.agent, row.version): replace(row, saved=now) for row in op.rows}
     again = [replace(row, hash="") for row in last.values() if (row.agent, row.version) in op.again]
-    for rows in filter(None, (again, list(last.values()))):  # one whose hash is as stored is not written
+    for rows in filter(None, (again, list(last.values()))):  # A contract with an unchanged hash is not written.
         tx.tables.save_contracts([hide_contract(tx.codec, row) for row in rows])
 
 
@@ -220,9 +221,9 @@ def _keep_late(tx: Transaction, op: writes.KeepLate) -> None:
     tx.bring(op.blobs, references(sealed.body for sealed in op.events))
     for row, sealed in zip(rows, op.events, strict=True):
         if sealed.event.time < row.created:
-            continue  # it was for an earlier run of this id
+            continue  # It was for an earlier run with this id.
         if [event.hash for event in tx.tables.events(row, sealed.event.seq - 1, 1)] == [sealed.event.hash]:
-            continue  # it came in time, and only its reply was lost
+            continue  # It was written in time, and only its reply was lost.
         tx.tables.save_late(row.number, Late(sealed.event, tx.tables.now()))
         tx.refer(row.number, [tx.blobs[blob] for blob in blobs_of(sealed.body) if blob in tx.blobs])
 
@@ -241,7 +242,7 @@ def _collect(tx: Transaction, op: writes.Collect) -> int:
 
 
 def _prune(tx: Transaction, op: writes.Prune) -> bool:
-    """Nobody may need them: each has ended where it was seen to end, no fork shares it, and nobody talks there."""
+    """Delete streams if nothing needs them: each has ended at its known head, and no other fork or run uses it."""
     rows = [tx.tables.row(run) for run, _ in sorted(op.runs)]
     for row, (_, head) in zip(rows, sorted(op.runs), strict=True):
         if row is None or (row.seq, row.hash) != (head.seq, head.hash):
@@ -264,14 +265,16 @@ def _rebuild(tx: Transaction, op: writes.Rebuild) -> None:
 
 
 def _load(tx: Transaction, op: writes.Load) -> RunRow:
-    """The log as it was, its rows made from it; what it had under way elsewhere is not under way here."""
+    """Insert the log verbatim and rebuild its rows. Work that was in progress in the other store is not in progress
+    here.
+    """
     first, last = op.events[0], op.events[-1]
     existing = tx.tables.row(first.run)
     if existing is not None:
         raise IdConflict(what="run", id=first.run, reason=f"by agent {existing.agent!r} with a different input")
     log = [(event, tx.decode(event)) for event in op.events]
     if verify(op.events, *append.chain_start(tx, first.run, log[0][1])).hash != last.hash:
-        raise Tampered(run=first.run, seq=last.seq, reason="its head does not fit")
+        raise Tampered(run=first.run, seq=last.seq, reason="the head does not match")
     derived = derive(0, log, tx.codec)
     tx.bring((), derived.blobs)
     tx.need(derived.blobs)
@@ -281,15 +284,19 @@ def _load(tx: Transaction, op: writes.Load) -> RunRow:
     _rebuild(tx, writes.Rebuild(run=first.run))
     row = tx.row(first.run)
     if row.worker is not None:
-        tx.write(row, (b.RunReleased(reason="it was loaded from elsewhere"),), op.actor)
+        tx.write(row, (b.RunReleased(reason="loaded from another store"),), op.actor)
         row = tx.row(first.run)
     if row.type == "run" and row.status not in ENDED:
-        tx.write(row, (b.PauseRequested(command=f"load:{last.hash.hex()[:32]}", reason="it was loaded"),), op.actor)
+        tx.write(
+            row,
+            (b.PauseRequested(command=f"load:{last.hash.hex()[:32]}", reason="loaded from another store"),),
+            op.actor,
+        )
     return tx.row(first.run)
 
 
 def _settle(tx: Transaction, op: writes.Settle) -> bool:
-    """A store that has streams and was never asked was made without encryption."""
+    """Decide whether the store is encrypted. One with streams and no such setting was created unencrypted."""
     encrypted = op.encrypted and tx.tables.is_new()
     return tx.tables.settle(writes.ENCRYPTED, writes.YES if encrypted else "no") == writes.YES
 

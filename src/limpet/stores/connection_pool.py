@@ -1,4 +1,4 @@
-"""Connections that are kept for the next one who needs one."""
+"""A connection pool."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,17 +13,17 @@ __all__ = ["ConnectionPool"]
 
 
 class Closable(Protocol):
-    """Something that is given up at the end."""
+    """A resource that can be closed."""
 
     def close(self) -> None:
-        """Give it up."""
+        """Close it."""
 
 
 C = TypeVar("C", bound=Closable)
 
 
 class ConnectionPool(Generic[C]):
-    """As many connections as were ever needed at once; one on which something was raised is not used again."""
+    """A pool without a limit. A connection on which an exception was raised is closed, not reused."""
 
     def __init__(self, connect: Callable[[], C]) -> None:
         self._connect = connect
@@ -33,7 +33,7 @@ class ConnectionPool(Generic[C]):
 
     @contextmanager
     def connection(self) -> Iterator[C]:
-        """A connection for oneself."""
+        """Borrow a connection."""
         with self._lock:
             if self._closed.is_set():
                 raise StoreUnavailable(reason=CLOSED)
@@ -51,14 +51,14 @@ class ConnectionPool(Generic[C]):
             self.clear()
 
     def clear(self) -> None:
-        """Give up what nobody uses just now."""
+        """Close the connections that are not in use."""
         with self._lock:
             spare, self._spare = self._spare, []
         for db in spare:
             db.close()
 
     def close(self) -> None:
-        """Give up everything; whoever still uses one gives it up by itself."""
+        """Close the pool. Connections in use are closed when they are returned."""
         with self._lock:
             self._closed.set()
         self.clear()

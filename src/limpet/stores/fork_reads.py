@@ -1,4 +1,4 @@
-"""The line of a stream: a fork has its own events, and shares those before them with where it branched off."""
+"""Read the events of a stream. A fork has its own events, and shares the earlier ones with its origin."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -10,15 +10,15 @@ __all__ = ["EventRange", "Origin", "origin_of", "read_log"]
 
 
 class Origin(NamedTuple):
-    """Where a stream branched off."""
+    """Where a stream was forked."""
 
     run: str
     at: int
-    """The last event that is shared."""
+    """Sequence of the last shared event."""
 
 
 class EventRange(NamedTuple):
-    """Which events of a stream are wanted: with sequences strictly between `after` and `before`."""
+    """A range of events: those with sequences strictly between `after` and `before`."""
 
     after: int
     before: int | None
@@ -27,14 +27,14 @@ class EventRange(NamedTuple):
 
 
 def origin_of(row: RunRow) -> Origin | None:
-    """Where a stream branched off, if it is a fork."""
+    """Return where a stream was forked, or None."""
     return None if row.origin is None or row.origin_at is None else Origin(row.origin, row.origin_at)
 
 
 def read_log(
     own: Callable[[str, EventRange], list[Event]], origin: Callable[[str], Origin | None], run: str, span: EventRange
 ) -> list[Event]:
-    """Events of a stream, its own and those that it shares; a stream that is no fork is asked for nothing more."""
+    """Return events of a stream, its own and shared ones. `origin` is only called if own events do not suffice."""
     found = own(run, span)
     if _is_whole(found, span):
         return found
@@ -48,7 +48,7 @@ def read_log(
 
 
 def _is_whole(found: list[Event], span: EventRange) -> bool:
-    """Whether nothing of what is wanted can come before what was found."""
+    """Return whether no wanted event can precede those found."""
     if not found:
         return False
     if span.backwards:

@@ -1,7 +1,7 @@
-"""A store in memory: for tests, simulation, and runs that need not outlive their process.
+"""A store in memory, for tests, simulations, and runs that need not outlive their process.
 
-It encodes, fences and refuses exactly as the durable stores do, because it runs the same operations over its rows. A
-list of undo steps makes its transactions all or nothing.
+It encodes, fences and refuses exactly as the durable stores do, since it runs the same operations. A list of undo steps
+makes its transactions atomic.
 """
 
 from collections import Counter
@@ -53,43 +53,43 @@ class MemoryBackend:
         self._tables = self.make_tables(clock or SystemClock())
 
     def make_tables(self, clock: Clock) -> "MemoryTables":
-        """The rows that this backend keeps."""
+        """Return the tables that this backend uses."""
         return MemoryTables(clock)
 
     def is_there(self) -> bool:
-        """It is where this is."""
+        """Return True: a store in memory always exists."""
         return True
 
     @property
     def failure(self) -> None:
-        """Nothing that could fail."""
+        """None: memory does not fail."""
 
     def open(self) -> None:
-        """Nothing to connect to."""
+        """Do nothing: there is no connection."""
 
     def interrupt(self) -> None:
-        """Nothing is waited for."""
+        """Do nothing: no call waits."""
 
     def close(self) -> None:
-        """What is in memory stays until the backend is gone, so that a test can open it again."""
+        """Do nothing. Rows stay as long as the backend, so that a test can open it again."""
 
     def reopen(self) -> None:
-        """Nothing that could have gone wrong."""
+        """Do nothing: memory does not fail."""
 
     def now(self) -> int:
-        """The store's clock."""
+        """Return the store's time."""
         return self._tables.now()
 
     def commit(self, ops: Sequence[Op[Any]], codec: Codec) -> list[Outcome]:
-        """Do all of them in one transaction."""
+        """Perform all operations in one transaction."""
         return commit(self._transaction, ops, codec)
 
     def transact(self, op: Transact, codec: Codec) -> Outcome:  # noqa: ARG002
-        """There is no connection that a caller could write on."""
+        """Raise Unsupported: there is no connection for a caller's writes."""
         raise Unsupported(what="transactions")
 
     def changes(self, stop: Flag) -> Iterator[None]:  # noqa: ARG002 - there is nothing to wait for
-        """Nobody else can write here."""
+        """Return no changes, since other processes cannot write here."""
         return iter(())
 
     @contextmanager
@@ -101,12 +101,12 @@ class MemoryBackend:
     # Reading
 
     def get(self, run: str) -> RunRow | None:
-        """A stream's row."""
+        """Return a stream's row."""
         with self._lock:
             return self._tables.row(run)
 
     def read(self, run: str, after: int, before: int | None, limit: int, backwards: bool) -> list[Event]:
-        """Events with sequences strictly between `after` and `before`."""
+        """Return events with sequences strictly between `after` and `before`."""
         with self._lock:
             return read_log(self._own, self._origin, run, EventRange(after, before, limit, backwards))
 
@@ -121,86 +121,86 @@ class MemoryBackend:
         return origin_of(self._row(run))
 
     def runs(self, where: RunFilter, before: int | None, limit: int) -> Page:
-        """Rows that match, newest first, below a number."""
+        """Return matching rows with numbers below `before`, newest first."""
         matching = [row for row in self._matching(where) if before is None or row.number < before]
         rows = sorted(matching, key=lambda row: -row.number)[: limit + 1]
         return Page(tuple(rows[:limit]), rows[limit - 1].number if len(rows) > limit else None)
 
     def count(self, where: RunFilter) -> int:
-        """How many rows match."""
+        """Return the number of matching rows."""
         return len(self._matching(where))
 
     def counts(self) -> Mapping[tuple[str, str], int]:
-        """How many runs there are by (agent, status)."""
+        """Return the number of runs by (agent, status)."""
         return Counter((row.agent, row.status) for row in self._matching(RunFilter()))
 
     def miscounted(self) -> list[tuple[str, str, int, int]]:
-        """They are counted whenever somebody asks."""
+        """Return nothing: runs are counted on demand."""
         return []
 
     def strays(self) -> list[tuple[str, int, int]]:
-        """Nobody else has a hand in here."""
+        """Return nothing: no other program can change these rows."""
         return []
 
     def streams(self, after: int, limit: int) -> list[tuple[int, str]]:
-        """The numbers and ids of all streams after a number."""
+        """Return the numbers and ids of all streams after a number."""
         with self._lock:
             found = sorted((row.number, row.id) for row in self._tables.streams.values() if row.number > after)
         return found[:limit]
 
     def commands(self, run: str) -> list[tuple[int, str]]:
-        """The commands among a stream's own events."""
+        """Return the commands among a stream's own events."""
         with self._lock:
             mine = self._number(run)
             known = self._tables.commands.items()
             return sorted((event.seq, command) for (number, command), event in known if number == mine)
 
     def labels(self, run: str) -> list[tuple[str, str]]:
-        """The labels that a stream is found by."""
+        """Return the labels by which a stream is found."""
         with self._lock:
             self._number(run)
             return list(self._tables.streams[run].labels.items())
 
     def requests(self, where: RequestFilter, limit: int) -> list[RequestRow]:
-        """Requests that match, the oldest first."""
+        """Return matching requests, oldest first."""
         with self._lock:
             rows = list(self._tables.request_rows.values())
         found = [row for row in rows if _request_matches(row, where)]
         return sorted(found, key=lambda row: (row.opened, row.id))[:limit]
 
     def workers(self) -> list[WorkerRow]:
-        """All workers."""
+        """Return all workers."""
         with self._lock:
             return self._tables.workers()
 
     def snapshot(self, run: str, at_most: int | None) -> Snapshot | None:
-        """The newest snapshot, or the newest not after a sequence."""
+        """Return the newest snapshot, or the newest at or before a sequence."""
         with self._lock:
             mine = self._snapshots(run)
         found = [each for each in mine if at_most is None or each.seq <= at_most]
         return max(found, key=lambda each: each.seq, default=None)
 
     def snapshots(self, run: str) -> list[tuple[int, int]]:
-        """The (sequence, time) of every snapshot of a run."""
+        """Return the (sequence, time) of every snapshot of a run."""
         with self._lock:
             return sorted((each.seq, each.time) for each in self._snapshots(run))
 
     def late(self, run: str) -> list[Late]:
-        """What came too late for a run."""
+        """Return the late events of a run."""
         with self._lock:
             return list(self._tables.late_rows.get(self._number(run), []))
 
     def contracts(self, agent: str | None) -> list[ContractRow]:
-        """The contracts of an agent, or of all."""
+        """Return the contracts of an agent, or of all agents."""
         with self._lock:
             rows = list(self._tables.contract_rows.values())
         return [row for row in rows if agent is None or row.agent == agent]
 
     def feed(self, after: str, limit: int) -> Feed:
-        """Events of all streams, in the order in which they were written."""
+        """Return events of all streams, in the order in which they were written."""
         begin = int(after or 0)
         if not 0 <= begin <= int(self.feed_end()):
-            raise ValueError("ahead of the store")
+            raise ValueError("ahead of the store's end")
         with self._lock:
             everything = self._tables.everything
             found: list[Event] = []
@@ -212,7 +212,7 @@ class MemoryBackend:
         return Feed(tuple(found), str(begin))
 
     def recent(self, before: str, kinds: Sequence[str], scan: int) -> Recent:
-        """Events of some kinds among so many before a place, the newest first."""
+        """Return events of some kinds among the last `scan` events before a cursor, newest first."""
         with self._lock:
             there = [(place, each) for place, each in enumerate(self._tables.everything) if each is not None]
         there = [(place, event) for place, event in there if not before or place < int(before)][-scan:]
@@ -222,44 +222,44 @@ class MemoryBackend:
         return Recent(found, str(there[0][0]), there[0][1].time)
 
     def feed_end(self) -> str:
-        """The place after everything."""
+        """Return the cursor after the last event."""
         with self._lock:
             return str(len(self._tables.everything))
 
     def references(self, run: str) -> list[str]:
-        """The blobs that a stream refers to."""
+        """Return the blobs that a stream refers to."""
         with self._lock:
             number = self._number(run)
             return [self._tables.blob_names[blob] for run, blob in self._tables.references if run == number]
 
     def blob(self, blob: str) -> BlobRow | None:
-        """A stored blob."""
+        """Return a stored blob's row."""
         with self._lock:
             found = self._tables.blob_rows.get(blob)
         return None if found is None else BlobRow(blob, found.size, len(found.chunks), found.name)
 
     def chunk(self, blob: str, place: int) -> Packed | None:
-        """One chunk of a stored blob."""
+        """Return one chunk of a stored blob."""
         with self._lock:
             found = self._tables.blob_rows.get(blob)
         return None if found is None else found.chunks.get(place)
 
     def small_blobs(self, blobs: Sequence[str]) -> list[tuple[BlobRow, Packed]]:
-        """Those of some blobs that are one chunk, with it."""
+        """Return those of the blobs that have one chunk, with it."""
         found = ((self.blob(each), self.chunk(each, 0)) for each in blobs)
         return [(row, chunk) for row, chunk in found if row is not None and chunk is not None and row.chunks == 1]
 
     def about(self) -> StoreInfo:
-        """Nothing but this process."""
+        """Return "memory" as the database."""
         return StoreInfo("memory")
 
     def setting(self, name: str) -> str | None:
-        """What a setting of the store is, if it was settled."""
+        """Return the value of a setting, or None."""
         with self._lock:
             return self._tables.settings.get(name)
 
     def keys(self) -> list[KeyRow]:
-        """The wrapped keys."""
+        """Return the wrapped keys."""
         with self._lock:
             return self._tables.keys()
 
@@ -290,7 +290,7 @@ class StoredBlob(NamedTuple):
     name: str
     chunks: Mapping[int, Packed]
     loose_since: int | None
-    """When it was stored, or stored again, if nobody refers to it."""
+    """When it was last stored, if there is no reference to it."""
 
 
 class MemoryTables:
@@ -318,12 +318,12 @@ class MemoryTables:
         self.undo_steps: list[Callable[[], object]] = []
 
     def now(self) -> int:
-        """The store's clock."""
+        """Return the store's time."""
         return self._clock.now()
 
     @contextmanager
     def undoable(self) -> Iterator[None]:
-        """What is done inside is undone if it raises."""
+        """Undo everything done inside the block if it raises."""
         mark = len(self.undo_steps)
         try:
             yield
@@ -334,29 +334,29 @@ class MemoryTables:
             raise
 
     def expect(self, runs: Collection[str], creations: int) -> None:
-        """Everything is behind one lock anyway."""
+        """Do nothing: one lock covers everything."""
 
     def row(self, run: str) -> RunRow | None:
-        """The stream's row."""
+        """Return the stream's row."""
         return self.streams.get(run)
 
     def row_if_free(self, found: RunRow) -> RunRow | None:
-        """The stream's row."""
+        """Return the stream's row."""
         return self.streams.get(found.id)
 
     def peek(self, run: str) -> RunRow | None:
-        """The stream's row."""
+        """Return the stream's row."""
         return self.streams.get(run)
 
     def add(self, row: RunRow) -> int:
-        """Insert the row of a new stream; its number."""
+        """Insert the row of a new stream and return its number."""
         self._last_number += 1
         self._put(self.streams, row.id, replace(row, number=self._last_number))
         self._put(self.log, self._last_number, [])
         return self._last_number
 
     def extend(self, extensions: Sequence[Extension], *, final: bool = False) -> list[int | None]:  # noqa: ARG002
-        """Move each head if its condition holds, and add its events."""
+        """Move each head if its condition is met, and add its events."""
         return [self._extended(each) for each in extensions]
 
     def _extended(self, wanted: Extension) -> int | None:
@@ -377,7 +377,7 @@ class MemoryTables:
         self._put(self.streams, row.id, row)
 
     def insert(self, number: int, events: Sequence[Event], commands: Sequence[str | None] | None = None) -> None:
-        """Add events; commands come each with the id that it is known by."""
+        """Insert events; `commands` has the command id of each event that is a command."""
         self._extend(self.log[number], events)
         self._extend(self.everything, events)
         for event, command in zip(events, commands or (), strict=commands is not None):
@@ -385,16 +385,16 @@ class MemoryTables:
                 self._put(self.commands, (number, command), event)
 
     def events(self, row: RunRow, after: int, limit: int) -> list[Event]:
-        """The stream's own events after a sequence, in order."""
+        """Return the stream's own events after a sequence, in order."""
         begin = max(after - (row.origin_at or 0), 0)
         return self.log[row.number][begin : begin + limit]
 
     def command(self, row: RunRow, command: str) -> Event | None:
-        """The event that a command id belongs to."""
+        """Return the event with a command id."""
         return self.commands.get((row.number, command))
 
     def rewrite(self, row: RunRow, requests: Sequence[RequestRow], blobs: Sequence[int]) -> None:
-        """Replace everything that was made from a stream's log."""
+        """Replace everything that is derived from a stream's log."""
         self._put(self.streams, row.id, row)
         for mine in [each.id for each in self.request_rows.values() if each.run == row.id]:
             self._drop(self.request_rows, mine)
@@ -403,14 +403,14 @@ class MemoryTables:
         self.refer([(row.number, blob) for blob in blobs])
 
     def recount(self) -> None:
-        """They are counted whenever somebody asks."""
+        """Do nothing: runs are counted on demand."""
 
     def needing(self, streams: Sequence[str]) -> list[str]:
-        """The streams that share the beginning of one of these, and the runs that talk in one."""
+        """Return the forks of these streams, and the runs that use one of them as their conversation."""
         return [row.id for row in self.streams.values() if row.origin in streams or row.conversation in streams]
 
     def delete(self, numbers: Sequence[int]) -> None:
-        """Delete streams with all that belongs to them."""
+        """Delete streams with everything that belongs to them."""
         gone = {row.id for row in self.streams.values() if row.number in numbers}
         for place, event in enumerate(self.everything):
             if event is not None and event.run in gone:
@@ -431,12 +431,12 @@ class MemoryTables:
         self._let_go(numbers)
 
     def _erase(self, place: int, event: Event) -> None:
-        """Places are never used again."""
+        """Erase an event of the feed; its position is never used again."""
         self.undo_steps.append(lambda: self.everything.__setitem__(place, event))
         self.everything[place] = None
 
     def _let_go(self, numbers: Sequence[int]) -> None:
-        """What these referred to is loose, if nobody else refers to it."""
+        """Remove the references of these streams. Blobs without other references become loose."""
         referred = [key for key in self.references if key[0] in numbers]
         for key in referred:
             self._drop(self.references, key)
@@ -447,17 +447,17 @@ class MemoryTables:
                 self._put(self.blob_rows, name, self.blob_rows[name]._replace(loose_since=self.now()))
 
     def put_blobs(self, blobs: Sequence[Blob]) -> None:
-        """Store blobs that are not there."""
+        """Store blobs that do not exist yet."""
         for blob in blobs:
             if not self._touch(blob.id):
                 self._add_blob(blob.id, blob.id, blob.size, dict(enumerate(blob.chunks)))
 
     def find_blobs(self, blobs: Collection[str]) -> dict[str, int]:
-        """The numbers of those that are there."""
+        """Return the numbers of the blobs that exist."""
         return {blob: self.blob_rows[blob].number for blob in blobs if blob in self.blob_rows}
 
     def refer(self, references: Sequence[tuple[int, int]]) -> None:
-        """Streams refer to blobs; a blob that somebody refers to is not loose."""
+        """Record that streams refer to blobs, which are then not loose."""
         for reference in references:
             self._put(self.references, reference, None)
         for _, number in references:
@@ -465,7 +465,7 @@ class MemoryTables:
             self._put(self.blob_rows, name, self.blob_rows[name]._replace(loose_since=None))
 
     def put_chunk(self, upload: str, place: int, chunk: Packed) -> None:
-        """Store one chunk of a blob that has no name yet."""
+        """Store one chunk of an upload."""
         name = f"upload:{upload}"
         if name not in self.blob_rows:
             self._add_blob(name, upload, 0, {})
@@ -474,7 +474,7 @@ class MemoryTables:
         self._put(self.blob_rows, name, more)
 
     def end_upload(self, upload: str, blob: str, size: int, chunks: int) -> bool:
-        """Give a blob its name, or drop it if one of that name is there."""
+        """Name an upload, or drop it if a blob of that name exists."""
         name = f"upload:{upload}"
         found = self.blob_rows.get(name)
         if self._touch(blob):
@@ -488,7 +488,7 @@ class MemoryTables:
         return True
 
     def collect(self, before: int, limit: int) -> int:
-        """Delete some blobs that have been loose for long."""
+        """Delete up to `limit` blobs that have been loose since before a time."""
         loose = [
             id for id, blob in self.blob_rows.items() if blob.loose_since is not None and blob.loose_since < before
         ]
@@ -508,32 +508,32 @@ class MemoryTables:
         self._put(self.blob_rows, id, StoredBlob(self._last_blob, size, name, chunks, self.now()))
 
     def settle(self, name: str, value: str) -> str:
-        """What a setting is."""
+        """Return the value of a setting; set it first if it has none."""
         if name not in self.settings:
             self._put(self.settings, name, value)
         return self.settings[name]
 
     def is_new(self) -> bool:
-        """Whether no stream was ever created."""
+        """Return whether no stream was ever created."""
         return self._last_number == 0
 
     def keys(self) -> list[KeyRow]:
-        """The wrapped keys."""
+        """Return the wrapped keys."""
         return list(self.key_rows.values())
 
     def save_keys(self, keys: Sequence[KeyRow]) -> None:
-        """Replace them."""
+        """Replace the wrapped keys."""
         for id in list(self.key_rows):
             self._drop(self.key_rows, id)
         for key in keys:
             self._put(self.key_rows, key.id, key)
 
     def lend(self) -> AbstractContextManager[Any]:
-        """There is no connection that a caller could write on."""
+        """Raise Unsupported: there is no connection for a caller's writes."""
         raise Unsupported(what="transactions")
 
     def request(self, request: str) -> RequestRow | None:
-        """A request's row."""
+        """Return a request's row."""
         return self.request_rows.get(request)
 
     def save_request(self, row: RequestRow, number: int) -> None:
@@ -542,20 +542,20 @@ class MemoryTables:
         self._put(self.request_rows, row.id, row)
 
     def open_requests(self, number: int) -> list[RequestRow]:
-        """The requests of a run that nobody has decided."""
+        """Return the open requests of a run."""
         mine = (row for row in self.request_rows.values() if row.status == "open")
         return [row for row in mine if self.streams[row.run].number == number]
 
     def workers(self) -> list[WorkerRow]:
-        """All workers."""
+        """Return all workers."""
         return list(self.worker_rows.values())
 
     def worker(self, worker: str) -> WorkerRow | None:
-        """A worker's row."""
+        """Return a worker's row."""
         return self.worker_rows.get(worker)
 
     def lock_worker(self, worker: WorkerRow) -> bool:
-        """Whether a worker's row is still this one."""
+        """Return whether a worker's row is unchanged."""
         return self.worker_rows.get(worker.id) == worker
 
     def save_worker(self, worker: WorkerRow) -> None:
@@ -566,16 +566,16 @@ class MemoryTables:
         """Delete a worker's row."""
         self._drop(self.worker_rows, worker)
 
-    def is_dead(self, worker: WorkerRow) -> bool:  # noqa: ARG002 - nobody outlives this process
-        """Whether its process is known to have ended."""
+    def is_dead(self, worker: WorkerRow) -> bool:  # noqa: ARG002 - all workers are in this process
+        """Return False: all workers are in this process."""
         return False
 
     def held_by(self, worker: str) -> list[RunRow]:
-        """The runs that a worker has."""
+        """Return the runs that a worker holds."""
         return [row for row in self.streams.values() if row.worker == worker]
 
     def ready(self, agent: str, versions: Sequence[str], limit: int) -> list[RunRow]:
-        """Runs of an agent that may be claimed now, longest ready first."""
+        """Return runs of an agent that may be claimed now, longest ready first."""
         now = self.now()
         found = [
             (row.ready_at, row.number, row)
@@ -600,7 +600,7 @@ class MemoryTables:
         return True
 
     def free_slots(self, number: int, *, driven_only: bool) -> None:
-        """Give slots back."""
+        """Free the slots of a run."""
         for slot, (holder, driven) in list(self.slots.items()):
             if holder == number and (driven or not driven_only):
                 self._drop(self.slots, slot)
@@ -615,13 +615,13 @@ class MemoryTables:
             self._drop(self.snapshot_rows, (number, seq))
 
     def save_late(self, number: int, late: Late) -> None:
-        """Keep what came too late, once."""
+        """Store a late event, once."""
         kept = self.late_rows.setdefault(number, [])
         if all(each.event.hash != late.event.hash for each in kept):
             self._extend(kept, [late])
 
     def save_contracts(self, rows: Sequence[ContractRow]) -> None:
-        """Insert contracts, or replace those whose hash is another."""
+        """Insert contracts, or replace those with another hash."""
         for row in rows:
             stored = self.contract_rows.get((row.agent, row.version))
             if stored is None or stored.hash != row.hash:

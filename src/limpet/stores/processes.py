@@ -1,7 +1,7 @@
-"""Which process this is, so that others on the same machine can see that it has ended.
+"""Identify this process, so that others on the same machine can detect that it has ended.
 
-A process is known by the machine's boot, its pid namespace, its pid and the moment it started; only a process in the
-same namespace may judge. Where there is no /proc, nobody can tell, and leases alone decide.
+A process is identified by the machine's boot id, its pid namespace, its pid and its start time. Only a process in the
+same namespace can judge another. Without /proc, this is impossible, and only leases decide.
 """
 
 import os
@@ -14,7 +14,7 @@ CAN_SEE = (_PROC / "self/stat").exists()
 
 
 def this_process() -> str:
-    """What identifies this process; nothing where it cannot be known."""
+    """Return the identity of this process, or "" if it cannot be determined."""
     if not CAN_SEE:
         return ""
     pid = os.getpid()
@@ -22,7 +22,7 @@ def this_process() -> str:
 
 
 def has_ended(process: str) -> bool:
-    """Whether a process of this machine and namespace is known to have ended; false where nobody can tell."""
+    """Return whether a process of this machine and namespace is known to have ended; False if that is unknown."""
     here, _, rest = process.rpartition("/")[0].rpartition("/")
     if not CAN_SEE or not here or here != _here():
         return False
@@ -31,7 +31,7 @@ def has_ended(process: str) -> bool:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a process was stopped by a signal or a debugger; false where nobody can tell."""
+    """Return whether a process was stopped by a signal or a debugger; False if that is unknown."""
     return CAN_SEE and _stat(pid)[:1] in (["T"], ["t"])
 
 
@@ -41,7 +41,7 @@ def _here() -> str:
 
 
 def _exists(pid: int) -> bool:
-    """Whether a process has this number: /proc may hide those of other users."""
+    """Return whether a process with this pid exists. Asks the kernel, since /proc may hide processes of other users."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -52,7 +52,7 @@ def _exists(pid: int) -> bool:
 
 
 def _started(pid: int) -> str:
-    """When a process started, in ticks since boot; `gone` if it is but a name of the dead, nothing if it is hidden."""
+    """Return the start time of a process, in ticks since boot; `gone` for a zombie, "" if it is hidden."""
     stat = _stat(pid)
     if not stat:
         return ""
@@ -60,7 +60,7 @@ def _started(pid: int) -> str:
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields of a process from its state on; nothing if they are hidden."""
+    """Return the fields of a process's stat, from its state on; [] if they are hidden."""
     try:
         _, _, after_name = (_PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")
     except OSError:

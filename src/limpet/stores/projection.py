@@ -1,7 +1,7 @@
-"""From events to rows: one pure `project`, a delta without state, that every store calls in the event's transaction.
+"""Project events to rows: one pure function, which every store calls in the event's transaction.
 
-A delta has up to three parts: what every step changes (its number, and that something was settled), a change of the
-run's row, and a change of a request's row. `apply` and `apply_request` carry them out on rows.
+A delta has up to three parts: what every step changes (its number, and whether something was settled), a change of the
+run's row, and a change of a request's row. `apply` and `apply_request` apply them to rows.
 """
 
 from typing import NamedTuple, assert_never
@@ -29,7 +29,7 @@ __all__ = [
 
 
 class Left(NamedTuple):
-    """No worker has it now: it was given back, parked or ended."""
+    """No worker holds the run now: it was released, parked or ended."""
 
     status: Status
     waits: tuple[str, ...] = ()
@@ -38,7 +38,7 @@ class Left(NamedTuple):
 
 
 class GoalChanged(NamedTuple):
-    """Its goal or plan changed; none means unchanged."""
+    """The goal or plan changed; None means unchanged."""
 
     goal: str | None = None
     items: int | None = None
@@ -46,38 +46,38 @@ class GoalChanged(NamedTuple):
 
 
 class Woken(NamedTuple):
-    """Something came that it may wait for."""
+    """Something happened that the run may wait for."""
 
     key: str
 
 
 class Cancelling(NamedTuple):
-    """Somebody wants it to stop: a worker must look at it, whatever it waits for."""
+    """A cancellation was requested: a worker must claim the run, whatever it waits for."""
 
 
 class Paused(NamedTuple):
-    """Somebody wants it to wait."""
+    """A pause was requested."""
 
 
 class Resumed(NamedTuple):
-    """Somebody wants it to go on."""
+    """A resume was requested."""
 
 
 class Undoing(NamedTuple):
-    """A compensation has begun."""
+    """A compensation has started."""
 
 
 RowChange = Left | GoalChanged | Woken | Cancelling | Paused | Resumed | Undoing
 
 
 class RequestOpened(NamedTuple):
-    """A request needs somebody."""
+    """A request was opened."""
 
     row: RequestRow
 
 
 class RequestClosed(NamedTuple):
-    """A request needs nobody any more."""
+    """A request was closed."""
 
     request: str
     status: RequestStatus
@@ -85,13 +85,13 @@ class RequestClosed(NamedTuple):
 
 
 class ApprovalUsed(NamedTuple):
-    """An approval was consumed by the step that it was given for."""
+    """An approval was used by the step that it was given for."""
 
     request: str
 
 
 class RequestEscalated(NamedTuple):
-    """A request needs somebody else."""
+    """A request was escalated to other people."""
 
     request: str
     to: tuple[str, ...]
@@ -102,7 +102,7 @@ RequestChange = RequestOpened | RequestClosed | ApprovalUsed | RequestEscalated
 
 
 class Delta(NamedTuple):
-    """What an event changes in rows."""
+    """The changes of an event to rows."""
 
     step: int = 0
     settled: bool = False
@@ -115,7 +115,7 @@ _SETTLED = Delta(settled=True)
 
 
 def project(event: Event, body: AnyBody) -> Delta:  # noqa: C901, PLR0912 - one match over all kinds
-    """What the event changes in rows."""
+    """Return what an event changes in rows."""
     match body:
         case b.StepStarted():
             return Delta(step=body.number, request=None if body.grant is None else ApprovalUsed(body.grant))
@@ -156,7 +156,7 @@ def project(event: Event, body: AnyBody) -> Delta:  # noqa: C901, PLR0912 - one 
         case b.CompensationStarted() | b.CompensationSkipped():
             return Delta(row=Undoing())
         case b.RunCreated() | b.RunForked() | b.RunClaimed() | b.ConversationCreated() | b.ConversationForked():
-            return NOTHING  # these make or claim a row as a whole
+            return NOTHING  # These create or claim a whole row.
         case (
             b.StepProgressed()
             | b.StepUnknown()
@@ -186,7 +186,7 @@ def project(event: Event, body: AnyBody) -> Delta:  # noqa: C901, PLR0912 - one 
 
 
 def new_row(event: Event, body: AnyBody) -> RunRow:
-    """The row of a stream that begins with this event; its number is not known yet."""
+    """Return the row of a stream that starts with this event. Its number is not known yet."""
     row = RunRow(number=0, id=event.run, created=event.time, ready_at=event.time, fence=event.fence)
     match body:
         case b.RunCreated():
@@ -227,7 +227,7 @@ def new_row(event: Event, body: AnyBody) -> RunRow:
                 labels=body.labels,
             )
         case b.ConversationCreated() | b.ConversationForked():
-            talk = replace(
+            conversation = replace(
                 row,
                 type="conversation",
                 status="open",
@@ -237,14 +237,14 @@ def new_row(event: Event, body: AnyBody) -> RunRow:
                 labels=body.labels,
             )
             if isinstance(body, b.ConversationCreated):
-                return talk
-            return replace(talk, origin=body.conversation, origin_at=body.at)
+                return conversation
+            return replace(conversation, origin=body.conversation, origin_at=body.at)
         case _:
-            raise ValueError(f"{event.kind} does not begin a stream of its own")
+            raise ValueError(f"{event.kind} cannot start a stream")
 
 
 def claimed_row(row: RunRow, event: Event, body: b.RunClaimed) -> RunRow:
-    """The row of a run that was given to a worker by this event."""
+    """Return the row of a run that was claimed by this event."""
     return replace(
         row,
         seq=event.seq,
@@ -261,7 +261,7 @@ def claimed_row(row: RunRow, event: Event, body: b.RunClaimed) -> RunRow:
 
 
 def apply(row: RunRow, change: RowChange, now: int) -> RunRow:
-    """The row after a change; `now` is the store's clock, since an event's own time decides nothing."""
+    """Return the row after a change. `now` is the store's time, since no decision depends on an event's own time."""
     match change:
         case Left():
             return _left(row, change, now)
@@ -289,7 +289,7 @@ def apply(row: RunRow, change: RowChange, now: int) -> RunRow:
 
 
 def apply_request(row: RequestRow | None, change: RequestChange) -> RequestRow | None:
-    """The request's row after a change; the first decision stands."""
+    """Return the request's row after a change. The first decision is final."""
     match change:
         case RequestOpened():
             return change.row
@@ -321,14 +321,14 @@ def _left(row: RunRow, change: Left, now: int) -> RunRow:
 
 
 def _resumed(row: RunRow, now: int) -> RunRow:
-    """Claimable from now on; one that never began, from its start on."""
+    """Make a run claimable from now on, or from its start time if it has never run."""
     waits_for_start = row.fence == 0 and row.start_at is not None and not row.cancelling
     ready_at = max(now, row.start_at or now) if waits_for_start else now
     return replace(row, status="pending", waits=(), ready_at=ready_at, ended=None, deaths=0)
 
 
 def _ready(row: RunRow, now: int) -> RunRow:
-    """Claimable from now on; one that was ready before keeps its place."""
+    """Make a run claimable from now on; one that was ready before keeps its place in the queue."""
     return replace(row, ready_at=now if row.ready_at is None else min(row.ready_at, now))
 
 

@@ -1,4 +1,4 @@
-"""Everything that is made from a log, made again: a stream's row, its requests, and the blobs that it refers to."""
+"""Rebuild what is derived from a log: a stream's row, its requests, and the blobs that it refers to."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeVar
@@ -25,34 +25,34 @@ from limpet.stores.rows import RequestRow, RunRow
 __all__ = ["Derived", "derive", "derive_row", "differences", "earliest", "latest"]
 
 Guess = Callable[[int], int]
-"""What the store's clock said when it wrote an event of this time."""
+"""Returns the store's time when it wrote an event with this time."""
 HOUR = 3_600_000_000
 
 
 def earliest(time: int) -> int:  # noqa: ARG001
-    """Any time before: a clock may have been set back."""
+    """Return 0, since a clock may have been set back."""
     return 0
 
 
 def latest(time: int) -> int:
-    """Not long after: what is written by the store's clock has its time from it too."""
+    """Return an hour later, since the times that a store writes also come from its clock."""
     return time + HOUR
 
 
 class Derived(NamedTuple):
-    """What a log says about its stream."""
+    """The rows derived from a log."""
 
     row: RunRow
     requests: tuple[RequestRow, ...]
     blobs: tuple[str, ...]
     commands: tuple[tuple[int, str], ...] = ()
-    """The events that are commands, each with the id that it is known by."""
+    """Sequence and command id of each command."""
 
 
 def derive(
     number: int, log: Iterable[tuple[Event, AnyBody]], codec: Codec, clock: Guess = lambda time: time
 ) -> Derived:
-    """The rows of a stream from its whole log; an event's own time stands for the store's clock."""
+    """Derive the rows of a stream from its whole log. An event's own time replaces the store's time."""
     events = iter(log)
     event, body = next(events)
     row = _first(number, event, body)
@@ -74,7 +74,7 @@ def derive(
 
 
 def derive_row(number: int, log: Iterable[tuple[Event, AnyBody]], clock: Guess) -> RunRow:
-    """The row alone, by a clock."""
+    """Derive only the row, with a given clock."""
     events = iter(log)
     row = _first(number, *next(events))
     for event, body in events:
@@ -83,22 +83,22 @@ def derive_row(number: int, log: Iterable[tuple[Event, AnyBody]], clock: Guess) 
 
 
 def differences(stored: Derived, derived: Derived, since: RunRow) -> list[str]:
-    """What the stored rows say otherwise, in words; all revealed.
+    """Describe how stored rows differ from derived ones; all are revealed.
 
-    `derived` is by the latest that the store's clock may have said, `since` is the row by the earliest.
+    `derived` uses the latest time that the store's clock may have shown; `since` is the row with the earliest.
     """
     found = _unlike("run", stored.row, derived.row, since)
     was = {request.id: request for request in stored.requests}
     now = {request.id: request for request in derived.requests}
-    found += [f"request {id}: it is stored, and the log has none" for id in was.keys() - now.keys()]
-    found += [f"request {id}: it is not stored" for id in now.keys() - was.keys()]
+    found += [f"request {id}: stored, but not in the log" for id in was.keys() - now.keys()]
+    found += [f"request {id}: not stored" for id in now.keys() - was.keys()]
     for id in was.keys() & now.keys():
         found += _unlike(f"request {id}", was[id], now[id], now[id])
-    found += [f"blob {blob}: it is not referred to" for blob in derived.blobs if blob not in stored.blobs]
+    found += [f"blob {blob}: the reference is missing" for blob in derived.blobs if blob not in stored.blobs]
     found += [f"blob {blob}: no event refers to it" for blob in stored.blobs if blob not in derived.blobs]
     known, there = set(stored.commands), set(derived.commands)
-    found += [f"event {seq}: it is not known as command {id}" for seq, id in sorted(there - known)]
-    found += [f"event {seq}: it is known as command {id}, and is none" for seq, id in sorted(known - there)]
+    found += [f"event {seq}: not stored as command {id}" for seq, id in sorted(there - known)]
+    found += [f"event {seq}: stored as command {id}, but is not one" for seq, id in sorted(known - there)]
     return found
 
 
@@ -110,13 +110,13 @@ def _unlike(what: str, stored: Row, derived: Row, since: Row) -> list[str]:
     for name in stored.__struct_fields__:
         was, is_now = getattr(stored, name), getattr(derived, name)
         if not _alike(name, was, is_now, getattr(since, name)):
-            found.append(f"{what}: {name} is {was!r}, and the log says {is_now!r}")
+            found.append(f"{what}: {name} is {was!r}, but the log has {is_now!r}")
     return found
 
 
 def _alike(name: str, stored: Any, derived: Any, since: Any) -> bool:
-    """What the store's clock said lies between its bounds; all else is what the log says."""
-    if name == "ended":  # its event may have been on its way for however long
+    """Return whether a field is as derived. One that depends on the store's clock must be within its bounds."""
+    if name == "ended":  # Its event may have taken any time to arrive.
         return (stored is None) == (derived is None)
     if since != derived and None not in (since, stored, derived):
         return bool(since <= stored <= derived)

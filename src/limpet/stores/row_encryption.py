@@ -1,6 +1,6 @@
-"""What rows say in words of the user is hidden in an encrypted store: goals, labels, contracts, what a request shows.
+"""Hide the user's text in the rows of an encrypted store: goals, labels, contracts, and the digests of requests.
 
-Ids and enums stay readable: claiming, lists and filters go by them.
+Ids and enums stay readable, since claiming, lists and filters use them.
 """
 
 from msgspec.structs import replace
@@ -23,19 +23,19 @@ __all__ = [
 
 
 def hide_row(codec: Codec, row: RunRow) -> RunRow:
-    """A row as it is stored."""
+    """Return a row as stored."""
     if not codec.is_private:
         return row
     return replace(row, goal=hide_goal(codec, row.id, row.goal), labels=_hide_labels(codec, row.labels))
 
 
 def hide_goal(codec: Codec, run: str, goal: str) -> str:
-    """A goal as it is stored."""
+    """Return a goal as stored."""
     return codec.hide(goal, f"goal:{run}")
 
 
 def reveal_row(codec: Codec, row: RunRow) -> RunRow:
-    """A row as it was before it was hidden."""
+    """Return a stored row with its original text. Raises Tampered."""
     if not codec.is_private:
         return row
     try:
@@ -45,11 +45,11 @@ def reveal_row(codec: Codec, row: RunRow) -> RunRow:
             labels[name] = codec.reveal(value, f"label:{name}")
         return replace(row, goal=codec.reveal(row.goal, f"goal:{row.id}"), labels=labels)
     except ValueError as error:
-        raise Tampered(run=row.id, seq=row.seq, reason=f"its row cannot be read ({error})") from error
+        raise Tampered(run=row.id, seq=row.seq, reason=f"the row cannot be read ({error})") from error
 
 
 def is_readable(codec: Codec, row: RunRow) -> bool:
-    """Whether a stored row can be revealed: one that cannot is not driven, and stops nobody."""
+    """Return whether a stored row can be revealed. A run whose row cannot is not driven, and blocks no others."""
     try:
         reveal_row(codec, row)
     except LimpetError:
@@ -58,22 +58,22 @@ def is_readable(codec: Codec, row: RunRow) -> bool:
 
 
 def hide_request(codec: Codec, row: RequestRow) -> RequestRow:
-    """A request's row as it is stored."""
+    """Return a request's row as stored."""
     return replace(row, digest=codec.hide(row.digest, f"request:{row.id}")) if codec.is_private else row
 
 
 def reveal_request(codec: Codec, row: RequestRow) -> RequestRow:
-    """A request's row as it was before it was hidden."""
+    """Return a stored request's row with its original text. Raises Tampered."""
     if not codec.is_private:
         return row
     try:
         return replace(row, digest=codec.reveal(row.digest, f"request:{row.id}"))
     except ValueError as error:
-        raise Tampered(run=row.run, seq=row.seq, reason=f"its request cannot be read ({error})") from error
+        raise Tampered(run=row.run, seq=row.seq, reason=f"the request cannot be read ({error})") from error
 
 
 def hide_contract(codec: Codec, row: ContractRow) -> ContractRow:
-    """A contract as it is stored; the same hash looks the same, so that it is not stored again."""
+    """Return a contract as stored. Equal hashes look equal, so that a contract is not stored again."""
     about = _about_contract(row)
     packed = codec.pack(row.contract, about)
     hash = codec.hide(row.hash, about, findable=True)
@@ -81,22 +81,22 @@ def hide_contract(codec: Codec, row: ContractRow) -> ContractRow:
 
 
 def reveal_contract(codec: Codec, row: ContractRow) -> ContractRow:
-    """A contract as it was given."""
+    """Return a stored contract in its original form. Raises Tampered."""
     about = _about_contract(row)
     try:
         contract = codec.unpack(Packed(row.codec, row.key_id, row.contract), about)
         return replace(row, hash=codec.reveal(row.hash, about), contract=contract, codec="", key_id="")
     except ValueError as error:
-        raise Tampered(run=row.agent, seq=0, reason=f"its contract {row.version} cannot be read ({error})") from error
+        raise Tampered(run=row.agent, seq=0, reason=f"contract {row.version} cannot be read ({error})") from error
 
 
 def _about_contract(row: ContractRow) -> str:
-    """Names may hold any character: only JSON keeps them apart."""
+    """Return what a contract is bound to, in JSON, since names may contain any character."""
     return f"contract:{canonical([row.agent, row.version]).decode()}"
 
 
 def hide_filter(codec: Codec, where: RunFilter) -> RunFilter:
-    """A filter that matches hidden labels; its text cannot be looked for in hidden rows."""
+    """Return a filter that matches hidden labels. It has no text, which cannot be searched in hidden rows."""
     return replace(where, labels=_hide_labels(codec, where.labels), text=None) if codec.is_private else where
 
 

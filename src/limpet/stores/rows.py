@@ -1,6 +1,6 @@
-"""What a store tells about runs, requests, workers and agents, for lists, for claiming and for calls.
+"""The rows of runs, requests, workers and contracts, for lists, claims and calls.
 
-What is made from events can be made again from the log; the log is the truth.
+Rows derived from events can be rebuilt from the log, which is the source of truth.
 """
 
 from typing import Literal, NamedTuple
@@ -29,10 +29,10 @@ RequestStatus = Literal["open", "answered", "approved", "rejected", "used", "exp
 
 
 class RunRow(Part, frozen=True, kw_only=True):
-    """A stream as lists show it and as claiming needs it."""
+    """A stream, with the fields that lists and claiming need."""
 
     number: int
-    """The store's own integer for it; it changes when a run moves to another store."""
+    """The store's own number of the stream; it changes when a run moves to another store."""
     id: str
     type: Literal["run", "conversation"] = "run"
     agent: str = ""
@@ -41,19 +41,19 @@ class RunRow(Part, frozen=True, kw_only=True):
     """A conversation is `open`."""
     waits: tuple[str, ...] = ()
     ready_at: int | None = None
-    """From when on a worker may claim it; nothing while it waits for something else than time."""
+    """Time from which a worker may claim the run; None while it waits for something other than time."""
     seq: int = 0
     hash: bytes = b""
     time: int = 0
-    """Of its last event."""
+    """Time of the last event."""
     fence: int = 0
     worker: str | None = None
     deaths: int = 0
     alone: bool = False
-    """Whether it is the only suspect in the worker that has it."""
+    """Whether the run is the only suspect of the worker that holds it."""
     created: int = 0
     start_at: int | None = None
-    """Before this it is not to begin."""
+    """The run does not start before this time."""
     ended: int | None = None
     user: str | None = None
     session: str | None = None
@@ -66,28 +66,28 @@ class RunRow(Part, frozen=True, kw_only=True):
     item: int | None = None
     items: int = 0
     undoing: bool = False
-    """A compensation has begun: once failed, the run cannot be resumed any more."""
+    """A compensation has started: once failed, the run cannot be resumed."""
     cancelling: bool = False
-    """A cancel was asked for."""
+    """A cancellation was requested."""
     origin: str | None = None
-    """Of a fork: the stream whose beginning it shares."""
+    """The stream from which a fork shares its first events."""
     origin_at: int | None = None
-    """The last event that is shared."""
+    """Sequence of the last shared event."""
     labels: dict[str, str] = {}
 
     @property
     def head(self) -> Head:
-        """What the next event is sealed to."""
+        """The head, to which the next event is sealed."""
         return Head(self.seq, self.hash, self.time)
 
 
 class RequestRow(Part, frozen=True, kw_only=True):
-    """A request as the inbox shows it; what it asks is in its event."""
+    """A request, with the fields that the inbox needs. Its question is in its event."""
 
     id: str
     run: str
     seq: int
-    """The event that opened it."""
+    """Sequence of the event that opened it."""
     kind: str
     status: RequestStatus = "open"
     to: tuple[str, ...] = ()
@@ -96,25 +96,25 @@ class RequestRow(Part, frozen=True, kw_only=True):
     opened: int
     expires: int | None = None
     digest: str = ""
-    """Of what it shows; an answer must name the same."""
+    """Digest of what the request shows; an answer must carry the same."""
     by: str | None = None
-    """Who decided it."""
+    """The person who decided it."""
 
 
 class WorkerRow(Part, frozen=True, kw_only=True):
-    """A process that claims runs, alive while its lease lasts."""
+    """A process that claims runs. It is alive while its lease lasts."""
 
     id: str
     host: str = ""
-    """What identifies its process, for others on the same machine."""
+    """Identity of its process, for others on the same machine."""
     agents: dict[str, tuple[str, ...]] = {}
-    """The agents it serves, each with the versions it accepts."""
+    """The agents that it serves, each with the versions that it accepts."""
     started: int = 0
     lease_until: int = 0
 
 
 class ContractRow(Part, frozen=True, kw_only=True):
-    """What an agent takes and gives, as its app said when it opened, for callers in other processes."""
+    """An agent's contract, as declared when its app was opened, for callers in other processes."""
 
     agent: str
     version: str
@@ -123,18 +123,18 @@ class ContractRow(Part, frozen=True, kw_only=True):
     contract: bytes
     """Canonical JSON, as given."""
     saved: int = 0
-    """The store's clock, when it was last saved."""
+    """Store's time when it was last saved."""
     codec: str = ""
-    """How the contract is packed, in a row as it is stored."""
+    """Codec of the contract, in a stored row."""
     key_id: str = ""
 
 
 class Snapshot(NamedTuple):
-    """A cached state; deleting it changes no answer."""
+    """A cached state; deleting it changes no result."""
 
     seq: int
     hash: bytes
-    """Of the event at `seq`: a snapshot of another history is not used."""
+    """Hash of the event at `seq`; a snapshot of another log is ignored."""
     time: int
     data: bytes
     codec: str = ""
@@ -142,44 +142,44 @@ class Snapshot(NamedTuple):
 
 
 class KeyRow(NamedTuple):
-    """A key that the store's contents were encrypted with, itself encrypted with a master key."""
+    """A key that encrypts the store's content, itself encrypted with a master key."""
 
     id: str
     purpose: Literal["data", "index"]
-    """`data` encrypts, the newest one what is new; `index` names blobs and what must be findable, for ever."""
+    """`data` encrypts content, the newest key new content; `index` names blobs and hides findable text, permanently."""
     master: str
-    """The id of the master key that it is wrapped with."""
+    """Id of the master key that wraps it."""
     wrapped: bytes
     created: int
 
 
 class Feed(NamedTuple):
-    """A page of all logs: events in the order in which they became visible, and where the next page begins."""
+    """A page of all logs: events in the order in which they became visible, and the cursor of the next page."""
 
     events: tuple[Event, ...]
     next: str
 
 
 class Recent(NamedTuple):
-    """Events of some kinds among the latest of all logs, the newest first, and where those before them begin."""
+    """Events of some kinds among the latest of all logs, newest first, and the cursor of older ones."""
 
     events: tuple[Event, ...]
     next: str | None
-    """Nothing if these went back to the beginning."""
+    """None if the first event was reached."""
     time: int = 0
-    """When the oldest event was written that was looked at, of whatever kind."""
+    """Time of the oldest event that was examined, of any kind."""
 
 
 class Late(NamedTuple):
-    """What a superseded worker brought: kept and shown, never folded."""
+    """A late event of a superseded worker: stored and shown, never folded."""
 
     event: Event
-    """As it would have been; it is not part of any log."""
+    """The event as it would have been; it is not part of any log."""
     time: int
 
 
 class RunFilter(Part, frozen=True, kw_only=True):
-    """Which runs to list; every field that is given must match."""
+    """A filter of runs; every field that is set must match."""
 
     type: Literal["run", "conversation"] = "run"
     status: tuple[str, ...] = ()
@@ -193,11 +193,11 @@ class RunFilter(Part, frozen=True, kw_only=True):
     created_from: int | None = None
     created_before: int | None = None
     text: str | None = None
-    """Contained in id, agent, goal or a label's value, in any case of ASCII letters."""
+    """Contained in id, agent, goal or a label's value, ignoring the case of ASCII letters."""
 
 
 class RequestFilter(Part, frozen=True, kw_only=True):
-    """Which requests to list, the oldest first."""
+    """A filter of requests, which are listed oldest first."""
 
     status: RequestStatus | None = "open"
     id: str | None = None
@@ -207,7 +207,7 @@ class RequestFilter(Part, frozen=True, kw_only=True):
 
 
 class Page(NamedTuple):
-    """Some rows, newest first, and where the next page begins."""
+    """Some rows, newest first, and the start of the next page."""
 
     rows: tuple[RunRow, ...]
     next: int | None

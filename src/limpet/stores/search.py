@@ -1,4 +1,4 @@
-"""Looking for words in rows, where a database cannot do it."""
+"""Text search in rows, where a database cannot do it."""
 
 from limpet.stores.rows import RunRow
 
@@ -8,11 +8,11 @@ _LOWER = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
 
 
 def row_contains(row: RunRow, text: str) -> bool:
-    """Whether a row's id, agent, goal or a label's value contains a text, in any case of ASCII letters."""
+    """Return whether a row's id, agent, goal or a label's value contains a text, ignoring the case of ASCII letters."""
     wanted = lowered(text)
     return any(wanted in lowered(each) for each in (row.id, row.agent, row.goal, *row.labels.values()))
 
 
 def lowered(text: str) -> str:
-    """A text with small ASCII letters; others stay as they are."""
+    """Return a text with ASCII letters in lower case; other letters stay."""
     return text.translate(_LOWER)

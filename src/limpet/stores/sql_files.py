@@ -1,4 +1,4 @@
-"""Named statements from .sql files: a section begins with `-- name: word`, and `{word}` stands for another section."""
+"""Named statements from .sql files: a section starts with `-- name: word`, and `{word}` includes another section."""
 
 import re
 from importlib.resources import files
@@ -11,14 +11,14 @@ _INCLUDE = re.compile(r"\{(\S+?)\}")
 
 
 def load(package: str, name: str, **words: str) -> dict[str, str]:
-    """The statements of a file in a package, by name; further words may stand for something too."""
+    """Return the statements of a file in a package, by name; `words` adds further includes."""
     text = files(package).joinpath(name).read_text(encoding="utf-8")
     sections = {title: _COMMENT.sub("", body).strip() for title, body in _SECTION.findall(text)} | words
     return {title: _filled(body, sections) for title, body in sections.items()}
 
 
 def scripts(package: str, folder: str) -> list[str]:
-    """The numbered scripts of a folder in a package, in order."""
+    """Return the numbered scripts of a folder in a package, in order."""
     where = files(package).joinpath(folder)
     names = sorted(each.name for each in where.iterdir() if each.name.endswith(".sql"))
     return [where.joinpath(name).read_text(encoding="utf-8") for name in names]

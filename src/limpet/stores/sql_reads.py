@@ -1,4 +1,4 @@
-"""What a backend answers, over named statements: the same for every SQL database."""
+"""The reads of a backend through named statements, the same for every SQL database."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -28,30 +28,30 @@ LAST = 2**63 - 1
 
 
 class SqlReads(ABC):
-    """The reads of a backend. Whoever inherits them says how a statement is run and how some values are bound."""
+    """The reads of a backend. A subclass runs statements and binds some values."""
 
     _sql: Mapping[str, str]
 
     @property
     def failure(self) -> StoreUnavailable | None:
-        """A server is waited for, however long it is away."""
+        """None: a server is waited for, however long it is unavailable."""
         return None
 
     @abstractmethod
     def _ask(self, statement: str, values: Any) -> Sequence[Sequence[Any]]:
-        """The rows that a statement gives, for values in order or by name."""
+        """Return the rows of a statement, for values in order or by name."""
 
     @abstractmethod
     def _bound(self, name: str, value: Any) -> Any:
-        """The value of a filter as this database wants it."""
+        """Return a filter's value in the form that this database needs."""
 
     def get(self, run: str) -> RunRow | None:
-        """A stream's row."""
+        """Return a stream's row."""
         found = self._all("peek", run)
         return row_of(found[0]) if found else None
 
     def read(self, run: str, after: int, before: int | None, limit: int, backwards: bool) -> list[Event]:
-        """Events with sequences strictly between `after` and `before`."""
+        """Return events with sequences strictly between `after` and `before`."""
         return read_log(self._own, self._origin, run, EventRange(after, before, limit, backwards))
 
     def _own(self, run: str, span: EventRange) -> list[Event]:
@@ -66,7 +66,7 @@ class SqlReads(ABC):
         return None if None in found[0] else Origin(*found[0])
 
     def runs(self, where: RunFilter, before: int | None, limit: int) -> Page:
-        """Rows that match, newest first, below a number."""
+        """Return matching rows with numbers below `before`, newest first."""
         parts, values = self._where("runs", where)
         if before is not None:
             parts.append(self._sql["runs.before"])
@@ -76,37 +76,37 @@ class SqlReads(ABC):
         return Page(tuple(rows[:limit]), rows[limit - 1].number if len(rows) > limit else None)
 
     def count(self, where: RunFilter) -> int:
-        """How many rows match."""
+        """Return the number of matching rows."""
         found: int = self._search(*self._where("count", where))[0][0]
         return found
 
     def counts(self) -> Mapping[tuple[str, str], int]:
-        """How many runs there are by (agent, status)."""
+        """Return the number of runs by (agent, status)."""
         return {(agent, status): n for agent, status, n in self._all("counts")}
 
     def miscounted(self) -> list[tuple[str, str, int, int]]:
-        """Each counter that is not what counting finds."""
+        """Return each wrong counter, with the true number."""
         found = self._all("miscounted")
         return [(_readable(agent), _readable(status), kept, there) for agent, status, kept, there in found]
 
     def strays(self) -> list[tuple[str, int, int]]:
-        """Rows that belong to nothing that there is."""
+        """Return rows without their stream or blob."""
         return [(table, number, rows) for table, number, rows in self._all("strays")]
 
     def streams(self, after: int, limit: int) -> list[tuple[int, str]]:
-        """The numbers and ids of all streams after a number."""
+        """Return the numbers and ids of all streams after a number."""
         return [(number, _readable(id)) for number, id in self._all("streams", after, limit)]
 
     def commands(self, run: str) -> list[tuple[int, str]]:
-        """The commands among a stream's own events."""
+        """Return the commands among a stream's own events."""
         return [(seq, command) for seq, command in self._all("commands", self._number(run))]
 
     def labels(self, run: str) -> list[tuple[str, str]]:
-        """The labels that a stream is found by."""
+        """Return the labels by which a stream is found."""
         return [(name, value) for name, value in self._all("labels", self._number(run))]
 
     def requests(self, where: RequestFilter, limit: int) -> list[RequestRow]:
-        """Requests that match, the oldest first."""
+        """Return matching requests, oldest first."""
         given = {name: getattr(where, name) for name in ("status", "id", "run", "to", "risk")}
         values = {name: self._bound(name, value) for name, value in given.items() if value is not None}
         parts = [self._sql["requests"], *(self._sql[f"requests.{name}"] for name in values)]
@@ -114,53 +114,53 @@ class SqlReads(ABC):
         return [request_of(each) for each in found]
 
     def workers(self) -> list[WorkerRow]:
-        """All workers."""
+        """Return all workers."""
         return [worker_of(found) for found in self._all("workers")]
 
     def snapshot(self, run: str, at_most: int | None) -> Snapshot | None:
-        """The newest snapshot, or the newest not after a sequence."""
+        """Return the newest snapshot, or the newest at or before a sequence."""
         found = self._all("snapshot", self._number(run), LAST if at_most is None else at_most)
         return Snapshot(*found[0]) if found else None
 
     def snapshots(self, run: str) -> list[tuple[int, int]]:
-        """The (sequence, time) of every snapshot of a run."""
+        """Return the (sequence, time) of every snapshot of a run."""
         return [(seq, time) for seq, time in self._all("snapshots", self._number(run))]
 
     def late(self, run: str) -> list[Late]:
-        """What came too late for a run."""
+        """Return the late events of a run."""
         return [late_of(run, found) for found in self._all("late", self._number(run))]
 
     def contracts(self, agent: str | None) -> list[ContractRow]:
-        """The contracts of an agent, or of all."""
+        """Return the contracts of an agent, or of all agents."""
         found = self._all("contracts") if agent is None else self._all("contracts_of", agent)
         return [contract_of(each) for each in found]
 
     def references(self, run: str) -> list[str]:
-        """The blobs that a stream refers to."""
+        """Return the blobs that a stream refers to."""
         return [blob for (blob,) in self._all("references", self._number(run))]
 
     def blob(self, blob: str) -> BlobRow | None:
-        """A stored blob."""
+        """Return a stored blob's row."""
         found = self._all("blob", blob)
         return BlobRow(*found[0]) if found else None
 
     def chunk(self, blob: str, place: int) -> Packed | None:
-        """One chunk of a stored blob."""
+        """Return one chunk of a stored blob."""
         found = self._all("chunk", blob, place)
         return Packed(*found[0]) if found else None
 
     def small_blobs(self, blobs: Sequence[str]) -> list[tuple[BlobRow, Packed]]:
-        """Those of some blobs that are one chunk, with it."""
+        """Return those of the blobs that have one chunk, with it."""
         found = self._all("small_blobs", self._bound("blobs", blobs))
         return [(BlobRow(id, size, 1, name), Packed(*chunk)) for id, size, name, *chunk in found]
 
     def setting(self, name: str) -> str | None:
-        """What a setting of the store is, if it was settled."""
+        """Return the value of a setting, or None."""
         found = self._all("setting", name)
         return str(found[0][0]) if found else None
 
     def keys(self) -> list[KeyRow]:
-        """The wrapped keys, oldest first."""
+        """Return the wrapped keys, oldest first."""
         return [KeyRow(*found) for found in self._all("keys")]
 
     def _where(self, start: str, where: RunFilter) -> tuple[list[str], dict[str, Any]]:
@@ -199,7 +199,7 @@ class SqlReads(ABC):
 
 
 def _readable(word: str | bytes) -> str:
-    """A word, even if its bytes are no text any more."""
+    """Return text, even if its bytes are not valid UTF-8."""
     return word if isinstance(word, str) else word.decode(errors="replace")
 
 

@@ -1,6 +1,6 @@
-"""A store, as everything above sees it: asynchronous, in words of the domain, over any backend.
+"""The store: an asynchronous interface in terms of the domain, over any backend.
 
-Writes go through one writer, which groups them; reads go beside it. The event loop never waits for a disk.
+Writes go through one writer, which groups them; reads run in parallel. The event loop never waits for a disk.
 """
 
 import logging
@@ -73,7 +73,7 @@ log = logging.getLogger("limpet")
 
 LARGEST_PAGE = 1_000
 SCANNED = 10_000
-"""How many events are looked at for those of some kinds, at a time."""
+"""Events to examine at a time when searching for some kinds."""
 DIGEST = 32
 WITHOUT_DIGEST = b'{"version":1,'
 PATIENCE = "20s"
@@ -86,7 +86,7 @@ OPEN = RequestFilter()
 
 
 class LogPosition(NamedTuple):
-    """How far a log has come, and under which fence."""
+    """Position of a log, and its fence."""
 
     seq: int
     fence: int
@@ -94,7 +94,7 @@ class LogPosition(NamedTuple):
 
 
 class Store:
-    """Where logs live. Use as `async with`, or `await store.open()` and `await store.close()`."""
+    """A store of logs. Use `async with`, or `await store.open()` and `await store.close()`."""
 
     def __init__(
         self,
@@ -107,51 +107,51 @@ class Store:
         patience: Duration | None = None,
     ) -> None:
         self.patience = microseconds(PATIENCE if patience is None else patience)
-        """How long, in microseconds, callers wait for a store that is away or busy."""
+        """How long callers wait for an unavailable or busy store, in microseconds."""
         self._backend = backend
         self._handover = handover or Threads()
         self._keys = keys
         self._ids = ids or RandomIds(CLOCK)
         self.codec: Codec = Plain(compress=True) if compress else PLAIN
-        """How what is written here is packed."""
+        """Codec of everything that is written here."""
         self.redaction: Redaction = NOTHING
-        """What is done to values before that; a secret is never in them."""
+        """Redaction of values before they are packed. Secrets are hidden in any case."""
         self._compress = compress
         self._watching = Watching(backend, self._handover)
         self._writer = Writer(self._handover.lane("limpet-write"), self._commit, backend.reopen, self._watching)
 
     @property
     def capabilities(self) -> Capabilities:
-        """What this store has."""
+        """Features that this store supports."""
         return self._backend.capabilities
 
     @property
     def failure(self) -> StoreUnavailable | None:
-        """Why nothing can be written, where waiting has not helped: a process that only works ends then."""
+        """Why nothing can be written although the store has waited; a worker process exits then."""
         return self._writer.failure or self._backend.failure
 
     async def is_there(self) -> bool:
-        """Whether there is a store at its address, opened or not; none is made."""
+        """Return whether a store exists at the URL, opened or not. Never creates one."""
         return await self._ask(self._backend.is_there)
 
     async def open(self) -> Self:
-        """Connect, make or migrate the schema, and take out the keys."""
+        """Connect, create or migrate the schema, and unwrap the keys."""
         try:
             await self._writer.mend(self._backend.open)
-            await self._take_out_keys()
+            await self._unwrap_keys()
         except BaseException:
             await self.close()
             raise
         return self
 
     async def close(self) -> None:
-        """Finish what was asked for, and give up everything that is held."""
+        """Finish pending operations and release all resources."""
         self._backend.interrupt()
         await self._handover.call(self._close)
         self._handover.close()
 
     async def reopen(self) -> None:
-        """Connect again, and verify what is stored, as is done by itself after a failure."""
+        """Reconnect and verify what is stored, as happens automatically after a failure."""
         await self._writer.mend(self._backend.reopen)
 
     async def __aenter__(self) -> Self:
@@ -161,19 +161,19 @@ class Store:
         await self.close()
 
     async def now(self) -> int:
-        """The store's clock, in microseconds."""
+        """Return the store's time, in microseconds."""
         return await self._ask(self._backend.now)
 
     async def about(self) -> StoreInfo:
-        """What it is kept in."""
+        """Return the database behind the store."""
         return await self._ask(self._backend.about)
 
     # Writing
 
     async def append(self, *legs: writes.Leg, blobs: Sequence[Blob] = ()) -> writes.AppendOutcome:
-        """Write all legs together or none, with the blobs they bring; when it returns `Appended`, they are durable.
+        """Write all legs together or none, with their blobs. After `Appended`, they are durable.
 
-        Repeating an append whose reply was lost is safe: what is in the log already is not written again.
+        Repeating an append whose reply was lost is safe: events that are already in the log are not written again.
         """
         for leg in legs:
             writes.check_leg(leg)
@@ -192,10 +192,11 @@ class Store:
         alike: Callable[[Payload], bool] | None = None,
         blobs: Sequence[Blob] = (),
     ) -> tuple[RunRow, bool]:
-        """The run of this id and whether it is new; one with another agent or input raises IdConflict.
+        """Create a run, or return the existing one; the second value is whether it is new.
 
-        `alike` may say that a stored input, though its bytes differ, means the same to today's code. A fork shares the
-        events of its origin up to the cut: nothing of them is stored again.
+        Raises IdConflict if the id exists with another agent or input. `alike` may accept a stored input whose bytes
+        differ but mean the same to today's code. A fork shares the events of its origin up to the fork point; they are
+        not copied.
         """
         done = await self.append(writes.Create(run=run, bodies=(body,), actor=actor), blobs=blobs)
         match done:
@@ -205,7 +206,7 @@ class Store:
                 return row, False
             case writes.Appended(created=RunRow() as row):
                 return row, True
-            case _:  # it was in the log already: a reply was lost
+            case _:  # The events were already in the log: a reply was lost.
                 return await self.get(run), True
 
     async def send_commands(
@@ -216,9 +217,10 @@ class Store:
         blobs: Sequence[Blob] = (),
         judged: tuple[str, ...] | None = None,
     ) -> Head:
-        """Give a run commands, which are in its log when this returns; refused ones raise why.
+        """Send commands to a run; they are in its log when this returns. Raises if one is refused.
 
-        `judged` is whom a request was for when its answer was allowed: if it is for others by now, it is refused.
+        `judged` is whom a request was for when its answer was checked. If it is for others by now, the answer is
+        refused.
         """
         done = await self.append(writes.SendCommands(run=run, bodies=bodies, actor=actor, judged=judged), blobs=blobs)
         assert isinstance(done, writes.Appended)
@@ -228,12 +230,12 @@ class Store:
     async def transact(
         self, run: str, *, after: Head, fence: int, actor: str, work: writes.Work, is_current: bool = False
     ) -> writes.Transacted:
-        """Commit what `work` writes on the connection that it is given together with the events that it returns.
+        """Commit the writes of `work` on the given connection together with the events that it returns, or neither.
 
-        Both are there or both are not. `work` is a plain function and waits for nothing else; it gets an apsw or a
-        psycopg connection in the middle of a transaction, which it cannot end. It leaves Limpet's own tables alone.
-        What it raises is raised here, and nothing was written. It may be called again if the connection was lost. With
-        `is_current`, nothing is written if others wrote after the head, and StoreBusy is raised.
+        `work` is a plain function that must not wait for anything else. It gets an apsw or psycopg connection inside a
+        transaction, which it cannot end, and must not touch Limpet's tables. If it raises, nothing is written, and the
+        exception is raised here. It may be called again if the connection was lost. With `is_current`, this raises
+        StoreBusy and writes nothing if others wrote after the head.
         """
         op = writes.Transact(run=check_id(run), after=after, fence=fence, actor=actor, work=work, is_current=is_current)
         match self.capabilities.transactions:
@@ -248,16 +250,16 @@ class Store:
         return done
 
     async def register(self, worker: WorkerRow, *, lease: int) -> writes.Renewal:
-        """A worker comes, for a lease in microseconds."""
+        """Register a worker with a lease, in microseconds."""
         check_id(worker.id)
         return await self._submit(writes.Register(worker=worker, lease=lease))
 
     async def renew(self, worker: str, *, lease: int) -> writes.Renewal:
-        """A worker is alive; raises NotFound if it was given up, and must register again."""
+        """Renew a worker's lease. Raises NotFound if the worker was dropped; it must register again then."""
         return await self._submit(writes.Renew(worker=worker, lease=lease))
 
     async def retire(self, worker: str) -> None:
-        """A worker goes; what it still has can be claimed at once."""
+        """Remove a worker; its runs can be claimed immediately."""
         await self._submit(writes.Retire(worker=worker))
 
     async def claim(
@@ -271,7 +273,8 @@ class Store:
     ) -> tuple[writes.Claimed, ...]:
         """Claim runs of the agents that the worker serves, longest ready first, each under a higher fence.
 
-        Agents in `skip` are left to others; `cleared` suspects got on in this worker, which may hold so many more.
+        Agents in `skip` are left to other workers. `cleared` suspects made progress in this worker, which may hold as
+        many more.
         """
         op = writes.Claim(
             worker=worker, limit=limit, concurrency=dict(concurrency or {}), skip=tuple(skip), cleared=cleared
@@ -281,25 +284,25 @@ class Store:
     async def release(
         self, run: str, *, fence: int, worker: str, reason: str, retry_at: int | None = None, fruitless: bool = False
     ) -> None:
-        """Give a run back; no worker claims it before `retry_at`. `fruitless`: this worker could not drive it."""
+        """Release a run, which no worker claims before `retry_at`. `fruitless`: this worker could not drive it."""
         leg = writes.Release(run=run, fence=fence, actor=worker, reason=reason, retry_at=retry_at, fruitless=fruitless)
         await self.append(leg)
 
     async def save_snapshot(self, run: str, at: Head, data: bytes) -> None:
-        """Keep a state of a run as it was at a head."""
+        """Save a run's state at a head."""
         data = _digest(run, at.seq, at.hash, data) + data
         await self._submit(writes.SaveSnapshot(run=run, seq=at.seq, hash=at.hash, data=data))
 
     async def drop_snapshots(self, run: str, seqs: Sequence[int]) -> None:
-        """Delete snapshots; no answer changes."""
+        """Delete snapshots; no result changes."""
         await self._submit(writes.DropSnapshots(run=run, seqs=tuple(seqs)))
 
     async def save_contracts(
         self, rows: Sequence[ContractRow], *, again: Collection[tuple[str, str]] = frozenset()
     ) -> None:
-        """Keep what agents take and give, by agent and version; one whose hash is as stored is not written again.
+        """Save the contracts of agents, by agent and version. One with an unchanged hash is not written again.
 
-        Those in `again` are: an older version that is back is the newest from now on.
+        Those in `again` are written anyway: an older version that is deployed again becomes the newest.
         """
         for row in rows:
             writes.check_contract(row)
@@ -307,14 +310,14 @@ class Store:
             await self._submit(writes.SaveContracts(rows=tuple(rows), again=frozenset(again)))
 
     async def keep_late(self, events: Sequence[Sealed], *, blobs: Sequence[Blob] = ()) -> None:
-        """Keep what a superseded worker still has, beside the log."""
+        """Store late events of a superseded worker, beside the log."""
         self._check_codec(events)
         await self._submit(writes.KeepLate(events=tuple(events), blobs=await self._small(blobs)))
 
     async def load(self, events: Sequence[Event], *, actor: str) -> RunRow:
-        """Take in a whole log from elsewhere, after the blobs that it refers to; a live run waits to be resumed."""
+        """Load a whole log from another store; its blobs must be stored first. A run that has not ended is paused."""
         if not events:
-            raise InvalidAppend(run="", reason="a log has at least one event")
+            raise InvalidAppend(run="", reason="a log must have at least one event")
         for event in events:
             check_id(event.run)
             if bool(event.key_id) != self.codec.is_private:
@@ -322,22 +325,23 @@ class Store:
         return reveal_row(self.codec, await self._submit(writes.Load(events=tuple(events), actor=actor)))
 
     async def prune(self, runs: Mapping[str, Head]) -> bool:
-        """Delete runs and conversations with all that belongs to them, together or not at all; whether they were.
+        """Delete runs and conversations with everything that belongs to them, together or not at all; return whether it
+        did.
 
-        Each comes with where its log ended: if one has gone on since, is another of the same id, has not ended, has a
-        fork that is not among them, or is a conversation of somebody else, all stay. Blobs that nobody refers to any
-        more are collected later.
+        Each comes with its last known head. Nothing is deleted if one has continued since, is another stream with the
+        same id, has not ended, has a fork that is not among them, or is a conversation that other runs use. Blobs
+        without references are collected later.
         """
         return await self._submit(writes.Prune(runs=tuple(runs.items())))
 
     async def rebuild(self, run: str) -> None:
-        """Make everything anew that was made from a log: its row, labels, requests and references to blobs."""
+        """Rebuild everything that is derived from a log: its row, labels, requests and references to blobs."""
         await self._submit(writes.Rebuild(run=run))
 
     async def rotate_keys(self) -> None:
-        """Encrypt what is written from now on with a new key, and wrap all keys with the current master key.
+        """Encrypt new data with a new key from now on, and wrap all keys with the current master key.
 
-        Nothing that is stored is written anew. Other processes go on with the keys they have, and find new ones.
+        Stored data is not rewritten. Other processes continue with their keys, and load new ones when needed.
         """
         if self._keys is None:
             raise Unsupported(what="keys")
@@ -351,21 +355,21 @@ class Store:
     # Blobs
 
     def pack(self, value: object, *, inline: int = INLINE) -> tuple[Payload, tuple[Blob, ...]]:
-        """A value as a payload: inline if it is small, else with the blob that must come with the append."""
+        """Return a value as a payload: inline if it is small, else with the blob to pass to the append."""
         return pack_value(self.codec, self.redaction.value(hidden(value)), inline=inline)
 
     def pack_canonical(self, data: bytes) -> tuple[Payload, tuple[Blob, ...]]:
-        """The same for a value that is encoded already."""
+        """Return an encoded value as a payload, with its blob if the value is large."""
         return pack_canonical(self.codec, data)
 
     async def unpack(self, payload: Payload) -> Any:
-        """The value of a payload, wherever it is."""
+        """Return the value of a payload, inline or in a blob."""
         if isinstance(payload.blob, UnsetType):
             return payload.value()
         return _value(payload.blob, b"".join([part async for part in self.read_blob(payload.blob)]))
 
     async def unpack_all(self, payloads: Sequence[Payload]) -> list[Any]:
-        """The values of some payloads: those in small blobs are read together."""
+        """Return the values of some payloads; those in small blobs are read together."""
         wanted = list({each.blob for each in payloads if isinstance(each.blob, str) and is_name(each.blob)})
         small = await self._ask(lambda: self._backend.small_blobs(wanted)) if len(wanted) > 1 else []
         there = {row.id: whole_blob(self.codec, row, chunk) for row, chunk in small}
@@ -374,10 +378,10 @@ class Store:
         ]
 
     async def put_blob(self, data: bytes | AsyncIterable[bytes]) -> Payload:
-        """Store content ahead of the event that will refer to it; without one it is collected after an hour."""
+        """Store content before the event that will refer to it. Without a reference it is collected after an hour."""
         if isinstance(data, bytes):
             blob = pack_blob(self.codec, data)
-            await self._send_ahead(blob)
+            await self._upload(blob)
             return Payload(blob=blob.id, bytes=blob.size)
         upload, hasher, size, place = self._ids.new(), self.codec.hasher(), 0, 0
         async for part in _chunks(data):
@@ -391,7 +395,7 @@ class Store:
         return Payload(blob=name, bytes=size)
 
     async def read_blob(self, blob: str) -> AsyncIterator[bytes]:
-        """What a blob holds, chunk by chunk; raises BlobDamaged, at the latest at its end, if it is not what it was."""
+        """Yield a blob's content, chunk by chunk. Raises BlobDamaged, at the end at the latest, if it is not intact."""
         row = await self._ask(lambda: self._backend.blob(blob)) if is_name(blob) else None
         if row is None:
             raise NotFound(what="blob", id=blob)
@@ -402,12 +406,12 @@ class Store:
             size += len(data)
             yield data
         if hasher.hexdigest() != blob:
-            raise BlobDamaged(blob=blob, reason="its content does not fit its name")
+            raise BlobDamaged(blob=blob, reason="the content does not match its name")
         if size != row.size:
-            raise BlobDamaged(blob=blob, reason=f"it has {size} bytes, and its row says {row.size}")
+            raise BlobDamaged(blob=blob, reason=f"has {size} bytes, but its row says {row.size}")
 
     async def collect_blobs(self, *, grace: Duration = "1h") -> int:
-        """Delete the blobs that nobody has referred to for this long; how many."""
+        """Delete the blobs that have had no references for this long; return their number."""
         collected, limit = 0, 500
         while True:
             found = await self._submit(writes.Collect(grace=microseconds(grace), limit=limit))
@@ -418,30 +422,30 @@ class Store:
     # Reading
 
     def decode(self, event: Event) -> AnyBody:
-        """What an event says."""
+        """Return the body of an event."""
         return event.decode(self.codec)
 
     async def get(self, run: str) -> RunRow:
-        """A run's row."""
+        """Return a run's row. Raises NotFound."""
         row = await self._ask(lambda: self._backend.get(run))
         if row is None:
             raise NotFound(what="run", id=run)
         return reveal_row(self.codec, row)
 
     async def places(self, runs: Sequence[str]) -> dict[str, LogPosition]:
-        """How far the logs of some runs have come; those that do not exist are left out."""
+        """Return the positions of some runs' logs; runs that do not exist are omitted."""
         found = await self._ask(lambda: [self._backend.get(run) for run in runs])
         return {row.id: LogPosition(row.seq, row.fence, row.status) for row in found if row is not None}
 
     async def read(
         self, run: str, *, after: int = 0, before: int | None = None, limit: int = LARGEST_PAGE, backwards: bool = False
     ) -> list[Event]:
-        """A page of a log: events with sequences strictly between `after` and `before`, in order or backwards."""
+        """Return a page of events with sequences strictly between `after` and `before`, in order or backwards."""
         _check_page(limit)
         return await self._ask(lambda: self._known(self._backend.read(run, after, before, limit, backwards)))
 
     async def log(self, run: str, *, after: int = 0, upto: int | None = None) -> AsyncIterator[Event]:
-        """A whole log, or up to an event, page by page."""
+        """Yield a whole log, or up to an event, page by page."""
         before = None if upto is None else upto + 1
         while True:
             page = await self.read(run, after=after, before=before)
@@ -452,14 +456,14 @@ class Store:
             after = page[-1].seq
 
     async def runs(self, where: RunFilter = EVERYTHING, *, before: int | None = None, limit: int = 50) -> Page:
-        """Runs that match, newest first; pass a page's `next` as `before` to go on."""
+        """Return matching runs, newest first; pass a page's `next` as `before` for the next page."""
         _check_page(limit)
         wanted = hide_filter(self.codec, where)
         page = await self._ask(lambda: self._backend.runs(wanted, before, limit))
         rows = tuple(reveal_row(self.codec, row) for row in page.rows)
         if where.text is None or not self.codec.is_private:
             return Page(rows, page.next)
-        found = [row for row in rows if row_contains(row, where.text)]  # hidden words are looked for here
+        found = [row for row in rows if row_contains(row, where.text)]  # Hidden text is searched here.
         while len(found) < limit and page.next is not None:
             start = page.next
             page = await self._ask(lambda: self._backend.runs(wanted, start, limit))  # noqa: B023
@@ -468,7 +472,7 @@ class Store:
         return Page(tuple(found[:limit]), found[limit - 1].number if more and len(found) >= limit else None)
 
     async def count(self, where: RunFilter = EVERYTHING) -> int:
-        """How many runs match."""
+        """Return the number of matching runs."""
         if where.text is not None and self.codec.is_private:
             total, page = 0, await self.runs(where, limit=LARGEST_PAGE)
             while page.next is not None:
@@ -478,46 +482,46 @@ class Store:
         return await self._ask(lambda: self._backend.count(wanted))
 
     async def counts(self) -> Mapping[tuple[str, str], int]:
-        """How many runs there are by (agent, status); kept up to date, never counted."""
+        """Return the number of runs by (agent, status), from counters."""
         return await self._ask(self._backend.counts)
 
     async def requests(self, where: RequestFilter = OPEN, *, limit: int = LARGEST_PAGE) -> list[RequestRow]:
-        """Requests that match, the oldest first."""
+        """Return matching requests, oldest first."""
         _check_page(limit)
         found = await self._ask(lambda: self._backend.requests(where, limit))
         return [reveal_request(self.codec, row) for row in found]
 
     async def workers(self) -> list[WorkerRow]:
-        """All workers that were not given up yet."""
+        """Return all registered workers."""
         return await self._ask(self._backend.workers)
 
     async def snapshot(self, run: str, *, at_most: int | None = None) -> Snapshot | None:
-        """The newest snapshot, or the newest not after a sequence; one that is not what was saved is as good as none.
+        """Return the newest intact snapshot, or the newest at or before a sequence; a damaged one is ignored.
 
-        A fork without one of its own begins from its origin's.
+        A fork without its own snapshot uses its origin's.
         """
         try:
             owner, found = await self._ask(lambda: self._newest(run, at_most))
             return None if found is None else self._open_snapshot(owner, found)
         except (Tampered, ValueError) as error:
-            log.warning("a snapshot of run %s is not used, and its log is folded instead: %s", run, error)
+            log.warning("run %s: ignoring a damaged snapshot: %s", run, error)
             return None
 
     async def own_snapshot(self, run: str, seq: int) -> Snapshot | None:
-        """The snapshot of a run at an event, or nothing; raises Tampered if it is not what was saved."""
+        """Return a run's snapshot at an event, or None. Raises Tampered if it is damaged."""
         found = await self._ask(lambda: self._backend.snapshot(run, seq))
         return self._open_snapshot(run, found) if found is not None and found.seq == seq else None
 
     def _open_snapshot(self, run: str, found: Snapshot) -> Snapshot | None:
-        """A snapshot as it was saved, or nothing if an early version saved it without a digest; raises Tampered."""
+        """Return a snapshot as saved, or None if an early version saved it without a digest. Raises Tampered."""
         try:
             data = self.codec.unpack(Packed(found.codec, found.key_id, found.data), f"snapshot:{run}:{found.seq}")
         except (ValueError, WrongKeys) as error:
-            raise Tampered(run=run, seq=found.seq, reason=f"its snapshot cannot be read ({error})") from error
+            raise Tampered(run=run, seq=found.seq, reason=f"the snapshot cannot be read ({error})") from error
         if data.startswith(WITHOUT_DIGEST):
             return None
         if data[:DIGEST] != _digest(run, found.seq, found.hash, data[DIGEST:]):
-            raise Tampered(run=run, seq=found.seq, reason="its snapshot is not what was saved")
+            raise Tampered(run=run, seq=found.seq, reason="the snapshot is not as saved")
         return Snapshot(found.seq, found.hash, found.time, data[DIGEST:])
 
     def _newest(self, run: str, at_most: int | None) -> tuple[str, Snapshot | None]:
@@ -530,47 +534,51 @@ class Store:
         return self._newest(row.origin, row.origin_at if at_most is None else min(at_most, row.origin_at))
 
     async def snapshots(self, run: str) -> list[tuple[int, int]]:
-        """The (sequence, time) of every snapshot of a run."""
+        """Return the (sequence, time) of every snapshot of a run."""
         return await self._ask(lambda: self._backend.snapshots(run))
 
     async def streams(self, *, after: int = 0, limit: int = LARGEST_PAGE) -> list[tuple[int, str]]:
-        """The numbers and ids of all runs and conversations, in order; go on after the last number."""
+        """Return the numbers and ids of all runs and conversations, in order; pass the last number as `after` to
+        continue.
+        """
         _check_page(limit)
         return await self._ask(lambda: self._backend.streams(after, limit))
 
     async def references(self, run: str) -> list[str]:
-        """The blobs that a stream refers to."""
+        """Return the blobs that a stream refers to."""
         return await self._ask(lambda: self._backend.references(run))
 
     async def late(self, run: str) -> list[Late]:
-        """What came too late for a run."""
+        """Return the late events of a run."""
         return await self._ask(lambda: self._backend.late(run))
 
     async def contracts(self, agent: str | None = None) -> list[ContractRow]:
-        """What an agent takes and gives, or all of them, by agent, then by when it was saved, then by version."""
+        """Return the contracts of an agent, or of all agents, ordered by agent, time of saving, and version."""
         return await self._ask(lambda: self._contracts(agent))
 
     async def feed(self, after: str = "", *, limit: int = LARGEST_PAGE) -> Feed:
-        """Events of all streams after a place, each exactly once and none missed; go on from the page's `next`."""
+        """Return events of all streams after a cursor, each exactly once and none missed; continue from the page's
+        `next`.
+        """
         _check_page(limit)
         try:
             return await self._ask(lambda: self._feed(after, limit))
         except ValueError as error:
-            raise InvalidValue(path="after", reason=f"{after!r} is not a place that a feed gave") from error
+            raise InvalidValue(path="after", reason=f"{after!r} is not a cursor that this store returned") from error
 
     async def recent(self, kinds: Sequence[str], *, before: str = "", scan: int = SCANNED) -> Recent:
-        """Events of some kinds among the latest of all streams, the newest first; go on before the page's `next`."""
+        """Return events of some kinds among the latest of all, newest first; continue before the page's `next`."""
         try:
             return await self._ask(lambda: self._recent(before, kinds, scan))
         except ValueError as error:
-            raise InvalidValue(path="before", reason=f"{before!r} is no place that was given") from error
+            raise InvalidValue(path="before", reason=f"{before!r} is not a cursor that this store returned") from error
 
     async def feed_end(self) -> str:
-        """The place from which a feed gives only what is written from now on."""
+        """Return the cursor after which a feed has only events that are written from now on."""
         return await self._ask(self._backend.feed_end)
 
     async def check_rows(self, run: str) -> list[str]:
-        """What the rows of a stream say otherwise than its log, in words; nothing if all is well."""
+        """Describe how the rows of a stream differ from its log; empty if they do not."""
         while True:
             row = await self.get(run)
             requests = await self._ask(
@@ -584,45 +592,47 @@ class Store:
             if (await self.get(run)).seq == row.seq:
                 break
         if not log:
-            return ["run: it has no event of its own"]
+            return ["run: no event of its own"]
         requests = [reveal_request(self.codec, each) for each in requests]
         since, derived = derive_row(row.number, log, earliest), derive(row.number, log, PLAIN, latest)
         derived = derived._replace(blobs=(*derived.blobs, *await self._late_blobs(run)))
         found = differences(Derived(row, tuple(requests), tuple(blobs), tuple(commands)), derived, since)
         if sorted(labels) != sorted(hide_row(self.codec, derived.row).labels.items()):
-            found.append(f"labels: it is found by {len(labels)}, and the log says {len(derived.row.labels)}")
+            found.append(f"labels: {len(labels)} are indexed, but the log has {len(derived.row.labels)}")
         return found
 
     async def check_counts(self) -> list[str]:
-        """What the counters say otherwise than counting, in words."""
+        """Describe which counters differ from the true numbers."""
         found = await self._ask(self._backend.miscounted)
-        return [f"{agent} {status}: {kept} are kept, and there are {there}" for agent, status, kept, there in found]
+        return [
+            f"{agent} {status}: the counter is {kept}, but there are {there}" for agent, status, kept, there in found
+        ]
 
     async def check_strays(self) -> list[tuple[str, int, int]]:
-        """Rows of no stream or blob that there is, and wrong slots: by table and number, and how many."""
+        """Return rows without their stream or blob, and wrong slots: table, number, and how many."""
         return await self._ask(self._backend.strays)
 
     async def recount(self) -> None:
-        """Make the counters anew from the rows."""
+        """Recompute the counters from the rows."""
         await self._submit(writes.Recount())
 
     def watch(self) -> Watch:
-        """Hear of changes, of other processes too. Use as `with`."""
+        """Watch for changes, including those of other processes. Use `with`."""
         return Watch(self._watching)
 
     async def _ask(self, work: Callable[[], T]) -> T:
-        """Read beside the event loop; a store that is away is waited for."""
-        return await self._patiently(lambda: self._handover.call(work), ConnectionLost, StaleServer, StoreBusy)
+        """Read outside the event loop, waiting for an unavailable store."""
+        return await self._retrying(lambda: self._handover.call(work), ConnectionLost, StaleServer, StoreBusy)
 
     async def _submit(self, op: writes.Op[T]) -> T:
-        """Write; a busy store is waited for.
+        """Write, waiting for a busy store.
 
-        The backend waits for one that is away, because it alone can find out what became of a commit.
+        The backend waits for an unavailable store, since only it can find out whether a commit took place.
         """
-        return await self._patiently(lambda: self._writer.submit(op), StoreBusy)
+        return await self._retrying(lambda: self._writer.submit(op), StoreBusy)
 
-    async def _patiently(self, ask: Callable[[], Awaitable[T]], *passing: type[LimpetError]) -> T:
-        """Repeat what meets a passing error while patience lasts."""
+    async def _retrying(self, ask: Callable[[], Awaitable[T]], *passing: type[LimpetError]) -> T:
+        """Retry on transient errors until the patience is used up."""
         deadline = CLOCK.ticks() + self.patience
         while True:
             try:
@@ -644,20 +654,20 @@ class Store:
         return transacted
 
     async def _small(self, blobs: Sequence[Blob]) -> tuple[Blob, ...]:
-        """Send big blobs ahead; the small ones travel with what refers to them."""
+        """Upload large blobs; return the small ones, which are sent with what refers to them."""
         for blob in blobs:
             if len(blob.chunks) > 1:
-                await self._send_ahead(blob)
+                await self._upload(blob)
         return tuple(blob for blob in blobs if len(blob.chunks) == 1)
 
-    async def _send_ahead(self, blob: Blob) -> None:
+    async def _upload(self, blob: Blob) -> None:
         for place, chunk in enumerate(blob.chunks):
             await self._submit(writes.PutChunk(upload=blob.id, place=place, chunk=chunk))
         chunks = len(blob.chunks)
         await self._submit(writes.EndUpload(upload=blob.id, blob=blob.id, size=blob.size, chunks=chunks))
 
     async def _late_blobs(self, run: str) -> list[str]:
-        """The blobs that something refers to which came too late."""
+        """Return the blobs that late events refer to."""
         return [blob for late in await self.late(run) for blob in blobs_of(self.decode(late.event))]
 
     async def _chunk(self, blob: str, place: int) -> Packed:
@@ -681,30 +691,30 @@ class Store:
         return page
 
     def _known(self, events: Events) -> Events:
-        """Look up keys that are new here while this is not the event loop."""
+        """Load new keys here, outside the event loop."""
         if self.codec.is_private:
             self.codec.learn({event.key_id for event in events})
         return events
 
     def _check_codec(self, events: Sequence[Sealed]) -> None:
-        """In an encrypted store nothing is readable, and nothing is encrypted in one that is not."""
+        """Raise InvalidAppend for events in plain text in an encrypted store, and the reverse."""
         for sealed in events:
             if bool(sealed.event.key_id) != self.codec.is_private:
                 reason = f"event {sealed.event.seq} was not sealed by this store's codec"
                 raise InvalidAppend(run=sealed.event.run, reason=reason)
 
-    async def _take_out_keys(self) -> None:
-        """Unwrap the store's keys, or make the first ones; whether a store is encrypted is settled when it is made."""
+    async def _unwrap_keys(self) -> None:
+        """Unwrap the store's keys, or create the first ones. A store is created encrypted or not, and stays so."""
         settled = await self._ask(lambda: self._backend.setting(writes.ENCRYPTED))
         encrypted = settled == writes.YES
-        if settled is None:  # whoever only looks does not wait for those who write
+        if settled is None:  # Readers do not wait for writers.
             encrypted = await self._submit(writes.Settle(encrypted=self._keys is not None))
         if self._keys is None:
             if encrypted:
-                raise WrongKeys(reason="it is encrypted, and no keys were given")
+                raise WrongKeys(reason="the store is encrypted, and no keys were given")
             return
         if not encrypted:
-            raise WrongKeys(reason="it was made without encryption")
+            raise WrongKeys(reason="the store was created without encryption")
         if not await self._ask(self._backend.keys):
             first = rotated((), self._keys, await self.now())
             await self._submit(writes.SaveKeys(before=(), after=first))
@@ -721,7 +731,7 @@ class Store:
 
 
 def _value(blob: object, data: bytes) -> Any:
-    """What a blob holds, if it is JSON."""
+    """Return a blob's content, if it is JSON."""
     try:
         return Payload(json=Raw(data)).value()
     except DecodeError as error:
@@ -737,12 +747,12 @@ def _same_start(stored: AnyBody, wanted: b.RunCreated | b.RunForked, alike: Call
 
 
 def _digest(run: str, seq: int, hash: bytes, data: bytes) -> bytes:
-    """What a snapshot is kept with: a flipped bit is no other state."""
+    """Return the digest that is saved with a snapshot, so that damage is detected."""
     return sha256(b"\0".join((b"limpet.snapshot.1", run.encode(), b"%d" % seq, hash, data))).digest()
 
 
 async def _chunks(parts: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
-    """The same bytes in parts of one size, at least one."""
+    """Yield the same bytes in parts of one size, at least one part."""
     gathered = bytearray()
     async for part in parts:
         gathered += part
@@ -754,4 +764,4 @@ async def _chunks(parts: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
 
 def _check_page(limit: int) -> None:
     if not 1 <= limit <= LARGEST_PAGE:
-        raise InvalidValue(path="limit", reason=f"a page has 1 to {LARGEST_PAGE} rows")
+        raise InvalidValue(path="limit", reason=f"must be between 1 and {LARGEST_PAGE}")

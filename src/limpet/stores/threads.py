@@ -1,6 +1,6 @@
-"""Where blocking work is done: on threads in production, on the event loop itself in a simulation.
+"""Executors for blocking work: threads in production, the event loop itself in a simulation.
 
-Everything above talks to threads only through `Handover`, so that a seeded simulation runs the same code without any.
+All other code uses threads only through `Handover`, so that a seeded simulation runs the same code without threads.
 """
 
 import asyncio
@@ -16,76 +16,76 @@ from limpet.errors import StoreUnavailable
 
 __all__ = ["CLOSED", "Executor", "Inline", "Reply", "SerialExecutor", "Threads", "deliver"]
 
-CLOSED = "it is closed"
-# How many calls are answered together at most: the first one waits for the last.
+CLOSED = "the store is closed"
+# Maximum number of calls that are answered together, since the first one waits for the last.
 TOGETHER = 16
-FORKED = "it was opened before this process was forked; open it anew here"
+FORKED = "opened before this process was forked; open the store again in this process"
 
 T = TypeVar("T")
 
 
 class SerialExecutor(Protocol):
-    """A place where work is done in order, one piece at a time."""
+    """An executor that runs work in order, one piece at a time."""
 
     def check(self) -> None:
-        """Raise StoreUnavailable if no work can be done here; takes no lock, which a forked child may find held."""
+        """Raise StoreUnavailable if no work can run here. Takes no lock, since a forked child may find it held."""
 
     def submit(self, work: Callable[[], None]) -> None:
-        """Do this after everything submitted before."""
+        """Run this after everything submitted before."""
 
     def close(self, *, wait: bool = True) -> None:
-        """Finish what was submitted, and end."""
+        """Finish submitted work, then stop."""
 
 
 class Executor(Protocol):
-    """What gives blocking work its place."""
+    """Runs blocking work."""
 
     def lane(self, name: str) -> SerialExecutor:
-        """A new lane."""
+        """Return a new lane."""
 
     async def call(self, work: Callable[[], T]) -> T:
-        """Do this beside the event loop, in no particular order."""
+        """Run this outside the event loop, in no particular order."""
 
     async def call_at_length(self, work: Callable[[], T]) -> T:
-        """The same for work that may take its time, so that short calls need not wait for it."""
+        """Run this like `call`, but for long work, so that short calls need not wait for it."""
 
     def close(self) -> None:
-        """Finish what was called, and end."""
+        """Finish pending calls, then stop."""
 
 
 class Threads:
-    """A thread for each lane, and two small crews for calls; threads start when there is work for them."""
+    """One thread per lane, and two small thread pools for calls. Threads start when there is work."""
 
     def __init__(self, calls: int = 4, long_calls: int = 16) -> None:
-        self._short = _Crew("limpet-read", calls)
-        self._long = _Crew("limpet-transact", long_calls)
+        self._short = _ThreadPool("limpet-read", calls)
+        self._long = _ThreadPool("limpet-transact", long_calls)
         self._process = os.getpid()
         self._closed = False
 
     def lane(self, name: str) -> SerialExecutor:
-        """A thread of its own."""
+        """Return a lane with its own thread."""
         return _ThreadLane(name)
 
     async def call(self, work: Callable[[], T]) -> T:
-        """On a thread of the crew for short calls."""
+        """Run on the thread pool for short calls."""
         return await self._call(self._short, work)
 
     async def call_at_length(self, work: Callable[[], T]) -> T:
-        """On a thread of the other crew."""
+        """Run on the thread pool for long calls."""
         return await self._call(self._long, work)
 
-    async def _call(self, crew: "_Crew", work: Callable[[], T]) -> T:
+    async def _call(self, pool: "_ThreadPool", work: Callable[[], T]) -> T:
         if self._closed:
             raise StoreUnavailable(reason=CLOSED)
         if self._process != os.getpid():
             raise StoreUnavailable(reason=FORKED)
         loop = asyncio.get_running_loop()
         reply: asyncio.Future[T] = loop.create_future()
-        crew.submit(_Called(work, reply, loop))
+        pool.submit(_Called(work, reply, loop))
         return await reply
 
     def close(self) -> None:
-        """Let the crews finish what was called, and end; the event loop waits for nobody."""
+        """Let the thread pools finish pending calls and stop. The event loop does not wait for them."""
         self._closed = True
         self._short.close()
         self._long.close()
@@ -97,14 +97,14 @@ class _Called(NamedTuple):
     loop: asyncio.AbstractEventLoop
 
 
-class _Crew:
-    """A few threads with one queue. When there is much to do, one takes several calls and answers them together."""
+class _ThreadPool:
+    """A few threads with one queue. Under load, one thread takes several calls and answers them together."""
 
     def __init__(self, name: str, most: int) -> None:
         self._name, self._most = name, most
         self._lock = Lock()
         self._called: deque[_Called] = deque()
-        self._bell: SimpleQueue[None] = SimpleQueue()
+        self._wakeups: SimpleQueue[None] = SimpleQueue()
         self._threads = self._idle = 0
         self._closed = False
 
@@ -113,7 +113,7 @@ class _Crew:
             self._called.append(called)
             if self._idle:
                 self._idle -= 1
-                self._bell.put(None)
+                self._wakeups.put(None)
             elif self._threads < self._most:
                 self._threads += 1
                 Thread(target=self._serve, name=f"{self._name}-{self._threads}", daemon=True).start()
@@ -122,7 +122,7 @@ class _Crew:
         with self._lock:
             self._closed = True
             for _ in range(self._idle):
-                self._bell.put(None)
+                self._wakeups.put(None)
             self._idle = 0
 
     def _serve(self) -> None:
@@ -136,33 +136,33 @@ class _Crew:
             if batch:
                 _answer(batch)
             else:
-                self._bell.get()
+                self._wakeups.get()
 
 
 def _answer(batch: list[_Called]) -> None:
-    """Do them, and hand over what came of them."""
+    """Run the calls, and deliver their results."""
     replies: list[Reply] = []
     for work, reply, loop in batch:
         found, error = None, None
         try:
             found = work()
-        except BaseException as raised:  # noqa: BLE001 - whoever waits must hear
+        except BaseException as raised:  # noqa: BLE001 - the caller gets every error
             error = RuntimeError("StopIteration left a call") if isinstance(raised, StopIteration) else raised
         replies.append((loop, reply, found, error))
     deliver(replies)
 
 
 Reply = tuple[asyncio.AbstractEventLoop, "asyncio.Future[Any]", Any, BaseException | None]
-"""Where somebody waits, with what, and what came of it: a result, or an error."""
+"""The event loop and future of a waiting caller, with the result or the error."""
 
 
 def deliver(replies: Iterable[Reply]) -> None:
-    """Hand over what came of some work, from another thread, with one call for each event loop."""
+    """Deliver results from another thread, with one call per event loop."""
     by_loop: dict[asyncio.AbstractEventLoop, list[Reply]] = {}
     for reply in replies:
         by_loop.setdefault(reply[0], []).append(reply)
     for loop, mine in by_loop.items():
-        with suppress(RuntimeError):  # the loop was closed: nobody waits there any more
+        with suppress(RuntimeError):  # The loop was closed, so no caller waits there.
             loop.call_soon_threadsafe(_settle, mine)
 
 
@@ -177,7 +177,7 @@ def _settle(replies: Sequence[Reply]) -> None:
 
 
 class _ThreadLane:
-    """Its thread starts with the first piece of work."""
+    """Starts its thread with the first piece of work."""
 
     def __init__(self, name: str) -> None:
         self._queue: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
@@ -212,23 +212,23 @@ class _ThreadLane:
 
 
 class Inline:
-    """No threads: lanes do their work when the event loop comes to it, calls at once."""
+    """No threads: lanes run on the event loop's next iterations, calls immediately."""
 
     def lane(self, name: str) -> SerialExecutor:
-        """A lane on the event loop."""
+        """Return a lane on the event loop."""
         return _LoopLane(name)
 
     async def call(self, work: Callable[[], T]) -> T:
-        """Here, after everybody else had a turn: a disk would have given them one too."""
-        await asyncio.sleep(0)  # noqa: TID251 - not for time, but for a turn
+        """Run this here, after other tasks had a turn, as they would have while a disk works."""
+        await asyncio.sleep(0)  # noqa: TID251 - yields to other tasks, does not wait for time
         return work()
 
     async def call_at_length(self, work: Callable[[], T]) -> T:
-        """The same."""
+        """Run this like `call`."""
         return await self.call(work)
 
     def close(self) -> None:
-        """Nothing to end."""
+        """Do nothing."""
 
 
 class _LoopLane:
@@ -236,10 +236,10 @@ class _LoopLane:
         self.name = name
 
     def check(self) -> None:
-        """There is always a turn."""
+        """Do nothing: the event loop can always run work."""
 
     def submit(self, work: Callable[[], None]) -> None:
         asyncio.get_running_loop().call_soon(work)
 
     def close(self, *, wait: bool = True) -> None:
-        """Nothing to end."""
+        """Do nothing."""

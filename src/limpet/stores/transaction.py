@@ -1,4 +1,4 @@
-"""One transaction in progress: the rows, how bytes are packed, and what every operation does with them."""
+"""One transaction in progress: its tables, its codec, and what operations have in common."""
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -31,43 +31,43 @@ PAGE = 1_000
 
 @dataclass
 class Transaction:
-    """What operations are performed on."""
+    """The context in which operations are performed."""
 
     tables: Tables
     codec: Codec
     blobs: dict[str, int] = field(default_factory=dict)
-    """The numbers of blobs that are known to be there until the end."""
+    """Numbers of blobs that are known to exist until the end of the transaction."""
 
     def row(self, run: str) -> RunRow:
-        """A stream's row, locked."""
+        """Return a stream's row, locked. Raises NotFound."""
         row = self.tables.row(run)
         if row is None:
             raise NotFound(what="run", id=run)
         return row
 
     def event(self, row: RunRow, seq: int) -> Event | None:
-        """One event of a stream; what a fork shares is its origin's."""
+        """Return one event of a stream; a shared event comes from the fork's origin."""
         while row.origin is not None and row.origin_at is not None and seq <= row.origin_at:
             row = self.row(row.origin)
         found = self.tables.events(row, seq - 1, 1)
         return found[0] if found and found[0].seq == seq else None
 
     def log(self, row: RunRow, after: int = 0) -> Iterator[Event]:
-        """The events of a stream after a sequence, page by page; of a fork, its own."""
+        """Yield a stream's own events after a sequence, page by page."""
         while page := self.tables.events(row, after, PAGE):
             yield from page
             after = page[-1].seq
 
     def decode(self, event: Event) -> AnyBody:
-        """What an event says."""
+        """Return the body of an event."""
         return event.decode(self.codec)
 
     def seal(self, head: Head, run: str, bodies: Iterable[AnyBody], *, fence: int, actor: str) -> tuple[Sealed, ...]:
-        """Events after a head, at the store's time."""
+        """Seal events after a head, with the store's time."""
         return seal_all(head, run, bodies, time=self.tables.now(), fence=fence, actor=actor, codec=self.codec)
 
     def write(self, row: RunRow, bodies: Sequence[AnyBody], actor: str) -> Head:
-        """Seal bodies onto a locked row, and write both."""
+        """Seal bodies after a locked row's head, and write both."""
         blobs = self.need(references(bodies))
         sealed = self.seal(row.head, row.id, bodies, fence=row.fence, actor=actor)
         self.tables.insert(row.number, [each.event for each in sealed], [_command(each.body) for each in sealed])
@@ -78,7 +78,7 @@ class Transaction:
         return head
 
     def apply(self, before: RunRow, row: RunRow, deltas: Sequence[Delta]) -> None:
-        """Carry out what events change in the rows of a run."""
+        """Apply the changes of events to the rows of a run."""
         now = self.tables.now()
         for delta in deltas:
             change = delta.row
@@ -108,7 +108,7 @@ class Transaction:
     # Blobs
 
     def bring(self, blobs: Sequence[Blob], wanted: Collection[str]) -> None:
-        """Store blobs that come with an append, and make sure that those which are referred to stay."""
+        """Store the blobs of an append, and lock those that are referred to."""
         if blobs:
             self.tables.put_blobs(blobs)
         names = {blob for blob in wanted if is_name(blob)}
@@ -116,7 +116,7 @@ class Transaction:
             self.blobs |= self.tables.find_blobs(names)
 
     def need(self, wanted: Iterable[str]) -> list[int]:
-        """The numbers of blobs that are referred to; raises NotFound if one was never stored, or was collected."""
+        """Return the numbers of blobs. Raises NotFound if one was never stored, or was collected."""
         numbers = []
         for blob in wanted:
             if blob not in self.blobs:
@@ -125,18 +125,18 @@ class Transaction:
         return numbers
 
     def refer(self, number: int, blobs: Sequence[int]) -> None:
-        """A stream refers to blobs from now on."""
+        """Record that a stream refers to blobs."""
         if blobs:
             self.tables.refer([(number, blob) for blob in blobs])
 
 
 def references(bodies: Iterable[AnyBody]) -> list[str]:
-    """The blobs that bodies refer to."""
+    """Return the blobs that bodies refer to."""
     return [blob for body in bodies for blob in blobs_of(body)]
 
 
 def request_of(change: RequestChange) -> str:
-    """The request that a change is about."""
+    """Return the request that a change is about."""
     return change.row.id if isinstance(change, RequestOpened) else change.request
 
 

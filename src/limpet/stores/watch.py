@@ -1,7 +1,7 @@
-"""Hearing of changes: at once of this process's own, within milliseconds of other processes'.
+"""Watch for changes: immediately for those of this process, within milliseconds for those of other processes.
 
-A watch says that something may have changed, never what: whoever hears it looks. Changes that come together are heard
-once; none is missed.
+A watch only reports that something may have changed; its user then reads. Simultaneous changes are reported once, and
+none is missed.
 """
 
 import asyncio
@@ -16,11 +16,11 @@ from limpet.stores.threads import Executor, SerialExecutor
 
 __all__ = ["Watch", "Watching"]
 
-LOOK_AGAIN = 1.0
+RETRY_SECONDS = 1.0
 
 
 class Watching:
-    """All watches of a store, and the lane that looks for changes of other processes while there is one."""
+    """All watches of a store, and the thread that polls for changes of other processes while there is a watch."""
 
     def __init__(self, backend: Backend, handover: Executor) -> None:
         self._backend = backend
@@ -32,27 +32,27 @@ class Watching:
 
     @property
     def is_there(self) -> bool:
-        """Whether anybody listens."""
+        """Whether there is a watch."""
         return bool(self._watches)
 
     def changed(self) -> None:
-        """Something was written."""
+        """Notify all watches of a write."""
         with self._lock:
             watches = list(self._watches)
         for watch in watches:
             watch.ring()
 
     def add(self, watch: "Watch") -> None:
-        """Begin to tell a watch."""
+        """Add a watch."""
         with self._lock:
             self._watches.add(watch)
             if self._lane is None and self._backend.capabilities.processes:
                 self._stop = stop = Flag()
                 self._lane = self._handover.lane("limpet-watch")
-                self._lane.submit(lambda: self._look(stop))
+                self._lane.submit(lambda: self._poll(stop))
 
     def remove(self, watch: "Watch") -> None:
-        """Stop telling a watch; the last one stops the looking."""
+        """Remove a watch; the last one stops the polling."""
         with self._lock:
             self._watches.discard(watch)
             lane = None if self._watches else self._lane
@@ -60,24 +60,24 @@ class Watching:
                 self._lane = None
                 self._stop.set()
         if lane is not None:
-            lane.close(wait=False)  # it may be connecting, and whoever stops listening is on an event loop
+            lane.close(wait=False)  # It may be connecting, and the caller is on an event loop.
 
     def close(self) -> None:
-        """Stop telling anybody; whoever listens looks once more, and finds the store closed."""
+        """Remove and notify all watches, so that their users find the store closed."""
         with self._lock:
             watches = list(self._watches)
         for watch in watches:
             self.remove(watch)
             watch.ring()
 
-    def _look(self, stop: Flag) -> None:
+    def _poll(self, stop: Flag) -> None:
         while not stop.is_set():
             try:
                 for _ in self._backend.changes(stop):
                     self.changed()
             except LimpetError:
-                self.changed()  # whoever looks now gets the error, in its own place
-                stop.wait(LOOK_AGAIN)
+                self.changed()  # The watches' users read now, and get the error there.
+                stop.wait(RETRY_SECONDS)
 
 
 class Watch:
@@ -85,8 +85,8 @@ class Watch:
 
     def __init__(self, watching: Watching) -> None:
         self._watching = watching
-        self._heard = asyncio.Event()
-        self._ringing = False
+        self._notified = asyncio.Event()
+        self._pending = False
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def __enter__(self) -> Self:
@@ -98,16 +98,16 @@ class Watch:
         self._watching.remove(self)
 
     async def changed(self) -> None:
-        """Wait until something has been written since the last call, or since the watch began."""
-        await self._heard.wait()
-        self._heard.clear()
-        self._ringing = False  # before anybody looks: what is written from now on rings again
+        """Wait until something was written since the last call, or since the watch started."""
+        await self._notified.wait()
+        self._notified.clear()
+        self._pending = False  # Reset before the caller reads, so that later writes notify again.
 
     def ring(self) -> None:
-        """Say that something was written; from any thread. What was said and not heard yet says it for this, too."""
+        """Notify the watch of a write, from any thread. A pending notification covers this one."""
         assert self._loop is not None
-        if self._ringing:
+        if self._pending:
             return
-        self._ringing = True
-        with suppress(RuntimeError):  # the loop was closed: nobody listens any more
-            self._loop.call_soon_threadsafe(self._heard.set)
+        self._pending = True
+        with suppress(RuntimeError):  # The loop was closed, so nothing listens.
+            self._loop.call_soon_threadsafe(self._notified.set)

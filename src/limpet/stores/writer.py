@@ -1,7 +1,7 @@
-"""The writer: one lane per store that commits whatever was asked for while the last commit was under way.
+"""The writer: one lane per store that commits everything submitted during the previous commit as one batch.
 
-Nothing is acknowledged before its commit has returned. A store that failed in a way that nobody foresaw is reopened,
-and verified, before the next batch.
+Nothing is acknowledged before its commit has returned. After an unexpected failure, the store is reopened and verified
+before the next batch.
 """
 
 import asyncio
@@ -28,25 +28,25 @@ __all__ = ["Writer"]
 T = TypeVar("T")
 
 
-class _Asked(NamedTuple):
+class _Submitted(NamedTuple):
     op: Op[Any]
     reply: asyncio.Future[Any]
     loop: asyncio.AbstractEventLoop
 
 
 class Audience(Protocol):
-    """Who wants to hear that something was written."""
+    """A listener for writes."""
 
     @property
     def is_there(self) -> bool:
-        """Whether anybody listens."""
+        """Whether anything listens."""
 
     def changed(self) -> None:
-        """Something was written."""
+        """Notify of a write."""
 
 
 class Writer:
-    """Turns single requests from any event loop into batches on one lane."""
+    """Turns single operations from any event loop into batches on one lane."""
 
     def __init__(
         self,
@@ -60,29 +60,29 @@ class Writer:
         self._reopen = reopen
         self._audience = audience
         self._lock = Lock()
-        self._asked: list[_Asked] = []
+        self._queue: list[_Submitted] = []
         self._busy = False
         self._broken = False
         self._over: StoreUnavailable | None = None
         self.failure: StoreUnavailable | None = None
-        """Why the store could not be reopened, or stopped for good."""
+        """Why the store could not be reopened, or has stopped permanently."""
 
     async def submit(self, op: Op[T]) -> T:
-        """What the operation came to, after it was committed; raises why it was refused."""
+        """Return the operation's result after its commit. Raises if it was refused."""
         self._lane.check()
         loop = asyncio.get_running_loop()
         reply: asyncio.Future[T] = loop.create_future()
         with self._lock:
             if self._over is not None:
                 raise copy(self._over)
-            self._asked.append(_Asked(op, reply, loop))
+            self._queue.append(_Submitted(op, reply, loop))
             wake, self._busy = not self._busy, True
         if wake:
             self._wake()
         return await reply
 
     async def mend(self, work: Callable[[], None]) -> None:
-        """Do this where commits are done, between two of them, and take work again if it succeeds."""
+        """Run this on the commit thread, between two commits, and accept work again if it succeeds."""
         self._lane.check()
         loop = asyncio.get_running_loop()
         reply: asyncio.Future[None] = loop.create_future()
@@ -94,18 +94,18 @@ class Writer:
         try:
             work()
             self._broken = False
-        except Exception as error:  # noqa: BLE001 - whoever waits must hear
+        except Exception as error:  # noqa: BLE001 - the caller gets every error
             outcome = error if isinstance(error, LimpetError) else _unavailable(error)
         deliver([_outcome(loop, reply, outcome)])
 
     def close(self) -> None:
-        """Finish what was asked for, and end."""
+        """Finish submitted operations, then stop."""
         with self._lock:
             self._over = StoreUnavailable(reason=CLOSED)
         self._lane.close()
 
     def _wake(self) -> None:
-        """Have the lane drain what was asked for, outside the lock: its thread would wake up only to wait for it."""
+        """Start draining the queue. Not under the lock, for which the lane's thread would have to wait."""
         try:
             self._lane.submit(self._drain)
         except StoreUnavailable as closed:
@@ -120,9 +120,9 @@ class Writer:
             if news:
                 self._audience.changed()
 
-    def _next_batch(self) -> list[_Asked]:
+    def _next_batch(self) -> list[_Submitted]:
         with self._lock:
-            batch, self._asked = self._asked, []
+            batch, self._queue = self._queue, []
             self._busy = bool(batch)
         return batch
 
@@ -134,7 +134,7 @@ class Writer:
         except StoreReplaced as replaced:
             self._over = self.failure = replaced
             return [copy(replaced) for _ in batch]
-        except Exception as error:  # noqa: BLE001 - whoever waits must hear, and nobody knows what was written
+        except Exception as error:  # noqa: BLE001 - the callers get it; what was written is unknown
             self._broken = True
             if isinstance(error, StoreUnavailable):
                 self.failure = error
@@ -151,8 +151,8 @@ class Writer:
         return done
 
 
-def _is_news(asked: _Asked, outcome: Outcome) -> bool:
-    """Whether others may want to look: a renewal, a claim of nothing and a refusal change nothing for them."""
+def _is_news(asked: _Submitted, outcome: Outcome) -> bool:
+    """Return whether this matters to watches: a renewal, an empty claim and a refusal do not."""
     return not isinstance(asked.op, Renew) and outcome != () and not isinstance(outcome, LimpetError | Missed | Taken)
 
 
@@ -163,7 +163,7 @@ def _unavailable(error: Exception) -> StoreUnavailable:
     return unavailable
 
 
-def _reply(batch: list[_Asked], outcomes: list[Outcome]) -> None:
+def _reply(batch: list[_Submitted], outcomes: list[Outcome]) -> None:
     deliver(_outcome(asked.loop, asked.reply, outcome) for asked, outcome in zip(batch, outcomes, strict=True))
 
 

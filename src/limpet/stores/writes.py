@@ -1,7 +1,7 @@
-"""What a store can be asked to write. An `Append` is all or nothing; its legs may touch several runs.
+"""The write operations of a store. An `Append` is all or nothing; its legs may touch several runs.
 
-Two closed lists of events go two ways: owner events come sealed by their appender, under the fence of its claim
-(`Extend`); commands come as bodies from any process and are sealed by the store (`Tell`).
+Events come in two ways. Owner events are sealed by their appender, under the fence of its claim (`Extend`). Commands
+come as bodies from any process, and the store seals them (`Tell`).
 """
 
 from collections.abc import Callable, Sequence
@@ -69,14 +69,14 @@ __all__ = [
 ]
 
 R_co = TypeVar("R_co", covariant=True)
-# The setting that says whether a store is encrypted.
+# The setting that records whether a store is encrypted.
 ENCRYPTED, YES = "encrypted", "yes"
-# With these the owner gives the run up.
+# Events with which the owner gives up the run.
 LEAVING = (RunWaiting, RunCompleted, RunFailed, RunCancelled)
 
 
 class Create(Struct, frozen=True, kw_only=True, gc=False):
-    """A new stream, with its first events; sealed by the store, whose clock says when."""
+    """Creates a stream with its first events. The store seals them, with its own time."""
 
     run: str
     bodies: tuple[AnyBody, ...]
@@ -84,7 +84,7 @@ class Create(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Extend(Struct, frozen=True, kw_only=True, gc=False):
-    """Sealed events after a head: of a run under a fence, of a conversation without one."""
+    """Adds sealed events after a head: to a run under a fence, to a conversation without one."""
 
     run: str
     after: Head
@@ -93,74 +93,74 @@ class Extend(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class SendCommands(Struct, frozen=True, kw_only=True, gc=False):
-    """Commands to a run, deduplicated by the id of the first."""
+    """Sends commands to a run, deduplicated by the id of the first."""
 
     run: str
     bodies: tuple[AnyBody, ...]
     actor: str
     optional: bool = False
-    """If it is refused, the append goes on without it."""
+    """If this leg is refused, the append continues without it."""
     judged: tuple[str, ...] | None = None
-    """Whom a request was for when it was judged whether this person may decide it."""
+    """The people whom a request was for when this person's right to decide was checked."""
 
 
 class Release(Struct, frozen=True, kw_only=True, gc=False):
-    """A worker gives a run back."""
+    """Releases a run that a worker holds."""
 
     run: str
     fence: int
     actor: str
     reason: str
     retry_at: int | None = None
-    """No worker claims it before this time."""
+    """No worker claims the run before this time."""
     fruitless: bool = False
-    """The worker could not drive it."""
+    """The worker could not drive the run."""
 
 
 Leg = Create | Extend | SendCommands | Release
 
 
 class Appended(NamedTuple):
-    """It is in the log, durably; the new head of each leg, in order (none for an optional one that was refused)."""
+    """The append is durable. Has the new head of each leg, in order; None for an optional leg that was refused."""
 
     heads: tuple[Head | None, ...]
     created: RunRow | None = None
-    """The new row, where there was nothing but a creation."""
+    """The new row, if the append was a single creation."""
 
 
 class Missed(NamedTuple):
-    """Nothing was written: others wrote first. Fold these, seal again, retry."""
+    """Nothing was written: others wrote first. Fold these events, seal again, and retry."""
 
     run: str
     events: tuple[Sealed, ...]
 
 
 class Taken(NamedTuple):
-    """Nothing was written: a stream of this id exists, and began like this."""
+    """Nothing was written: a stream with this id exists, and this is its first body."""
 
     row: RunRow
     first: AnyBody
 
 
 class Claimed(NamedTuple):
-    """A run that a worker has now, under a fence."""
+    """A run that a worker now holds, under a fence."""
 
     row: RunRow
     died: bool
-    """It was taken from a worker that died."""
+    """The run was taken from a dead worker."""
 
 
 class Renewal(NamedTuple):
-    """What a worker learns when it renews its lease."""
+    """The reply to a worker that renews its lease."""
 
     now: int
-    """The store's clock."""
+    """The store's time."""
     held: dict[str, int]
-    """The runs it still has, each with its fence."""
+    """The runs that the worker still holds, each with its fence."""
 
 
 class Op(Struct, Generic[R_co], frozen=True, gc=False):
-    """Something to be written, and what comes back."""
+    """A write operation; the type parameter is its result."""
 
 
 AppendOutcome = Appended | Missed | Taken
@@ -174,19 +174,19 @@ class Append(Op[AppendOutcome], frozen=True):
 
 
 Work = Callable[[Any], tuple[Sequence[AnyBody], Sequence[Blob]]]
-"""A caller's own writes, on the connection that it is given: what is to be appended with them."""
+"""A caller's own writes on the given connection; returns the bodies and blobs to append with them."""
 
 
 class Transacted(NamedTuple):
-    """A caller's own writes and these events are committed together."""
+    """A caller's own writes and these events were committed together."""
 
     missed: tuple[Sealed, ...]
-    """What others wrote since the head that the caller knew; the caller's events follow."""
+    """Events that others wrote after the head that the caller knew; the caller's events follow them."""
     events: tuple[Sealed, ...]
 
 
 class Raised(NamedTuple):
-    """The caller's own code raised this: nothing was written."""
+    """The caller's own code raised this; nothing was written."""
 
     error: BaseException
 
@@ -200,52 +200,52 @@ class Transact(Op[Transacted | Raised], frozen=True, kw_only=True):
     actor: str
     work: Work
     is_current: bool = False
-    """Only if nobody wrote after that head."""
+    """Refuse if others wrote after that head."""
 
 
 class Register(Op[Renewal], frozen=True, kw_only=True):
-    """A worker comes, or comes back after it was given up."""
+    """Registers a worker, or registers it again after its lease expired."""
 
     worker: WorkerRow
     lease: int
 
 
 class Renew(Op[Renewal], frozen=True, kw_only=True):
-    """A worker is alive."""
+    """Renews a worker's lease."""
 
     worker: str
     lease: int
 
 
 class Retire(Op[None], frozen=True, kw_only=True):
-    """A worker goes, and gives back what it has."""
+    """Removes a worker and releases its runs."""
 
     worker: str
 
 
 class Claim(Op[tuple[Claimed, ...]], frozen=True, kw_only=True):
-    """A worker wants runs of the agents it serves."""
+    """Claims runs of the agents that a worker serves."""
 
     worker: str
     limit: int
     concurrency: dict[str, int] = {}
-    """How many runs of an agent may be driven at once, over all workers."""
+    """Maximum number of concurrently driven runs per agent, over all workers."""
     skip: tuple[str, ...] = ()
-    """Agents that it serves, but wants no runs of now."""
+    """Agents that the worker serves, but wants no runs of now."""
     cleared: int = 0
-    """How many suspects got on in this worker without killing it: it may hold so many more at a time."""
+    """Number of suspects that made progress in this worker; it may hold this many more at a time."""
 
 
 class SaveContracts(Op[None], frozen=True, kw_only=True):
-    """Contracts of agents; of two of the same agent and version the last stands."""
+    """Contracts to save. The last one wins for the same agent and version."""
 
     rows: tuple[ContractRow, ...]
     again: frozenset[tuple[str, str]] = frozenset()
-    """Agents and versions that are written though their hash is as stored."""
+    """Agents and versions to write even if their hash is unchanged."""
 
 
 class SaveSnapshot(Op[None], frozen=True, kw_only=True):
-    """A cached state of a run."""
+    """Saves a snapshot of a run's state."""
 
     run: str
     seq: int
@@ -254,21 +254,21 @@ class SaveSnapshot(Op[None], frozen=True, kw_only=True):
 
 
 class DropSnapshots(Op[None], frozen=True, kw_only=True):
-    """Cached states that are not needed any more."""
+    """Deletes snapshots that are no longer needed."""
 
     run: str
     seqs: tuple[int, ...]
 
 
 class KeepLate(Op[None], frozen=True, kw_only=True):
-    """What a superseded worker still has, with the blobs that it refers to."""
+    """Stores late events of a superseded worker, with the blobs that they refer to."""
 
     events: tuple[Sealed, ...]
     blobs: tuple[Blob, ...] = ()
 
 
 class PutChunk(Op[None], frozen=True, kw_only=True):
-    """One chunk of a blob that is sent ahead; the first one begins it."""
+    """Stores one chunk of an upload; the first chunk starts it."""
 
     upload: str
     place: int
@@ -276,7 +276,7 @@ class PutChunk(Op[None], frozen=True, kw_only=True):
 
 
 class EndUpload(Op[None], frozen=True, kw_only=True):
-    """The last chunk is there: the blob gets its name."""
+    """Names an upload after its last chunk."""
 
     upload: str
     blob: str
@@ -285,51 +285,51 @@ class EndUpload(Op[None], frozen=True, kw_only=True):
 
 
 class Collect(Op[int], frozen=True, kw_only=True):
-    """Delete some blobs that nobody has referred to for a time; how many were deleted."""
+    """Deletes up to `limit` blobs that have had no references for `grace`; the result is their number."""
 
     grace: int
     limit: int
 
 
 class Load(Op[RunRow], frozen=True, kw_only=True):
-    """A whole log from elsewhere, as it was; a run that has not ended waits here until somebody resumes it."""
+    """Loads a whole log from another store, verbatim. A run that has not ended is paused until it is resumed."""
 
     events: tuple[Event, ...]
     actor: str
 
 
 class Prune(Op[bool], frozen=True, kw_only=True):
-    """Delete runs that have ended, together or not at all; whether they were."""
+    """Deletes ended runs, together or not at all; the result says whether they were deleted."""
 
     runs: tuple[tuple[str, Head], ...]
-    """Each with where its log ends: one that has gone on since, or is another by now, stays, and so do the others."""
+    """Each run with its last known head. If one has continued since, or is another run now, none is deleted."""
 
 
 class Rebuild(Op[None], frozen=True, kw_only=True):
-    """Make the rows of a stream anew from its log."""
+    """Rebuilds the rows of a stream from its log."""
 
     run: str
 
 
 class Recount(Op[None], frozen=True):
-    """Make the counters anew."""
+    """Recomputes the counters."""
 
 
 class Settle(Op[bool], frozen=True, kw_only=True):
-    """Whether the store is encrypted, which is settled once, when it is made."""
+    """Returns whether the store is encrypted, which is decided once, when it is created."""
 
     encrypted: bool
 
 
 class SaveKeys(Op[bool], frozen=True, kw_only=True):
-    """Replace the wrapped keys, if they are still as they were; whether they were."""
+    """Replaces the wrapped keys if they are still `before`; the result says whether they were."""
 
     before: tuple[KeyRow, ...]
     after: tuple[KeyRow, ...]
 
 
 def check_leg(leg: Leg) -> None:
-    """Refuse what no correct writer would send, before anything is touched."""
+    """Raise InvalidAppend for a leg that no correct writer would send, before anything is touched."""
     check_id(leg.run)
     match leg:
         case Create():
@@ -340,11 +340,11 @@ def check_leg(leg: Leg) -> None:
             _check_commands(leg)
         case Release():
             if leg.fence < 1:
-                raise InvalidAppend(run=leg.run, reason="a fence is at least 1")
+                raise InvalidAppend(run=leg.run, reason="a fence must be at least 1")
 
 
 def check_contract(row: ContractRow) -> None:
-    """Refuse a contract whose words not every store can hold and look up."""
+    """Raise InvalidValue for a contract with names that not every store can store and index."""
     words = {"agent": row.agent, "version": row.version, "hash": row.hash}
     canonical(words)
     for name, word in words.items():
@@ -355,13 +355,13 @@ def check_contract(row: ContractRow) -> None:
 def _check_creation(leg: Create) -> None:
     _check_bodies(leg.run, leg.bodies[:1], Writer.CREATOR)
     if isinstance(leg.bodies[0], RunForked | ConversationForked) and leg.bodies[0].at < 1:
-        raise InvalidAppend(run=leg.run, reason="a fork shares at least the first event")
+        raise InvalidAppend(run=leg.run, reason="a fork must share at least the first event")
     if isinstance(leg.bodies[0], RunCreated | RunForked | ConversationCreated | ConversationForked):
         _check_words(leg.run, leg.bodies[0])
     if VOCABULARY.kind_of(leg.bodies[0]).name.startswith("conversation."):
         _check_bodies(leg.run, leg.bodies[1:], Writer.SPEAKER, at_least=0)
     elif len(leg.bodies) > 1:
-        raise InvalidAppend(run=leg.run, reason="a run is created with one event")
+        raise InvalidAppend(run=leg.run, reason="a run must be created with one event")
     elif isinstance(leg.bodies[0], RunCreated) and leg.bodies[0].initial is not None:
         apply(AgentState(), leg.bodies[0].initial)
 
@@ -370,19 +370,19 @@ def _check_extension(leg: Extend) -> None:
     fence = leg.fence or 0
     writer = Writer.SPEAKER if leg.fence is None else Writer.OWNER
     if not leg.events or (leg.fence is not None and leg.fence < 1):
-        raise InvalidAppend(run=leg.run, reason="there is no event, or a fence below 1")
+        raise InvalidAppend(run=leg.run, reason="needs an event and a fence of at least 1")
     seq = leg.after.seq
     for sealed in leg.events:
         seq += 1
         event = sealed.event
         if event.run != leg.run or event.seq != seq or event.fence != fence:
-            raise InvalidAppend(run=leg.run, reason=f"event {event.seq} was sealed for another run, place or fence")
+            raise InvalidAppend(run=leg.run, reason=f"event {event.seq} was sealed for another run, sequence or fence")
         _check_writer(leg.run, sealed.body, writer)
-        if writer is Writer.SPEAKER:  # an owner's journal has checked its own
+        if writer is Writer.SPEAKER:  # An owner's journal has checked its own events.
             VOCABULARY.check(sealed.body)
     for sealed in leg.events[:-1]:
         if isinstance(sealed.body, LEAVING):
-            raise InvalidAppend(run=leg.run, reason=f"nothing follows {sealed.event.kind} under the same fence")
+            raise InvalidAppend(run=leg.run, reason=f"no event may follow {sealed.event.kind} under the same fence")
 
 
 def _check_commands(leg: SendCommands) -> None:
@@ -392,18 +392,18 @@ def _check_commands(leg: SendCommands) -> None:
         raise InvalidAppend(run=leg.run, reason="two commands have the same id")
     decided = [body.request for body in leg.bodies if isinstance(body, RequestAnswered)]
     if len(set(decided)) != len(decided):
-        raise InvalidAppend(run=leg.run, reason="a request is decided once")
+        raise InvalidAppend(run=leg.run, reason="a request can only be decided once")
 
 
 def _check_bodies(run: str, bodies: tuple[AnyBody, ...], writer: Writer, at_least: int = 1) -> None:
     if len(bodies) < at_least:
-        raise InvalidAppend(run=run, reason="there is nothing to append")
+        raise InvalidAppend(run=run, reason="nothing to append")
     for body in bodies:
         _check_writer(run, body, writer)
         VOCABULARY.check(body)
 
 
-# What is looked up is short: a database's index holds no more.
+# Indexed text is short, since a database's index stores no more.
 LONGEST_WORD = 500
 
 
@@ -421,10 +421,10 @@ def _is_long(word: str) -> bool:
 
 
 def _too_long(word: str) -> str:
-    return f"{word[:20]!r}… has more than {LONGEST_WORD} bytes, to be looked up"
+    return f"{word[:20]!r}… has more than {LONGEST_WORD} bytes, the limit of indexed text"
 
 
 def _check_writer(run: str, body: AnyBody, writer: Writer) -> None:
     kind = VOCABULARY.kind_of(body)
     if kind.writer is not writer:
-        raise InvalidAppend(run=run, reason=f"{kind.name} is written by the {kind.writer.value}")
+        raise InvalidAppend(run=run, reason=f"{kind.name} can only be written by the {kind.writer.value}")

@@ -51,7 +51,7 @@ def test_what_saves_less_than_a_sixteenth_is_not_compressed() -> None:
 @pytest.mark.parametrize("name", ["zstd", "zlib+zlib", "z+z", "ZLIB", " "])
 def test_an_unknown_codec_is_refused(name: str) -> None:
     """Its bytes are not taken for what they are not."""
-    with pytest.raises(ValueError, match="no codec"):
+    with pytest.raises(ValueError, match="unknown codec"):
         inflated(name, TEXT)
 
 
@@ -64,7 +64,7 @@ def test_what_was_compressed_in_a_frame_is_read() -> None:
 @pytest.mark.parametrize("name", ["z", "zlib"])
 def test_damaged_compression_is_refused(name: str, data: bytes) -> None:
     """Half of it is not the whole."""
-    with pytest.raises(ValueError, match="inflated"):
+    with pytest.raises(ValueError, match="decompressed"):
         inflated(name, data)
 
 

@@ -198,7 +198,7 @@ def test_an_unknown_kind_stops() -> None:
     """It was written by a newer Limpet, and is neither guessed at nor dropped."""
     with pytest.raises(NewerVersion) as caught:
         VOCABULARY.decode("step.teleported", 1, b"{}")
-    assert caught.value.facts == {"what": "event 'step.teleported' version 1", "reason": "unknown kind"}
+    assert caught.value.facts == {"kind": "step.teleported", "version": 1, "reason": "unknown kind"}
 
 
 @pytest.mark.parametrize("version", [-1, 0, 2, 99])
@@ -230,7 +230,7 @@ def test_a_version_that_is_not_known_stops(version: int) -> None:
 )
 def test_a_body_that_does_not_fit_stops(data: bytes) -> None:
     """Malformed, missing, unknown or mistyped: the run stops with the one typed error."""
-    with pytest.raises(DamagedEvent, match="the body does not decode"):
+    with pytest.raises(DamagedEvent, match="the body does not match"):
         VOCABULARY.decode("run.completed", 1, data)
 
 
@@ -279,7 +279,7 @@ def test_lifting_leaves_user_data_alone() -> None:
 )
 def test_an_old_body_that_does_not_fit_stops(version: int, data: bytes) -> None:
     """Before, in or after its upcasts: the error is the same."""
-    with pytest.raises(DamagedEvent, match="the body does not decode"):
+    with pytest.raises(DamagedEvent, match="the body does not match"):
         WITH_A_PAST.decode("step.completed", version, data)
 
 

@@ -21,23 +21,23 @@ def decision(**more: Any) -> Keep | Drop:
 @pytest.mark.parametrize("status", ["pending", "running", "waiting"])
 def test_a_run_that_has_not_ended_is_kept(status: Status) -> None:
     """However old it is."""
-    assert decision(status=status, ended=None) == Keep(f"it is {status}")
+    assert decision(status=status, ended=None) == Keep(f"status is {status}")
 
 
 def test_a_run_that_was_resumed_is_kept() -> None:
     """It ended once, and goes on now."""
-    assert decision(status="running", ended=0) == Keep("it is running")
+    assert decision(status="running", ended=0) == Keep("status is running")
 
 
 def test_a_run_without_an_end_is_kept() -> None:
     """Nothing is thrown away on a guess."""
-    assert decision(ended=None) == Keep("it is completed")
+    assert decision(ended=None) == Keep("status is completed")
 
 
 def test_some_are_kept_for_ever() -> None:
     """By status or by agent."""
-    assert decision(rule=KeepRule(older_than="1d", by_status={"completed": None})) == Keep("it is kept for ever")
-    assert decision(rule=KeepRule(older_than="1d", by_agent={"support": None})) == Keep("it is kept for ever")
+    assert decision(rule=KeepRule(older_than="1d", by_status={"completed": None})) == Keep("kept permanently")
+    assert decision(rule=KeepRule(older_than="1d", by_agent={"support": None})) == Keep("kept permanently")
 
 
 def test_a_rule_that_cannot_be_is_refused() -> None:
@@ -58,7 +58,7 @@ def test_too_many_snapshots_are_thinned_out() -> None:
 
 def test_a_young_run_is_kept() -> None:
     """Up to the last microsecond, counted from its end."""
-    assert decision(now=130 * DAY - 1, ended=100 * DAY) == Keep("it is not old enough")
+    assert decision(now=130 * DAY - 1, ended=100 * DAY) == Keep("not old enough")
 
 
 @pytest.mark.parametrize("status", ["completed", "cancelled"])

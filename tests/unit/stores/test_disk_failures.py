@@ -71,7 +71,7 @@ async def test_reopening_a_damaged_file_is_refused(tmp_path: Path) -> None:
         db = apsw.Connection(str(path))
         db.execute("UPDATE limpet_streams SET hash = zeroblob(32)")
         db.close()
-        with pytest.raises(StoreUnavailable, match="r1 does not agree with its log"):
+        with pytest.raises(StoreUnavailable, match="r1 does not match its log"):
             await store.reopen()
 
 
@@ -91,7 +91,7 @@ async def test_damaged_pages_are_refused(tmp_path: Path) -> None:
 
 async def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
     """Before anything is made."""
-    with pytest.raises(StoreUnavailable, match="there is no folder"):
+    with pytest.raises(StoreUnavailable, match="does not exist"):
         await open_store(f"sqlite:///{tmp_path / 'nowhere' / 'limpet.db'}").open()
 
 

@@ -17,28 +17,28 @@ from limpet.stores.sqlite import SqliteBackend
 KEYS = MasterKeys(lambda: bytes(32))
 
 DAMAGE = {
-    "UPDATE limpet_streams SET step = 99": "run: step is 99, and the log says 1",
-    "UPDATE limpet_streams SET fence = 7": "run: fence is 7, and the log says 1",
-    "UPDATE limpet_streams SET deaths = 3": "run: deaths is 3, and the log says 0",
-    "UPDATE limpet_streams SET items = 0": "run: items is 0, and the log says 2",
-    "UPDATE limpet_streams SET user = 'eve'": "run: user is 'eve', and the log says 'ann'",
-    "UPDATE limpet_streams SET agent = 'b'": "run: agent is 'b', and the log says 'a'",
-    "UPDATE limpet_streams SET waits = '[]'": "run: waits is (), and the log says ('person:q2',)",
-    "UPDATE limpet_streams SET ready_at = 1": "run: ready_at is 1, and the log says None",
-    "UPDATE limpet_streams SET cancelling = 1": "run: cancelling is True, and the log says False",
-    "UPDATE limpet_streams SET undoing = 1": "run: undoing is True, and the log says False",
-    "UPDATE limpet_streams SET status = 'pending'": "run: status is 'pending', and the log says 'waiting'",
-    "UPDATE limpet_streams SET exclusive = NULL": "run: exclusive is None, and the log says 'session:s1'",
+    "UPDATE limpet_streams SET step = 99": "run: step is 99, but the log has 1",
+    "UPDATE limpet_streams SET fence = 7": "run: fence is 7, but the log has 1",
+    "UPDATE limpet_streams SET deaths = 3": "run: deaths is 3, but the log has 0",
+    "UPDATE limpet_streams SET items = 0": "run: items is 0, but the log has 2",
+    "UPDATE limpet_streams SET user = 'eve'": "run: user is 'eve', but the log has 'ann'",
+    "UPDATE limpet_streams SET agent = 'b'": "run: agent is 'b', but the log has 'a'",
+    "UPDATE limpet_streams SET waits = '[]'": "run: waits is (), but the log has ('person:q2',)",
+    "UPDATE limpet_streams SET ready_at = 1": "run: ready_at is 1, but the log has None",
+    "UPDATE limpet_streams SET cancelling = 1": "run: cancelling is True, but the log has False",
+    "UPDATE limpet_streams SET undoing = 1": "run: undoing is True, but the log has False",
+    "UPDATE limpet_streams SET status = 'pending'": "run: status is 'pending', but the log has 'waiting'",
+    "UPDATE limpet_streams SET exclusive = NULL": "run: exclusive is None, but the log has 'session:s1'",
     "UPDATE limpet_requests SET status = 'open' WHERE id = 'q1'": (
-        "request q1: status is 'open', and the log says 'answered'"
+        "request q1: status is 'open', but the log has 'answered'"
     ),
     """UPDATE limpet_requests SET "to" = '["eve"]' WHERE id = 'q2'""": (
-        "request q2: to is ('eve',), and the log says ('ann',)"
+        "request q2: to is ('eve',), but the log has ('ann',)"
     ),
-    "UPDATE limpet_requests SET expires = 5 WHERE id = 'q2'": "request q2: expires is 5, and the log says None",
-    "UPDATE limpet_requests SET by = 'eve' WHERE id = 'q1'": "request q1: by is 'eve', and the log says 'ann'",
-    "DELETE FROM limpet_requests WHERE id = 'q2'": "request q2: it is not stored",
-    "DELETE FROM limpet_blob_refs": "it is not referred to",
+    "UPDATE limpet_requests SET expires = 5 WHERE id = 'q2'": "request q2: expires is 5, but the log has None",
+    "UPDATE limpet_requests SET by = 'eve' WHERE id = 'q1'": "request q1: by is 'eve', but the log has 'ann'",
+    "DELETE FROM limpet_requests WHERE id = 'q2'": "request q2: not stored",
+    "DELETE FROM limpet_blob_refs": "the reference is missing",
 }
 
 
@@ -128,7 +128,7 @@ async def test_a_blob_that_is_gone_is_told_after_a_rebuild(tmp_path: Path) -> No
         execute(path, "DELETE FROM limpet_blob_refs", "DELETE FROM limpet_blobs")
         await world.store.rebuild("r1")
         [found] = await world.store.check_rows("r1")
-        assert found.endswith("it is not referred to")
+        assert found.endswith("the reference is missing")
 
 
 async def test_a_rebuild_of_one_run_leaves_others_alone(tmp_path: Path) -> None:

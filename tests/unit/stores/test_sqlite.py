@@ -238,7 +238,7 @@ async def test_a_worker_whose_lock_cannot_be_made_harms_nobody(tmp_path: Path) -
     """A name that is too long for a file is refused alone."""
     path = tmp_path / ("x" * 100)
     async with open_store(f"sqlite:///{path}") as store:
-        with pytest.raises(StoreUnavailable, match="no lock"):
+        with pytest.raises(StoreUnavailable, match="cannot lock"):
             await store.register(WorkerRow(id="w" * 200), lease=1)
         await store.create("r1", created(), actor="test")
 

@@ -1,4 +1,4 @@
-"""What a store is, as behaviours that can be run: the only definition there is.
+"""The conformance suite: behaviours that every store must have. It is the only definition of a store.
 
 A test file for a new store is ten lines:
 
@@ -10,7 +10,7 @@ A test file for a new store is ten lines:
         path = str(tmp_path / "my.db")
         behaviour.run(Harness(backend=lambda clock: MyBackend(path, clock), child=("my.module:MyBackend", path)))
 
-Behaviours that need a capability which the store declares it lacks are left out, never guessed.
+Behaviours that need a capability that the store does not declare are omitted; capabilities are never guessed.
 """
 
 from limpet.stores.backend import Capabilities
@@ -74,7 +74,7 @@ TOPICS = (
 
 
 def behaviours(capabilities: Capabilities | None = None) -> list[Behaviour]:
-    """All behaviours, or those that a store with these capabilities must show."""
+    """Return all behaviours, or those that a store with these capabilities must have."""
     if capabilities is None:
         return list(BEHAVIOURS)
     return [each for each in BEHAVIOURS if all(map(capabilities.have, each.needs))]

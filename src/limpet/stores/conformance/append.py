@@ -1,4 +1,4 @@
-"""Appending: all or nothing, in order, without a gap, and repeatable."""
+"""Appends: all or nothing, in order, without gaps, and safe to repeat."""
 
 import asyncio
 
@@ -12,7 +12,7 @@ from limpet.stores.conformance.suite import FAILED, World, asked, behaviour, com
 
 @behaviour()
 async def events_come_back_as_they_were_sealed(world: World) -> None:
-    """What was appended is read back byte for byte."""
+    """Appended events are read back byte for byte."""
     owner = await world.own()
     sealed = owner.seal(started(), completed(output={"ok": True}))
     await owner.send(Extend(run="r1", after=owner.head, fence=owner.fence, events=sealed))
@@ -21,7 +21,7 @@ async def events_come_back_as_they_were_sealed(world: World) -> None:
 
 @behaviour()
 async def a_log_is_numbered_without_a_gap_and_chained(world: World) -> None:
-    """Twenty appends give 1..n, and every hash fits."""
+    """Twenty appends give sequences 1 to n, and every hash is correct."""
     owner = await world.own()
     for number in range(1, 21):
         await owner.append(started(number), completed(number))
@@ -41,7 +41,7 @@ async def the_row_is_at_the_last_event(world: World) -> None:
 
 @behaviour()
 async def an_append_behind_the_head_is_told_what_it_missed(world: World) -> None:
-    """A command that slipped in makes the owner's append fail, with exactly the events it missed."""
+    """If a command was written first, the owner's append fails and returns exactly the events that it missed."""
     owner = await world.own()
     await world.store.send_commands("r1", signalled(value=1, command="c1"), actor="ann")
     await world.store.send_commands("r1", signalled(value=2, command="c2"), actor="ann")
@@ -56,7 +56,7 @@ async def an_append_behind_the_head_is_told_what_it_missed(world: World) -> None
 
 @behaviour()
 async def after_folding_what_it_missed_the_append_lands(world: World) -> None:
-    """Sealed again after the missed events, the same bodies are taken."""
+    """The same bodies, sealed again after the missed events, are written."""
     owner = await world.own()
     await world.store.send_commands("r1", signalled(), actor="ann")
     missed = await owner.send(owner.extend(started()))
@@ -68,7 +68,7 @@ async def after_folding_what_it_missed_the_append_lands(world: World) -> None:
 
 @behaviour()
 async def an_append_ahead_of_the_head_is_refused(world: World) -> None:
-    """An append that leaves a gap writes nothing."""
+    """An append that would leave a gap is refused and writes nothing."""
     owner = await world.own()
     good = owner.head
     owner.head = Head(good.seq + 5, good.hash, good.time)
@@ -78,7 +78,7 @@ async def an_append_ahead_of_the_head_is_refused(world: World) -> None:
 
 @behaviour()
 async def an_append_onto_another_history_is_refused(world: World) -> None:
-    """The right sequence with another hash writes nothing: the chain would break there."""
+    """An append with the right sequence but another hash is refused and writes nothing."""
     owner = await world.own()
     good = owner.head
     owner.head = Head(good.seq, GENESIS, good.time)
@@ -88,7 +88,7 @@ async def an_append_onto_another_history_is_refused(world: World) -> None:
 
 @behaviour()
 async def repeating_an_append_writes_it_once(world: World) -> None:
-    """The same sealed events sent again succeed, and are in the log once: the reply was lost."""
+    """Repeating an append with the same sealed events succeeds, and the log has them once."""
     owner = await world.own()
     leg = owner.extend(started(), completed())
     assert isinstance(await world.store.append(leg), Appended)
@@ -98,7 +98,7 @@ async def repeating_an_append_writes_it_once(world: World) -> None:
 
 @behaviour()
 async def repeating_an_append_after_others_wrote_succeeds(world: World) -> None:
-    """An append that landed is known as landed though the log has gone on since."""
+    """Repeating an append succeeds even if others wrote after it."""
     owner = await world.own()
     leg = owner.extend(started())
     await owner.send(leg)
@@ -110,7 +110,7 @@ async def repeating_an_append_after_others_wrote_succeeds(world: World) -> None:
 
 @behaviour()
 async def a_batch_of_many_events_is_one_append(world: World) -> None:
-    """Five hundred events land together."""
+    """Five hundred events are written in one append."""
     owner = await world.own()
     await owner.append(*(started(number) for number in range(1, 501)))
     assert len(await world.log()) == 502
@@ -128,7 +128,7 @@ async def two_legs_land_together(world: World) -> None:
 
 @behaviour()
 async def if_one_leg_misses_no_leg_is_written(world: World) -> None:
-    """A conflict on one run leaves the other unchanged, whichever comes first."""
+    """A conflict on one run leaves the other run unchanged, in either order."""
     one, two = await world.own("r1"), await world.own("r2")
     await world.store.send_commands("r2", signalled(), actor="ann")
     for legs in ((one, two), (two, one)):
@@ -140,7 +140,7 @@ async def if_one_leg_misses_no_leg_is_written(world: World) -> None:
 
 @behaviour()
 async def if_one_leg_is_refused_no_leg_is_written(world: World) -> None:
-    """A refused command takes the owner's events of the same append with it."""
+    """If a command is refused, the owner's events in the same append are not written."""
     one = await world.own("r1")
     two = await world.own("r2")
     await two.append(b.RunCompleted(output=inline(1)))
@@ -151,7 +151,7 @@ async def if_one_leg_is_refused_no_leg_is_written(world: World) -> None:
 
 @behaviour()
 async def an_optional_leg_may_be_refused_alone(world: World) -> None:
-    """A child's end lands though its parent has ended and takes no return any more."""
+    """A child run ends even if its parent has ended and refuses the return."""
     one, two = await world.own("r1"), await world.own("r2")
     await two.append(b.RunCompleted(output=inline(1)))
     command = b.AgentReturned(command="c1", run="r1", outcome="completed")
@@ -164,7 +164,7 @@ async def an_optional_leg_may_be_refused_alone(world: World) -> None:
 
 @behaviour()
 async def repeating_an_append_of_two_legs_writes_both_once(world: World) -> None:
-    """A lost reply to an append of several runs is known as landed too."""
+    """Repeating an append to two runs succeeds, and each log has its events once."""
     one, two = await world.own("r1"), await world.own("r2")
     command = b.AgentReturned(command="c1", run="r1", outcome="completed")
     legs = (one.extend(b.RunCompleted(output=inline(1))), _tell("r2", command))
@@ -176,15 +176,15 @@ async def repeating_an_append_of_two_legs_writes_both_once(world: World) -> None
 
 @behaviour()
 async def an_append_to_nobody_is_not_found(world: World) -> None:
-    """An append to a run that does not exist says so."""
+    """An append to a run that does not exist raises NotFound."""
     owner = await world.own()
-    owner.run = "nobody"
+    owner.run = "missing"
     await expect(NotFound, owner.send(owner.extend(started())))
 
 
 @behaviour()
 async def malformed_appends_are_refused(world: World) -> None:
-    """Events sealed for another run, place or fence, and empty appends, are refused before anything is written."""
+    """Empty appends, and events sealed for another run, sequence or fence, are refused before anything is written."""
     owner = await world.own()
     good = owner.extend(started())
     [sealed] = good.events
@@ -201,7 +201,7 @@ async def malformed_appends_are_refused(world: World) -> None:
 
 @behaviour()
 async def the_end_of_a_run_is_the_end_of_its_log(world: World) -> None:
-    """After completed nothing can be appended by its owner any more."""
+    """The owner cannot append after the run has completed."""
     owner = await world.own()
     await owner.append(b.RunCompleted(output=inline("done")))
     row = await owner.row()
@@ -211,7 +211,7 @@ async def the_end_of_a_run_is_the_end_of_its_log(world: World) -> None:
 
 @behaviour()
 async def nothing_follows_an_end_in_the_same_append(world: World) -> None:
-    """Whoever ends or parks a run has given it up: the rest of such an append is refused, and so is its beginning."""
+    """An append with events after the end or parking of a run is refused as a whole."""
     owner = await world.own()
     ends: tuple[AnyBody, ...] = (
         b.RunCompleted(output=inline(1)),
@@ -227,7 +227,7 @@ async def nothing_follows_an_end_in_the_same_append(world: World) -> None:
 
 @behaviour()
 async def each_end_sets_its_status(world: World) -> None:
-    """Completed, failed and cancelled runs are listed as such."""
+    """Completed, failed and cancelled runs are listed with that status."""
     ends: dict[str, AnyBody] = {
         "completed": b.RunCompleted(output=inline(None)),
         "failed": FAILED,
@@ -241,7 +241,7 @@ async def each_end_sets_its_status(world: World) -> None:
 
 @behaviour()
 async def a_parked_run_says_what_it_waits_for(world: World) -> None:
-    """`run.waiting` gives the run back, with what it waits for and when it must be looked at."""
+    """`run.waiting` releases the run, and its row has the waits and the wake time."""
     owner = await world.own()
     wake = world.clock.now() + 5_000_000
     waits = (Wait(what="person", key="q1"), Wait(what="time", key="sleep#1"))
@@ -253,7 +253,7 @@ async def a_parked_run_says_what_it_waits_for(world: World) -> None:
 
 @behaviour()
 async def steps_move_the_position(world: World) -> None:
-    """The row shows the highest step number, and never goes back."""
+    """The row has the highest step number, which never decreases."""
     owner = await world.own()
     await owner.append(started(1), completed(1), started(3))
     await owner.append(started(2))
@@ -262,7 +262,7 @@ async def steps_move_the_position(world: World) -> None:
 
 @behaviour()
 async def a_patch_of_goal_and_plan_shows_in_the_row(world: World) -> None:
-    """Goal, size of the plan and the item that is being done are listed."""
+    """The row has the goal, the size of the plan and its current item."""
     owner = await world.own()
     plan = (PlanItem(item="look"), PlanItem(item="tell"))
     await owner.append(b.StatePatched(name="patch#1", patch=StatePatch(goal="settle", plan=plan)))
@@ -273,7 +273,7 @@ async def a_patch_of_goal_and_plan_shows_in_the_row(world: World) -> None:
 
 @behaviour()
 async def a_request_id_belongs_to_one_run(world: World) -> None:
-    """A run cannot take over another run's request."""
+    """A run cannot open a request with the id of another run's request."""
     one, two = await world.own("r1"), await world.own("r2")
     await one.append(asked("q1"))
     await expect(InvalidAppend, two.send(two.extend(asked("q1"))))
@@ -283,7 +283,7 @@ async def a_request_id_belongs_to_one_run(world: World) -> None:
 
 @behaviour()
 async def a_run_closes_no_request_but_its_own(world: World) -> None:
-    """Expiring, escalating or withdrawing another run's request is refused, and changes nothing."""
+    """A run cannot expire, escalate or withdraw another run's request; the attempt changes nothing."""
     one, two = await world.own("r1"), await world.own("r2")
     await one.append(asked("q1", to=("ann",)))
     changes: tuple[AnyBody, ...] = (
@@ -299,7 +299,7 @@ async def a_run_closes_no_request_but_its_own(world: World) -> None:
 
 @behaviour()
 async def a_bad_request_does_not_harm_its_neighbours(world: World) -> None:
-    """Of many appends made at the same time only the stale one fails."""
+    """Of many concurrent appends, only the stale one fails."""
     owners = [await world.own(f"r{place}") for place in range(20)]
     await world.store.send_commands("r7", signalled(), actor="ann")
     done = await asyncio.gather(*(owner.send(owner.extend(started())) for owner in owners))
@@ -308,7 +308,7 @@ async def a_bad_request_does_not_harm_its_neighbours(world: World) -> None:
 
 @behaviour()
 async def time_never_goes_back_along_a_log(world: World) -> None:
-    """An owner whose clock is behind seals no event before the one before it."""
+    """No event has a time before the previous event, even if the owner's clock is behind."""
     owner = await world.own()
     await owner.send(Extend(run="r1", after=owner.head, fence=owner.fence, events=owner.seal(started(), time=5)))
     times = [event.time for event in await world.log()]

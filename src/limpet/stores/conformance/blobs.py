@@ -1,4 +1,4 @@
-"""Blobs: big content is stored once, is there whenever an event refers to it, and goes when nobody does."""
+"""Blobs: large content is stored once, exists while an event refers to it, and is collected afterwards."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Iterable
@@ -27,12 +27,12 @@ BIG = {"nested": [{"a": None, "b": [1.5, -0.0, True, "é"]}], "pages": ["so much
 NOWHERE = Payload(blob="0" * 64, bytes=9)
 
 
-# What goes where
+# Inline or blob
 
 
 @behaviour()
 async def a_value_of_eight_kilobytes_stays_in_its_event(world: World) -> None:
-    """Up to 8,192 bytes of JSON are inline, and no blob comes with them."""
+    """A value of up to 8,192 bytes of JSON stays inline, without a blob."""
     value = "x" * (INLINE - 2)
     payload, blobs = world.store.pack(value)
     assert (INLINE, blobs, payload.value()) == (8192, (), value)
@@ -41,7 +41,7 @@ async def a_value_of_eight_kilobytes_stays_in_its_event(world: World) -> None:
 
 @behaviour()
 async def one_byte_more_becomes_a_blob(world: World) -> None:
-    """8,193 bytes of JSON are put away, and their size is told."""
+    """A value of 8,193 bytes of JSON becomes a blob, and its payload has the size."""
     value = "x" * (INLINE - 1)
     payload, [blob] = world.store.pack(value)
     assert (payload.blob, payload.bytes, blob.size) == (blob.id, 8193, 8193)
@@ -52,7 +52,7 @@ async def one_byte_more_becomes_a_blob(world: World) -> None:
 
 @behaviour()
 async def values_are_unpacked_together(world: World) -> None:
-    """Some inline, some in blobs, one of many chunks, one twice: each comes back in its place."""
+    """Payloads that are unpacked together (inline, in blobs, of many chunks, repeated) give their values in order."""
     values = ["small", "s" * 300, {"n": 1}, BIG, "s" * 300, _noise(CHUNK + 1).hex(), None]
     packed = [world.store.pack(value, inline=256) for value in values]
     owner = await world.own()
@@ -66,7 +66,7 @@ async def values_are_unpacked_together(world: World) -> None:
 
 @behaviour()
 async def one_that_is_not_there_is_missed_among_many(world: World) -> None:
-    """Payloads that are unpacked together are all there, or it is an error."""
+    """Unpacking several payloads raises NotFound if one blob is missing."""
     payload, blobs = world.store.pack(BIG)
     owner = await world.own()
     await owner.append(gave(payload), blobs=blobs)
@@ -75,7 +75,7 @@ async def one_that_is_not_there_is_missed_among_many(world: World) -> None:
 
 @behaviour()
 async def a_big_value_comes_back_equal(world: World) -> None:
-    """What a log's reader unpacks is what was packed, to the last detail."""
+    """A large value that is unpacked from the log equals the packed value."""
     await _own_with(world, BIG)
     last = (await world.bodies())[-1]
     assert isinstance(last, b.StepCompleted)
@@ -86,14 +86,14 @@ async def a_big_value_comes_back_equal(world: World) -> None:
 
 @behaviour()
 async def a_blob_is_there_for_everybody(world: World) -> None:
-    """Another store on the same data reads it as soon as the append has returned."""
+    """Another store on the same data can read a blob as soon as the append has returned."""
     payload = await _own_with(world, BIG)
     assert await (await world.another()).unpack(payload) == BIG
 
 
 @behaviour()
 async def an_unknown_blob_is_not_found(world: World) -> None:
-    """Reading it says so at once."""
+    """Reading an unknown blob raises NotFound."""
     error = await expect(NotFound, _content(world.store, NOWHERE))
     assert (error.what, error.id) == ("blob", NOWHERE.blob)
     await expect(NotFound, world.store.unpack(NOWHERE))
@@ -101,7 +101,7 @@ async def an_unknown_blob_is_not_found(world: World) -> None:
 
 @behaviour()
 async def text_is_compressed_and_noise_is_not(world: World) -> None:
-    """Compression is used where it pays; both come back as they were."""
+    """Content is compressed if that saves space, and comes back unchanged either way."""
     text, noise = b"the same words again " * 5_000, _noise(100_000)
     packed = [pack_blob(world.store.codec, data).chunks[0] for data in (text, noise)]
     assert [each.codec.startswith(DEFLATED) for each in packed] == [True, False]
@@ -115,7 +115,7 @@ async def text_is_compressed_and_noise_is_not(world: World) -> None:
 
 @behaviour()
 async def an_empty_blob_is_a_blob(world: World) -> None:
-    """Nothing is content too, in one piece or as a stream without parts."""
+    """Empty content is stored as a blob, from bytes and from a stream without parts."""
     one = await world.store.put_blob(b"")
     two = await world.store.put_blob(_stream(()))
     assert one == two
@@ -124,7 +124,7 @@ async def an_empty_blob_is_a_blob(world: World) -> None:
 
 @behaviour()
 async def blobs_around_the_size_of_a_chunk_come_back(world: World) -> None:
-    """One byte less, exactly one chunk, one byte more, exactly two chunks: no edge loses or adds a byte."""
+    """Content of about one and two chunks comes back without a lost or added byte."""
     for size in (CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK):
         data = _noise(size)
         put = await world.store.put_blob(data)
@@ -136,7 +136,7 @@ async def blobs_around_the_size_of_a_chunk_come_back(world: World) -> None:
 
 @behaviour()
 async def a_blob_of_several_chunks_is_read_chunk_by_chunk(world: World) -> None:
-    """Nobody needs all of it in memory: no part is longer than a chunk."""
+    """A blob is read in parts of at most one chunk, so that it need not fit into memory."""
     data = _noise(5 * CHUNK // 2)
     payload = await world.store.put_blob(data)
     assert isinstance(payload.blob, str)
@@ -147,7 +147,7 @@ async def a_blob_of_several_chunks_is_read_chunk_by_chunk(world: World) -> None:
 
 @behaviour()
 async def a_stream_of_odd_parts_is_the_same_blob(world: World) -> None:
-    """How content was cut when it came makes no difference: one name, one blob."""
+    """Content gives the same blob, however it was split when streamed."""
     data = _noise(5 * CHUNK // 2)
     whole = await world.store.put_blob(data)
     for cuts in ([1, 7, CHUNK - 3, CHUNK], [0, 2 * CHUNK + 5, 0], [CHUNK]):
@@ -158,7 +158,7 @@ async def a_stream_of_odd_parts_is_the_same_blob(world: World) -> None:
 
 @behaviour()
 async def a_stream_that_comes_first_is_read_like_any_other(world: World) -> None:
-    """Content that was only ever streamed is whole, and can be referred to."""
+    """Streamed content can be read, and events can refer to it."""
     data = _noise(3 * CHUNK)
     payload = await world.store.put_blob(_stream(_cut(data, [99, CHUNK, 12345])))
     owner = await world.own()
@@ -169,7 +169,7 @@ async def a_stream_that_comes_first_is_read_like_any_other(world: World) -> None
 
 @behaviour()
 async def a_value_of_several_chunks_comes_with_its_append(world: World) -> None:
-    """It is sent ahead, and the append refers to it."""
+    """A value of several chunks is uploaded before the append that refers to it."""
     value = _noise(CHUNK).hex() + "!"
     payload = await _own_with(world, value)
     assert payload.bytes > 2 * CHUNK
@@ -179,7 +179,7 @@ async def a_value_of_several_chunks_comes_with_its_append(world: World) -> None:
 
 @behaviour()
 async def an_interrupted_upload_leaves_nothing_to_read(world: World) -> None:
-    """What was to come cannot be read, the interruption is told as it was, and the rest is collected."""
+    """An interrupted upload raises its own error, cannot be read, and is collected."""
     data = _noise(2 * CHUNK)
 
     async def breaks() -> AsyncIterator[bytes]:
@@ -195,7 +195,7 @@ async def an_interrupted_upload_leaves_nothing_to_read(world: World) -> None:
 
 @behaviour()
 async def an_upload_after_an_interrupted_one_is_whole(world: World) -> None:
-    """The same content can be sent again at once."""
+    """Content can be uploaded again immediately after an interrupted upload."""
     data = _noise(2 * CHUNK)
 
     async def breaks() -> AsyncIterator[bytes]:
@@ -210,7 +210,7 @@ async def an_upload_after_an_interrupted_one_is_whole(world: World) -> None:
 
 @behaviour()
 async def what_an_upload_is_called_on_its_way_refers_to_nothing(world: World) -> None:
-    """Only a whole blob has a name: an append cannot refer to half of one."""
+    """An append cannot refer to an unfinished upload."""
     owner = await world.own()
     name = _named(world, b"x").blob
     for blob in (f"upload:{name}", "upload:", ""):
@@ -218,12 +218,12 @@ async def what_an_upload_is_called_on_its_way_refers_to_nothing(world: World) ->
         await expect(NotFound, _content(world.store, Payload(blob=blob)))
 
 
-# Once
+# Deduplication
 
 
 @behaviour()
 async def content_is_stored_once(world: World) -> None:
-    """However often and in whatever way it comes, there is one blob of it to collect."""
+    """Content is stored once, however often and in whatever way it arrives."""
     data = _noise(50_000)
     blob = pack_blob(world.store.codec, data)
     names = {await world.store.put_blob(each) for each in (data, data, _stream([data]), _stream(_cut(data, [3, 999])))}
@@ -236,7 +236,7 @@ async def content_is_stored_once(world: World) -> None:
 
 @behaviour()
 async def content_put_at_once_is_stored_once(world: World) -> None:
-    """Several stores and callers put the same few megabytes at the same time."""
+    """Content is stored once when several stores and callers put it concurrently."""
     data = _noise(5 * CHUNK // 2)
     stores = [world.store, await world.another()]
     puts = [store.put_blob(each) for store in stores for each in (data, data, _stream([data]))]
@@ -247,7 +247,7 @@ async def content_put_at_once_is_stored_once(world: World) -> None:
 
 @behaviour()
 async def different_content_has_different_names(world: World) -> None:
-    """Not even the same length makes two contents one."""
+    """Different contents have different names, even with the same length."""
     datas = [bytes([place]) * 10_000 for place in range(20)]
     payloads = await asyncio.gather(*(world.store.put_blob(data) for data in datas))
     assert len({payload.blob for payload in payloads}) == 20
@@ -256,7 +256,7 @@ async def different_content_has_different_names(world: World) -> None:
 
 @behaviour()
 async def many_runs_share_a_blob(world: World) -> None:
-    """Each reads it, and it stays while one of them has it."""
+    """A blob is readable for every run that refers to it, and stays while one of them does."""
     payload, blobs = world.store.pack(BIG)
     for place in range(5):
         owner = await world.own(f"r{place}")
@@ -265,12 +265,12 @@ async def many_runs_share_a_blob(world: World) -> None:
     assert await world.store.unpack(payload) == BIG
 
 
-# An event never refers to what is not there
+# Events never refer to missing blobs
 
 
 @behaviour()
 async def an_append_that_refers_to_nothing_is_refused(world: World) -> None:
-    """Nothing is written; sent again with its blob it lands."""
+    """An append that refers to a missing blob writes nothing; repeated with the blob, it is written."""
     owner = await world.own()
     payload, blobs = world.store.pack(BIG)
     leg = owner.extend(started(), gave(payload))
@@ -282,7 +282,7 @@ async def an_append_that_refers_to_nothing_is_refused(world: World) -> None:
 
 @behaviour()
 async def an_append_that_changes_rows_and_refers_to_nothing_is_refused(world: World) -> None:
-    """A request, a patch or an end with a missing blob changes no row."""
+    """A request, a patch or an end that refers to a missing blob changes no row."""
     owner = await world.own()
     before = await owner.row()
     await expect(NotFound, owner.send(owner.extend(asked(context=NOWHERE))))
@@ -294,7 +294,7 @@ async def an_append_that_changes_rows_and_refers_to_nothing_is_refused(world: Wo
 
 @behaviour()
 async def a_creation_that_refers_to_nothing_is_refused(world: World) -> None:
-    """There is no run; with its blob there is."""
+    """A creation that refers to a missing blob creates no run; with the blob, it does."""
     payload, blobs = world.store.pack(BIG)
     error = await expect(NotFound, world.store.create("r1", created(input=payload), actor="test"))
     assert error.what == "blob"
@@ -306,7 +306,7 @@ async def a_creation_that_refers_to_nothing_is_refused(world: World) -> None:
 
 @behaviour()
 async def a_command_that_refers_to_nothing_is_refused(world: World) -> None:
-    """It wakes nobody and decides nothing; with its blob it is taken."""
+    """A command that refers to a missing blob is refused and wakes no run; with the blob, it is accepted."""
     await world.waiting("person", "q1")
     payload, blobs = world.store.pack(BIG)
     answer = b.RequestAnswered(command="c1", request="q1", decision="answered", by="ann", answer=payload)
@@ -322,7 +322,7 @@ async def a_command_that_refers_to_nothing_is_refused(world: World) -> None:
 
 @behaviour()
 async def a_command_with_a_blob_may_be_repeated(world: World) -> None:
-    """With its blob or without, it is taken once."""
+    """A command with a blob can be repeated, with or without the blob, and is recorded once."""
     await world.own()
     payload, blobs = world.store.pack(BIG)
     signal = b.SignalReceived(command="c1", signal="go", value=payload)
@@ -334,7 +334,7 @@ async def a_command_with_a_blob_may_be_repeated(world: World) -> None:
 
 @behaviour()
 async def if_one_leg_refers_to_nothing_no_leg_is_written(world: World) -> None:
-    """A call and its child, a run's end and the message to its parent: all or nothing, in whatever order."""
+    """If one leg refers to a missing blob, no leg is written, in any order."""
     parent = await world.own("p1")
     call = parent.extend(b.AgentCalled(name="call#1", run="c1", agent="a", mode="call", asked=""))
     child = Create(run="c1", bodies=(created(input=NOWHERE, parent=Lineage(run="p1")),), actor="w1")
@@ -353,7 +353,7 @@ async def if_one_leg_refers_to_nothing_no_leg_is_written(world: World) -> None:
 
 @behaviour()
 async def several_legs_bring_their_blobs_together(world: World) -> None:
-    """Each stream holds what it refers to."""
+    """Several legs bring their blobs, and each stream refers to its own."""
     parent = await world.own("p1")
     asks, [one] = world.store.pack(BIG)
     takes, [two] = world.store.pack([BIG, "more"])
@@ -366,7 +366,7 @@ async def several_legs_bring_their_blobs_together(world: World) -> None:
 
 @behaviour()
 async def an_optional_command_that_refers_to_nothing_is_left_out(world: World) -> None:
-    """The rest of the append goes on."""
+    """An optional command that refers to a missing blob is skipped, and the rest of the append is written."""
     owner = await world.own("r1")
     await world.create("r2")
     signal = b.SignalReceived(command="c1", signal="go", value=NOWHERE)
@@ -380,7 +380,7 @@ async def an_optional_command_that_refers_to_nothing_is_left_out(world: World) -
 
 @behaviour()
 async def a_neighbour_that_refers_to_nothing_harms_nobody(world: World) -> None:
-    """Of many appends at once those without their blob are refused, and the others land."""
+    """Of many concurrent appends, only those with missing blobs are refused."""
     owners = [await world.own(f"r{place}") for place in range(20)]
     payload, blobs = world.store.pack(BIG)
     asks = [
@@ -394,7 +394,7 @@ async def a_neighbour_that_refers_to_nothing_harms_nobody(world: World) -> None:
 
 @behaviour()
 async def every_payload_of_an_event_is_held(world: World) -> None:
-    """Not only results: what a request shows, what a decision chose from, what a failure knows."""
+    """Every payload of an event counts as a reference, also in requests, decisions and failures."""
     owner = await world.own()
     payloads, blobs = _several(world, 8)
     schema, options, default, args, context, chosen, choices, facts = payloads
@@ -410,7 +410,7 @@ async def every_payload_of_an_event_is_held(world: World) -> None:
 
 @behaviour()
 async def two_hundred_blobs_come_with_one_append(world: World) -> None:
-    """All of them, and each is held."""
+    """Two hundred blobs in one append are all stored, and all have a reference."""
     owner = await world.own()
     payloads, blobs = _several(world, 200)
     await owner.append(*(gave(payload, place + 1) for place, payload in enumerate(payloads)), blobs=blobs)
@@ -421,7 +421,7 @@ async def two_hundred_blobs_come_with_one_append(world: World) -> None:
 
 @behaviour()
 async def a_message_is_stored_by_its_content(world: World) -> None:
-    """A conversation refers to blobs like a run, from its first message on."""
+    """A conversation refers to blobs as a run does, from its first message on."""
     payload, blobs = world.store.pack(BIG)
     first = Create(run="c1", bodies=(b.ConversationCreated(), _message(payload)), actor="test")
     error = await expect(NotFound, world.store.append(first))
@@ -435,12 +435,12 @@ async def a_message_is_stored_by_its_content(world: World) -> None:
     assert await world.store.check_rows("c1") == []
 
 
-# Repeating, and what is refused
+# Repeats and refusals
 
 
 @behaviour()
 async def an_append_with_blobs_may_be_repeated(world: World) -> None:
-    """A lost reply is known as landed, whether the blobs come again or not."""
+    """An append with blobs can be repeated, with or without the blobs."""
     owner = await world.own()
     payload, blobs = world.store.pack(BIG)
     leg = owner.extend(gave(payload))
@@ -454,7 +454,7 @@ async def an_append_with_blobs_may_be_repeated(world: World) -> None:
 
 @behaviour()
 async def a_creation_with_a_big_input_may_be_repeated(world: World) -> None:
-    """The same content is the same input, and other content is a conflict."""
+    """A repeated creation with a large input gives the same run; other content is a conflict."""
     payload, blobs = world.store.pack(BIG)
     other, others = world.store.pack({**BIG, "more": 1})
     for fresh in (True, False, False):
@@ -465,7 +465,7 @@ async def a_creation_with_a_big_input_may_be_repeated(world: World) -> None:
 
 @behaviour()
 async def a_refused_append_leaves_at_most_a_loose_blob(world: World) -> None:
-    """One that missed something, and one of a superseded worker: what they brought is collected."""
+    """The blobs of a stale append, and of one by a superseded worker, are collected."""
     old = await world.own()
     payload, blobs = world.store.pack(BIG)
     stale = old.extend(gave(payload))
@@ -481,7 +481,7 @@ async def a_refused_append_leaves_at_most_a_loose_blob(world: World) -> None:
 
 @behaviour()
 async def a_malformed_append_stores_no_blob(world: World) -> None:
-    """What no correct writer would send is refused before anything is touched."""
+    """A malformed append is refused before its blobs are stored."""
     owner = await world.own()
     _, small = world.store.pack(BIG)
     _, large = world.store.pack(_noise(CHUNK).hex())
@@ -494,7 +494,7 @@ async def a_malformed_append_stores_no_blob(world: World) -> None:
 
 @behaviour()
 async def a_blob_that_is_not_referred_to_is_loose(world: World) -> None:
-    """Coming with an append is not enough: what its events do not name is collected."""
+    """A blob that comes with an append, but that no event refers to, is collected."""
     owner = await world.own()
     payload, blobs = world.store.pack(BIG)
     await owner.append(completed(), blobs=blobs)
@@ -508,7 +508,7 @@ async def a_blob_that_is_not_referred_to_is_loose(world: World) -> None:
 
 @behaviour()
 async def a_loose_blob_lives_for_an_hour(world: World) -> None:
-    """By the store's clock: not less, and not for ever."""
+    """A blob without references is collected after an hour of the store's clock, and not before."""
     payload = await world.store.put_blob(_noise(10_000))
     world.advance("1h")
     assert await world.store.collect_blobs() == 0
@@ -521,7 +521,7 @@ async def a_loose_blob_lives_for_an_hour(world: World) -> None:
 
 @behaviour()
 async def putting_a_blob_again_starts_its_hour_anew(world: World) -> None:
-    """In whatever way it comes: somebody is about to refer to it."""
+    """Putting a blob again, in any way, restarts its hour."""
     data = _noise(5 * CHUNK // 2)
     small = _noise(10_000)
     blob = pack_blob(world.store.codec, small)
@@ -544,7 +544,7 @@ async def putting_a_blob_again_starts_its_hour_anew(world: World) -> None:
 
 @behaviour()
 async def a_slow_upload_is_not_collected_on_its_way(world: World) -> None:
-    """Its hour counts from its last chunk."""
+    """The hour of an upload starts with its last chunk."""
     data = _noise(4 * CHUNK)
 
     async def slow() -> AsyncIterator[bytes]:
@@ -558,7 +558,7 @@ async def a_slow_upload_is_not_collected_on_its_way(world: World) -> None:
 
 @behaviour()
 async def the_grace_can_be_chosen(world: World) -> None:
-    """Less than an hour for whoever knows that nothing is on its way, more for whoever is careful."""
+    """The grace period can be shorter or longer than an hour."""
     await world.store.put_blob(b"x")
     world.advance("2h")
     assert await world.store.collect_blobs(grace="3h") == 0
@@ -567,7 +567,7 @@ async def the_grace_can_be_chosen(world: World) -> None:
 
 @behaviour()
 async def what_is_referred_to_is_never_collected(world: World) -> None:
-    """However old it is, and though its run has ended."""
+    """A blob with references is never collected, even if it is old and its run has ended."""
     owner = await world.own()
     payload, blobs = world.store.pack(BIG)
     await owner.append(gave(payload), blobs=blobs)
@@ -579,7 +579,7 @@ async def what_is_referred_to_is_never_collected(world: World) -> None:
 
 @behaviour()
 async def a_blob_put_ahead_is_held_once_an_event_refers_to_it(world: World) -> None:
-    """From then on its hour does not count."""
+    """A blob that was put first is not collected once an event refers to it."""
     payload = await world.store.put_blob(_noise(10_000))
     owner = await world.own()
     world.advance("59m")
@@ -590,7 +590,7 @@ async def a_blob_put_ahead_is_held_once_an_event_refers_to_it(world: World) -> N
 
 @behaviour()
 async def a_blob_of_another_run_is_left_alone(world: World) -> None:
-    """One run refers to it, another put it and never did: it stays."""
+    """A blob that one run refers to stays, even if another run put it without a reference."""
     payload, blobs = world.store.pack(BIG)
     one = await world.own("r1")
     two = await world.own("r2")
@@ -603,7 +603,7 @@ async def a_blob_of_another_run_is_left_alone(world: World) -> None:
 
 @behaviour()
 async def what_was_collected_can_come_again(world: World) -> None:
-    """A blob's name is never used up."""
+    """A collected blob can be stored again under the same name."""
     data = _noise(5 * CHUNK // 2)
     for each in (data, _stream([data]), data):
         payload = await world.store.put_blob(each)
@@ -618,7 +618,7 @@ async def what_was_collected_can_come_again(world: World) -> None:
 
 @behaviour()
 async def many_loose_blobs_are_all_collected(world: World) -> None:
-    """More than fit into one batch, and not one that is held."""
+    """All loose blobs are collected, also more than one batch, and none with references."""
     owner = await world.own()
     _, loose = _several(world, 600)
     payload, held = world.store.pack(BIG)
@@ -629,7 +629,7 @@ async def many_loose_blobs_are_all_collected(world: World) -> None:
 
 @behaviour()
 async def collecting_beside_appends_breaks_no_reference(world: World) -> None:
-    """An append that reuses old content lands with it, or is refused and lands with the blob that it brings."""
+    """An append that reuses old content during a collection is written, or refused and then written with its blob."""
     payload, blobs = world.store.pack(BIG)
     owners = [await world.own(f"r{place}") for place in range(20)]
     stores = [world.store, await world.another()]
@@ -653,7 +653,7 @@ async def collecting_beside_appends_breaks_no_reference(world: World) -> None:
 
 @behaviour()
 async def snapshots_and_late_results_outlive_collection(world: World) -> None:
-    """Collecting touches blobs and nothing else."""
+    """Collection deletes only blobs: snapshots and late results stay."""
     owner = await world.own()
     await world.store.save_snapshot("r1", owner.head, b"state")
     await world.store.keep_late(owner.seal(completed(output="late")))
@@ -668,7 +668,7 @@ async def snapshots_and_late_results_outlive_collection(world: World) -> None:
 
 
 def _noise(size: int) -> bytes:
-    """Bytes that do not compress, the same every time."""
+    """Return the same incompressible bytes every time."""
     return shake_256(b"limpet").digest(size)
 
 
@@ -698,18 +698,18 @@ async def _content(store: Store, payload: Payload) -> bytes:
 
 
 def _named(world: World, data: bytes) -> Payload:
-    """What content would be called."""
+    """Return the name that content gets."""
     return Payload(blob=pack_blob(world.store.codec, data).id, bytes=len(data))
 
 
 async def _collected(world: World) -> int:
-    """How many blobs go when everything that is loose has been so for long enough."""
+    """Return the number of blobs collected after every grace period has passed."""
     world.advance("2h")
     return await world.store.collect_blobs()
 
 
 async def _own_with(world: World, value: object) -> Payload:
-    """A run with a result that is a blob."""
+    """Return a run with a result in a blob."""
     owner = await world.own()
     payload, blobs = world.store.pack(value)
     await owner.append(gave(payload), blobs=blobs)

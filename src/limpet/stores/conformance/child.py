@@ -1,4 +1,4 @@
-"""What the suite does in other processes: `python -m limpet.stores.conformance.child FACTORY ARGUMENT JOB PLACE …`."""
+"""Jobs of the suite for other processes: `python -m limpet.stores.conformance.child FACTORY ARGUMENT JOB PLACE …`."""
 
 import asyncio
 import os
@@ -20,13 +20,13 @@ async def create(store: Store, place: str, count: str) -> str:
 
 
 async def create_same(store: Store, place: str) -> str:
-    """Try to create one run that everybody else wants to create too."""
+    """Create a run that the other processes also create."""
     _, fresh = await store.create("same", created(), actor=place)
     return "fresh" if fresh else "there"
 
 
 async def claim(store: Store, place: str, limit: str) -> str:
-    """Claim some runs under a name of one's own, and give nothing back."""
+    """Claim some runs under this process's own worker id, and keep them."""
     await store.register(WorkerRow(id=f"w{place}", agents={"a": ("1",)}), lease=LEASE * 1000)
     got = [claimed.row.id for _ in range(int(limit)) for claimed in await store.claim(f"w{place}", limit=1)]
     await store.retire(f"w{place}")
@@ -34,7 +34,7 @@ async def claim(store: Store, place: str, limit: str) -> str:
 
 
 async def claim_and_die(store: Store, place: str) -> str:
-    """Claim a run, say so, and be killed."""
+    """Claim a run, print it, and get killed."""
     await store.register(WorkerRow(id=f"dying{place}", agents={"a": ("1",)}), lease=LEASE * 1000)
     [claimed] = await store.claim(f"dying{place}", limit=1)
     sys.stdout.write(f"{claimed.row.id}\n")
@@ -44,7 +44,7 @@ async def claim_and_die(store: Store, place: str) -> str:
 
 
 async def answer(store: Store, place: str, count: str) -> str:
-    """Answer every request before others do; how many were mine."""
+    """Answer every request, in competition with others; return how many answers were accepted."""
     mine = 0
     for number in range(int(count)):
         try:
@@ -56,7 +56,7 @@ async def answer(store: Store, place: str, count: str) -> str:
 
 
 async def extend(store: Store, place: str, count: str) -> str:
-    """Append to one run that everybody else appends to too, under the same fence; how many of mine landed."""
+    """Append to a run that the other processes also append to, under the same fence; return how many were written."""
     row = await store.get("r1")
     head, landed = row.head, 0
     while landed < int(count):
@@ -70,7 +70,7 @@ async def extend(store: Store, place: str, count: str) -> str:
 
 
 async def save_contracts(store: Store, place: str, count: str) -> str:
-    """Save contracts that everybody else saves too, some from the last to the first; how many there are then."""
+    """Save contracts that the other processes also save, some in reverse order; return how many exist then."""
     rows = [contract(f"a{number:03}") for number in range(int(count))]
     await store.save_contracts(rows if int(place) % 2 else rows[::-1])
     return str(len(await store.contracts()))
@@ -80,7 +80,7 @@ JOBS = {job.__name__: job for job in (create, create_same, claim, claim_and_die,
 
 
 async def main(factory: str, argument: str, job: str, *rest: str) -> None:
-    """Open the store and do the job."""
+    """Open the store and run the job."""
     module, _, name = factory.partition(":")
     async with Store(getattr(import_module(module), name)(argument)) as store:
         said = await JOBS[job](store, *rest)

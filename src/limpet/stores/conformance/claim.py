@@ -1,4 +1,4 @@
-"""Claiming: runnable runs, in fair order, to workers that serve them, within limits."""
+"""Claims: workers get runnable runs of the agents that they serve, in fair order and within limits."""
 
 import asyncio
 
@@ -11,7 +11,7 @@ from limpet.stores.conformance.suite import LEASE, Owner, World, behaviour, expe
 
 @behaviour()
 async def a_claim_gives_the_run_to_the_worker(world: World) -> None:
-    """The row says running, by whom, under which fence; nobody else gets it."""
+    """A claimed run's row has status, worker and fence, and no other worker gets the run."""
     await world.create()
     await world.worker("w1")
     await world.worker("w2")
@@ -24,7 +24,7 @@ async def a_claim_gives_the_run_to_the_worker(world: World) -> None:
 
 @behaviour()
 async def a_claim_is_in_the_log(world: World) -> None:
-    """`run.claimed` names the worker, under the new fence, sealed onto the chain."""
+    """A claim appends `run.claimed` with the worker, under the new fence."""
     await world.own()
     log = await world.log()
     assert (log[-1].kind, log[-1].fence, world.store.decode(log[-1])) == ("run.claimed", 1, b.RunClaimed(worker="w1"))
@@ -33,7 +33,7 @@ async def a_claim_is_in_the_log(world: World) -> None:
 
 @behaviour()
 async def the_longest_ready_comes_first(world: World) -> None:
-    """In the order in which they became ready, over all agents."""
+    """Runs are claimed in the order in which they became ready, over all agents."""
     await world.worker(agents=("a", "b"))
     for run, agent in (("r3", "b"), ("r1", "a"), ("r2", "b")):
         await world.create(run, agent=agent)
@@ -43,7 +43,7 @@ async def the_longest_ready_comes_first(world: World) -> None:
 
 @behaviour()
 async def a_run_that_was_woken_queues_behind_those_before_it(world: World) -> None:
-    """Its place is that of the moment in which it became ready again."""
+    """A woken run is ordered by the time at which it became ready again."""
     owner = await world.own("r1")
     await owner.append(b.RunWaiting(waits=(Wait(what="time", key="t"),), wake=world.clock.now() + 5_000_000))
     await world.create("r2")
@@ -54,7 +54,7 @@ async def a_run_that_was_woken_queues_behind_those_before_it(world: World) -> No
 
 @behaviour()
 async def a_claim_takes_no_more_than_its_limit(world: World) -> None:
-    """Ten are ready, three are asked for, three are given."""
+    """A claim returns at most `limit` runs."""
     for place in range(10):
         await world.create(f"r{place}")
     await world.worker()
@@ -64,7 +64,7 @@ async def a_claim_takes_no_more_than_its_limit(world: World) -> None:
 
 @behaviour()
 async def a_worker_gets_only_agents_that_it_serves(world: World) -> None:
-    """Runs of other agents stay."""
+    """A worker does not get runs of agents that it does not serve."""
     await world.create("r1", agent="a")
     await world.create("r2", agent="b")
     await world.worker(agents=("b",))
@@ -73,7 +73,7 @@ async def a_worker_gets_only_agents_that_it_serves(world: World) -> None:
 
 @behaviour()
 async def a_worker_gets_only_versions_that_it_accepts(world: World) -> None:
-    """A run stays with code of its own version, unless newer code says that it takes older runs."""
+    """A worker gets only runs of the versions that it accepts."""
     for run, version in (("r1", "1"), ("r2", "2"), ("r3", "3")):
         body = b.RunCreated(agent="a", agent_version=version, input=inline(None))
         await world.store.create(run, body, actor="test")
@@ -83,7 +83,7 @@ async def a_worker_gets_only_versions_that_it_accepts(world: World) -> None:
 
 @behaviour()
 async def agents_with_related_names_are_different(world: World) -> None:
-    """`foo` is not `foobar`, `FOO` or `fo_`."""
+    """Agent names match exactly: `foo` is not `foobar`, `FOO` or `fo_`."""
     for place, agent in enumerate(("foo", "foobar", "FOO", "fo_", "fo%")):
         await world.create(f"r{place}", agent=agent)
     await world.worker(agents=("foo",))
@@ -92,15 +92,15 @@ async def agents_with_related_names_are_different(world: World) -> None:
 
 @behaviour()
 async def an_unknown_worker_gets_nothing(world: World) -> None:
-    """Whoever has not registered, or was given up, must register first."""
+    """A claim by an unregistered worker raises NotFound."""
     await world.create()
-    error = await expect(NotFound, world.claim("nobody"))
+    error = await expect(NotFound, world.claim("missing"))
     assert error.what == "worker"
 
 
 @behaviour()
 async def waiting_and_ended_runs_are_not_given(world: World) -> None:
-    """Nor are those of a live worker."""
+    """Waiting runs, ended runs and runs of live workers are not claimed."""
     one, two = await world.own("r1"), await world.own("r2")
     await world.own("r3")
     await one.append(b.RunWaiting(waits=(Wait(what="signal", key="go"),)))
@@ -111,7 +111,7 @@ async def waiting_and_ended_runs_are_not_given(world: World) -> None:
 
 @behaviour()
 async def a_timer_makes_a_run_claimable(world: World) -> None:
-    """When its wake time has come by the store's clock, and not before."""
+    """A run with a wake time can be claimed from that time of the store's clock on, and not before."""
     owner = await world.own()
     await owner.append(b.RunWaiting(waits=(Wait(what="time", key="t"),), wake=world.clock.now() + 10_000))
     world.clock.set(world.clock.now() + 9_999)
@@ -122,7 +122,7 @@ async def a_timer_makes_a_run_claimable(world: World) -> None:
 
 @behaviour()
 async def a_released_run_can_be_claimed_again(world: World) -> None:
-    """Release is in the log, and the run is pending."""
+    """A release is in the log, and makes the run pending."""
     owner = await world.own()
     await world.store.release("r1", fence=owner.fence, worker="w1", reason="drain")
     assert (await owner.row()).status == "pending"
@@ -133,7 +133,7 @@ async def a_released_run_can_be_claimed_again(world: World) -> None:
 
 @behaviour()
 async def two_workers_never_get_the_same_run(world: World) -> None:
-    """A hundred runs, eight workers at once: each run once."""
+    """When eight workers claim a hundred runs concurrently, each run is claimed once."""
     for place in range(100):
         await world.create(f"r{place}")
     for place in range(8):
@@ -145,7 +145,7 @@ async def two_workers_never_get_the_same_run(world: World) -> None:
 
 @behaviour()
 async def a_limit_holds_over_all_workers(world: World) -> None:
-    """At most two runs of an agent are driven at once, whoever asks."""
+    """A concurrency limit of an agent applies over all workers."""
     for place in range(5):
         await world.create(f"r{place}")
     await world.worker("w1")
@@ -156,7 +156,7 @@ async def a_limit_holds_over_all_workers(world: World) -> None:
 
 @behaviour()
 async def a_place_is_free_when_its_run_is_not_driven(world: World) -> None:
-    """Parking, releasing and ending give a concurrency slot back."""
+    """A concurrency slot is freed when its run parks, ends or is released."""
     for place in range(4):
         await world.create(f"r{place}")
     await world.worker()
@@ -176,7 +176,7 @@ async def a_place_is_free_when_its_run_is_not_driven(world: World) -> None:
 
 @behaviour()
 async def an_exclusive_slot_is_held_to_the_end_of_the_run(world: World) -> None:
-    """One run at a time per session, also while it waits."""
+    """An exclusive slot is held until its run ends, also while the run waits."""
     await world.create("r1", exclusive="session:s1")
     await world.create("r2", exclusive="session:s1")
     await world.create("r3", exclusive="session:s2")
@@ -193,7 +193,7 @@ async def an_exclusive_slot_is_held_to_the_end_of_the_run(world: World) -> None:
 
 @behaviour()
 async def a_run_without_a_free_slot_does_not_block_others(world: World) -> None:
-    """A queue of one session leaves other sessions alone."""
+    """Runs that wait for a slot of one session do not block other sessions."""
     for place in range(30):
         await world.create(f"s1-{place}", exclusive="session:s1")
     await world.create("s2", exclusive="session:s2")
@@ -205,7 +205,7 @@ async def a_run_without_a_free_slot_does_not_block_others(world: World) -> None:
 
 @behaviour()
 async def a_blocked_exclusive_run_takes_no_concurrency_slot(world: World) -> None:
-    """What cannot be claimed holds nothing."""
+    """A run that waits for its exclusive slot takes no concurrency slot."""
     await world.create("r1", exclusive="session:s1")
     await world.create("r2", exclusive="session:s1")
     await world.create("r3")
@@ -216,7 +216,7 @@ async def a_blocked_exclusive_run_takes_no_concurrency_slot(world: World) -> Non
 
 @behaviour()
 async def a_smaller_limit_counts_those_under_way(world: World) -> None:
-    """Three are driven under a limit of three; under a limit of two nothing more is given until two have gone."""
+    """Under a smaller limit, no run is claimed until enough of the current ones have gone."""
     for place in range(6):
         await world.create(f"r{place}")
     await world.worker()
@@ -229,7 +229,7 @@ async def a_smaller_limit_counts_those_under_way(world: World) -> None:
 
 @behaviour()
 async def a_claimed_run_goes_on_from_its_log(world: World) -> None:
-    """The claim gives the head: the worker can append at once."""
+    """A claim returns the head, so that the worker can append immediately."""
     owner = await world.own()
     await owner.append(started())
     await world.store.release("r1", fence=1, worker="w1", reason="drain")
@@ -239,7 +239,7 @@ async def a_claimed_run_goes_on_from_its_log(world: World) -> None:
 
 @behaviour()
 async def a_conversation_is_never_claimed(world: World) -> None:
-    """Claiming sees runs only."""
+    """Conversations are never claimed."""
     await world.talk()
     await world.worker(agents=("", "a"))
     assert await world.claim() == ()
@@ -247,7 +247,7 @@ async def a_conversation_is_never_claimed(world: World) -> None:
 
 @behaviour()
 async def a_run_released_for_later_rests_until_then(world: World) -> None:
-    """Nobody claims it before; a cancel is attended to at once."""
+    """A run released with `retry_at` is not claimed before that time, unless it is cancelled."""
     for run in ("r1", "r2"):
         owner = await world.own(run)
         await world.store.release(
@@ -262,7 +262,7 @@ async def a_run_released_for_later_rests_until_then(world: World) -> None:
 
 @behaviour()
 async def agents_can_be_left_out_of_a_claim(world: World) -> None:
-    """Their runs stay for others, those of dead workers too."""
+    """Runs of skipped agents are left for other workers, also those of dead workers."""
     await world.create("r1")
     await world.own("r2", worker="dead")
     world.advance("11s")

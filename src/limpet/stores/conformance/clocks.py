@@ -1,4 +1,4 @@
-"""Clocks: the store's decides; nobody else's, and no jump, loses or doubles anything."""
+"""Clocks: only the store's clock decides; wrong clocks and jumps neither lose nor duplicate anything."""
 
 from limpet.errors import LeaseLost
 from limpet.events import Wait, verify
@@ -21,14 +21,14 @@ YEAR = 365 * 24 * HOUR
 
 @behaviour()
 async def the_store_tells_its_clock(world: World) -> None:
-    """In microseconds, as every store on the same data does."""
+    """The store returns its time in microseconds, the same for every store on the same data."""
     other = await world.another()
     assert await world.store.now() == await other.now() == world.clock.now()
 
 
 @behaviour()
 async def an_owner_with_a_wrong_clock_changes_nothing_but_times(world: World) -> None:
-    """Events an hour or a year early or late are taken, and the run goes on."""
+    """Events with times that are an hour or a year off are accepted, and the run continues."""
     owner = await world.own()
     now = world.clock.now()
     for number, skew in enumerate((-HOUR, HOUR, -YEAR, YEAR), 1):
@@ -41,7 +41,7 @@ async def an_owner_with_a_wrong_clock_changes_nothing_but_times(world: World) ->
 
 @behaviour()
 async def an_owners_future_time_does_not_delay_commands(world: World) -> None:
-    """A command after an event from the future is sealed with that time, and wakes the run now."""
+    """A command after an event from the future gets that event's time, and wakes the run immediately."""
     owner = await world.own()
     waits = (Wait(what="signal", key="go"),)
     events = owner.seal(b.RunWaiting(waits=waits), time=world.clock.now() + YEAR)
@@ -53,7 +53,7 @@ async def an_owners_future_time_does_not_delay_commands(world: World) -> None:
 
 @behaviour()
 async def an_owners_wrong_clock_does_not_change_an_expiry(world: World) -> None:
-    """Whether an answer is in time is judged by the store's clock at that moment."""
+    """The store's clock alone decides whether an answer is in time."""
     owner = await world.own()
     events = owner.seal(asked(expires=world.clock.now() + HOUR), time=world.clock.now() + YEAR)
     await owner.send(Extend(run="r1", after=owner.head, fence=owner.fence, events=events))
@@ -62,7 +62,7 @@ async def an_owners_wrong_clock_does_not_change_an_expiry(world: World) -> None:
 
 @behaviour()
 async def a_jump_forward_expires_leases_and_nothing_else(world: World) -> None:
-    """After a year the run is taken over, and its log is whole."""
+    """After a jump of a year the run is taken over, and its log is intact."""
     await world.own()
     world.clock.set(world.clock.now() + YEAR)
     await world.worker("w2")
@@ -72,7 +72,7 @@ async def a_jump_forward_expires_leases_and_nothing_else(world: World) -> None:
 
 @behaviour()
 async def a_jump_back_delays_but_loses_nothing(world: World) -> None:
-    """Timers fire once the clock is right again; times along the log never fall."""
+    """After a jump back, timers fire when the clock is right again, and times in the log never decrease."""
     owner = await world.own()
     now = world.clock.now()
     await owner.append(b.RunWaiting(waits=(Wait(what="time", key="t"),), wake=now + 1_000_000))
@@ -87,7 +87,7 @@ async def a_jump_back_delays_but_loses_nothing(world: World) -> None:
 
 @behaviour()
 async def a_jump_back_does_not_bring_an_old_owner_back(world: World) -> None:
-    """A fence that is lost stays lost, whatever the clock says."""
+    """A lost fence stays lost, whatever the clock shows."""
     old = await world.own()
     start = world.clock.now()
     new = await world.take_over()
@@ -98,7 +98,7 @@ async def a_jump_back_does_not_bring_an_old_owner_back(world: World) -> None:
 
 @behaviour()
 async def a_run_created_while_the_clock_was_ahead_is_not_stuck(world: World) -> None:
-    """It becomes ready at the latest when the clock gets there again; nothing else waits for it."""
+    """A run created while the clock was ahead is ready at the latest at that time, and delays no other run."""
     now = world.clock.now()
     world.clock.set(now + HOUR)
     await world.create("early")

@@ -1,4 +1,4 @@
-"""Commands: from any process, checked, deduplicated, sealed by the store, and waking the run that waits for them."""
+"""Commands: accepted from any process, checked, deduplicated and sealed by the store; they wake the run that waits."""
 
 import asyncio
 
@@ -28,7 +28,7 @@ from limpet.stores.conformance.suite import (
 
 @behaviour()
 async def a_command_is_in_the_log_when_it_returns(world: World) -> None:
-    """What was told is the last event, sealed onto the chain, with the teller as its actor."""
+    """When a command returns, it is the last event of the log, with the sender as its actor."""
     await world.own()
     head = await world.store.send_commands("r1", signalled(value={"n": 1}), actor="person:ann")
     log = await world.log()
@@ -38,7 +38,7 @@ async def a_command_is_in_the_log_when_it_returns(world: World) -> None:
 
 @behaviour()
 async def a_command_sent_twice_is_taken_once(world: World) -> None:
-    """The same command id gives the same answer, and one event."""
+    """A command sent twice under one id gives the same result, and one event."""
     await world.own()
     first = await world.store.send_commands("r1", signalled(), actor="ann")
     again = await world.store.send_commands("r1", signalled(), actor="ann")
@@ -48,7 +48,7 @@ async def a_command_sent_twice_is_taken_once(world: World) -> None:
 
 @behaviour()
 async def a_repeated_command_is_known_after_the_run_has_ended(world: World) -> None:
-    """It is recognised before the run's state is judged."""
+    """A repeated command is recognised before the run's status is checked, also after its end."""
     owner = await world.own()
     first = await world.store.send_commands("r1", signalled(), actor="ann")
     owner.head = first
@@ -58,7 +58,7 @@ async def a_repeated_command_is_known_after_the_run_has_ended(world: World) -> N
 
 @behaviour()
 async def another_command_under_a_used_id_is_a_conflict(world: World) -> None:
-    """An id stands for one command."""
+    """Another command under a used id raises IdConflict."""
     await world.own()
     await world.store.send_commands("r1", signalled(value=1), actor="ann")
     await expect(IdConflict, world.store.send_commands("r1", signalled(value=2), actor="ann"))
@@ -77,7 +77,7 @@ async def command_ids_belong_to_a_run(world: World) -> None:
 
 @behaviour()
 async def signals_keep_their_order_and_none_is_lost(world: World) -> None:
-    """A hundred signals sent at once are in the log a hundred times, each once."""
+    """A hundred concurrent signals are all in the log, each once."""
     await world.own()
     bodies = [signalled(value=place, command=f"c{place}") for place in range(100)]
     await asyncio.gather(*(world.store.send_commands("r1", body, actor="ann") for body in bodies))
@@ -88,7 +88,7 @@ async def signals_keep_their_order_and_none_is_lost(world: World) -> None:
 
 @behaviour()
 async def owner_events_cannot_come_as_commands(world: World) -> None:
-    """Nobody outside can complete a step or end a run."""
+    """Owner events are refused as commands, so that no other process can complete a step or end a run."""
     await world.own()
     for body in (completed(), b.RunCompleted(output=inline(1)), b.RunClaimed(worker="x"), asked()):
         await expect(InvalidAppend, world.store.send_commands("r1", body, actor="ann"))
@@ -97,7 +97,7 @@ async def owner_events_cannot_come_as_commands(world: World) -> None:
 
 @behaviour()
 async def commands_cannot_come_as_owner_events(world: World) -> None:
-    """A worker cannot answer its own requests under its fence."""
+    """Commands are refused as owner events, so that a worker cannot answer its own requests."""
     owner = await world.own()
     await owner.append(asked())
     for body in (answered(), signalled(), b.CancelRequested(command="c", reason="x"), b.RunClaimed(worker="w1")):
@@ -107,13 +107,13 @@ async def commands_cannot_come_as_owner_events(world: World) -> None:
 
 @behaviour()
 async def a_command_to_nobody_is_not_found(world: World) -> None:
-    """A command to a run that does not exist says so."""
-    await expect(NotFound, world.store.send_commands("nobody", signalled(), actor="ann"))
+    """A command to a run that does not exist raises NotFound."""
+    await expect(NotFound, world.store.send_commands("missing", signalled(), actor="ann"))
 
 
 @behaviour()
 async def a_command_needs_an_id(world: World) -> None:
-    """A command without a proper id cannot be deduplicated, and is refused."""
+    """A command without a valid id is refused."""
     await world.own()
     for command in ("", "a b", "x" * 201):
         await expect(InvalidArgument, world.store.send_commands("r1", signalled(command=command), actor="ann"))
@@ -121,7 +121,7 @@ async def a_command_needs_an_id(world: World) -> None:
 
 @behaviour()
 async def an_ended_run_takes_no_commands(world: World) -> None:
-    """Signal, cancel, pause, grant and return are refused after the end, with what stands."""
+    """An ended run refuses signals, cancels, pauses, grants and returns, and the error has its status."""
     owner = await world.own()
     await owner.append(b.RunCompleted(output=inline(1)))
     commands: list[AnyBody] = [
@@ -142,7 +142,7 @@ async def an_ended_run_takes_no_commands(world: World) -> None:
 
 @behaviour()
 async def the_end_of_a_run_empties_its_inbox(world: World) -> None:
-    """Requests of a run that has ended are withdrawn."""
+    """Open requests of an ended run are withdrawn."""
     owner = await world.own()
     await owner.append(asked("q1"), asked("q2"), b.RunCancelled(reason="enough"))
     assert await world.store.requests() == []
@@ -150,7 +150,7 @@ async def the_end_of_a_run_empties_its_inbox(world: World) -> None:
 
 @behaviour()
 async def a_signal_wakes_the_run_that_waits_for_it(world: World) -> None:
-    """And not one that waits for another."""
+    """A signal wakes the run that waits for it, and no run that waits for another."""
     await world.waiting("signal", "go")
     await world.store.send_commands("r1", signalled("other", command="c1"), actor="ann")
     assert await world.claim() == ()
@@ -168,7 +168,7 @@ async def a_childs_return_wakes_its_parent(world: World) -> None:
 
 @behaviour()
 async def a_command_that_came_before_parking_is_not_lost(world: World) -> None:
-    """`run.waiting` fails if a command slipped in, so that no wake-up is lost."""
+    """`run.waiting` fails if a command was written first, so that no wake-up is lost."""
     owner = await world.own()
     await owner.append(asked())
     await world.store.send_commands("r1", answered(), actor="ann")
@@ -179,7 +179,7 @@ async def a_command_that_came_before_parking_is_not_lost(world: World) -> None:
 
 @behaviour()
 async def a_cancel_that_slipped_in_stops_the_end(world: World) -> None:
-    """The end of a run misses a cancel that its worker had not seen."""
+    """The end of a run fails if a cancel was written first."""
     owner = await world.own()
     await world.store.send_commands("r1", b.CancelRequested(command="c", reason="enough"), actor="ann")
     assert isinstance(await owner.send(owner.extend(b.RunCompleted(output=inline(1)))), Missed)
@@ -187,7 +187,7 @@ async def a_cancel_that_slipped_in_stops_the_end(world: World) -> None:
 
 @behaviour()
 async def a_cancel_wakes_whatever_it_waits_for(world: World) -> None:
-    """A waiting run is given to a worker, which can then cancel it."""
+    """A cancel makes a waiting run claimable, whatever it waits for."""
     await world.waiting("signal", "go")
     await world.store.send_commands("r1", b.CancelRequested(command="c", reason="enough"), actor="ann")
     assert len(await world.claim()) == 1
@@ -195,7 +195,7 @@ async def a_cancel_wakes_whatever_it_waits_for(world: World) -> None:
 
 @behaviour()
 async def a_cancel_brings_a_later_start_forward(world: World) -> None:
-    """A run created for next year can be cancelled today."""
+    """A cancel makes a run with a later start time claimable immediately."""
     await world.create(start_at=world.clock.now() + 10**15)
     await world.worker()
     await world.store.send_commands("r1", b.CancelRequested(command="c", reason="enough"), actor="ann")
@@ -204,7 +204,7 @@ async def a_cancel_brings_a_later_start_forward(world: World) -> None:
 
 @behaviour()
 async def a_paused_run_is_given_to_nobody(world: World) -> None:
-    """A pending run that was paused waits for an operator, and goes on when it is resumed."""
+    """A paused pending run is not claimed until it is resumed."""
     await world.create()
     await world.worker()
     await world.store.send_commands("r1", b.PauseRequested(command="c1"), actor="ann")
@@ -217,7 +217,7 @@ async def a_paused_run_is_given_to_nobody(world: World) -> None:
 
 @behaviour()
 async def pausing_and_resuming_does_not_bring_a_start_forward(world: World) -> None:
-    """A run created for later still begins then."""
+    """Pausing and resuming a run does not make it start before its start time."""
     await world.create(start_at=world.clock.now() + 60_000_000)
     await world.worker()
     await world.store.send_commands("r1", b.PauseRequested(command="c1"), actor="ann")
@@ -229,7 +229,7 @@ async def pausing_and_resuming_does_not_bring_a_start_forward(world: World) -> N
 
 @behaviour()
 async def a_paused_run_is_not_woken_by_an_answer(world: World) -> None:
-    """The answer is kept, and seen when the run is resumed."""
+    """An answer does not wake a paused run; it takes effect after the resume."""
     await world.waiting("person", "q1")
     await world.store.send_commands("r1", b.PauseRequested(command="c1"), actor="ann")
     await world.store.send_commands("r1", answered(command="c2"), actor="ann")
@@ -241,7 +241,7 @@ async def a_paused_run_is_not_woken_by_an_answer(world: World) -> None:
 
 @behaviour()
 async def a_running_run_keeps_running_when_asked_to_pause(world: World) -> None:
-    """Its worker sees the wish, and parks it."""
+    """A running run stays running after a pause request; its worker parks it."""
     owner = await world.own()
     await world.store.send_commands("r1", b.PauseRequested(command="c1"), actor="ann")
     assert (await owner.row()).status == "running"
@@ -249,7 +249,7 @@ async def a_running_run_keeps_running_when_asked_to_pause(world: World) -> None:
 
 @behaviour()
 async def a_failed_run_can_be_resumed(world: World) -> None:
-    """Resume makes it pending and runnable again; it is not ended any more."""
+    """Resuming a failed run makes it pending and runnable."""
     owner = await world.own()
     await owner.append(FAILED)
     await world.store.send_commands("r1", b.ResumeRequested(command="c1"), actor="ann")
@@ -260,7 +260,7 @@ async def a_failed_run_can_be_resumed(world: World) -> None:
 
 @behaviour()
 async def a_run_that_is_being_undone_cannot_be_resumed(world: World) -> None:
-    """Once a compensation stands, resume is refused."""
+    """A failed run with a compensation cannot be resumed."""
     owner = await world.own()
     await owner.append(b.CompensationStarted(number=1, attempt=1, key="k"), FAILED)
     await expect(WrongState, world.store.send_commands("r1", b.ResumeRequested(command="c1"), actor="ann"))
@@ -268,7 +268,7 @@ async def a_run_that_is_being_undone_cannot_be_resumed(world: World) -> None:
 
 @behaviour()
 async def a_resume_takes_back_a_pause_that_was_not_followed_yet(world: World) -> None:
-    """The run is still running; it goes on as if nobody had said anything."""
+    """A resume cancels a pause that the worker has not applied yet."""
     await world.own()
     await world.store.send_commands("r1", b.PauseRequested(command="c1"), actor="ann")
     await world.store.send_commands("r1", b.ResumeRequested(command="c2"), actor="ann")
@@ -282,7 +282,7 @@ async def a_resume_takes_back_a_pause_that_was_not_followed_yet(world: World) ->
 
 @behaviour()
 async def commands_of_one_leg_need_their_own_ids(world: World) -> None:
-    """The same id twice in one leg, or one that was used before, is refused as a whole."""
+    """A leg with a repeated or used command id is refused as a whole."""
     await world.own()
     one, two = signalled("a", command="c1"), signalled("b", command="c1")
     await expect(InvalidAppend, world.store.append(SendCommands(run="r1", bodies=(one, two), actor="ann")))
@@ -304,7 +304,7 @@ async def an_owner_goes_on_after_commands(world: World) -> None:
 
 @behaviour()
 async def a_childs_return_reaches_a_failed_parent(world: World) -> None:
-    """Resumed later, it finds the return; otherwise it would wait for ever."""
+    """A child's return reaches a failed parent, which finds it when resumed."""
     owner = await world.own()
     await owner.append(FAILED)
     await world.store.send_commands("r1", b.AgentReturned(command="c1", run="x", outcome="completed"), actor="w")
@@ -314,7 +314,7 @@ async def a_childs_return_reaches_a_failed_parent(world: World) -> None:
 
 @behaviour()
 async def a_paused_run_that_is_being_undone_goes_on_when_resumed(world: World) -> None:
-    """Only one that has failed is beyond resuming."""
+    """A paused run with a compensation can be resumed; only a failed one cannot."""
     owner = await world.own()
     await owner.append(b.CompensationStarted(number=1, attempt=1, key="k"))
     await world.store.release("r1", fence=1, worker="w1", reason="drain")
@@ -325,7 +325,7 @@ async def a_paused_run_that_is_being_undone_goes_on_when_resumed(world: World) -
 
 @behaviour()
 async def a_run_that_is_being_cancelled_cannot_be_paused(world: World) -> None:
-    """A cancel is not held up."""
+    """A run that is being cancelled cannot be paused."""
     await world.create()
     await world.worker()
     await world.store.send_commands("r1", b.CancelRequested(command="c1", reason="x"), actor="ann")
@@ -335,7 +335,7 @@ async def a_run_that_is_being_cancelled_cannot_be_paused(world: World) -> None:
 
 @behaviour()
 async def a_cancel_waits_for_no_slot(world: World) -> None:
-    """A run that queues behind another of its session can be cancelled at once."""
+    """A run that waits for a slot can be cancelled immediately."""
     await world.own("r1", exclusive="session:s")
     await world.create("r2", exclusive="session:s")
     assert await world.claim() == ()
@@ -346,7 +346,7 @@ async def a_cancel_waits_for_no_slot(world: World) -> None:
 
 @behaviour()
 async def resuming_forgets_deaths(world: World) -> None:
-    """An operator who resumes a quarantined run gives it a fresh start."""
+    """Resuming a run resets its death count."""
     await world.own(worker="dead")
     owner = await world.take_over()
     await owner.append(b.RunWaiting(waits=(Wait(what="operator", key="quarantined"),)))
@@ -357,7 +357,7 @@ async def resuming_forgets_deaths(world: World) -> None:
 
 @behaviour()
 async def waking_a_run_again_keeps_its_place(world: World) -> None:
-    """A run that is signalled all the time is not put off all the time."""
+    """Waking a run that is already ready does not change its place in the queue."""
     await world.waiting("signal", "go")
     await world.store.send_commands("r1", signalled(command="c1"), actor="ann")
     woken = (await world.store.get("r1")).ready_at

@@ -1,4 +1,4 @@
-"""Many at once: event loops in threads, other processes, and everything in one order."""
+"""Concurrent use: from event loops in several threads and from several processes, with one order of events."""
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +10,7 @@ from limpet.stores.conformance.suite import Owner, World, asked, behaviour, crea
 
 @behaviour()
 async def many_runs_are_written_at_once(world: World) -> None:
-    """Fifty owners, ten appends each: every log is whole."""
+    """Fifty owners with ten appends each give fifty intact logs."""
     owners = [await world.own(f"r{place}") for place in range(50)]
 
     async def write(owner: Owner) -> None:
@@ -24,7 +24,7 @@ async def many_runs_are_written_at_once(world: World) -> None:
 
 @behaviour()
 async def commands_and_an_owner_share_a_log(world: World) -> None:
-    """While an owner appends, commands come: all are there, in one chain."""
+    """Commands that arrive while an owner appends are all in one chain with its events."""
     owner = await world.own()
 
     async def write() -> None:
@@ -45,7 +45,7 @@ async def commands_and_an_owner_share_a_log(world: World) -> None:
 
 @behaviour()
 async def event_loops_in_threads_may_share_a_store(world: World) -> None:
-    """Eight threads, each with its own event loop, use one store."""
+    """Eight threads, each with its own event loop, can use one store."""
 
     async def create(place: int) -> None:
         for number in range(20):
@@ -62,7 +62,7 @@ async def event_loops_in_threads_may_share_a_store(world: World) -> None:
 
 @behaviour()
 async def threads_race_for_one_place_in_a_log(world: World) -> None:
-    """Of eight appends after the same head one lands, whatever thread it comes from."""
+    """Of eight appends after the same head, from different threads, exactly one is written."""
     owner = await world.own()
     legs = [owner.extend(started(place + 1)) for place in range(8)]
 
@@ -75,7 +75,7 @@ async def threads_race_for_one_place_in_a_log(world: World) -> None:
 
 @behaviour()
 async def reads_go_on_beside_writes(world: World) -> None:
-    """A reader sees a prefix of the log at every moment, never half an append."""
+    """A reader always sees a prefix of the log, never part of an append."""
     owner = await world.own()
     finished = asyncio.Event()
 
@@ -95,7 +95,7 @@ async def reads_go_on_beside_writes(world: World) -> None:
 
 @behaviour()
 async def a_caller_that_gives_up_breaks_nothing(world: World) -> None:
-    """A cancelled append is written or not, and the store goes on."""
+    """A cancelled append is written or not, and the store stays usable."""
     owners = [await world.own(f"r{place}") for place in range(10)]
     tasks = [asyncio.create_task(owner.send(owner.extend(started()))) for owner in owners]
     await world.store.now()
@@ -110,14 +110,14 @@ async def a_caller_that_gives_up_breaks_nothing(world: World) -> None:
 
 @behaviour("processes")
 async def processes_create_one_run_together(world: World) -> None:
-    """Four processes create the same id: one of them is first."""
+    """When four processes create the same id, exactly one creates the run."""
     said = await world.processes("create_same", 4)
     assert sorted(said) == ["fresh", "there", "there", "there"]
 
 
 @behaviour("processes")
 async def processes_append_to_one_run_without_loss(world: World) -> None:
-    """Four processes under one fence, thirty appends each: all land, in one chain."""
+    """When four processes append thirty times under one fence, all appends are written in one chain."""
     await world.own()
     assert await world.processes("extend", 4, "30") == ["30"] * 4
     log = await world.log()
@@ -127,7 +127,7 @@ async def processes_append_to_one_run_without_loss(world: World) -> None:
 
 @behaviour("processes")
 async def processes_claim_each_run_once(world: World) -> None:
-    """Four processes claim forty runs: no run goes to two of them."""
+    """When four processes claim forty runs, no run is claimed twice."""
     for place in range(40):
         await world.create(f"r{place}")
     said = await world.processes("claim", 4, "10")
@@ -139,7 +139,7 @@ async def processes_claim_each_run_once(world: World) -> None:
 
 @behaviour("processes")
 async def processes_race_to_answer(world: World) -> None:
-    """Two processes answer fifty requests: each is decided once."""
+    """When two processes answer fifty requests, each request is decided once."""
     owner = await world.own()
     await owner.append(*(asked(f"q{number}") for number in range(50)))
     said = await world.processes("answer", 2, "50")

@@ -1,4 +1,4 @@
-"""Contracts of agents: saved by whoever serves them, found by name, written only when they change."""
+"""Contracts of agents: saved by their apps, found by name, and written only when they change."""
 
 import asyncio
 from contextlib import closing
@@ -13,7 +13,7 @@ ODD = ("", " a", "a'; DROP TABLE x; --", "%_\\", "ä😀", "a\0b", "a\ue000b", '
 
 @behaviour()
 async def a_contract_comes_back_as_it_was(world: World) -> None:
-    """Its bytes, whatever they are, its hash, and when it was saved."""
+    """A contract comes back with its bytes, its hash and its time of saving."""
     for place, data in enumerate((b'{"input":{"type":"string"}}', b'{ "a" : 1e2 }', b"\x00\xff'", b"", b"x" * 2**20)):
         row = ContractRow(agent=f"a{place}", version="1", hash=digest(place), contract=data)
         await world.store.save_contracts([row])
@@ -23,7 +23,7 @@ async def a_contract_comes_back_as_it_was(world: World) -> None:
 
 @behaviour()
 async def an_agent_without_a_contract_has_none(world: World) -> None:
-    """Nothing is given, and nothing fails."""
+    """An agent without a contract gives an empty list."""
     assert (await world.store.contracts(), await world.store.contracts("a")) == ([], [])
     await world.store.save_contracts([contract("a")])
     assert await world.store.contracts("b") == []
@@ -31,14 +31,14 @@ async def an_agent_without_a_contract_has_none(world: World) -> None:
 
 @behaviour()
 async def saving_no_contracts_changes_nothing(world: World) -> None:
-    """An app may have no agents."""
+    """Saving no contracts changes nothing."""
     await world.store.save_contracts([])
     assert await world.store.contracts() == []
 
 
 @behaviour()
 async def the_same_contract_again_is_not_written(world: World) -> None:
-    """It stays as it is, with the time of its first saving, by whichever store it comes."""
+    """An unchanged contract is not written again, from any store, and keeps its first time of saving."""
     await world.store.save_contracts([contract("a"), contract("b")])
     before = await world.store.contracts()
     for store in (world.store, await world.another()):
@@ -49,7 +49,7 @@ async def the_same_contract_again_is_not_written(world: World) -> None:
 
 @behaviour()
 async def a_changed_contract_replaces_the_old(world: World) -> None:
-    """There is one for each version of an agent, and it has the time of its change; back again is a change too."""
+    """A changed contract replaces the old one of its version and gets a new time, also when it changes back."""
     for takes in ("string", "number", "string"):
         world.advance("1s")
         row = contract("a", takes=takes)
@@ -59,7 +59,7 @@ async def a_changed_contract_replaces_the_old(world: World) -> None:
 
 @behaviour()
 async def only_what_has_changed_is_written(world: World) -> None:
-    """Of several that are saved together."""
+    """Of several contracts saved together, only the changed ones are written."""
     await world.store.save_contracts([contract(agent) for agent in "abc"])
     first = world.clock.now()
     world.advance("1s")
@@ -70,7 +70,7 @@ async def only_what_has_changed_is_written(world: World) -> None:
 
 @behaviour()
 async def versions_of_an_agent_stand_side_by_side(world: World) -> None:
-    """A new one does not touch the old: runs of both are called."""
+    """A new version does not change the contracts of older versions."""
     await world.store.save_contracts([contract("a", "1")])
     await world.store.save_contracts([contract("a", "2", takes="number"), contract("b", "1")])
     rows = {(row.agent, row.version): row for row in await world.store.contracts()}
@@ -81,7 +81,7 @@ async def versions_of_an_agent_stand_side_by_side(world: World) -> None:
 
 @behaviour()
 async def contracts_come_in_one_order(world: World) -> None:
-    """By agent, then by when they were saved, then by version: the last of an agent is the newest."""
+    """Contracts are ordered by agent, time of saving and version, so that the last of an agent is the newest."""
     for versions in (("9",), ("2", "10", "1"), ("0",)):
         await world.store.save_contracts([contract(agent, version) for agent in "bäa" for version in versions])
         world.advance("1s")
@@ -93,7 +93,7 @@ async def contracts_come_in_one_order(world: World) -> None:
 
 @behaviour()
 async def an_agent_is_found_by_its_whole_name(world: World) -> None:
-    """Exactly, not by prefix, pattern or case; names and versions are data, whatever they look like."""
+    """Agents match exactly, not by prefix, pattern or case; names and versions may be any text."""
     await world.store.save_contracts([contract(name, version) for name in ODD for version in ODD])
     for name in ODD:
         rows = await world.store.contracts(name)
@@ -105,7 +105,7 @@ async def an_agent_is_found_by_its_whole_name(world: World) -> None:
 
 @behaviour()
 async def what_is_looked_up_is_short(world: World) -> None:
-    """A name or a version of more than 500 bytes is refused on every store alike, before anything is written."""
+    """A name or version of more than 500 bytes is refused before anything is written."""
     long = "ä" * 251
     for wrong in (contract(long), contract("a", long)):
         await expect(InvalidValue, world.store.save_contracts([contract("b"), wrong]))
@@ -117,7 +117,7 @@ async def what_is_looked_up_is_short(world: World) -> None:
 
 @behaviour()
 async def a_name_that_is_no_text_is_refused(world: World) -> None:
-    """On every store alike."""
+    """A name that is not valid text is refused."""
     for wrong in (contract("a\ud800"), contract("a", "\udfff")):
         await expect(InvalidValue, world.store.save_contracts([contract("b"), wrong]))
     assert await world.store.contracts() == []
@@ -125,7 +125,7 @@ async def a_name_that_is_no_text_is_refused(world: World) -> None:
 
 @behaviour()
 async def of_two_in_one_saving_the_last_stands(world: World) -> None:
-    """As if they had come one after the other."""
+    """Of two contracts for the same agent and version in one call, the last one is saved."""
     last = contract("a", takes="number")
     await world.store.save_contracts([contract("a"), contract("b"), last])
     assert [(row.agent, row.hash) for row in await world.store.contracts()] == [
@@ -136,7 +136,7 @@ async def of_two_in_one_saving_the_last_stands(world: World) -> None:
 
 @behaviour()
 async def another_store_on_the_same_data_sees_the_same(world: World) -> None:
-    """One that was open already, and one that is opened later."""
+    """Other stores on the same data see the contracts, whether opened before or after."""
     open_already = await world.another()
     await world.store.save_contracts([contract("a"), contract("a", "2")])
     expected = await world.store.contracts()
@@ -147,7 +147,7 @@ async def another_store_on_the_same_data_sees_the_same(world: World) -> None:
 
 @behaviour("durable")
 async def contracts_are_there_after_reopening(world: World) -> None:
-    """Closing and opening again changes nothing."""
+    """Contracts are unchanged after closing and opening the store."""
     await world.store.save_contracts([contract("a"), contract("b")])
     before = await world.store.contracts()
     await world.store.reopen()
@@ -156,7 +156,7 @@ async def contracts_are_there_after_reopening(world: World) -> None:
 
 @behaviour()
 async def many_contracts_are_saved_at_once(world: World) -> None:
-    """A thousand together, and a hundred callers beside those who create runs."""
+    """A thousand contracts can be saved together, and by a hundred callers while others create runs."""
     await world.store.save_contracts([contract(f"a{place:04}") for place in range(1000)])
     saving = (world.store.save_contracts([contract(f"b{place:04}"), contract("c")]) for place in range(100))
     creating = (world.store.create(f"r{place}", created(), actor="test") for place in range(100))
@@ -168,7 +168,7 @@ async def many_contracts_are_saved_at_once(world: World) -> None:
 
 @behaviour()
 async def what_is_saved_together_is_seen_together(world: World) -> None:
-    """All of it or nothing, at every moment."""
+    """Contracts that are saved together become visible together."""
     finished = asyncio.Event()
 
     async def save() -> None:
@@ -187,7 +187,7 @@ async def what_is_saved_together_is_seen_together(world: World) -> None:
 
 @behaviour()
 async def contracts_are_beside_every_log(world: World) -> None:
-    """Saving one is no event, and makes no run."""
+    """Saving a contract writes no event and creates no run."""
     await world.create()
     before = await world.store.feed_end(), await world.log()
     await world.store.save_contracts([contract("a")])
@@ -197,7 +197,7 @@ async def contracts_are_beside_every_log(world: World) -> None:
 
 @behaviour()
 async def a_contract_can_be_read_at_rest_only_in_a_plain_store(world: World) -> None:
-    """In an encrypted one neither what it says nor its hash; the agent's name is what it is found by."""
+    """In an encrypted store, neither a contract nor its hash is readable at rest; the agent's name is."""
     row = contract("a", takes="a secret of the sea")
     await world.store.save_contracts([row])
     with closing(world.harness.backend(world.clock)) as backend:
@@ -211,7 +211,7 @@ async def a_contract_can_be_read_at_rest_only_in_a_plain_store(world: World) -> 
 
 @behaviour("processes")
 async def processes_save_the_same_contracts_together(world: World) -> None:
-    """Four of them, a hundred each, in different orders: nobody waits for ever, and each is there once."""
+    """Four processes that save the same contracts in different orders do not deadlock, and each is saved once."""
     assert await world.processes("save_contracts", 4, "100") == ["100"] * 4
     found = [(row.agent, row.hash) for row in await world.store.contracts()]
     assert found == [(f"a{place:03}", contract(f"a{place:03}").hash) for place in range(100)]

@@ -1,4 +1,4 @@
-"""Conversations: streams of messages, with the append of a run and no fence."""
+"""Conversations: streams of messages, appended like runs but without a fence."""
 
 import asyncio
 
@@ -11,7 +11,7 @@ from limpet.stores.conformance.suite import World, behaviour, expect, message, s
 
 @behaviour()
 async def a_conversation_is_created_with_its_first_messages(world: World) -> None:
-    """It is open, and its log is chained like a run's."""
+    """A new conversation is open, and its log is chained like a run's."""
     head = await world.talk(message())
     row = await world.store.get("c1")
     assert (row.type, row.status, row.ready_at, row.head) == ("conversation", "open", None, head)
@@ -21,7 +21,7 @@ async def a_conversation_is_created_with_its_first_messages(world: World) -> Non
 
 @behaviour()
 async def messages_are_appended_without_a_fence(world: World) -> None:
-    """Whoever knows the head may speak."""
+    """A writer that knows the head can append messages without a fence."""
     head = await world.talk()
     done = await world.store.append(world.say(head, message("hi")))
     assert isinstance(done, Appended)
@@ -30,7 +30,7 @@ async def messages_are_appended_without_a_fence(world: World) -> None:
 
 @behaviour()
 async def two_speakers_cannot_interleave(world: World) -> None:
-    """Of two messages after the same head one lands; the other is told what it missed."""
+    """Of two messages after the same head one is written; the other writer gets the events that it missed."""
     head = await world.talk()
     done = await asyncio.gather(*(world.store.append(world.say(head, message(text))) for text in ("one", "two")))
     assert sorted(type(each).__name__ for each in done) == ["Appended", "Missed"]
@@ -40,7 +40,7 @@ async def two_speakers_cannot_interleave(world: World) -> None:
 
 @behaviour()
 async def a_message_said_twice_is_stored_once(world: World) -> None:
-    """Repeating an append whose reply was lost is safe here too."""
+    """Repeating an append of a message stores it once."""
     head = await world.talk()
     leg = world.say(head, message("hi"))
     await world.store.append(leg)
@@ -50,7 +50,7 @@ async def a_message_said_twice_is_stored_once(world: World) -> None:
 
 @behaviour()
 async def a_conversation_takes_only_messages(world: World) -> None:
-    """No steps, no commands, and nothing under a fence."""
+    """A conversation refuses steps, commands and anything under a fence."""
     head = await world.talk()
     events = seal_all(head, "c1", (started(),), time=0, fence=0, actor="x", codec=world.store.codec)
     await expect(InvalidAppend, world.store.append(Extend(run="c1", after=head, fence=None, events=events)))
@@ -62,7 +62,7 @@ async def a_conversation_takes_only_messages(world: World) -> None:
 
 @behaviour()
 async def a_run_takes_no_messages(world: World) -> None:
-    """A message belongs to a conversation."""
+    """A run's log refuses messages."""
     owner = await world.own()
     events = seal_all(owner.head, "r1", (message("x"),), time=0, fence=0, actor="x", codec=world.store.codec)
     await expect(InvalidAppend, world.store.append(Extend(run="r1", after=owner.head, fence=None, events=events)))
@@ -71,7 +71,7 @@ async def a_run_takes_no_messages(world: World) -> None:
 
 @behaviour()
 async def runs_and_conversations_share_their_ids(world: World) -> None:
-    """An id names one thing."""
+    """Runs and conversations cannot have the same id."""
     await world.create("x")
     done = await world.store.append(Create(run="x", bodies=(b.ConversationCreated(),), actor="test"))
     assert isinstance(done, Taken)
@@ -80,7 +80,7 @@ async def runs_and_conversations_share_their_ids(world: World) -> None:
 
 @behaviour()
 async def a_run_speaks_and_notes_it_in_one_append(world: World) -> None:
-    """The message and the run's record of it are both there, or both not."""
+    """A message and the run's record of it are written in one append, both or neither."""
     head = await world.talk()
     owner = await world.own()
     said = b.MessageSaid(name="say#1", conversation="c1", message=2)
@@ -93,7 +93,7 @@ async def a_run_speaks_and_notes_it_in_one_append(world: World) -> None:
 
 @behaviour()
 async def conversations_are_listed_by_session(world: World) -> None:
-    """With their labels."""
+    """Conversations are listed by session, with their labels."""
     await world.talk(session="s1", user="ann", labels={"topic": "x"})
     [row] = (await world.store.runs(RunFilter(type="conversation", labels={"topic": "x"}))).rows
     assert (row.id, row.session, row.user) == ("c1", "s1", "ann")

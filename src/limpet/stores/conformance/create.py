@@ -1,4 +1,4 @@
-"""Creating runs: once, whatever happens to the reply."""
+"""Creating runs: exactly once, even if the reply is lost."""
 
 import asyncio
 from typing import Any
@@ -12,7 +12,7 @@ from limpet.stores.conformance.suite import World, behaviour, completed, created
 
 @behaviour()
 async def a_new_run_is_pending_and_ready_at_once(world: World) -> None:
-    """A run that was created is pending, and may be claimed from now on."""
+    """A new run is pending and can be claimed immediately."""
     row = await world.create()
     assert (row.status, row.seq, row.fence, row.worker) == ("pending", 1, 0, None)
     assert row.ready_at == row.created == world.clock.now()
@@ -20,7 +20,7 @@ async def a_new_run_is_pending_and_ready_at_once(world: World) -> None:
 
 @behaviour()
 async def the_log_begins_with_its_creation(world: World) -> None:
-    """Event 1 says who created what, and is sealed to nothing before it."""
+    """Event 1 records the creation, and its chain starts from the genesis hash."""
     await world.create(input={"order": 7})
     [event] = await world.log()
     body = world.store.decode(event)
@@ -31,7 +31,7 @@ async def the_log_begins_with_its_creation(world: World) -> None:
 
 @behaviour()
 async def the_same_id_and_input_is_the_same_run(world: World) -> None:
-    """Creating again with the same agent and input gives the existing run, and writes nothing."""
+    """Creating a run again with the same agent and input returns the existing run and writes nothing."""
     first = await world.create(input={"a": 1, "b": 2})
     row, fresh = await world.store.create("r1", created(input=inline({"b": 2, "a": 1})), actor="test")
     assert (row, fresh) == (first, False)
@@ -40,7 +40,7 @@ async def the_same_id_and_input_is_the_same_run(world: World) -> None:
 
 @behaviour()
 async def another_input_is_a_conflict(world: World) -> None:
-    """The same id with another input is refused, and the first run stands."""
+    """The same id with another input is refused, and the first run stays unchanged."""
     await world.create(input=1)
     error = await expect(IdConflict, world.store.create("r1", created(input=inline(2)), actor="test"))
     assert (error.what, error.id) == ("run", "r1")
@@ -57,14 +57,14 @@ async def another_agent_is_a_conflict(world: World) -> None:
 
 @behaviour()
 async def an_integer_and_a_float_are_other_inputs(world: World) -> None:
-    """1 and 1.0 are different inputs, as they are different bytes."""
+    """1 and 1.0 are different inputs, since their bytes differ."""
     await world.create(input=1)
     await expect(IdConflict, world.store.create("r1", created(input=inline(1.0)), actor="test"))
 
 
 @behaviour()
 async def todays_type_may_say_that_inputs_are_alike(world: World) -> None:
-    """An input whose bytes differ is the same if the caller's code reads the stored one alike."""
+    """An input whose bytes differ is the same if the caller's `alike` accepts the stored one."""
     await world.create(input={"order": 1})
     wanted = created(input=inline({"order": 1, "note": ""}))
     row, fresh = await world.store.create(
@@ -76,7 +76,7 @@ async def todays_type_may_say_that_inputs_are_alike(world: World) -> None:
 
 @behaviour()
 async def creating_again_after_the_run_went_on_gives_it_as_it_is(world: World) -> None:
-    """The existing run is given with its status of now, even after its end."""
+    """Creating an existing run again returns it with its current status, even after its end."""
     owner = await world.own()
     await owner.append(b.RunCompleted(output=inline("x")))
     row = await world.create()
@@ -85,7 +85,7 @@ async def creating_again_after_the_run_went_on_gives_it_as_it_is(world: World) -
 
 @behaviour()
 async def many_at_once_create_one_run(world: World) -> None:
-    """Fifty simultaneous creations of one id give one new run and forty-nine times the same."""
+    """Fifty concurrent creations of one id give one new run, and the same run 49 times."""
     body = created(input=inline("x"))
     done = await asyncio.gather(*(world.store.create("r1", body, actor="test") for _ in range(50)))
     assert sum(fresh for _, fresh in done) == 1
@@ -95,7 +95,7 @@ async def many_at_once_create_one_run(world: World) -> None:
 
 @behaviour()
 async def ids_outside_the_rule_are_refused(world: World) -> None:
-    """An id that cannot name a run is refused before anything is written."""
+    """An invalid id is refused before anything is written."""
     for id_ in ("", " ", "a b", "-a", ".a", "a/b", "a\0", "ä", "a" * 201, "../x"):
         await expect(InvalidArgument, world.create(id_))
     assert await world.store.count(RunFilter()) == 0
@@ -103,7 +103,7 @@ async def ids_outside_the_rule_are_refused(world: World) -> None:
 
 @behaviour()
 async def ids_at_the_edges_of_the_rule_work(world: World) -> None:
-    """Every id that the rule allows can be created and found again, in its own case."""
+    """Every valid id can be created and found again, with its case."""
     ids = ["a", "Z" * 200, "0", "a.b_c:d@e+f=g-h", "A", "run.1.2"]
     for id_ in ids:
         await world.create(id_, input=id_)
@@ -112,15 +112,15 @@ async def ids_at_the_edges_of_the_rule_work(world: World) -> None:
 
 @behaviour()
 async def a_run_that_does_not_exist_is_not_found(world: World) -> None:
-    """Asking for an unknown run is an error that names it."""
-    error = await expect(NotFound, world.store.get("nobody"))
-    assert error.id == "nobody"
-    await expect(NotFound, world.store.read("nobody"))
+    """Reading an unknown run raises NotFound with its id."""
+    error = await expect(NotFound, world.store.get("missing"))
+    assert error.id == "missing"
+    await expect(NotFound, world.store.read("missing"))
 
 
 @behaviour()
 async def everything_said_at_creation_is_in_the_row(world: World) -> None:
-    """User, session, conversation, labels, parent, goal and declared steps are listed as they were given."""
+    """The row has user, session, conversation, labels, parent, goal and declared steps as given."""
     row = await world.create(
         user="ann",
         session="s1",
@@ -136,7 +136,7 @@ async def everything_said_at_creation_is_in_the_row(world: World) -> None:
 
 @behaviour()
 async def a_run_can_be_created_for_later(world: World) -> None:
-    """A run with a start time is not given to anybody before it."""
+    """A run with a start time is not claimed before it."""
     await world.create(start_at=world.clock.now() + 60_000_000)
     await world.worker()
     assert await world.claim() == ()
@@ -148,14 +148,14 @@ async def a_run_can_be_created_for_later(world: World) -> None:
 
 @behaviour()
 async def the_stores_clock_says_when_a_run_was_created(world: World) -> None:
-    """The time of event 1 is the store's, so that nobody's wrong clock delays a run."""
+    """Event 1 has the store's time, so that no wrong clock delays a run."""
     row = await world.create()
     assert (await world.log())[0].time == row.created == world.clock.now()
 
 
 @behaviour()
 async def a_child_and_its_parents_call_are_written_together(world: World) -> None:
-    """Creating a child and `agent.called` are one append: both are there."""
+    """Creating a child and `agent.called` are written in one append."""
     parent = await world.own("p1")
     call = b.AgentCalled(name="call#1", run="p1.a-1", agent="a", mode="call", asked="")
     child = Create(run="p1.a-1", bodies=(created(parent=Lineage(run="p1", name="call#1")),), actor="w1")
@@ -167,7 +167,7 @@ async def a_child_and_its_parents_call_are_written_together(world: World) -> Non
 
 @behaviour()
 async def a_child_whose_id_is_taken_leaves_the_parent_unchanged(world: World) -> None:
-    """If the child exists, nothing of the append is written, and the existing one is told."""
+    """If the child's id exists, nothing of the append is written, and the existing run is returned."""
     parent = await world.own("p1")
     await world.create("c1", input="other")
     call = b.AgentCalled(name="call#1", run="c1", agent="a", mode="call", asked="")
@@ -179,7 +179,7 @@ async def a_child_whose_id_is_taken_leaves_the_parent_unchanged(world: World) ->
 
 @behaviour()
 async def only_a_creation_creates(world: World) -> None:
-    """A stream cannot begin with an event that does not create one."""
+    """A stream cannot start with an event that does not create one."""
     for body in (started(), completed()):
         await expect(InvalidAppend, world.store.append(Create(run="r1", bodies=(body,), actor="test")))
     await expect(InvalidAppend, world.store.append(Create(run="r1", bodies=(), actor="test")))
@@ -188,21 +188,21 @@ async def only_a_creation_creates(world: World) -> None:
 
 @behaviour()
 async def a_run_cannot_begin_with_a_state_that_does_not_fit(world: World) -> None:
-    """An invalid initial patch is refused before anything is written: nobody could ever fold it."""
+    """An invalid initial patch is refused before anything is written."""
     await expect(InvalidPatch, world.create(initial=StatePatch(retract=("nothing",))))
     await expect(NotFound, world.store.get("r1"))
 
 
 @behaviour("durable")
 async def a_number_that_no_store_can_hold_harms_nobody(world: World) -> None:
-    """The operation is refused alone, and the next one is taken."""
+    """A number that no store can hold is refused alone, and the next operation succeeds."""
     await expect(InvalidAppend, world.create(start_at=2**70))
     await world.create()
 
 
 @behaviour()
 async def what_is_looked_up_is_short(world: World) -> None:
-    """A label, agent, user, session or slot of more than 500 bytes is refused on every store alike, before anything."""
+    """A label, agent, user, session or slot of more than 500 bytes is refused before anything is written."""
     long = "ä" * 251
     wrong: list[dict[str, Any]] = [{name: long} for name in ("user", "session", "exclusive")]
     wrong += [{"labels": {"x": long}}, {"labels": {long: "x"}}]

@@ -1,4 +1,4 @@
-"""Leases: a dead worker's runs go on, a live one's are left alone, and poison is counted."""
+"""Leases: a dead worker's runs are taken over, a live worker's are not, and deaths are counted."""
 
 from limpet.errors import LeaseLost, NotFound, WorkerAlive
 from limpet.events import AnyBody, Wait, inline
@@ -9,7 +9,7 @@ from limpet.stores.conformance.suite import LEASE, Owner, World, behaviour, comp
 
 @behaviour()
 async def a_live_workers_runs_are_left_alone(world: World) -> None:
-    """While its lease lasts, nobody else gets them."""
+    """While a worker's lease lasts, no other worker gets its runs."""
     await world.own()
     world.clock.set(world.clock.now() + LEASE - 1)
     await world.worker("w2")
@@ -18,7 +18,7 @@ async def a_live_workers_runs_are_left_alone(world: World) -> None:
 
 @behaviour()
 async def a_dead_workers_runs_are_given_to_another(world: World) -> None:
-    """When its lease has ended, they are claimed under a higher fence, and the claim says why."""
+    """After a worker's lease has expired, its runs are claimed under a higher fence, with the death recorded."""
     await world.own()
     world.clock.set(world.clock.now() + LEASE)
     await world.worker("w2")
@@ -29,7 +29,7 @@ async def a_dead_workers_runs_are_given_to_another(world: World) -> None:
 
 @behaviour()
 async def renewing_keeps_a_lease(world: World) -> None:
-    """A worker that renews in time keeps its runs as long as it likes."""
+    """A worker that renews in time keeps its runs."""
     await world.own()
     await world.worker("w2")
     for _ in range(5):
@@ -41,7 +41,7 @@ async def renewing_keeps_a_lease(world: World) -> None:
 
 @behaviour()
 async def a_renewal_tells_what_the_worker_still_has(world: World) -> None:
-    """Its runs with their fences, and the store's time."""
+    """A renewal returns the worker's runs with their fences, and the store's time."""
     await world.own("r1")
     await world.own("r2")
     renewal = await world.store.renew("w1", lease=LEASE)
@@ -51,7 +51,7 @@ async def a_renewal_tells_what_the_worker_still_has(world: World) -> None:
 
 @behaviour()
 async def renewing_twice_is_harmless(world: World) -> None:
-    """A renewal whose reply was lost can be repeated."""
+    """A renewal can be repeated."""
     await world.own()
     first = await world.store.renew("w1", lease=LEASE)
     assert await world.store.renew("w1", lease=LEASE) == first
@@ -59,7 +59,7 @@ async def renewing_twice_is_harmless(world: World) -> None:
 
 @behaviour()
 async def a_late_renewal_before_anybody_took_over_keeps_the_runs(world: World) -> None:
-    """An expired lease that nobody used up goes on."""
+    """A late renewal keeps the runs if no other worker has claimed them."""
     await world.own()
     world.advance("1h")
     assert (await world.store.renew("w1", lease=LEASE)).held == {"r1": 1}
@@ -69,7 +69,7 @@ async def a_late_renewal_before_anybody_took_over_keeps_the_runs(world: World) -
 
 @behaviour()
 async def after_a_take_over_the_renewal_shows_the_loss(world: World) -> None:
-    """A worker that was too late learns it from its renewal, or that it is unknown."""
+    """After a take-over, the renewal lacks the lost runs, or raises NotFound."""
     await world.own("r1")
     await world.own("r2")
     world.advance("11s")
@@ -84,13 +84,13 @@ async def after_a_take_over_the_renewal_shows_the_loss(world: World) -> None:
 
 @behaviour()
 async def an_unknown_worker_cannot_renew(world: World) -> None:
-    """It must register again."""
-    await expect(NotFound, world.store.renew("nobody", lease=LEASE))
+    """A renewal by an unknown worker raises NotFound."""
+    await expect(NotFound, world.store.renew("missing", lease=LEASE))
 
 
 @behaviour()
 async def a_dead_worker_without_runs_is_forgotten(world: World) -> None:
-    """It leaves the list when somebody claims after its lease."""
+    """A dead worker without runs is removed when another worker claims."""
     await world.worker("w1")
     world.advance("11s")
     await world.worker("w2")
@@ -101,7 +101,7 @@ async def a_dead_worker_without_runs_is_forgotten(world: World) -> None:
 
 @behaviour()
 async def a_worker_does_not_take_its_own_runs_from_itself(world: World) -> None:
-    """Claiming with an expired lease gives back nothing that it has already."""
+    """A worker with an expired lease does not claim runs that it already holds."""
     owner = await world.own()
     world.advance("1h")
     assert await world.claim("w1") == ()
@@ -110,7 +110,7 @@ async def a_worker_does_not_take_its_own_runs_from_itself(world: World) -> None:
 
 @behaviour()
 async def a_retired_workers_runs_can_be_claimed_at_once(world: World) -> None:
-    """Going in good order gives everything back, and counts no death."""
+    """A retired worker's runs can be claimed immediately, and no death is counted."""
     owner = await world.own()
     await world.store.retire("w1")
     await world.worker("w2")
@@ -122,17 +122,17 @@ async def a_retired_workers_runs_can_be_claimed_at_once(world: World) -> None:
 
 @behaviour()
 async def retiring_twice_is_harmless(world: World) -> None:
-    """Nor does it matter whether the worker was ever there."""
+    """Retiring a worker twice, or an unknown one, is harmless."""
     await world.worker("w1")
     await world.store.retire("w1")
     await world.store.retire("w1")
-    await world.store.retire("nobody")
+    await world.store.retire("missing")
     assert await world.store.workers() == []
 
 
 @behaviour()
 async def only_agents_that_are_served_are_taken_over(world: World) -> None:
-    """A dead worker's runs of other agents wait for somebody who serves them."""
+    """A dead worker's runs are only taken over by workers that serve their agents."""
     await world.own()
     world.advance("11s")
     await world.worker("w2", agents=("b",))
@@ -143,7 +143,7 @@ async def only_agents_that_are_served_are_taken_over(world: World) -> None:
 
 @behaviour()
 async def each_death_is_counted_in_the_claim(world: World) -> None:
-    """Three workers die with a run and nothing settled: the claim says three."""
+    """Each worker death is counted: after three deaths with nothing settled, the row has three."""
     await world.own(worker="w0")
     for place in range(1, 4):
         world.advance("11s")
@@ -155,7 +155,7 @@ async def each_death_is_counted_in_the_claim(world: World) -> None:
 
 @behaviour()
 async def settling_anything_forgets_deaths(world: World) -> None:
-    """A step's end, a wait's end or a turn says that the run gets on."""
+    """The end of a step or a wait, or a new turn, resets the death count."""
     settling: tuple[AnyBody, ...] = (
         completed(),
         b.WaitEnded(name="sleep#1", how="fired"),
@@ -172,7 +172,7 @@ async def settling_anything_forgets_deaths(world: World) -> None:
 
 @behaviour()
 async def a_drain_counts_no_death(world: World) -> None:
-    """Rolling restarts never make a healthy run look like poison."""
+    """A released run counts no death, so that rolling restarts do not make it a suspect."""
     await world.create()
     for place in range(10):
         await world.worker(f"w{place}")
@@ -183,7 +183,7 @@ async def a_drain_counts_no_death(world: World) -> None:
 
 @behaviour()
 async def of_many_reapers_one_takes_over(world: World) -> None:
-    """Eight workers find the same dead one: each of its runs is taken once."""
+    """When eight workers find the same dead worker, each of its runs is taken over once."""
     for place in range(10):
         await world.own(f"r{place}", worker="dead")
     world.advance("11s")
@@ -196,7 +196,7 @@ async def of_many_reapers_one_takes_over(world: World) -> None:
 
 @behaviour()
 async def a_command_to_a_dead_workers_run_waits_in_its_log(world: World) -> None:
-    """Whoever takes it over finds it."""
+    """A command to a dead worker's run is in the log for the next owner."""
     await world.own()
     world.advance("11s")
     await world.store.send_commands("r1", signalled(), actor="ann")
@@ -206,7 +206,7 @@ async def a_command_to_a_dead_workers_run_waits_in_its_log(world: World) -> None
 
 @behaviour()
 async def a_slot_follows_its_run_to_another_worker(world: World) -> None:
-    """A dead worker's place under a limit is used by whoever takes the run over."""
+    """A dead worker's slot passes to the worker that takes over its run."""
     await world.create("r1", exclusive="session:s1")
     await world.create("r2", exclusive="session:s1")
     await world.worker("w1")
@@ -219,7 +219,7 @@ async def a_slot_follows_its_run_to_another_worker(world: World) -> None:
 
 @behaviour()
 async def a_worker_that_begins_anew_has_nothing(world: World) -> None:
-    """A process under its dead predecessor's name does not keep that one's runs from others; the death counts."""
+    """A worker that registers again under a dead worker's id does not hold its runs, and the death is counted."""
     from_before = await world.own()
     renewal = await world.store.register(WorkerRow(id="w1", agents={"a": ("1",)}), lease=LEASE)
     assert renewal.held == {}
@@ -230,7 +230,7 @@ async def a_worker_that_begins_anew_has_nothing(world: World) -> None:
 
 @behaviour()
 async def a_dead_workers_place_is_free_though_nobody_serves_its_run(world: World) -> None:
-    """A run of an old version that nobody drives any more takes no slot from newer ones."""
+    """A dead worker's run that no worker serves holds no concurrency slot."""
     await world.create("old")
     await world.worker("w1")
     await world.store.claim("w1", limit=5, concurrency={"a": 1})
@@ -244,7 +244,7 @@ async def a_dead_workers_place_is_free_though_nobody_serves_its_run(world: World
 
 @behaviour()
 async def workers_are_listed_with_what_they_serve(world: World) -> None:
-    """Who is there, since when, until when."""
+    """Workers are listed with their agents, start time and lease."""
     await world.worker("w1", agents=("a", "b"))
     [worker] = await world.store.workers()
     assert (worker.id, worker.agents) == ("w1", {"a": ("1",), "b": ("1",)})
@@ -253,7 +253,7 @@ async def workers_are_listed_with_what_they_serve(world: World) -> None:
 
 @behaviour("sees_death", "processes")
 async def a_killed_process_is_seen_before_its_lease_ends(world: World) -> None:
-    """On one machine a killed worker's runs are claimed at once: no time passes on the store's clock."""
+    """A killed worker's runs on the same machine are claimed before its lease expires."""
     await world.create()
     [said] = await world.processes("claim_and_die", 1)
     assert said == "r1"
@@ -265,7 +265,7 @@ async def a_killed_process_is_seen_before_its_lease_ends(world: World) -> None:
 
 @behaviour("sees_death")
 async def a_living_worker_is_not_taken_for_dead(world: World) -> None:
-    """Of another store on the same data, nor of one's own."""
+    """A live worker is not considered dead, from its own store or another on the same data."""
     other = await world.another()
     await world.create()
     await world.worker("w1", store=other)
@@ -276,7 +276,7 @@ async def a_living_worker_is_not_taken_for_dead(world: World) -> None:
 
 @behaviour("sees_death")
 async def a_store_that_was_closed_gives_its_workers_up(world: World) -> None:
-    """A worker whose store is closed without retiring can be replaced at once."""
+    """A worker whose store was closed without retiring can be replaced immediately."""
     other = await world.new_store().open()
     await world.create()
     await world.worker("w1", store=other)
@@ -288,7 +288,7 @@ async def a_store_that_was_closed_gives_its_workers_up(world: World) -> None:
 
 @behaviour("sees_death")
 async def a_worker_outlives_reopening(world: World) -> None:
-    """While a store is reopened after a failure, nobody takes its workers for dead."""
+    """A worker stays alive while its store is reopened after a failure."""
     other = await world.another()
     await world.own()
     await world.store.reopen()
@@ -298,7 +298,7 @@ async def a_worker_outlives_reopening(world: World) -> None:
 
 @behaviour("sees_death")
 async def a_living_workers_name_is_not_given_twice(world: World) -> None:
-    """Two processes under one name could not be told apart; the second is refused, and the store goes on."""
+    """Registering the id of a live worker of another process raises WorkerAlive, and the store stays usable."""
     other = await world.another()
     await world.worker("w1")
     error = await expect(WorkerAlive, world.worker("w1", store=other))
@@ -308,7 +308,7 @@ async def a_living_workers_name_is_not_given_twice(world: World) -> None:
 
 @behaviour("sees_death")
 async def a_refused_registration_takes_nothing_away(world: World) -> None:
-    """The living worker of that name keeps its runs."""
+    """After a refused registration, the live worker keeps its runs."""
     other = await world.another()
     await world.own()
     await expect(WorkerAlive, other.register(WorkerRow(id="w1", agents={"a": ("1",)}), lease=LEASE))
@@ -318,7 +318,7 @@ async def a_refused_registration_takes_nothing_away(world: World) -> None:
 
 @behaviour()
 async def what_kills_its_workers_ends_up_alone(world: World) -> None:
-    """Runs that died together again and again are claimed in ever smaller groups; whoever gets on is free again."""
+    """Suspects are claimed in ever smaller groups; a run that settles something is no longer one."""
     for number in range(16):
         await world.create(f"r{number}")
     together: list[int] = []
@@ -331,7 +331,7 @@ async def what_kills_its_workers_ends_up_alone(world: World) -> None:
                 await Owner(world, each.row).append(b.RunCompleted(output=inline(None)))
             claimed = await world.claim(worker, limit=20)
         together.append(len(claimed))
-        world.advance("11s")  # the worker has died with all of them
+        world.advance("11s")  # The worker has died with all of them.
     assert together[:2] == [16, 16]
     assert together[2:] == sorted(together[2:], reverse=True)
     assert together[-1] == 1
@@ -341,14 +341,14 @@ async def what_kills_its_workers_ends_up_alone(world: World) -> None:
 
 @behaviour()
 async def a_suspect_that_is_claimed_alone_stays_alone(world: World) -> None:
-    """The claim says so; other suspects join it only once it has settled something, other runs at any time."""
+    """No suspect joins one that was claimed alone until that has settled something; other runs can be claimed."""
     for number in range(3):
         await world.own(f"r{number}", worker="w0")
     for place in range(1, 3):
         world.advance("11s")
         await world.worker(f"w{place}")
         claimed = await world.claim(f"w{place}")
-    [alone] = claimed  # two deaths each: of three suspects, one at a time
+    [alone] = claimed  # Two deaths each: of three suspects, one at a time.
     assert alone.row.alone
     await world.create("new")
     assert [each.row.id for each in await world.claim("w2")] == ["new"]
@@ -362,7 +362,7 @@ async def a_suspect_that_is_claimed_alone_stays_alone(world: World) -> None:
 
 @behaviour()
 async def a_suspect_with_fewer_deaths_comes_first(world: World) -> None:
-    """Runs that died by chance get on before the one that kills is tried again."""
+    """Suspects with fewer deaths are claimed before those with more."""
     await world.own("bad", worker="w0")
     for place in range(1, 4):
         world.advance("11s")
@@ -378,11 +378,11 @@ async def a_suspect_with_fewer_deaths_comes_first(world: World) -> None:
 
 @behaviour()
 async def suspects_hide_no_other_runs(world: World) -> None:
-    """A claim of a few gives runs that are ready behind suspects which must wait."""
+    """Suspects that must wait do not use up the limit of a claim."""
     for number in range(4):
         await world.own(f"s{number}", worker="w0")
     world.advance("11s")
-    for _ in range(3):  # under the same name again: what it had is given back, as after a death
+    for _ in range(3):  # Registering again under the same id releases its runs, as after a death.
         await world.store.register(WorkerRow(id="w1", agents={"a": ("1",)}), lease=LEASE)
         claimed = await world.claim("w1")
     [alone] = claimed
@@ -394,7 +394,7 @@ async def suspects_hide_no_other_runs(world: World) -> None:
 
 @behaviour()
 async def a_run_on_parole_is_tried_alone(world: World) -> None:
-    """However many suspects got on in the worker before."""
+    """A run on parole is claimed alone, however many suspects made progress in the worker before."""
     for run in ("bad", "good"):
         await world.own(run, worker="w0")
     for place in range(1, 3):

@@ -1,4 +1,4 @@
-"""The feed: a cursor over all streams that gives every event once and misses none, whoever writes meanwhile."""
+"""The feed: a cursor over all streams that returns every event once and misses none during concurrent writes."""
 
 import asyncio
 from collections import defaultdict
@@ -22,13 +22,13 @@ from limpet.stores.conformance.suite import (
     started,
 )
 
-# After everybody has finished, a store may still need a moment until all of it can be given.
+# After all writers have finished, a store may need a moment until everything can be returned.
 EMPTY_PAGES = 200
 
 
 @behaviour()
 async def everything_comes_once_in_the_order_of_each_log(world: World) -> None:
-    """The feed is the union of all logs, whatever the size of its pages."""
+    """The feed is the union of all logs, for any page size, in the order of each log."""
     runs = await _several_histories(world)
     logs = {run: await world.log(run) for run in runs}
     total = sum(len(log) for log in logs.values())
@@ -38,7 +38,7 @@ async def everything_comes_once_in_the_order_of_each_log(world: World) -> None:
 
 @behaviour()
 async def a_page_is_no_longer_than_asked_for(world: World) -> None:
-    """And full while there is enough."""
+    """A page has at most `limit` events, and is full while there are enough."""
     await _several_histories(world)
     after = ""
     sizes = []
@@ -54,7 +54,7 @@ async def a_page_is_no_longer_than_asked_for(world: World) -> None:
 
 @behaviour()
 async def events_come_as_they_are_stored(world: World) -> None:
-    """Envelope, body and hash: what the feed gives can be verified and decoded."""
+    """The feed returns envelope, body and hash as stored, so that events can be verified and decoded."""
     await _several_histories(world)
     for run, events in _by_run(await _all(world.store)).items():
         assert verify(events) == (await world.store.get(run)).head
@@ -63,14 +63,14 @@ async def events_come_as_they_are_stored(world: World) -> None:
 
 @behaviour()
 async def conversations_are_in_the_feed(world: World) -> None:
-    """Messages are events like any other."""
+    """Messages of conversations are in the feed."""
     await world.talk(message())
     assert [event.kind for event in await _all(world.store)] == ["conversation.created", "message.added"]
 
 
 @behaviour()
 async def the_events_of_one_append_are_all_there(world: World) -> None:
-    """Of one stream or of several, though a page may end between them."""
+    """All events of an append are in the feed, although a page may end between them."""
     owner = await world.own()
     await owner.append(*(started(number) for number in range(1, 6)))
     child = Create(run="c1", bodies=(created(parent=Lineage(run="r1")),), actor="w1")
@@ -83,7 +83,7 @@ async def the_events_of_one_append_are_all_there(world: World) -> None:
 
 @behaviour()
 async def an_empty_feed_gives_a_place_to_go_on_from(world: World) -> None:
-    """A reader may come before the first event."""
+    """An empty feed returns a cursor to continue from."""
     page = await world.store.feed()
     assert page.events == ()
     again = await world.store.feed(page.next)
@@ -94,7 +94,7 @@ async def an_empty_feed_gives_a_place_to_go_on_from(world: World) -> None:
 
 @behaviour()
 async def a_reader_at_the_end_gets_what_comes_next(world: World) -> None:
-    """Each time only what is new."""
+    """A reader at the end gets only new events."""
     owner = await world.own()
     after = await _end(world.store)
     for number in range(1, 6):
@@ -106,7 +106,7 @@ async def a_reader_at_the_end_gets_what_comes_next(world: World) -> None:
 
 @behaviour()
 async def the_end_of_the_feed_gives_only_what_is_written_later(world: World) -> None:
-    """For whoever does not care about the past."""
+    """`feed_end` returns a cursor after which only later events follow."""
     owner = await world.own()
     end = await world.store.feed_end()
     assert await _all(world.store, end) == []
@@ -117,7 +117,7 @@ async def the_end_of_the_feed_gives_only_what_is_written_later(world: World) -> 
 
 @behaviour()
 async def the_end_of_an_empty_feed_is_its_beginning(world: World) -> None:
-    """Nothing is missed by a reader that asked for the end first."""
+    """The end of an empty feed is its start, so that a reader misses nothing."""
     end = await world.store.feed_end()
     await world.create()
     assert len(await _all(world.store, end)) == 1
@@ -125,7 +125,7 @@ async def the_end_of_an_empty_feed_is_its_beginning(world: World) -> None:
 
 @behaviour()
 async def a_place_is_text_that_outlives_its_reader(world: World) -> None:
-    """Another store, opened later, goes on from it."""
+    """A cursor is text that another store, opened later, can continue from."""
     owner = await world.own()
     await owner.append(started(), started(2))
     page = await world.store.feed(limit=2)
@@ -137,7 +137,7 @@ async def a_place_is_text_that_outlives_its_reader(world: World) -> None:
 
 @behaviour()
 async def a_place_can_be_used_again(world: World) -> None:
-    """A reader that died before it had worked a page off gets the same page."""
+    """A cursor can be used again and returns the same page."""
     await _several_histories(world)
     first = await world.store.feed(limit=3)
     second = await world.store.feed(first.next, limit=3)
@@ -148,7 +148,7 @@ async def a_place_can_be_used_again(world: World) -> None:
 
 @behaviour()
 async def two_readers_do_not_disturb_each_other(world: World) -> None:
-    """Each has its own place."""
+    """Two readers with their own cursors do not affect each other."""
     await _several_histories(world)
     one, two = await asyncio.gather(_all(world.store, limit=1), _all(await world.another(), limit=5))
     assert one == two
@@ -156,7 +156,7 @@ async def two_readers_do_not_disturb_each_other(world: World) -> None:
 
 @behaviour()
 async def what_is_refused_is_not_in_the_feed(world: World) -> None:
-    """Nor what came too late, nor snapshots: only what is in a log."""
+    """Refused appends, late results and snapshots are not in the feed."""
     old = await world.own()
     stale = old.extend(started(2))
     await old.append(started())
@@ -171,14 +171,14 @@ async def what_is_refused_is_not_in_the_feed(world: World) -> None:
 
 @behaviour()
 async def a_page_has_one_to_a_thousand_events(world: World) -> None:
-    """Less or more is refused."""
+    """A page size below 1 or above 1000 is refused."""
     for limit in (0, -1, 1001):
         await expect(InvalidValue, world.store.feed(limit=limit))
 
 
 @behaviour()
 async def a_place_that_no_feed_gave_is_refused(world: World) -> None:
-    """It is not taken for the beginning."""
+    """A cursor that no feed returned is refused."""
     await world.create()
     for place in ("nowhere", "1:x", "١x"):
         await expect(InvalidValue, world.store.feed(place))
@@ -186,7 +186,7 @@ async def a_place_that_no_feed_gave_is_refused(world: World) -> None:
 
 @behaviour()
 async def a_rebuild_writes_nothing_into_the_feed(world: World) -> None:
-    """Rows are made anew, and no event is given again."""
+    """A rebuild adds no event to the feed."""
     owner = await world.own()
     await owner.append(started())
     end = await _end(world.store)
@@ -197,7 +197,7 @@ async def a_rebuild_writes_nothing_into_the_feed(world: World) -> None:
 
 @behaviour()
 async def a_reader_misses_nothing_while_several_stores_write(world: World) -> None:
-    """Creations, appends and commands of four stores at once: every event once, in the order of its log."""
+    """While four stores create, append and send commands, a reader gets every event once, in the order of its log."""
     stores = [await world.another() for _ in range(4)]
     finished = asyncio.Event()
 
@@ -231,7 +231,7 @@ async def a_reader_misses_nothing_while_several_stores_write(world: World) -> No
 
 @behaviour()
 async def after_an_end_taken_meanwhile_there_is_no_gap(world: World) -> None:
-    """Whoever asks for the end while others write gets every event from some point on."""
+    """After an end that was read during writes, the feed has every event from some point on."""
     owner = await world.own()
     other = await world.another()
     finished = asyncio.Event()
@@ -256,7 +256,7 @@ async def after_an_end_taken_meanwhile_there_is_no_gap(world: World) -> None:
 
 @behaviour("processes")
 async def a_reader_misses_nothing_while_processes_write(world: World) -> None:
-    """Three processes create runs while one reader pages on: each creation comes once."""
+    """While three processes create runs, a reader gets each creation once."""
     finished = asyncio.Event()
 
     async def write() -> None:
@@ -269,7 +269,7 @@ async def a_reader_misses_nothing_while_processes_write(world: World) -> None:
 
 @behaviour("transactions")
 async def a_transaction_that_commits_late_is_not_missed(world: World) -> None:
-    """Others write and a reader reads on while a caller's transaction is open: its events come after all."""
+    """Events of a transaction that commits late are not missed, although readers and writers continue meanwhile."""
     slow, quick = await world.own("r1"), await world.own("r2")
     loop = asyncio.get_running_loop()
     seen: list[Event] = []
@@ -297,7 +297,7 @@ async def a_transaction_that_commits_late_is_not_missed(world: World) -> None:
 
 @behaviour("transactions")
 async def events_of_transactions_are_in_the_feed(world: World) -> None:
-    """Once each, and none of one that was undone."""
+    """Events of callers' transactions are in the feed once, and those of rolled-back ones are not."""
     owners = [await world.own(f"r{place}") for place in range(6)]
 
     def lands(connection: Any) -> tuple[list[AnyBody], list[Blob]]:
@@ -316,7 +316,7 @@ async def events_of_transactions_are_in_the_feed(world: World) -> None:
 
 @behaviour()
 async def the_latest_of_some_kinds_come_newest_first(world: World) -> None:
-    """Whatever is looked at at once: each once, until the beginning is reached."""
+    """`recent` returns events of some kinds newest first, each once, for any scan size, down to the first."""
     runs, kinds = await _several_histories(world), ("step.started", "run.created")
     logs = {run: [event for event in await world.log(run) if event.kind in kinds] for run in runs}
     for scan in (1, 2, 5, 10_000):
@@ -332,7 +332,7 @@ async def the_latest_of_some_kinds_come_newest_first(world: World) -> None:
 
 @behaviour()
 async def looking_back_says_how_far(world: World) -> None:
-    """A page tells the time of the oldest event that it looked at; nothing once there is no more."""
+    """A page of `recent` has the time of the oldest event examined, and no cursor once the start is reached."""
     await _several_histories(world)
     page = await world.store.recent(("no.such",), scan=3)
     assert page.events == ()
@@ -343,7 +343,7 @@ async def looking_back_says_how_far(world: World) -> None:
 
 
 async def _several_histories(world: World) -> list[str]:
-    """Runs and a conversation whose events lie between each other's."""
+    """Create runs and a conversation with interleaved events."""
     one, two = await world.own("r1"), await world.own("r2")
     for number in range(1, 4):
         await one.append(started(number), completed(number))
@@ -356,7 +356,7 @@ async def _several_histories(world: World) -> list[str]:
 
 
 async def _rest(store: Store, after: str, *, limit: int = 1000) -> tuple[list[Event], str]:
-    """Everything that can be given now, and the place after it."""
+    """Return everything that can be read now, and the cursor after it."""
     found: list[Event] = []
     while True:
         page = await store.feed(after, limit=limit)
@@ -375,7 +375,7 @@ async def _end(store: Store) -> str:
 
 
 async def _until(store: Store, finished: asyncio.Event, total: int, *, limit: int) -> list[Event]:
-    """What a reader gets that pages on while others write, until nothing more comes after they have finished."""
+    """Return what a reader gets that pages during writes, until nothing more comes after they have finished."""
     found: list[Event] = []
     after, empty = "", 0
     while empty < EMPTY_PAGES and not (finished.is_set() and len(found) >= total):

@@ -1,4 +1,4 @@
-"""Fencing: a superseded worker cannot add one event."""
+"""Fencing: a superseded worker cannot add events."""
 
 import asyncio
 
@@ -11,7 +11,7 @@ from limpet.stores.conformance.suite import World, behaviour, completed, expect,
 
 @behaviour()
 async def every_claim_gives_a_higher_fence(world: World) -> None:
-    """Claim, release, claim: 1, 2, 3; along the log fences never fall."""
+    """Every claim gives a higher fence, and fences never decrease along a log."""
     await world.create()
     await world.worker()
     fences = []
@@ -26,7 +26,7 @@ async def every_claim_gives_a_higher_fence(world: World) -> None:
 
 @behaviour()
 async def a_superseded_worker_writes_nothing(world: World) -> None:
-    """After somebody else has claimed the run, its old owner's append is refused and changes nothing."""
+    """After another worker has claimed the run, the previous owner's append is refused and changes nothing."""
     old = await world.own()
     new = await world.take_over()
     error = await expect(LeaseLost, old.send(old.extend(completed())))
@@ -36,7 +36,7 @@ async def a_superseded_worker_writes_nothing(world: World) -> None:
 
 @behaviour()
 async def a_superseded_worker_with_the_newest_head_writes_nothing(world: World) -> None:
-    """Knowing the head does not help: the fence is checked by itself."""
+    """A superseded worker that knows the newest head is refused as well."""
     old = await world.own()
     new = await world.take_over()
     old.head = new.head
@@ -46,7 +46,7 @@ async def a_superseded_worker_with_the_newest_head_writes_nothing(world: World) 
 
 @behaviour()
 async def a_superseded_worker_cannot_end_a_run(world: World) -> None:
-    """Nor park it, nor release it."""
+    """A superseded worker cannot end, park or release a run."""
     old = await world.own()
     new = await world.take_over()
     for body in (b.RunCompleted(output=inline(1)), b.RunWaiting(waits=())):
@@ -58,7 +58,7 @@ async def a_superseded_worker_cannot_end_a_run(world: World) -> None:
 
 @behaviour()
 async def a_fence_that_was_never_given_writes_nothing(world: World) -> None:
-    """A guessed higher fence is refused as a lower one is."""
+    """A fence that was never issued is refused, also a higher one."""
     owner = await world.own()
     owner.fence = 99
     await expect(LeaseLost, owner.send(owner.extend(started())))
@@ -77,7 +77,7 @@ async def a_missing_fence_writes_nothing(world: World) -> None:
 
 @behaviour()
 async def a_run_that_nobody_has_is_not_written(world: World) -> None:
-    """Before the first claim no fence is valid."""
+    """Before the first claim, no fence is valid."""
     owner = await world.own("r1")
     row = await world.create("r2")
     owner.run, owner.head = "r2", row.head
@@ -86,7 +86,7 @@ async def a_run_that_nobody_has_is_not_written(world: World) -> None:
 
 @behaviour()
 async def a_released_run_is_not_written(world: World) -> None:
-    """Whoever gave a run back has no fence any more, even before somebody else claims it."""
+    """After a release, the previous owner's fence is invalid, even before another claim."""
     owner = await world.own()
     await world.store.release("r1", fence=owner.fence, worker="w1", reason="test")
     owner.head = (await owner.row()).head
@@ -95,7 +95,7 @@ async def a_released_run_is_not_written(world: World) -> None:
 
 @behaviour()
 async def a_parked_run_is_not_written(world: World) -> None:
-    """Nor has whoever parked it."""
+    """After parking, the previous owner's fence is invalid."""
     owner = await world.own()
     await owner.append(b.RunWaiting(waits=()))
     await expect(LeaseLost, owner.send(owner.extend(started())))
@@ -103,7 +103,7 @@ async def a_parked_run_is_not_written(world: World) -> None:
 
 @behaviour()
 async def an_expired_lease_that_nobody_took_may_still_write(world: World) -> None:
-    """A worker has lost a run when somebody else has claimed it, not when a clock says so."""
+    """After its lease has expired, a worker may write until another worker has claimed the run."""
     owner = await world.own()
     world.advance("1h")
     await owner.append(completed())
@@ -112,7 +112,7 @@ async def an_expired_lease_that_nobody_took_may_still_write(world: World) -> Non
 
 @behaviour()
 async def of_two_owners_at_once_one_wins(world: World) -> None:
-    """Two appends after the same head under the same fence: one lands, the other misses it."""
+    """Of two appends after the same head under the same fence, one is written; the other misses it."""
     owner = await world.own()
     legs = (owner.extend(started(1)), owner.extend(started(2)))
     done = await asyncio.gather(*(world.store.append(leg) for leg in legs))
@@ -122,7 +122,7 @@ async def of_two_owners_at_once_one_wins(world: World) -> None:
 
 @behaviour()
 async def commands_need_no_fence_and_carry_the_runs(world: World) -> None:
-    """A command from outside is sealed under the fence that the run has."""
+    """A command needs no fence, and is sealed under the run's current one."""
     await world.own()
     await world.store.send_commands("r1", signalled(), actor="ann")
     assert (await world.log())[-1].fence == 1
@@ -130,7 +130,7 @@ async def commands_need_no_fence_and_carry_the_runs(world: World) -> None:
 
 @behaviour()
 async def late_results_are_kept_beside_the_log(world: World) -> None:
-    """What a superseded worker still had is kept and shown, and is not part of the log."""
+    """Late results of a superseded worker are stored and shown, but are not part of the log."""
     old = await world.own()
     late = old.seal(completed(output="paid"))
     new = await world.take_over()

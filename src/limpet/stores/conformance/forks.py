@@ -1,4 +1,4 @@
-"""Forks: a stream that shares the beginning of another's log, and stores nothing but its own events."""
+"""Forks: streams that share the first events of another's log, and store only their own."""
 
 import asyncio
 from typing import Any
@@ -27,7 +27,7 @@ from limpet.stores.threads import Inline
 
 @behaviour()
 async def a_fork_is_its_origins_beginning_and_its_own(world: World) -> None:
-    """The shared events are the very same, under their own run's name; its own follow, chained to them."""
+    """A fork's log has the shared events unchanged, with the origin's run id, then its own, chained to them."""
     owner = await _grown(world)
     before = await world.log()
     row = await _fork(world, at=5)
@@ -46,7 +46,7 @@ async def a_fork_is_its_origins_beginning_and_its_own(world: World) -> None:
 
 @behaviour()
 async def a_forks_row_says_what_its_first_event_says(world: World) -> None:
-    """Lists show it like any run, and whence it comes."""
+    """A fork's row has the fields of its first event and its origin, and is listed like any run."""
     await _grown(world)
     row = await _fork(world, at=5, goal="again", labels={"team": "north"}, user="ann", session="s1", item=1, items=3)
     stored = await world.store.get("r1.1")
@@ -67,7 +67,7 @@ async def a_forks_row_says_what_its_first_event_says(world: World) -> None:
 
 @behaviour()
 async def pages_of_a_fork_cross_the_cut(world: World) -> None:
-    """Whatever the page, forwards and backwards, reading gives the same log."""
+    """Pages across the fork point give the same log, forwards and backwards."""
     await _grown(world)
     await _fork(world, at=5)
     fork = await world.take("r1.1")
@@ -85,7 +85,7 @@ async def pages_of_a_fork_cross_the_cut(world: World) -> None:
 
 @behaviour()
 async def a_fork_of_a_fork_shares_with_both(world: World) -> None:
-    """It may branch off behind the first cut, at it, or before it."""
+    """A fork of a fork may start after, at, or before the first fork point."""
     await _grown(world)
     await _fork(world, at=5)
     fork = await world.take("r1.1")
@@ -100,7 +100,7 @@ async def a_fork_of_a_fork_shares_with_both(world: World) -> None:
 
 @behaviour()
 async def what_a_fork_stores_is_its_own(world: World) -> None:
-    """The feed of all events has each event once: the shared ones are the origin's."""
+    """The feed has each event once: shared events belong to the origin."""
     await _grown(world)
     place = await world.store.feed_end()
     await _fork(world, at=5)
@@ -111,7 +111,7 @@ async def what_a_fork_stores_is_its_own(world: World) -> None:
 
 @behaviour()
 async def origin_and_fork_go_on_apart(world: World) -> None:
-    """What one writes, the other never sees, whoever comes first."""
+    """Events written to the origin or the fork afterwards are not in the other."""
     owner = await _grown(world)
     await _fork(world, at=5)
     fork = await world.take("r1.1")
@@ -124,7 +124,7 @@ async def origin_and_fork_go_on_apart(world: World) -> None:
 
 @behaviour()
 async def a_fork_made_twice_is_made_once(world: World) -> None:
-    """The same id and the same beginning is the same fork; another beginning is refused."""
+    """Creating a fork again with the same fields gives the same fork; other fields are refused."""
     await _grown(world)
     row = await _fork(world, at=5)
     again, is_new = await world.store.create("r1.1", forked(at=5), actor="test")
@@ -135,7 +135,7 @@ async def a_fork_made_twice_is_made_once(world: World) -> None:
 
 @behaviour()
 async def a_fork_begins_at_an_event_that_there_is(world: World) -> None:
-    """Of a run that there is; a conversation is no run."""
+    """A fork needs an existing event of an existing run; a conversation is not a run."""
     await _grown(world)
     await expect(InvalidAppend, world.store.create("f", forked(at=8), actor="test"))
     await expect(InvalidAppend, world.store.create("f", forked(at=0), actor="test"))
@@ -147,7 +147,7 @@ async def a_fork_begins_at_an_event_that_there_is(world: World) -> None:
 
 @behaviour()
 async def a_fork_is_claimed_under_a_higher_fence(world: World) -> None:
-    """Fences never fall along its line, so whoever had the origin has nothing here."""
+    """A fork is claimed under a higher fence than the shared events, so that the origin's owner cannot write to it."""
     owner = await _grown(world)
     await _fork(world, at=5)
     fork = await world.take("r1.1")
@@ -157,7 +157,7 @@ async def a_fork_is_claimed_under_a_higher_fence(world: World) -> None:
 
 @behaviour()
 async def a_request_of_the_origin_is_answered_there(world: World) -> None:
-    """A fork has its own requests: answering one moves one run only."""
+    """Origin and fork have separate requests: an answer affects only one run."""
     owner = await _grown(world)
     await owner.append(asked("q1"))
     await _fork(world, at=8)
@@ -173,7 +173,7 @@ async def a_request_of_the_origin_is_answered_there(world: World) -> None:
 
 @behaviour()
 async def a_command_to_the_origin_may_come_to_the_fork(world: World) -> None:
-    """Commands are deduplicated in one run: the same id in another is another command."""
+    """A command id used in the origin can be used in the fork, since ids are deduplicated per run."""
     owner = await _grown(world)
     await world.store.send_commands("r1", signalled(command="c1"), actor="ann")
     await _fork(world, at=8)
@@ -184,7 +184,7 @@ async def a_command_to_the_origin_may_come_to_the_fork(world: World) -> None:
 
 @behaviour()
 async def what_a_fork_refers_to_stays(world: World) -> None:
-    """Its own blobs by its own references, shared ones by its origin's."""
+    """Blobs of a fork stay: its own by its references, shared ones by the origin's."""
     owner = await world.own()
     shared, blobs = world.store.pack("x" * 20_000)
     await owner.append(started(), gave(shared), blobs=blobs)
@@ -201,7 +201,7 @@ async def what_a_fork_refers_to_stays(world: World) -> None:
 
 @behaviour()
 async def a_fork_is_rebuilt_from_its_own_events(world: World) -> None:
-    """Making its rows anew changes nothing."""
+    """Rebuilding a fork from its own events changes nothing."""
     await _grown(world)
     await _fork(world, at=5, labels={"a": "b"}, goal="again")
     fork = await world.take("r1.1")
@@ -215,7 +215,7 @@ async def a_fork_is_rebuilt_from_its_own_events(world: World) -> None:
 
 @behaviour()
 async def a_fork_is_loaded_after_its_origin(world: World) -> None:
-    """Its own events are taken in where its origin is; without it they are refused."""
+    """A fork can be loaded where its origin exists, and is refused without it."""
     await _grown(world)
     await _fork(world, at=5)
     fork = await world.take("r1.1")
@@ -234,7 +234,7 @@ async def a_fork_is_loaded_after_its_origin(world: World) -> None:
 
 @behaviour()
 async def a_conversation_is_forked_like_a_run(world: World) -> None:
-    """It shares the messages before the cut."""
+    """A forked conversation shares the messages before the fork point."""
     await world.talk(message("one"), message("two"), message("three"), session="s")
     branch = b.ConversationForked(conversation="c1", at=3, session="s")
     await world.store.append(Create(run="c1.1", bodies=(branch,), actor="test"))
@@ -250,7 +250,7 @@ async def a_conversation_is_forked_like_a_run(world: World) -> None:
 
 
 async def _grown(world: World) -> Owner:
-    """A run with a claim and two steps: seven events, and its owner."""
+    """Create a run with a claim and two steps, seven events in all; return its owner."""
     owner = await world.own()
     await owner.append(started(1), completed(1, "one"))
     await owner.append(started(2), completed(2, "two"))

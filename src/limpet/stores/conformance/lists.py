@@ -1,4 +1,4 @@
-"""Lists and counts: every filter, pages that join, counters that are right."""
+"""Lists and counts: filters, pages without gaps, and correct counters."""
 
 from collections import Counter
 
@@ -11,7 +11,7 @@ from limpet.stores.conformance.suite import FAILED, World, asked, behaviour, exp
 
 @behaviour()
 async def runs_are_listed_newest_first(world: World) -> None:
-    """In the order of their creation, backwards."""
+    """Runs are listed in reverse order of creation."""
     for place in range(5):
         await world.create(f"r{place}")
     assert await _ids(world, RunFilter()) == ["r4", "r3", "r2", "r1", "r0"]
@@ -19,7 +19,7 @@ async def runs_are_listed_newest_first(world: World) -> None:
 
 @behaviour()
 async def pages_of_runs_join(world: World) -> None:
-    """Each run is on one page, though new ones come in between."""
+    """Each run is on exactly one page, even if new runs are created in between."""
     for place in range(10):
         await world.create(f"r{place}")
     found: list[str] = []
@@ -35,7 +35,7 @@ async def pages_of_runs_join(world: World) -> None:
 
 @behaviour()
 async def the_last_page_says_so(world: World) -> None:
-    """A page that is exactly full has no next one."""
+    """The last page has no `next`, also if it is exactly full."""
     for place in range(4):
         await world.create(f"r{place}")
     first = await world.store.runs(limit=2)
@@ -45,7 +45,7 @@ async def the_last_page_says_so(world: World) -> None:
 
 @behaviour()
 async def an_empty_store_lists_nothing(world: World) -> None:
-    """No rows, no next page, no counts."""
+    """An empty store has no rows, no next page and no counts."""
     page = await world.store.runs()
     assert (page.rows, page.next) == ((), None)
     assert (await world.store.count(), dict(await world.store.counts())) == (0, {})
@@ -53,7 +53,7 @@ async def an_empty_store_lists_nothing(world: World) -> None:
 
 @behaviour()
 async def runs_are_found_by_status(world: World) -> None:
-    """One status, or several."""
+    """Runs are filtered by one status or several."""
     await _of_each_status(world)
     assert await _ids(world, RunFilter(status=("failed",))) == ["failed"]
     assert await _ids(world, RunFilter(status=("waiting", "running"))) == ["waiting", "running"]
@@ -62,7 +62,7 @@ async def runs_are_found_by_status(world: World) -> None:
 
 @behaviour()
 async def runs_are_found_by_agent_session_user_and_parent(world: World) -> None:
-    """Exactly, not by prefix or pattern."""
+    """Filters by agent, session, user and parent match exactly, not by prefix or pattern."""
     await world.create("r1", agent="a", session="s", user="u", parent=Lineage(run="p"))
     await world.create("r2", agent="ab", session="s2", user="u2", parent=Lineage(run="p2"))
     await world.create("r3", agent="a%", session="s%", user="_", parent=Lineage(run="P"))
@@ -76,7 +76,7 @@ async def runs_are_found_by_agent_session_user_and_parent(world: World) -> None:
 
 @behaviour()
 async def runs_are_found_by_labels(world: World) -> None:
-    """All that are named must match; keys and values are data, whatever they look like."""
+    """All given labels must match; names and values may be any text."""
     odd = {"a'; DROP TABLE x; --": "%_\\", "team": "ä\0b"}
     await world.create("r1", labels=odd)
     await world.create("r2", labels={"team": "x", "env": "prod"})
@@ -89,7 +89,7 @@ async def runs_are_found_by_labels(world: World) -> None:
 
 @behaviour()
 async def runs_are_found_by_time(world: World) -> None:
-    """From a time on, and before a time."""
+    """Runs are filtered by creation time, from a time on and before a time."""
     times = []
     for place in range(3):
         times.append(world.clock.now())
@@ -102,7 +102,7 @@ async def runs_are_found_by_time(world: World) -> None:
 
 @behaviour()
 async def runs_are_found_by_text(world: World) -> None:
-    """In id, agent, goal or a label's value; ASCII letters in any case; nothing is a pattern."""
+    """Text is found in id, agent, goal or a label's value, ignoring ASCII case, and is not a pattern."""
     await world.create("Ticket-42", agent="support")
     await world.create("r2", agent="a", labels={"customer": "Ticketmaster"})
     await world.create("r3", agent="b", initial=StatePatch(goal="Settle 100% of O_1 \\ ticket"))
@@ -115,7 +115,7 @@ async def runs_are_found_by_text(world: World) -> None:
 
 @behaviour()
 async def filters_combine(world: World) -> None:
-    """Every field that is given must match."""
+    """Every given filter must match."""
     await _of_each_status(world)
     await world.create("other", agent="b")
     assert await _ids(world, RunFilter(agent="a", status=("pending",), text="pend")) == ["pending"]
@@ -124,7 +124,7 @@ async def filters_combine(world: World) -> None:
 
 @behaviour()
 async def counting_agrees_with_listing(world: World) -> None:
-    """For any filter."""
+    """`count` gives the number of listed runs, for any filter."""
     await _of_each_status(world)
     for where in (RunFilter(), RunFilter(status=("failed", "pending")), RunFilter(agent="a"), RunFilter(text="in")):
         assert await world.store.count(where) == len(await _ids(world, where))
@@ -132,7 +132,7 @@ async def counting_agrees_with_listing(world: World) -> None:
 
 @behaviour()
 async def counters_follow_every_change_of_status(world: World) -> None:
-    """By agent and status, they are what counting would give."""
+    """Counters by agent and status are always those of a recount."""
     await _of_each_status(world)
     await world.create("other", agent="b")
     await world.store.send_commands("failed", b.ResumeRequested(command="c1"), actor="ann")
@@ -142,7 +142,7 @@ async def counters_follow_every_change_of_status(world: World) -> None:
 
 @behaviour()
 async def runs_and_conversations_are_listed_apart(world: World) -> None:
-    """A conversation is no run."""
+    """Runs and conversations are listed separately."""
     await world.create("r1")
     await world.talk(session="s")
     assert await _ids(world, RunFilter()) == ["r1"]
@@ -152,7 +152,7 @@ async def runs_and_conversations_are_listed_apart(world: World) -> None:
 
 @behaviour()
 async def a_page_of_runs_is_bounded(world: World) -> None:
-    """Nobody can ask for everything at once."""
+    """A page of runs has a maximum size."""
     for limit in (0, -5, 1001):
         await expect(InvalidValue, world.store.runs(limit=limit))
         await expect(InvalidValue, world.store.requests(limit=limit))
@@ -160,7 +160,7 @@ async def a_page_of_runs_is_bounded(world: World) -> None:
 
 @behaviour()
 async def the_inbox_lists_what_is_open_oldest_first(world: World) -> None:
-    """With who is asked, what for, and until when."""
+    """The inbox lists open requests, oldest first, with addressees, risk and expiry."""
     one, two = await world.own("r1"), await world.own("r2")
     await one.append(asked("q1", to=("ann", "finance"), risk="external_action", tool="refund", kind="approval"))
     world.advance("1s")
@@ -173,7 +173,7 @@ async def the_inbox_lists_what_is_open_oldest_first(world: World) -> None:
 
 @behaviour()
 async def requests_are_found_by_person_run_risk_and_status(world: World) -> None:
-    """A group is a name like any other, matched exactly."""
+    """Requests are filtered by person or group, run, risk and status, all matched exactly."""
     one, two = await world.own("r1"), await world.own("r2")
     await one.append(asked("q1", to=("ann", "finance"), risk="write_local"))
     await two.append(asked("q2", to=("an",)), b.RequestExpired(request="q2", outcome="raised"))
@@ -186,7 +186,7 @@ async def requests_are_found_by_person_run_risk_and_status(world: World) -> None
 
 @behaviour()
 async def every_stream_is_listed_once_in_order(world: World) -> None:
-    """Runs, forks and conversations alike, oldest first, in pages that join, though new ones come in between."""
+    """`streams` lists runs, forks and conversations once, oldest first, even if new ones are created in between."""
     await world.create("r2")
     await world.talk()
     await world.store.create("r1", forked(at=1, of="r2", step=0), actor="test")
@@ -206,7 +206,7 @@ async def every_stream_is_listed_once_in_order(world: World) -> None:
 
 @behaviour()
 async def the_number_of_a_pruned_stream_is_not_used_again(world: World) -> None:
-    """Whoever goes on after it misses nothing, even under the same id."""
+    """The number of a pruned stream is not reused, so that a reader that continues after it misses nothing."""
     owner = await world.own("r1")
     await owner.append(b.RunCompleted(output=inline(1)))
     [(before, _)] = await world.store.streams()

@@ -128,12 +128,12 @@ for _name, _value in REFUSED.items():
 
 @behaviour()
 async def labels_users_and_goals_may_be_any_text(world: World) -> None:
-    """Whatever a user types there comes back, and finds its run again."""
+    """Labels, users and goals may be any text, come back unchanged, and find their run."""
     text = "ü\0'\"\\;--%_\u2028😀"
     row = await world.create(user=text, session=text, labels={text: text}, initial=StatePatch(goal=text))
     assert (row.user, row.session, row.labels, row.goal) == (text, text, {text: text}, text)
 
 
 def _same(found: object, value: object) -> bool:
-    """Equal, of the same types, with the same sign of zero."""
+    """Return whether values are equal, with the same types and the same sign of zero."""
     return canonical(found) == canonical(value) and found == value

@@ -1,4 +1,4 @@
-"""Pruning: runs that have ended are deleted with all that belongs to them, together or not at all."""
+"""Pruning: ended runs are deleted with everything that belongs to them, together or not at all."""
 
 import asyncio
 
@@ -27,7 +27,7 @@ END = b.RunCompleted(output=inline(None))
 
 @behaviour()
 async def a_pruned_run_is_gone(world: World) -> None:
-    """Its log, its row, its requests, labels, snapshots and what came too late."""
+    """A pruned run's log, row, requests, labels, snapshots and late results are deleted."""
     owner = await world.own(labels={"team": "a"})
     await owner.append(started(), completed(), asked("q1"))
     await world.store.send_commands("r1", answered("q1"), actor="ann")
@@ -49,7 +49,7 @@ async def a_pruned_run_is_gone(world: World) -> None:
 
 @behaviour()
 async def only_what_has_ended_is_pruned(world: World) -> None:
-    """Neither what is pending, driven or waits; nor what has gone on since somebody looked."""
+    """Pending, running and waiting runs are not pruned, nor runs that have continued since they were read."""
     await world.create("pending")
     assert not await world.store.prune({"pending": (await world.store.get("pending")).head})
     owner = await world.own("r1")
@@ -58,13 +58,13 @@ async def only_what_has_ended_is_pruned(world: World) -> None:
     await world.store.send_commands("r1", b.ResumeRequested(command="c1"), actor="ann")
     assert not await world.store.prune({"r1": owner.head})
     assert not await world.store.prune({"r1": (await owner.row()).head})
-    assert not await world.store.prune({"nobody": owner.head})
+    assert not await world.store.prune({"missing": owner.head})
     assert {row.id for row in (await world.store.runs()).rows} == {"pending", "r1"}
 
 
 @behaviour()
 async def runs_are_pruned_together_or_not_at_all(world: World) -> None:
-    """One that must stay keeps the others."""
+    """If one run cannot be pruned, none is."""
     first = await _ended(world, "r1")
     second = await _ended(world, "r2")
     await world.create("r3")
@@ -76,7 +76,7 @@ async def runs_are_pruned_together_or_not_at_all(world: World) -> None:
 
 @behaviour()
 async def what_a_fork_shares_is_not_pruned(world: World) -> None:
-    """Unless the fork goes with it."""
+    """A run with a fork is not pruned, unless the fork is pruned with it."""
     owner = await _ended(world, "r1")
     await world.store.create("r1.1", forked(at=2, step=0), actor="test")
     assert not await world.store.prune({"r1": owner.head})
@@ -90,7 +90,7 @@ async def what_a_fork_shares_is_not_pruned(world: World) -> None:
 
 @behaviour()
 async def a_fork_may_go_before_its_origin(world: World) -> None:
-    """Nobody needs it."""
+    """A fork can be pruned before its origin."""
     owner = await _ended(world, "r1")
     await world.store.create("r1.1", forked(at=2, step=0), actor="test")
     fork = await world.take("r1.1")
@@ -102,7 +102,7 @@ async def a_fork_may_go_before_its_origin(world: World) -> None:
 
 @behaviour()
 async def blobs_that_nobody_refers_to_any_more_are_collected(world: World) -> None:
-    """After their hour; what others refer to stays."""
+    """Blobs without references after a prune are collected after their hour; others stay."""
     shared, blobs = world.store.pack("s" * 20_000)
     mine, more = world.store.pack("m" * 20_000)
     first = await world.own("r1")
@@ -122,7 +122,7 @@ async def blobs_that_nobody_refers_to_any_more_are_collected(world: World) -> No
 
 @behaviour()
 async def a_feed_goes_on_over_what_was_pruned(world: World) -> None:
-    """Whoever reads along misses nothing that is still there, and sees nothing twice."""
+    """A feed continues over pruned events without missing or repeating others."""
     first = await _ended(world, "r1")
     page = await world.store.feed("", limit=2)
     place = page.next
@@ -137,7 +137,7 @@ async def a_feed_goes_on_over_what_was_pruned(world: World) -> None:
 
 @behaviour()
 async def a_pruned_id_can_be_used_again(world: World) -> None:
-    """It is another run, and nothing of the old one is in it."""
+    """A pruned id can be used again for a new run, which has nothing of the old one."""
     owner = await _ended(world, "r1")
     await world.store.prune({"r1": owner.head})
     row, is_new = await world.store.create("r1", created(input=inline(await world.store.now())), actor="test")
@@ -159,7 +159,7 @@ async def a_pruned_id_can_be_used_again(world: World) -> None:
 
 @behaviour()
 async def a_run_that_took_a_pruned_id_is_not_the_pruned_one(world: World) -> None:
-    """Whoever means the old one neither deletes the new one, nor writes to it, though its fence is the same."""
+    """A prune or append meant for the pruned run does not affect a new run with its id, even under the same fence."""
     old = await _ended(world, "r1")
     ended, known = old.head, [event.head for event in await world.log("r1")]
     await world.store.prune({"r1": ended})
@@ -177,7 +177,7 @@ async def a_run_that_took_a_pruned_id_is_not_the_pruned_one(world: World) -> Non
 
 @behaviour()
 async def pruning_beside_workers_touches_nothing_else(world: World) -> None:
-    """Runs go on while others are deleted."""
+    """Other runs continue while runs are pruned."""
     ended = [await _ended(world, f"e{n}") for n in range(5)]
     live = [await world.own(f"l{n}") for n in range(5)]
     work = [owner.append(started(), completed()) for owner in live]

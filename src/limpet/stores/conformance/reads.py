@@ -1,4 +1,4 @@
-"""Reading logs: in order, in pages, forwards and backwards, the same for everybody."""
+"""Reading logs: in order, in pages, forwards and backwards, the same from every store."""
 
 from limpet.errors import InvalidValue, NotFound
 from limpet.events import verify
@@ -7,21 +7,21 @@ from limpet.stores.conformance.suite import World, behaviour, completed, expect,
 
 @behaviour()
 async def a_log_is_read_in_order(world: World) -> None:
-    """Whatever order the rows lie in."""
+    """A log is read in order, however its rows are stored."""
     await _long_run(world)
     assert [event.seq for event in await world.store.read("r1")] == list(range(1, 53))
 
 
 @behaviour()
 async def a_log_is_read_backwards(world: World) -> None:
-    """Newest first."""
+    """A log can be read backwards, newest first."""
     await _long_run(world)
     assert [event.seq for event in await world.store.read("r1", backwards=True)] == list(range(52, 0, -1))
 
 
 @behaviour()
 async def pages_join_without_gap_or_overlap(world: World) -> None:
-    """Page by page gives the whole log once."""
+    """Pages give the whole log without gap or overlap."""
     await _long_run(world)
     seqs: list[int] = []
     while page := await world.store.read("r1", after=seqs[-1] if seqs else 0, limit=7):
@@ -31,7 +31,7 @@ async def pages_join_without_gap_or_overlap(world: World) -> None:
 
 @behaviour()
 async def pages_join_backwards(world: World) -> None:
-    """From the end to the beginning too."""
+    """Pages read backwards give the whole log without gap or overlap."""
     await _long_run(world)
     seqs: list[int] = []
     while page := await world.store.read("r1", before=seqs[-1] if seqs else None, limit=7, backwards=True):
@@ -41,7 +41,7 @@ async def pages_join_backwards(world: World) -> None:
 
 @behaviour()
 async def a_range_is_read_strictly_between_its_ends(world: World) -> None:
-    """`after` and `before` are not part of it, in either direction."""
+    """A range excludes `after` and `before`, in both directions."""
     await _long_run(world)
     assert [event.seq for event in await world.store.read("r1", after=3, before=7)] == [4, 5, 6]
     assert [event.seq for event in await world.store.read("r1", after=3, before=7, backwards=True)] == [6, 5, 4]
@@ -59,7 +59,7 @@ async def reading_past_the_end_gives_nothing(world: World) -> None:
 
 @behaviour()
 async def a_limit_is_kept_and_bounded(world: World) -> None:
-    """A page has at most as many as asked for, and nobody can ask for everything at once."""
+    """A page has at most `limit` events, and `limit` has a maximum."""
     await _long_run(world)
     assert len(await world.store.read("r1", limit=5)) == 5
     for limit in (0, -1, 1001):
@@ -68,7 +68,7 @@ async def a_limit_is_kept_and_bounded(world: World) -> None:
 
 @behaviour()
 async def logs_do_not_mix(world: World) -> None:
-    """Runs whose ids begin alike, or differ in case, have logs of their own."""
+    """Runs whose ids share a prefix or differ in case have separate logs."""
     for run in ("run", "run.1", "RUN", "run1"):
         await world.own(run)
     for run in ("run", "run.1", "RUN", "run1"):
@@ -77,7 +77,7 @@ async def logs_do_not_mix(world: World) -> None:
 
 @behaviour()
 async def another_store_on_the_same_data_reads_the_same(world: World) -> None:
-    """What was acknowledged is seen by everybody at once."""
+    """Another store on the same data sees acknowledged events immediately."""
     other = await world.another()
     owner = await world.own()
     for number in range(1, 6):
@@ -88,7 +88,7 @@ async def another_store_on_the_same_data_reads_the_same(world: World) -> None:
 
 @behaviour("durable")
 async def what_was_written_is_there_after_reopening(world: World) -> None:
-    """Closing and opening again changes nothing."""
+    """Everything is unchanged after closing and opening the store."""
     await _long_run(world)
     before = await world.log()
     await world.store.reopen()
@@ -98,9 +98,9 @@ async def what_was_written_is_there_after_reopening(world: World) -> None:
 
 @behaviour()
 async def reading_an_unknown_run_is_an_error(world: World) -> None:
-    """An empty answer would look like an empty log."""
-    await expect(NotFound, world.store.read("nobody"))
-    await expect(NotFound, world.store.late("nobody"))
+    """Reading an unknown run raises NotFound, not an empty log."""
+    await expect(NotFound, world.store.read("missing"))
+    await expect(NotFound, world.store.late("missing"))
 
 
 async def _long_run(world: World) -> None:

@@ -1,4 +1,4 @@
-"""Rebuilding: what is made from a log can be made again, and on a healthy store that changes nothing."""
+"""Rebuilding: rows can be rebuilt from the log, and on a healthy store that changes nothing."""
 
 import asyncio
 from typing import Any
@@ -41,7 +41,7 @@ HOUR = 3600 * 10**6
 
 @behaviour()
 async def a_new_run_is_what_its_log_says(world: World) -> None:
-    """With everything that a creation can say."""
+    """The row of a new run matches its log, with every field of a creation."""
     await world.create(
         user="ann",
         session="s1",
@@ -57,7 +57,7 @@ async def a_new_run_is_what_its_log_says(world: World) -> None:
 
 @behaviour()
 async def a_run_that_is_driven_is_what_its_log_says(world: World) -> None:
-    """Its owner, fence and step; and after a rebuild the owner goes on."""
+    """The row of a running run matches its log, and its owner can continue after a rebuild."""
     owner = await world.own()
     await owner.append(started(1), completed(1), started(2))
     await _is_sound(world)
@@ -67,7 +67,7 @@ async def a_run_that_is_driven_is_what_its_log_says(world: World) -> None:
 
 @behaviour()
 async def goals_and_plans_are_what_the_log_says(world: World) -> None:
-    """After any number of patches, in one append or in several."""
+    """Goal and plan in the row match the log, after patches in one append or several."""
     owner = await world.own(initial=StatePatch(goal="first", plan=(PlanItem(item="x"),)))
     plan = (PlanItem(item="a", status="done"), PlanItem(item="b", status="doing"), PlanItem(item="c"))
     await owner.append(_patched(goal="second"), _patched(plan=plan))
@@ -81,7 +81,7 @@ async def goals_and_plans_are_what_the_log_says(world: World) -> None:
 
 @behaviour()
 async def a_parked_run_is_what_its_log_says(world: World) -> None:
-    """Whether it waits for a signal, a time, or both; it is claimed after a rebuild as before."""
+    """The row of a parked run matches its log, for signals, times or both, and it is still claimed after a rebuild."""
     wake = world.clock.now() + HOUR
     for run, waits, until in (
         ("r1", (Wait(what="signal", key="go"),), None),
@@ -104,7 +104,7 @@ async def a_parked_run_is_what_its_log_says(world: World) -> None:
 
 @behaviour()
 async def an_open_request_is_what_its_log_says(world: World) -> None:
-    """To whom, at which risk, until when; it can be answered after a rebuild."""
+    """The row of an open request matches its log, and it can be answered after a rebuild."""
     owner = await world.own()
     more: dict[str, Any] = {"to": ("ann", "bob"), "risk": "high", "tool": "refund", "digest": "d"}
     await owner.append(asked("q1", expires=world.clock.now() + HOUR, kind="approval", **more), asked("q2"))
@@ -117,7 +117,7 @@ async def an_open_request_is_what_its_log_says(world: World) -> None:
 
 @behaviour()
 async def decided_requests_are_what_their_log_says(world: World) -> None:
-    """Answered, approved and used, rejected, expired, escalated, withdrawn."""
+    """The rows of answered, used, rejected, expired, escalated and withdrawn requests match their log."""
     owner = await world.own()
     await owner.append(*(asked(f"q{n}", kind="approval") for n in range(1, 8)))
     decisions: tuple[tuple[str, Any], ...] = (("q1", "answered"), ("q2", "approved"), ("q3", "rejected"))
@@ -141,7 +141,7 @@ async def decided_requests_are_what_their_log_says(world: World) -> None:
 
 @behaviour()
 async def an_ended_run_is_what_its_log_says(world: World) -> None:
-    """Completed, failed or cancelled, with the requests that were open withdrawn."""
+    """The row of an ended run matches its log, and its open requests are withdrawn."""
     for run, end in (
         ("r1", b.RunCompleted(output=inline(1))),
         ("r2", FAILED),
@@ -156,7 +156,7 @@ async def an_ended_run_is_what_its_log_says(world: World) -> None:
 
 @behaviour()
 async def a_failed_run_that_was_resumed_is_what_its_log_says(world: World) -> None:
-    """It is claimable again, its deaths forgotten."""
+    """The row of a resumed run matches its log: it can be claimed, and its deaths are reset."""
     owner = await world.own()
     await owner.append(FAILED)
     await world.store.send_commands("r1", b.ResumeRequested(command="c1"), actor="ann")
@@ -168,7 +168,7 @@ async def a_failed_run_that_was_resumed_is_what_its_log_says(world: World) -> No
 
 @behaviour()
 async def a_run_that_is_undone_is_what_its_log_says(world: World) -> None:
-    """Once a compensation has begun, a rebuild does not make it resumable."""
+    """A run with a compensation stays non-resumable after a rebuild."""
     owner = await world.own()
     await owner.append(b.CompensationStarted(number=1, attempt=1, key="k"), FAILED)
     await _is_sound(world)
@@ -177,7 +177,7 @@ async def a_run_that_is_undone_is_what_its_log_says(world: World) -> None:
 
 @behaviour()
 async def pauses_and_cancels_are_what_the_log_says(world: World) -> None:
-    """On a run that never began, one that waits, and one that is driven."""
+    """Pauses and cancels in the row match the log, for a run that is new, waiting or running."""
     await world.create("r1", start_at=world.clock.now() + HOUR)
     await world.own("r2")
     parked = await world.own("r3")
@@ -189,14 +189,14 @@ async def pauses_and_cancels_are_what_the_log_says(world: World) -> None:
     ]
     for run in ("r1", "r2", "r3"):
         for place, body in enumerate(commands):
-            if run != "r2" or place != 1:  # what is driven cannot be resumed
+            if run != "r2" or place != 1:  # The running run is not resumed.
                 await world.store.send_commands(run, body, actor="ann")
             await _is_sound(world, run)
 
 
 @behaviour()
 async def a_run_that_was_given_back_is_what_its_log_says(world: World) -> None:
-    """Released by its worker, or left by one that went."""
+    """The row of a released run matches its log, whether its worker released it or retired."""
     one, _ = await world.own("r1"), await world.own("r2")
     await world.store.release("r1", fence=one.fence, worker="w1", reason="drain")
     await _is_sound(world, "r1")
@@ -208,7 +208,7 @@ async def a_run_that_was_given_back_is_what_its_log_says(world: World) -> None:
 
 @behaviour()
 async def deaths_are_what_the_log_says(world: World) -> None:
-    """Counted at each take-over, forgotten when something is settled; fences stay above."""
+    """Deaths in the row match the log: counted at each take-over, reset when something is settled."""
     await world.own()
     for place in range(2, 5):
         owner = await world.take_over(worker=f"w{place}")
@@ -221,7 +221,7 @@ async def deaths_are_what_the_log_says(world: World) -> None:
 
 @behaviour()
 async def a_rebuild_keeps_out_a_superseded_worker(world: World) -> None:
-    """The fence is in the log."""
+    """A superseded worker is still refused after a rebuild."""
     old = await world.own()
     new = await world.take_over()
     await world.store.rebuild("r1")
@@ -231,7 +231,7 @@ async def a_rebuild_keeps_out_a_superseded_worker(world: World) -> None:
 
 @behaviour()
 async def a_conversation_is_what_its_log_says(world: World) -> None:
-    """Its head, session, user and labels; and one can go on speaking."""
+    """The row of a conversation matches its log, and messages can be appended after a rebuild."""
     head = await world.talk(message(), session="s1", user="ann", labels={"topic": "x"})
     await _is_sound(world, "c1")
     assert isinstance(await world.store.append(world.say(head, message("again"))), Appended)
@@ -240,7 +240,7 @@ async def a_conversation_is_what_its_log_says(world: World) -> None:
 
 @behaviour()
 async def labels_are_found_after_a_rebuild(world: World) -> None:
-    """By each of them, and by text."""
+    """A run is found by each label and by text after a rebuild."""
     await world.create(labels={"team": "north", "prio": "1"})
     await world.store.rebuild("r1")
     for where in (RunFilter(labels={"team": "north"}), RunFilter(labels={"team": "north", "prio": "1"})):
@@ -251,7 +251,7 @@ async def labels_are_found_after_a_rebuild(world: World) -> None:
 
 @behaviour()
 async def blobs_are_held_after_a_rebuild(world: World) -> None:
-    """Of inputs, results and commands: none is collected, and a loose one still is."""
+    """After a rebuild, blobs of inputs, results and commands are not collected; a loose one is."""
     inputs, one = world.store.pack("i" * 9_000)
     outputs, two = world.store.pack("o" * 9_000)
     values, three = world.store.pack("v" * 9_000)
@@ -269,7 +269,7 @@ async def blobs_are_held_after_a_rebuild(world: World) -> None:
 
 @behaviour()
 async def commands_are_still_known_after_a_rebuild(world: World) -> None:
-    """One that is repeated is taken once."""
+    """A repeated command is recognised after a rebuild."""
     await world.own()
     first = await world.store.send_commands("r1", signalled(), actor="ann")
     await world.store.rebuild("r1")
@@ -279,7 +279,7 @@ async def commands_are_still_known_after_a_rebuild(world: World) -> None:
 
 @behaviour()
 async def counters_are_right_after_a_rebuild(world: World) -> None:
-    """Nothing is counted twice."""
+    """Counters are correct after a rebuild."""
     for run in ("r1", "r2", "r3"):
         await world.own(run)
     await world.create("r4")
@@ -291,7 +291,7 @@ async def counters_are_right_after_a_rebuild(world: World) -> None:
 
 @behaviour()
 async def a_rebuild_keeps_places_and_what_lies_beside_the_log(world: World) -> None:
-    """Exclusive places, snapshots and late results are not made from the log, and stay."""
+    """A rebuild keeps slots, snapshots and late results, which are not derived from the log."""
     owner = await world.own(exclusive="session:s1")
     await world.store.save_snapshot("r1", owner.head, b"state")
     await world.store.keep_late(owner.seal(completed()))
@@ -306,14 +306,14 @@ async def a_rebuild_keeps_places_and_what_lies_beside_the_log(world: World) -> N
 
 @behaviour()
 async def a_run_that_is_not_there_cannot_be_rebuilt(world: World) -> None:
-    """Nor checked."""
-    for asked_for in (world.store.rebuild("nobody"), world.store.check_rows("nobody")):
+    """Rebuilding or checking a run that does not exist raises NotFound."""
+    for asked_for in (world.store.rebuild("missing"), world.store.check_rows("missing")):
         assert (await expect(NotFound, asked_for)).what == "run"
 
 
 @behaviour()
 async def rebuilding_beside_writers_harms_nobody(world: World) -> None:
-    """Rebuilds, checks, appends and commands at once: all land, and the rows are what the log says."""
+    """Rebuilds, checks, appends and commands can run concurrently, and the rows match the log."""
     owner = await world.own()
     other = await world.another()
     finished = asyncio.Event()
@@ -345,7 +345,7 @@ async def rebuilding_beside_writers_harms_nobody(world: World) -> None:
 
 @behaviour()
 async def a_long_log_is_rebuilt_whole(world: World) -> None:
-    """More events and requests than fit into a page."""
+    """A log with more events and requests than fit into a page is rebuilt completely."""
     owner = await world.own()
     await owner.append(*(asked(f"q{number}") for number in range(1_100)))
     await owner.append(*(started(number) for number in range(1, 1_101)))
@@ -355,7 +355,7 @@ async def a_long_log_is_rebuilt_whole(world: World) -> None:
 
 @behaviour()
 async def counters_are_what_counting_would_find(world: World) -> None:
-    """After runs were created, claimed, parked, ended and resumed; and counting anew changes nothing."""
+    """Counters match a recount after runs were created, claimed, parked, ended and resumed."""
     await world.create("r0", agent="other")
     for run in ("r1", "r2", "r3"):
         await world.own(run)
@@ -370,7 +370,7 @@ async def counters_are_what_counting_would_find(world: World) -> None:
 
 
 async def _is_sound(world: World, run: str = "r1") -> None:
-    """The rows are what the log says, and making them anew changes nothing."""
+    """Check that the rows match the log, and that a rebuild changes nothing."""
     assert await world.store.check_rows(run) == []
     before = await _rows(world, run)
     log = await world.log(run)

@@ -1,4 +1,4 @@
-"""Requests: decided once, in time, by what was shown; and making the run that waits for them runnable."""
+"""Requests: decided once, in time, and for what was shown; a decision makes the waiting run runnable."""
 
 import asyncio
 
@@ -19,7 +19,7 @@ from limpet.stores.conformance.suite import FAILED, World, answered, asked, beha
 
 @behaviour()
 async def an_answer_closes_its_request(world: World) -> None:
-    """An answered request leaves the inbox, and the row says who decided."""
+    """An answered request leaves the inbox, and its row has the person who decided."""
     owner = await world.own()
     await owner.append(asked())
     await world.store.send_commands("r1", answered(), actor="ann")
@@ -29,7 +29,7 @@ async def an_answer_closes_its_request(world: World) -> None:
 
 @behaviour()
 async def the_first_answer_stands(world: World) -> None:
-    """A second answer is refused, and told who decided."""
+    """A second answer is refused, and the error has the person who decided."""
     owner = await world.own()
     await owner.append(asked())
     await world.store.send_commands("r1", answered(by="ann"), actor="ann")
@@ -41,7 +41,7 @@ async def the_first_answer_stands(world: World) -> None:
 
 @behaviour()
 async def of_two_answers_at_once_one_wins(world: World) -> None:
-    """Ten people answer together: one decision, nine refusals."""
+    """Of ten concurrent answers one is accepted and nine are refused."""
     owner = await world.own()
     await owner.append(asked())
     answers = (world.store.send_commands("r1", answered(by=f"p{n}", command=f"c{n}"), actor="x") for n in range(10))
@@ -52,7 +52,7 @@ async def of_two_answers_at_once_one_wins(world: World) -> None:
 
 @behaviour()
 async def an_unknown_request_cannot_be_answered(world: World) -> None:
-    """Nor can one run's request be answered on another."""
+    """Answering an unknown request, or one of another run, raises NotFound."""
     owner = await world.own("r1")
     await world.own("r2")
     await owner.append(asked("q1"))
@@ -62,7 +62,7 @@ async def an_unknown_request_cannot_be_answered(world: World) -> None:
 
 @behaviour()
 async def an_answer_after_expiry_is_refused(world: World) -> None:
-    """The store's clock decides, inside the answer's transaction, though nobody has written the expiry yet."""
+    """An answer after the expiry, by the store's clock, is refused, even if no expiry is in the log yet."""
     owner = await world.own()
     await owner.append(asked(expires=world.clock.now() + 1000))
     world.clock.set(world.clock.now() + 1000)
@@ -72,7 +72,7 @@ async def an_answer_after_expiry_is_refused(world: World) -> None:
 
 @behaviour()
 async def an_answer_just_before_expiry_is_taken(world: World) -> None:
-    """One microsecond earlier it counts."""
+    """An answer one microsecond before the expiry is accepted."""
     owner = await world.own()
     await owner.append(asked(expires=world.clock.now() + 1000))
     world.clock.set(world.clock.now() + 999)
@@ -81,7 +81,7 @@ async def an_answer_just_before_expiry_is_taken(world: World) -> None:
 
 @behaviour()
 async def an_expired_request_cannot_be_answered(world: World) -> None:
-    """Of answered and expired the first in the log counts."""
+    """An expired request cannot be answered: the first of answer and expiry in the log is final."""
     owner = await world.own()
     await owner.append(asked(), b.RequestExpired(request="q1", outcome="raised"))
     await expect(Expired, world.store.send_commands("r1", answered(), actor="ann"))
@@ -90,7 +90,7 @@ async def an_expired_request_cannot_be_answered(world: World) -> None:
 
 @behaviour()
 async def an_answer_before_the_expiry_stands(world: World) -> None:
-    """An expiry that its writer had not yet seen answered misses the answer."""
+    """An expiry whose writer has not seen an answer fails, and the answer is final."""
     owner = await world.own()
     await owner.append(asked())
     await world.store.send_commands("r1", answered(), actor="ann")
@@ -101,7 +101,7 @@ async def an_answer_before_the_expiry_stands(world: World) -> None:
 
 @behaviour()
 async def an_escalated_request_goes_to_somebody_else(world: World) -> None:
-    """Escalation keeps it open, for others and for longer."""
+    """An escalated request stays open for other people, with a new expiry."""
     owner = await world.own()
     later = world.clock.now() + 10**9
     expiry = b.RequestExpired(request="q1", outcome="escalated", to=("cfo",), expires=later)
@@ -113,7 +113,7 @@ async def an_escalated_request_goes_to_somebody_else(world: World) -> None:
 
 @behaviour()
 async def a_withdrawn_request_cannot_be_answered(world: World) -> None:
-    """A wait that the code itself gave up leaves the inbox."""
+    """A withdrawn request leaves the inbox and cannot be answered."""
     owner = await world.own()
     await owner.append(asked(), b.WaitEnded(name="ask#1", how="withdrawn", request="q1"))
     assert await world.store.requests() == []
@@ -123,7 +123,7 @@ async def a_withdrawn_request_cannot_be_answered(world: World) -> None:
 
 @behaviour()
 async def several_requests_are_answered_in_any_order(world: World) -> None:
-    """By id, not by position."""
+    """Several requests of a run can be answered in any order."""
     owner = await world.own()
     await owner.append(asked("q1"), asked("q2"), asked("q3"))
     for place, request in enumerate(("q2", "q3", "q1")):
@@ -133,7 +133,7 @@ async def several_requests_are_answered_in_any_order(world: World) -> None:
 
 @behaviour()
 async def an_answer_makes_the_waiting_run_runnable(world: World) -> None:
-    """Deciding and making runnable are one: a worker gets the run right after the answer."""
+    """A run can be claimed immediately after the answer that it waits for."""
     owner = await world.waiting("person", "q1")
     assert await world.claim() == ()
     await world.store.send_commands("r1", answered(), actor="ann")
@@ -142,7 +142,7 @@ async def an_answer_makes_the_waiting_run_runnable(world: World) -> None:
 
 @behaviour()
 async def an_answer_and_a_grant_are_one_append(world: World) -> None:
-    """Several commands of one leg are written together, or not at all."""
+    """Several commands in one leg, such as an answer and a grant, are written together or not at all."""
     owner = await world.own()
     await owner.append(asked())
     grant = b.GrantGiven(command="c2", grant="g1", by="ann", tool="t", request="q1")
@@ -155,7 +155,7 @@ async def an_answer_and_a_grant_are_one_append(world: World) -> None:
 
 @behaviour()
 async def an_answer_names_what_its_giver_saw(world: World) -> None:
-    """A request that was opened again with other arguments takes no answer to the old ones."""
+    """An answer with the digest of earlier arguments is refused."""
     owner = await world.own()
     await owner.append(asked(digest="new"))
     for digest in ("", "old"):
@@ -168,7 +168,7 @@ async def an_answer_names_what_its_giver_saw(world: World) -> None:
 
 @behaviour()
 async def an_approval_is_used_once(world: World) -> None:
-    """The step that uses it consumes it, in its own append; a second use, or one without a yes, writes nothing."""
+    """An approval is used by the append of its step; a second use, or one without approval, writes nothing."""
     owner = await world.own()
     await owner.append(asked("q1", kind="approval"))
     await expect(WrongState, owner.send(owner.extend(_granted("q1"))))
@@ -182,7 +182,7 @@ async def an_approval_is_used_once(world: World) -> None:
 
 @behaviour()
 async def the_use_of_an_approval_may_be_repeated(world: World) -> None:
-    """A worker that did not hear that its step began can send that again: it used the approval once."""
+    """The append that uses an approval can be repeated, and uses it once."""
     owner = await world.own()
     await owner.append(asked("q1", kind="approval"))
     yes = b.RequestAnswered(command="c1", request="q1", decision="approved", by="ann")
@@ -195,7 +195,7 @@ async def the_use_of_an_approval_may_be_repeated(world: World) -> None:
 
 @behaviour()
 async def an_approval_can_be_used_after_the_time_to_answer(world: World) -> None:
-    """`expires` bounds the answer; one that came in time holds however late the step starts."""
+    """An approval given in time can be used after the request's expiry."""
     owner = await world.own()
     expires = await world.store.now() + 10_000_000
     await owner.append(asked("q1", kind="approval", expires=expires))
@@ -208,7 +208,7 @@ async def an_approval_can_be_used_after_the_time_to_answer(world: World) -> None
 
 @behaviour()
 async def a_run_that_is_being_cancelled_takes_no_answer(world: World) -> None:
-    """Its code is not entered again, so nobody would act on it; but undoing may need a person's word."""
+    """A run that is being cancelled accepts no answers, except to requests of kind `compensation`."""
     owner = await world.own()
     await owner.append(asked("q1"), asked("q2", kind="compensation", name="undo/1/request#1"))
     await world.store.send_commands("r1", b.CancelRequested(command="c1", reason="enough"), actor="ann")
@@ -219,7 +219,7 @@ async def a_run_that_is_being_cancelled_takes_no_answer(world: World) -> None:
 
 @behaviour()
 async def whoever_was_asked_before_decides_no_more(world: World) -> None:
-    """It was judged who may answer, and it went on to somebody else since then."""
+    """An answer is refused if the request was escalated to other people after the check."""
     owner = await world.own()
     await owner.append(asked(to=("ann",), expires=await world.store.now() + 10_000_000))
     await owner.append(b.RequestExpired(request="q1", outcome="escalated", to=("cfo",)))
@@ -241,7 +241,7 @@ async def one_leg_decides_a_request_once(world: World) -> None:
 
 @behaviour()
 async def a_resumed_run_may_open_its_request_again(world: World) -> None:
-    """A failure ends every wait; the same request of the same run comes back into the inbox."""
+    """A resumed run may open the same request again, which returns to the inbox."""
     owner = await world.own()
     await owner.append(asked(), FAILED)
     await world.store.send_commands("r1", b.ResumeRequested(command="c1"), actor="ann")

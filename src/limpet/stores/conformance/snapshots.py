@@ -1,4 +1,4 @@
-"""Snapshots: caches beside the log, found by place, gone without a trace."""
+"""Snapshots: caches beside the log, found by sequence, and safe to delete."""
 
 from limpet.errors import NotFound
 from limpet.events import GENESIS, Head
@@ -7,7 +7,7 @@ from limpet.stores.conformance.suite import World, behaviour, expect, started
 
 @behaviour()
 async def a_snapshot_comes_back_as_it_was(world: World) -> None:
-    """Its bytes, its place, the hash there, and when it was made."""
+    """A snapshot comes back with its bytes, sequence, hash and time."""
     owner = await world.own()
     await world.store.save_snapshot("r1", owner.head, b'{"a": "\x00\xff"}')
     snapshot = await world.store.snapshot("r1")
@@ -18,14 +18,14 @@ async def a_snapshot_comes_back_as_it_was(world: World) -> None:
 
 @behaviour()
 async def a_run_without_a_snapshot_has_none(world: World) -> None:
-    """Nothing is given, and nothing fails."""
+    """A run without a snapshot gives None."""
     await world.create()
     assert (await world.store.snapshot("r1"), await world.store.snapshots("r1")) == (None, [])
 
 
 @behaviour()
 async def the_newest_snapshot_is_given(world: World) -> None:
-    """Or the newest that is not after a place."""
+    """The newest snapshot is returned, or the newest at or before a sequence."""
     await _three(world)
     for at_most, expected in ((None, 9), (9, 9), (8, 5), (5, 5), (4, 2), (1, None)):
         found = await world.store.snapshot("r1", at_most=at_most)
@@ -34,14 +34,14 @@ async def the_newest_snapshot_is_given(world: World) -> None:
 
 @behaviour()
 async def snapshots_are_listed_in_order(world: World) -> None:
-    """With their times."""
+    """Snapshots are listed in order, with their times."""
     await _three(world)
     assert [seq for seq, _ in await world.store.snapshots("r1")] == [2, 5, 9]
 
 
 @behaviour()
 async def a_snapshot_of_the_same_place_replaces_the_old(world: World) -> None:
-    """There is one for each place."""
+    """A snapshot at the same sequence replaces the old one."""
     await _three(world)
     await world.store.save_snapshot("r1", Head(5, GENESIS, 0), b"new")
     found = await world.store.snapshot("r1", at_most=5)
@@ -51,7 +51,7 @@ async def a_snapshot_of_the_same_place_replaces_the_old(world: World) -> None:
 
 @behaviour()
 async def dropped_snapshots_are_gone_and_the_log_is_not(world: World) -> None:
-    """Dropping one that is not there is harmless."""
+    """Dropping snapshots, also missing ones, does not change the log."""
     await _three(world)
     before = await world.log()
     await world.store.drop_snapshots("r1", [5, 9, 77])
@@ -61,7 +61,7 @@ async def dropped_snapshots_are_gone_and_the_log_is_not(world: World) -> None:
 
 @behaviour()
 async def snapshots_belong_to_one_run(world: World) -> None:
-    """Dropping a run's leaves another's."""
+    """Dropping one run's snapshots keeps those of other runs."""
     await _three(world)
     await world.create("r2")
     await world.store.save_snapshot("r2", Head(5, GENESIS, 0), b"two")
@@ -73,9 +73,9 @@ async def snapshots_belong_to_one_run(world: World) -> None:
 
 @behaviour()
 async def a_snapshot_of_an_unknown_run_is_refused(world: World) -> None:
-    """There is nothing to be a cache of."""
-    await expect(NotFound, world.store.save_snapshot("nobody", Head(1, GENESIS, 0), b""))
-    await expect(NotFound, world.store.snapshot("nobody"))
+    """A snapshot of an unknown run is refused."""
+    await expect(NotFound, world.store.save_snapshot("missing", Head(1, GENESIS, 0), b""))
+    await expect(NotFound, world.store.snapshot("missing"))
 
 
 async def _three(world: World) -> None:

@@ -1,4 +1,4 @@
-"""What the suite is made of: behaviours, the harness that a store's author provides, and the world a behaviour sees."""
+"""The parts of the suite: behaviours, the harness that a store's author provides, and the world of a behaviour."""
 
 import asyncio
 import subprocess
@@ -37,26 +37,26 @@ __all__ = ["BEHAVIOURS", "Behaviour", "Harness", "Owner", "World", "behaviour", 
 
 E = TypeVar("E", bound=LimpetError)
 LEASE = 10 * SECOND
-# A behaviour that hangs fails; nothing is ever judged by how long it took.
+# A behaviour that hangs fails; no other check depends on time.
 PATIENCE = 120.0
 
 
 @dataclass(kw_only=True)
 class Harness:
-    """What the author of a store provides: a clock that the suite moves, and backends that all reach the same data."""
+    """Provided by a store's author: backends that all reach the same data, with a clock that the suite moves."""
 
     backend: Callable[[FrozenClock], Backend]
     handover: Callable[[], Executor] = Threads
-    """Where blocking work is done."""
+    """Executor of blocking work."""
     keys: MasterKeys | None = None
-    """What the store is to be encrypted with."""
+    """Keys to encrypt the store with."""
     child: tuple[str, str] | None = None
-    """For other processes: `module:callable` and the one argument that gives them a backend on the same data."""
+    """For other processes: `module:callable` and the argument with which it returns a backend on the same data."""
 
 
 @dataclass(frozen=True)
 class Behaviour:
-    """One thing that every store does."""
+    """One behaviour that every store must have."""
 
     topic: str
     name: str
@@ -68,7 +68,7 @@ class Behaviour:
         return f"{self.topic}:{self.name}"
 
     def run(self, harness: Harness) -> None:
-        """Check it on a fresh store; raises if the store behaves differently."""
+        """Check the behaviour on a new store. Raises if the store behaves differently."""
         asyncio.run(self._run(harness))
 
     async def _run(self, harness: Harness) -> None:
@@ -82,7 +82,7 @@ BEHAVIOURS: list[Behaviour] = []
 def behaviour(
     *needs: str, name: str | None = None, says: str | None = None
 ) -> Callable[[Callable[["World"], Awaitable[None]]], Callable[["World"], Awaitable[None]]]:
-    """Add a function to the suite; its name and docstring say what is promised."""
+    """Add a function to the suite, with its name and docstring."""
 
     def add(check: Callable[["World"], Awaitable[None]]) -> Callable[["World"], Awaitable[None]]:
         topic = check.__module__.rpartition(".")[2]
@@ -94,7 +94,7 @@ def behaviour(
 
 
 async def expect(error: type[E], awaitable: Awaitable[object]) -> E:
-    """The error that the awaitable must raise."""
+    """Return the error that the awaitable must raise."""
     try:
         done = await awaitable
     except error as raised:
@@ -104,7 +104,7 @@ async def expect(error: type[E], awaitable: Awaitable[object]) -> E:
 
 @dataclass
 class World:
-    """A fresh store, and the means to bring it into any state."""
+    """A new store, and helpers to bring it into any state."""
 
     harness: Harness
     clock: FrozenClock = field(default_factory=FrozenClock)
@@ -119,24 +119,24 @@ class World:
 
     @property
     def capabilities(self) -> Capabilities:
-        """What the store declares."""
+        """The store's capabilities."""
         return self.store.capabilities
 
     async def another(self) -> Store:
-        """One more store on the same data, as another process would have."""
+        """Open another store on the same data, as another process would."""
         return await self._stack.enter_async_context(self.new_store())
 
     def new_store(self) -> Store:
-        """A store on the same data that is not open yet."""
+        """Return a store on the same data that is not open yet."""
         return Store(self.harness.backend(self.clock), self.harness.handover(), keys=self.harness.keys)
 
     async def create(self, run: str = "r1", agent: str = "a", input: object = None, **more: Any) -> RunRow:
-        """A new run."""
+        """Create a run."""
         row, _ = await self.store.create(run, created(agent, inline(input), **more), actor="test")
         return row
 
     async def worker(self, id: str = "w1", agents: Sequence[str] = ("a",), store: Store | None = None) -> None:
-        """A registered worker."""
+        """Register a worker."""
         row = WorkerRow(id=id, agents=dict.fromkeys(agents, ("1",)))
         try:
             await (store or self.store).renew(id, lease=LEASE)
@@ -144,30 +144,30 @@ class World:
             await (store or self.store).register(row, lease=LEASE)
 
     async def claim(self, worker: str = "w1", limit: int = 10, store: Store | None = None) -> tuple[Claimed, ...]:
-        """What a worker gets."""
+        """Claim runs for a worker."""
         return await (store or self.store).claim(worker, limit=limit)
 
     async def own(self, run: str = "r1", worker: str = "w1", **more: Any) -> "Owner":
-        """A new run that a worker has."""
+        """Create a run and claim it for a worker."""
         await self.create(run, **more)
         await self.worker(worker)
         return await self.take(run, worker)
 
     async def take(self, run: str = "r1", worker: str = "w1") -> "Owner":
-        """A run that is there, and a worker gets."""
+        """Claim an existing run for a worker."""
         for claimed in await self.claim(worker):
             if claimed.row.id == run:
                 return Owner(self, claimed.row)
         raise AssertionError(f"{worker} could not claim {run}")
 
     async def take_over(self, run: str = "r1", worker: str = "w2") -> "Owner":
-        """A run that another worker gets, after the lease of the first."""
+        """Claim a run for another worker, after the lease of the first has expired."""
         self.advance("11s")
         await self.worker(worker)
         return await self.take(run, worker)
 
     async def waiting(self, what: Literal["person", "signal", "run"], key: str) -> "Owner":
-        """A new run that is parked, waiting for one thing."""
+        """Create a run and park it, waiting for one thing."""
         owner = await self.own()
         if what == "person":
             await owner.append(asked(key))
@@ -175,34 +175,34 @@ class World:
         return owner
 
     async def talk(self, *messages: b.MessageAdded, **more: Any) -> Head:
-        """A new conversation, `c1`; where it ends."""
+        """Create the conversation `c1` and return its head."""
         await self.store.append(Create(run="c1", bodies=(b.ConversationCreated(**more), *messages), actor="test"))
         return (await self.store.get("c1")).head
 
     def say(self, head: Head, message: b.MessageAdded) -> Extend:
-        """A leg with a message, after the head of that."""
+        """Return a leg with a message after a head."""
         now, codec = self.clock.now(), self.store.codec
         events = seal_all(head, "c1", (message,), time=now, fence=0, actor="ann", codec=codec)
         return Extend(run="c1", after=head, fence=None, events=events)
 
     async def log(self, run: str = "r1") -> list[Event]:
-        """A whole log."""
+        """Return a whole log."""
         return [event async for event in self.store.log(run)]
 
     async def bodies(self, run: str = "r1") -> list[AnyBody]:
-        """What the events of a whole log say."""
+        """Return the bodies of a whole log."""
         return [self.store.decode(event) for event in await self.log(run)]
 
     async def kinds(self, run: str = "r1") -> list[str]:
-        """The kinds of a whole log."""
+        """Return the kinds of a whole log."""
         return [event.kind for event in await self.log(run)]
 
     def advance(self, duration: str) -> None:
-        """Move the store's clock."""
+        """Move the store's clock forward."""
         self.clock.advance(microseconds(duration) / SECOND)
 
     async def processes(self, job: str, count: int, *arguments: str) -> list[str]:
-        """Run a job of `child.py` in this many other processes at once; what each printed last."""
+        """Run a job of `child.py` in several processes concurrently; return the last line that each printed."""
         assert self.harness.child is not None, "a store with processes needs Harness(child=…)"
         module = "limpet.stores.conformance.child"
         commands = [
@@ -219,7 +219,7 @@ async def _output(command: list[str]) -> str:
 
 
 class Owner:
-    """A worker's hold on a run: keeps its head and fence, and seals what it appends."""
+    """A worker that holds a run: tracks its head and fence, and seals its events."""
 
     def __init__(self, world: World, row: RunRow, store: Store | None = None) -> None:
         assert row.worker is not None
@@ -228,96 +228,96 @@ class Owner:
         self.run, self.fence, self.worker, self.head = row.id, row.fence, row.worker, row.head
 
     def seal(self, *bodies: AnyBody, time: int | None = None) -> tuple[Sealed, ...]:
-        """Events after the head that this owner knows."""
+        """Seal events after this owner's head."""
         now = self._world.clock.now() if time is None else time
         codec = self._store.codec
         return seal_all(self.head, self.run, bodies, time=now, fence=self.fence, actor=self.worker, codec=codec)
 
     def extend(self, *bodies: AnyBody) -> Extend:
-        """A leg after the head that this owner knows."""
+        """Return a leg after this owner's head."""
         return Extend(run=self.run, after=self.head, fence=self.fence, events=self.seal(*bodies))
 
     async def send(self, leg: Extend, blobs: Sequence[Blob] = ()) -> Appended | Missed | Taken:
-        """Append a leg with the blobs that it brings; if it lands, know the new head."""
+        """Append a leg with its blobs; adopt the new head if it was written."""
         done = await self._store.append(leg, blobs=blobs)
         if isinstance(done, Appended):
             self.head = leg.events[-1].event.head
         return done
 
     async def append(self, *bodies: AnyBody, blobs: Sequence[Blob] = ()) -> Head:
-        """Append what must land."""
+        """Append events, which must be written."""
         done = await self.send(self.extend(*bodies), blobs)
         assert isinstance(done, Appended), done
         return self.head
 
     async def transact(self, work: Work, store: Store | None = None) -> Transacted:
-        """Commit a caller's own writes with the events that it returns, and know the new head."""
+        """Commit a caller's own writes with the returned events, and adopt the new head."""
         where = store or self._store
         done = await where.transact(self.run, after=self.head, fence=self.fence, actor=self.worker, work=work)
         self.head = done.events[-1].event.head
         return done
 
     async def row(self) -> RunRow:
-        """The run's row now."""
+        """Return the run's current row."""
         return await self._store.get(self.run)
 
 
-# What behaviours write
+# Bodies that behaviours write
 
 FAILED = b.RunFailed(failure=Failure(type="builtins.ValueError", message="no"))
 
 
 def created(agent: str = "a", input: Payload | None = None, **more: Any) -> b.RunCreated:
-    """A run of version 1 of an agent."""
+    """Return the creation of a run of version 1 of an agent."""
     fields: dict[str, Any] = {"agent": agent, "agent_version": "1", "input": input or inline(None), **more}
     return b.RunCreated(**fields)
 
 
 def forked(at: int, of: str = "r1", **more: Any) -> b.RunForked:
-    """A run of version 1 of an agent that branches off another."""
+    """Return the creation of a fork, of version 1 of an agent."""
     fields: dict[str, Any] = {"run": of, "at": at, "step": 2, "effects": "ask", "agent": "a", "agent_version": "1"}
     return b.RunForked(**{**fields, **more})
 
 
 def started(number: int = 1, attempt: int = 1) -> b.StepStarted:
-    """A step begins."""
+    """Return the start of a step."""
     return b.StepStarted(
         name=f"t#{number}", tool="t", number=number, attempt=attempt, asked="", args=inline([]), effect="none"
     )
 
 
 def completed(number: int = 1, output: object = None) -> b.StepCompleted:
-    """A step gave a result."""
+    """Return the completion of a step."""
     return gave(inline(output), number)
 
 
 def gave(output: Payload, number: int = 1) -> b.StepCompleted:
-    """A step gave a result that may be in a blob."""
+    """Return the completion of a step with a payload, which may be a blob."""
     return b.StepCompleted(name=f"t#{number}", number=number, attempt=1, output=output)
 
 
 def asked(request: str = "q1", **more: Any) -> b.RequestOpened:
-    """A person is needed."""
+    """Return the opening of a request."""
     fields: dict[str, Any] = {"request": request, "name": "ask#1", "kind": "ask", "question": "Go on?", **more}
     return b.RequestOpened(**fields)
 
 
 def answered(request: str = "q1", by: str = "ann", command: str = "c1") -> b.RequestAnswered:
-    """A person decided."""
+    """Return an answer to a request."""
     return b.RequestAnswered(command=command, request=request, decision="answered", by=by, answer=inline(True))
 
 
 def signalled(name: str = "go", value: object = None, command: str = "c1") -> b.SignalReceived:
-    """Something was sent."""
+    """Return a signal."""
     return b.SignalReceived(command=command, signal=name, value=inline(value))
 
 
 def message(text: str = "hello") -> b.MessageAdded:
-    """A user says something."""
+    """Return a user's message."""
     return b.MessageAdded(message=f"m-{text}", role="user", content=inline(text))
 
 
 def contract(agent: str = "a", version: str = "1", takes: str = "string") -> ContractRow:
-    """What an agent takes; whatever its name is, it can be said."""
+    """Return a contract; the agent's name may be any text."""
     said = {"agent": ascii(agent), "version": ascii(version), "input": {"takes": takes}}
     return ContractRow(agent=agent, version=version, hash=digest(said), contract=canonical(said))

@@ -1,6 +1,6 @@
-"""Callers' own transactions: what a caller writes in its own tables and the events about it are committed together.
+"""Callers' own transactions: writes to a caller's own tables are committed together with the events about them.
 
-The SQL here is such as every database understands. Caller's rows are looked at in a transaction like any other.
+The SQL here works in every database. Callers' rows are read in a transaction like any other.
 """
 
 import asyncio
@@ -30,12 +30,12 @@ MAKE = "CREATE TABLE IF NOT EXISTS mine (id INTEGER PRIMARY KEY, what TEXT)"
 Done = tuple[Sequence[AnyBody], Sequence[Blob]]
 
 
-# Both or neither
+# Atomicity
 
 
 @behaviour("transactions")
 async def a_callers_row_and_its_event_are_both_there(world: World) -> None:
-    """When it returns, both are committed, for every store on the same data."""
+    """When a transaction returns, the caller's row and its event are committed, for every store on the same data."""
     owner = await _prepared(world)
     done = await owner.transact(_insert(1, completed(output="paid")))
     assert [sealed.body for sealed in done.events] == [completed(output="paid")]
@@ -48,7 +48,7 @@ async def a_callers_row_and_its_event_are_both_there(world: World) -> None:
 
 @behaviour("transactions")
 async def if_the_work_raises_nothing_is_written(world: World) -> None:
-    """Neither the row nor an event; what is raised is the caller's very own error."""
+    """If the work raises, neither row nor event is written, and the caller gets its own exception."""
     owner = await _prepared(world)
     mine = ZeroDivisionError("mine")
 
@@ -63,7 +63,7 @@ async def if_the_work_raises_nothing_is_written(world: World) -> None:
 
 @behaviour("transactions")
 async def what_stops_a_program_stops_no_store(world: World) -> None:
-    """An error that is no `Exception` undoes the work and reaches the caller, and the store goes on."""
+    """A BaseException in the work rolls it back and reaches the caller, and the store stays usable."""
     owner = await _prepared(world)
 
     class Stop(BaseException):
@@ -80,7 +80,7 @@ async def what_stops_a_program_stops_no_store(world: World) -> None:
 
 @behaviour("transactions")
 async def an_error_of_ours_that_the_work_raises_is_the_callers(world: World) -> None:
-    """It comes back as it was raised, and says nothing about the store."""
+    """A LimpetError that the work raises reaches the caller unchanged, and does not affect the store."""
     owner = await _prepared(world)
     mine = NotFound(what="order", id="7")
 
@@ -94,14 +94,14 @@ async def an_error_of_ours_that_the_work_raises_is_the_callers(world: World) -> 
 
 @behaviour("transactions")
 async def an_error_of_the_callers_statement_is_the_callers(world: World) -> None:
-    """A row that breaks the caller's own constraint undoes its transaction, and the store goes on."""
+    """A violated constraint of the caller's own table rolls back its transaction, and the store stays usable."""
     owner = await _prepared(world)
     await owner.transact(_insert(1, started()))
 
     def work(connection: Any) -> Done:
         connection.execute("INSERT INTO mine VALUES (2, 'x')")
         connection.execute("INSERT INTO mine VALUES (1, 'again')")
-        raise AssertionError("the database took a key twice")
+        raise AssertionError("the database accepted a duplicate key")
 
     error = await _raised(owner.transact(work))
     assert not isinstance(error, LimpetError | AssertionError)
@@ -112,7 +112,7 @@ async def an_error_of_the_callers_statement_is_the_callers(world: World) -> None
 
 @behaviour("transactions")
 async def the_work_reads_what_it_wrote(world: World) -> None:
-    """Its own rows before they are committed, and those committed before."""
+    """The work can read its own rows before they are committed, and rows that were committed before."""
     owner = await _prepared(world)
     await owner.transact(_insert(1, started()))
 
@@ -127,7 +127,7 @@ async def the_work_reads_what_it_wrote(world: World) -> None:
 
 @behaviour("transactions")
 async def the_work_is_done_once(world: World) -> None:
-    """While nothing is lost on the way, it is called exactly once."""
+    """The work is called exactly once if no connection is lost."""
     owner = await _prepared(world)
     calls: list[int] = []
 
@@ -142,7 +142,7 @@ async def the_work_is_done_once(world: World) -> None:
 
 @behaviour("transactions")
 async def a_step_begins_and_ends_in_one_transaction(world: World) -> None:
-    """Several events are appended in order, and rows follow them."""
+    """Several events are appended in order, and the rows follow them."""
     owner = await _prepared(world)
     await owner.transact(_insert(1, started(1), completed(1), started(2), completed(2)))
     assert (await world.kinds())[-4:] == ["step.started", "step.completed"] * 2
@@ -162,7 +162,7 @@ async def the_log_goes_on_after_a_transaction(world: World) -> None:
 
 @behaviour("transactions")
 async def a_transaction_neither_ends_nor_parks_the_run(world: World) -> None:
-    """It could not know of a command that came meanwhile, and would leave it behind."""
+    """A transaction cannot end or park the run, since a command may have arrived in the meantime."""
     owner = await _prepared(world)
     for body in (b.RunCompleted(output=inline(1)), b.RunWaiting(waits=(Wait(what="signal", key="go"),))):
         await expect(InvalidAppend, owner.transact(_insert(1, completed(), body)))
@@ -172,19 +172,19 @@ async def a_transaction_neither_ends_nor_parks_the_run(world: World) -> None:
 
 @behaviour("transactions")
 async def what_a_transactions_events_mean_happens_with_them(world: World) -> None:
-    """A request that it opens is in the inbox."""
+    """The effects of a transaction's events happen with them: a request that it opens is in the inbox."""
     owner = await _prepared(world)
     await owner.transact(_insert(1, completed(), asked("q1")))
     assert [row.id for row in await world.store.requests()] == ["q1"]
     assert await world.store.check_rows("r1") == []
 
 
-# Who may
+# Who may write
 
 
 @behaviour("transactions")
 async def a_superseded_workers_work_is_not_done(world: World) -> None:
-    """Whoever has lost the run before is told so, and its code is not called."""
+    """A superseded worker's transaction is refused before its work is called."""
     owner = await _prepared(world)
     await _take_over(world)
     error = await expect(LeaseLost, owner.transact(_never))
@@ -194,7 +194,7 @@ async def a_superseded_workers_work_is_not_done(world: World) -> None:
 
 @behaviour("transactions")
 async def a_run_that_is_not_driven_takes_no_transaction(world: World) -> None:
-    """One that was given back, parked, or has ended, or that is not there."""
+    """A run that is released, parked, ended or unknown refuses transactions."""
     released, parked, ended = await _prepared(world, "r1"), await world.own("r2"), await world.own("r3")
     await world.store.release("r1", fence=1, worker="w1", reason="drain")
     await parked.append(b.RunWaiting(waits=()))
@@ -202,13 +202,13 @@ async def a_run_that_is_not_driven_takes_no_transaction(world: World) -> None:
     await expect(LeaseLost, released.transact(_never))
     await expect(LeaseLost, parked.transact(_never))
     await expect(WrongState, ended.transact(_never))
-    nobody = world.store.transact("nobody", after=ended.head, fence=1, actor="w1", work=_never)
-    assert (await expect(NotFound, nobody)).what == "run"
+    missing = world.store.transact("missing", after=ended.head, fence=1, actor="w1", work=_never)
+    assert (await expect(NotFound, missing)).what == "run"
 
 
 @behaviour("transactions")
 async def a_run_that_is_lost_meanwhile_undoes_the_work(world: World) -> None:
-    """If another worker takes the run while the work is done, nothing of it stays."""
+    """If another worker claims the run during the work, the work is rolled back."""
     owner = await _prepared(world)
     loop = asyncio.get_running_loop()
     world.advance("11s")
@@ -223,13 +223,13 @@ async def a_run_that_is_lost_meanwhile_undoes_the_work(world: World) -> None:
         await expect(LeaseLost, owner.transact(work))
         assert (await _rows(world), await world.kinds()) == ([], ["run.created", "run.claimed", "run.claimed"])
     else:
-        await asyncio.gather(owner.transact(work), _take_over(world))  # it had to wait
+        await asyncio.gather(owner.transact(work), _take_over(world))  # The claim had to wait.
         assert (await _rows(world), (await world.kinds())[2:]) == ([1], ["step.completed", "run.claimed"])
 
 
 @behaviour("transactions")
 async def a_take_over_at_the_same_time_leaves_both_or_neither(world: World) -> None:
-    """Whoever comes first: the row is there if and only if the event is."""
+    """With a concurrent take-over, the row exists if and only if the event does."""
     for place in range(10):
         run = f"r{place}"
         owner = await _prepared(world, run)
@@ -241,7 +241,7 @@ async def a_take_over_at_the_same_time_leaves_both_or_neither(world: World) -> N
 
 @behaviour("transactions")
 async def a_worker_that_knows_another_history_is_refused(world: World) -> None:
-    """A head that the log does not have, behind or beside its own, undoes everything."""
+    """A transaction after a head that the log does not have is rolled back."""
     owner = await _prepared(world)
     real = owner.head
     for wrong in (Head(real.seq + 5, real.hash, real.time), Head(real.seq, bytes(32), real.time)):
@@ -254,7 +254,7 @@ async def a_worker_that_knows_another_history_is_refused(world: World) -> None:
 
 @behaviour("transactions")
 async def only_an_owners_events_are_written(world: World) -> None:
-    """Commands, claims, messages and creations are refused, and the work is undone; so is work without any event."""
+    """Transactions with commands, claims, messages, creations or no event are refused and rolled back."""
     owner = await _prepared(world)
     bodies: list[AnyBody] = [
         signalled(),
@@ -272,7 +272,7 @@ async def only_an_owners_events_are_written(world: World) -> None:
 
 @behaviour("transactions")
 async def the_work_cannot_end_the_transaction(world: World) -> None:
-    """Neither by a commit nor by a rollback: it is refused, and nothing is written."""
+    """The work cannot commit or roll back; the attempt is refused, and nothing is written."""
     owner = await _prepared(world)
     for statement in ("COMMIT", "ROLLBACK", "commit", "END"):
 
@@ -288,12 +288,12 @@ async def the_work_cannot_end_the_transaction(world: World) -> None:
     assert await _rows(world) == [2]
 
 
-# What others do meanwhile
+# Concurrent writes
 
 
 @behaviour("transactions")
 async def commands_told_before_come_first(world: World) -> None:
-    """The caller learns what it missed, and its events follow in the chain."""
+    """The caller gets commands that were written before, and its events follow them."""
     owner = await _prepared(world)
     for place in range(3):
         await world.store.send_commands("r1", signalled(value=place, command=f"c{place}"), actor="ann")
@@ -306,7 +306,7 @@ async def commands_told_before_come_first(world: World) -> None:
 
 @behaviour("transactions")
 async def a_command_told_meanwhile_is_in_the_same_chain(world: World) -> None:
-    """While the work is done, a command comes: it is before the work's event or after it, and nothing is lost."""
+    """A command that arrives during the work is in the chain before or after its event."""
     owner = await _prepared(world)
     loop = asyncio.get_running_loop()
     telling: list[Any] = []
@@ -331,7 +331,7 @@ async def a_command_told_meanwhile_is_in_the_same_chain(world: World) -> None:
 
 @behaviour("transactions")
 async def twenty_transactions_at_once(world: World) -> None:
-    """Each in a run of its own: all rows, all events."""
+    """Twenty concurrent transactions, each in its own run, write all rows and events."""
     await _prepared(world, "r0")
     owners = [await world.own(f"r{place}") for place in range(1, 21)]
     await asyncio.gather(*(owner.transact(_insert(n + 1, completed())) for n, owner in enumerate(owners)))
@@ -342,7 +342,7 @@ async def twenty_transactions_at_once(world: World) -> None:
 
 @behaviour("transactions")
 async def transactions_of_several_stores_at_once(world: World) -> None:
-    """As of several processes: all rows, all events."""
+    """Concurrent transactions of several stores write all rows and events."""
     await _prepared(world, "r0")
     stores = [await world.another() for _ in range(3)]
     owners = [await world.own(f"r{place}") for place in range(1, 13)]
@@ -353,7 +353,7 @@ async def transactions_of_several_stores_at_once(world: World) -> None:
 
 @behaviour("transactions")
 async def transactions_of_one_run_follow_each_other(world: World) -> None:
-    """Begun at once from the same head, they are one chain: the later one is told of the earlier."""
+    """Concurrent transactions of one run form one chain, and the later one gets the earlier one's events."""
     owner = await _prepared(world)
     start = owner.head
     done = await asyncio.gather(
@@ -371,7 +371,7 @@ async def transactions_of_one_run_follow_each_other(world: World) -> None:
 
 @behaviour("transactions")
 async def other_runs_go_on_meanwhile(world: World) -> None:
-    """Appends, commands and claims beside transactions all succeed."""
+    """Appends, commands and claims of other runs succeed during transactions."""
     owner = await _prepared(world, "r0")
     others = [await world.own(f"r{place}") for place in range(1, 6)]
     await world.create("new")
@@ -395,7 +395,7 @@ async def other_runs_go_on_meanwhile(world: World) -> None:
 
 @behaviour("transactions")
 async def an_append_behind_a_transaction_is_told_what_it_missed(world: World) -> None:
-    """The compare-and-set holds between the two ways of writing."""
+    """An append after a head that a transaction has moved is refused, and gets the missed events."""
     owner = await _prepared(world)
     stale = owner.extend(started())
     await owner.transact(_insert(1, completed()))
@@ -406,7 +406,7 @@ async def an_append_behind_a_transaction_is_told_what_it_missed(world: World) ->
 
 @behaviour("transactions")
 async def watchers_hear_of_a_transaction(world: World) -> None:
-    """What it wrote is news like any other."""
+    """Watches are notified of a transaction."""
     owner = await _prepared(world)
     with world.store.watch() as watch:
         waiting = asyncio.ensure_future(watch.changed())
@@ -416,7 +416,7 @@ async def watchers_hear_of_a_transaction(world: World) -> None:
 
 @behaviour("transactions")
 async def a_refused_transaction_harms_no_neighbour(world: World) -> None:
-    """Of many at once those that raise are undone, and the others stand."""
+    """Of many concurrent transactions, those that raise are rolled back, and the others are committed."""
     await _prepared(world, "r0")
     owners = [await world.own(f"r{place}") for place in range(1, 11)]
 
@@ -435,7 +435,7 @@ async def a_refused_transaction_harms_no_neighbour(world: World) -> None:
 
 @behaviour("transactions")
 async def a_big_output_is_stored_with_the_transaction(world: World) -> None:
-    """It comes with the work's events, small or of several chunks, and is held."""
+    """A large output, of one or several chunks, is stored with the transaction's events."""
     owner = await _prepared(world)
     for place, value in enumerate(("x" * 20_000, ["y" * CHUNK, "z" * CHUNK])):
         payload, blobs = world.store.pack(value)
@@ -448,7 +448,7 @@ async def a_big_output_is_stored_with_the_transaction(world: World) -> None:
 
 @behaviour("transactions")
 async def a_transaction_that_refers_to_nothing_is_undone(world: World) -> None:
-    """A blob that nobody stored is refused as in any append."""
+    """A transaction that refers to a missing blob is refused and rolled back."""
     owner = await _prepared(world)
     error = await expect(NotFound, owner.transact(_insert(1, gave(Payload(blob="0" * 64)))))
     assert error.what == "blob"
@@ -458,18 +458,18 @@ async def a_transaction_that_refers_to_nothing_is_undone(world: World) -> None:
 
 @behaviour("transactions")
 async def a_transaction_that_is_undone_leaves_no_blob(world: World) -> None:
-    """What it would have stored is not there."""
+    """A rolled-back transaction stores no blob."""
     owner = await _prepared(world)
     payload, blobs = world.store.pack("x" * 20_000)
     await expect(InvalidAppend, owner.transact(_insert(1, gave(payload), signalled(), blobs=blobs)))
     await expect(NotFound, world.store.unpack(payload))
 
 
-# Words of this topic
+# Helpers of this topic
 
 
 def _insert(id: int, *bodies: AnyBody, blobs: Sequence[Blob] = ()) -> Work:
-    """Work that writes one row of the caller's and returns events."""
+    """Return work that writes one caller's row and returns events."""
 
     def work(connection: Any) -> Done:
         connection.execute(f"INSERT INTO mine VALUES ({id}, 'x')")  # noqa: S608 - a number
@@ -479,11 +479,11 @@ def _insert(id: int, *bodies: AnyBody, blobs: Sequence[Blob] = ()) -> Work:
 
 
 def _never(connection: Any) -> Done:  # noqa: ARG001
-    raise AssertionError("the work was done")
+    raise AssertionError("the work was called")
 
 
 async def _prepared(world: World, run: str = "r1") -> Owner:
-    """A run that a worker has, and the caller's own table."""
+    """Claim a run for a worker, and create the caller's own table."""
     owner = await world.own(run)
     keeper = await _bystander(world, f"make-{run}")
 
@@ -496,7 +496,7 @@ async def _prepared(world: World, run: str = "r1") -> Owner:
 
 
 async def _rows(world: World) -> list[int]:
-    """The caller's rows, seen by another run's transaction."""
+    """Return the caller's rows, read in another run's transaction."""
     found: list[int] = []
 
     def look(connection: Any) -> Done:
@@ -509,7 +509,7 @@ async def _rows(world: World) -> list[int]:
 
 
 async def _bystander(world: World, run: str) -> Owner:
-    """A run of an agent that no other worker serves."""
+    """Return a run of an agent that no other worker serves."""
     await world.create(run, agent="bystander")
     await world.worker("bystander", agents=("bystander",))
     [claimed] = await world.claim("bystander")
@@ -519,13 +519,13 @@ async def _bystander(world: World, run: str) -> Owner:
 async def _raised(awaitable: Coroutine[Any, Any, object]) -> BaseException:
     try:
         await awaitable
-    except BaseException as error:  # noqa: BLE001 - whatever it is
+    except BaseException as error:  # noqa: BLE001 - any exception
         return error
     raise AssertionError("nothing was raised")
 
 
 async def _take_over(world: World) -> None:
-    """The lease of everybody else ends, and another worker takes what there is."""
+    """Let all leases expire, and claim everything for another worker."""
     world.advance("11s")
     await world.worker("w2")
     await world.claim("w2")

@@ -1,4 +1,4 @@
-"""Unknown commits: the write was made, the reply was lost. Repeating every operation is safe."""
+"""Unknown commits: the write took place, and its reply was lost. Every operation is safe to repeat."""
 
 import asyncio
 
@@ -22,7 +22,7 @@ from limpet.stores.conformance.suite import (
 
 @behaviour()
 async def every_append_may_be_sent_twice(world: World) -> None:
-    """An owner that repeats each of its appends has a log without a double."""
+    """An owner that repeats each of its appends has a log without duplicates."""
     owner = await world.own()
     for number in range(1, 11):
         leg = owner.extend(started(number), completed(number))
@@ -35,7 +35,7 @@ async def every_append_may_be_sent_twice(world: World) -> None:
 
 @behaviour()
 async def an_append_sent_twice_at_once_lands_once(world: World) -> None:
-    """Both get the same answer."""
+    """An append sent twice concurrently returns the same result to both calls, and is written once."""
     owner = await world.own()
     leg = owner.extend(started())
     one, two = await asyncio.gather(world.store.append(leg), world.store.append(leg))
@@ -45,7 +45,7 @@ async def an_append_sent_twice_at_once_lands_once(world: World) -> None:
 
 @behaviour()
 async def an_append_may_be_repeated_through_another_store(world: World) -> None:
-    """After a reconnect, or from a process that took the buffer over."""
+    """An append can be repeated through another store on the same data."""
     owner = await world.own()
     leg = owner.extend(started())
     await world.store.append(leg)
@@ -55,7 +55,7 @@ async def an_append_may_be_repeated_through_another_store(world: World) -> None:
 
 @behaviour()
 async def a_repeat_that_was_sealed_anew_is_a_conflict(world: World) -> None:
-    """The same body sealed at another time is another event: the writer is told what stands."""
+    """The same body sealed at another time is another event: the writer gets the events that it missed."""
     owner = await world.own()
     first = owner.extend(started())
     await world.store.append(first)
@@ -67,7 +67,7 @@ async def a_repeat_that_was_sealed_anew_is_a_conflict(world: World) -> None:
 
 @behaviour()
 async def a_longer_repeat_is_not_taken_for_the_shorter_one(world: World) -> None:
-    """If only the beginning of an append is in the log, it did not land: appends are all or nothing."""
+    """A repeat with more events than are in the log is not reported as written, since appends are atomic."""
     owner = await world.own()
     await world.store.append(owner.extend(started(1)))
     done = await world.store.append(owner.extend(started(1), started(2)))
@@ -77,7 +77,7 @@ async def a_longer_repeat_is_not_taken_for_the_shorter_one(world: World) -> None
 
 @behaviour()
 async def a_creation_may_be_repeated(world: World) -> None:
-    """As often as one likes."""
+    """A creation can be repeated any number of times."""
     for _ in range(5):
         await world.create(input="x")
     assert await world.kinds() == ["run.created"]
@@ -85,7 +85,7 @@ async def a_creation_may_be_repeated(world: World) -> None:
 
 @behaviour()
 async def a_call_and_its_child_may_be_repeated(world: World) -> None:
-    """A lost reply to an append of two legs, one of which creates, is known as landed."""
+    """An append of two legs, one of which creates a run, can be repeated."""
     parent = await world.own("p1")
     call = b.AgentCalled(name="call#1", run="c1", agent="a", mode="call", asked="")
     child = Create(run="c1", bodies=(created(parent=Lineage(run="p1")),), actor="w1")
@@ -98,7 +98,7 @@ async def a_call_and_its_child_may_be_repeated(world: World) -> None:
 
 @behaviour()
 async def an_answer_may_be_repeated(world: World) -> None:
-    """The person who got no reply and sends it again is told yes."""
+    """A repeated answer succeeds."""
     owner = await world.own()
     await owner.append(asked())
     first = await world.store.send_commands("r1", answered(), actor="ann")
@@ -107,7 +107,7 @@ async def an_answer_may_be_repeated(world: World) -> None:
 
 @behaviour()
 async def a_claim_whose_reply_was_lost_is_found_by_renewing(world: World) -> None:
-    """The worker learns of runs that it has without knowing."""
+    """A renewal returns runs that the worker holds without knowing, after the reply to a claim was lost."""
     await world.create()
     await world.worker()
     await world.claim()
@@ -118,7 +118,7 @@ async def a_claim_whose_reply_was_lost_is_found_by_renewing(world: World) -> Non
 
 @behaviour()
 async def an_end_may_be_repeated(world: World) -> None:
-    """A worker that did not hear that the run's end landed can send it again."""
+    """The append that ends a run can be repeated."""
     owner = await world.own()
     leg = owner.extend(b.RunCompleted(output=inline(1)))
     await world.store.append(leg)
@@ -128,7 +128,7 @@ async def an_end_may_be_repeated(world: World) -> None:
 
 @behaviour()
 async def whoever_has_lost_the_run_is_not_told_that_an_append_landed(world: World) -> None:
-    """Its reply was lost, and somebody else has the run since: it must not act on what it wrote."""
+    """A worker that has lost the run gets LeaseLost for a repeated append, although it was written."""
     old = await world.own()
     leg = old.extend(started())
     await world.store.append(leg)
@@ -142,7 +142,7 @@ async def whoever_has_lost_the_run_is_not_told_that_an_append_landed(world: Worl
 
 @behaviour()
 async def what_landed_is_not_late(world: World) -> None:
-    """A superseded worker keeps what it could not write: what is in the log already is not kept again."""
+    """Events that are already in the log are not stored as late results."""
     old = await world.own()
     leg = old.extend(started(), completed())
     await old.send(leg)
@@ -154,7 +154,7 @@ async def what_landed_is_not_late(world: World) -> None:
 
 @behaviour()
 async def what_was_acknowledged_is_there_for_everybody(world: World) -> None:
-    """A second store has it, opened before or after: nothing is acknowledged before it is committed."""
+    """Acknowledged writes are visible in another store, whether opened before or after."""
     owner = await world.own()
     other = await world.new_store().open()
     for number in range(1, 6):

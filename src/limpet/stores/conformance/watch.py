@@ -1,4 +1,4 @@
-"""Watching: whoever waits for a change hears of it, and none is missed."""
+"""Watching: every change is reported to all watches, and none is missed."""
 
 import asyncio
 from contextlib import ExitStack
@@ -8,7 +8,7 @@ from limpet.stores.conformance.suite import LEASE, World, behaviour, created, si
 
 @behaviour()
 async def a_watch_hears_of_a_write(world: World) -> None:
-    """Of an append, a creation, a command."""
+    """A watch is notified of an append, a creation and a command."""
     owner = await world.own()
     with world.store.watch() as watch:
         await owner.append(started())
@@ -21,7 +21,7 @@ async def a_watch_hears_of_a_write(world: World) -> None:
 
 @behaviour()
 async def a_change_between_two_looks_is_not_missed(world: World) -> None:
-    """A change that came while nobody waited is heard at the next look."""
+    """A change between two calls of `changed` is reported at the next call."""
     with world.store.watch() as watch:
         await world.create("r1")
         await watch.changed()
@@ -33,7 +33,7 @@ async def a_change_between_two_looks_is_not_missed(world: World) -> None:
 
 @behaviour()
 async def every_watch_hears(world: World) -> None:
-    """Ten of them, each by itself."""
+    """All of ten watches are notified."""
     with ExitStack() as watching:
         watches = [watching.enter_context(world.store.watch()) for _ in range(10)]
         waiting = [asyncio.create_task(watch.changed()) for watch in watches]
@@ -43,7 +43,7 @@ async def every_watch_hears(world: World) -> None:
 
 @behaviour()
 async def a_watch_that_was_left_costs_nothing(world: World) -> None:
-    """Watches may come and go while others write."""
+    """Watches can be added and removed during writes."""
     for place in range(20):
         with world.store.watch():
             await world.create(f"r{place}")
@@ -52,7 +52,7 @@ async def a_watch_that_was_left_costs_nothing(world: World) -> None:
 
 @behaviour()
 async def closing_wakes_whoever_listens(world: World) -> None:
-    """Nobody waits for ever on a store that is gone."""
+    """Closing the store wakes all watches."""
     store = await world.new_store().open()
     with store.watch() as watch:
         waiting = asyncio.create_task(watch.changed())
@@ -62,11 +62,11 @@ async def closing_wakes_whoever_listens(world: World) -> None:
 
 @behaviour()
 async def looking_does_not_ring(world: World) -> None:
-    """A worker that renews its lease and finds nothing to claim does not wake itself up again and again."""
+    """A renewal and an empty claim do not notify watches."""
     await world.worker()
     with world.store.watch() as watch:
         await world.create("r1", agent="unserved")
-        await world.store.renew("w1", lease=LEASE)  # whatever rang before has rung
+        await world.store.renew("w1", lease=LEASE)  # Earlier notifications have been delivered by now.
         await watch.changed()
         waiting = asyncio.create_task(watch.changed())
         for _ in range(10):
@@ -80,7 +80,7 @@ async def looking_does_not_ring(world: World) -> None:
 
 @behaviour("processes")
 async def a_watch_hears_of_another_store(world: World) -> None:
-    """Of what was written through another connection to the same data."""
+    """A watch is notified of writes through another store on the same data."""
     other = await world.another()
     with world.store.watch() as watch:
         for place in range(5):
@@ -91,7 +91,7 @@ async def a_watch_hears_of_another_store(world: World) -> None:
 
 @behaviour("processes")
 async def a_watch_hears_of_another_process(world: World) -> None:
-    """A waiting reader sees what another process wrote, without asking again and again."""
+    """A watch is notified of writes of another process."""
     with world.store.watch() as watch:
         writing = asyncio.create_task(world.processes("create", 1, "5"))
         while await world.store.count() < 5:

@@ -1,7 +1,7 @@
-"""A PostgreSQL database as a backend: a connection that writes, some that read, some for callers' own writes.
+"""A PostgreSQL database as a backend: one connection that writes, some that read, and some for callers' own writes.
 
-A lost connection is made anew, and what was under way is done again: nothing is written twice, because whatever was
-committed is found there. Row locks of a transaction that is still dying on the server are waited for.
+A lost connection is replaced, and the interrupted work is repeated. Nothing is written twice, because a committed write
+is found before it is repeated. Row locks of a transaction that is still ending on the server are waited for.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -51,17 +51,17 @@ __all__ = ["PostgresBackend"]
 T = TypeVar("T")
 
 PATIENCE = "20s"
-"""For how long a server that is gone is waited for."""
+"""How long to wait for an unavailable server."""
 PAUSE = 0.1
 COLLISIONS = 100
 SLICE = 0.05
-"""How often, in seconds, whoever listens looks whether it is to stop."""
-LOOK_EVERY = {True: 5, False: 1}
-"""After how many slices the sequence is looked at, with a listener and without."""
+"""Seconds between two checks whether a listener should stop."""
+POLL_EVERY = {True: 5, False: 1}
+"""Number of slices between two polls of the sequence, with and without LISTEN."""
 
 
 class PostgresBackend(SqlReads):
-    """One schema of a database, which other processes share."""
+    """One schema of a database, which other processes may share."""
 
     capabilities = Capabilities(processes=True, durable=True, sees_death=CAN_SEE, transactions="beside")
 
@@ -85,12 +85,12 @@ class PostgresBackend(SqlReads):
         self._theirs = ConnectionPool(lambda: self._connect(ours=False))
 
     def is_there(self) -> bool:
-        """Whether the schema is there, and ours."""
+        """Return whether the schema exists and belongs to Limpet."""
         with closing(self._reach()) as db:
             return schema_version(db, self._address.schema, self._sql) > 0
 
     def open(self) -> None:
-        """Connect, and make or migrate the schema."""
+        """Connect, and create or migrate the schema."""
         db = self._reach()
         try:
             migrate(db, self._address.schema, self._sql)
@@ -100,7 +100,7 @@ class PostgresBackend(SqlReads):
             self._means.wire.make_ready(db)
         except psycopg.Error as error:
             db.close()
-            raise StoreUnavailable(reason=f"no schema: {_first_line(error)}") from error
+            raise StoreUnavailable(reason=f"cannot create or read the schema: {_first_line(error)}") from error
         except BaseException:
             db.close()
             raise
@@ -113,7 +113,7 @@ class PostgresBackend(SqlReads):
         self._writing = db
 
     def _reach(self) -> Connection:
-        """A connection to a server that may just be starting; one that answers and refuses is not asked again."""
+        """Connect to a server that may be starting. Does not retry if the server answers and refuses."""
         try:
             return self._until_known(self._first)
         except (psycopg.Error, ConnectionLost, StaleServer) as error:
@@ -128,42 +128,42 @@ class PostgresBackend(SqlReads):
             raise
 
     def interrupt(self) -> None:
-        """Wait for no server any more."""
+        """Stop waiting for the server."""
         self._interrupted.set()
 
     def close(self) -> None:
-        """Give up every connection; workers that live here are seen as dead from now on."""
+        """Close every connection; other processes then see this store's workers as dead."""
         self._stop.set()
         if self._writing is not None:
-            with suppress(psycopg.Error):  # then their leases decide
+            with suppress(psycopg.Error):  # Their leases decide then.
                 query(self._writing, self._sql["end_leases"], (self._living.all(), self._living.host))
                 query(self._writing, self._sql["drop_receipts"], (self._name,))
         self._disconnect()
 
     def reopen(self) -> None:
-        """Connect again, and verify that every row agrees with its log; readers wait meanwhile."""
+        """Reconnect, and verify that every row matches its log. Readers wait meanwhile."""
         with self._lock:
             self._disconnect()
             self.open()
         for run, seq in self._all("bad_head"):
-            raise StoreUnavailable(reason=f"the row of {run} does not agree with its log at event {seq}")
+            raise StoreUnavailable(reason=f"the row of {run} does not match its log at event {seq}")
 
     def now(self) -> int:
-        """The store's clock, which is the server's."""
+        """Return the store's time, which is the server's."""
         if self._clock is not None:
             return self._clock.now()
         now: int = self._all("now")[0][0]
         return now
 
     def about(self) -> StoreInfo:
-        """The server, and the schema in it."""
+        """Return the server and its schema version."""
         [(version,)], [(schema,)] = self._all("server_version"), self._all("schema_version")
         return StoreInfo(f"PostgreSQL {version}", int(schema))
 
     # Writing
 
     def commit(self, ops: Sequence[Op[Any]], codec: Codec) -> list[Outcome]:
-        """Do all of them in one durable transaction; again, if it collided with another or the connection was lost."""
+        """Perform all operations in one durable transaction; retries after a collision or a lost connection."""
         sent: list[list[Outcome]] = []
 
         def attempt() -> list[Outcome]:
@@ -175,7 +175,7 @@ class PostgresBackend(SqlReads):
         return self._until_known(attempt)
 
     def transact(self, op: Transact, codec: Codec) -> Outcome:
-        """A caller's own writes and an append, on a connection that nobody else uses meanwhile."""
+        """Commit a caller's own writes and an append, on a connection that is used for nothing else meanwhile."""
         sent: list[Transacted] = []
 
         def attempt() -> Outcome:
@@ -190,7 +190,9 @@ class PostgresBackend(SqlReads):
         return self._until_known(attempt)
 
     def _was_committed(self) -> bool:
-        """Whether the last batch was, though its reply was lost; one that is still under way is waited for."""
+        """Return whether the last batch was committed although its reply was lost. Waits for one that is still in
+        progress.
+        """
         db = self._writer()
         try:
             found = query(db, self._sql["last_receipt"], (self._name,))
@@ -200,7 +202,7 @@ class PostgresBackend(SqlReads):
         return found == [(self._batch,)]
 
     def _is_there(self, db: Connection, run: str, sent: Transacted) -> bool:
-        """Whether a commit whose reply was lost took place; its row's lock outlives it if it is still under way."""
+        """Return whether a commit with a lost reply took place. The row's lock makes this wait if it is in progress."""
         with self._transaction(db, None) as tables:
             row = tables.row(run)
             first = sent.events[0].event
@@ -216,12 +218,14 @@ class PostgresBackend(SqlReads):
 
     @contextmanager
     def _transaction(self, db: Connection, batch: int | None) -> Iterator[PostgresTables]:
-        """A transaction, which begins when something in it needs one; a batch of the writer's leaves a receipt."""
+        """Open a transaction, which starts on the server at the first statement. A batch of the writer leaves a
+        receipt.
+        """
         tables = PostgresTables(db, self._means, batch)
         try:
             yield tables
             tables.commit()
-        except CallerError as theirs:  # judged by what it did to our connection alone: it may have others
+        except CallerError as theirs:  # Judge only what it did to this connection: the caller may use others.
             broken = db.info.transaction_status == psycopg.pq.TransactionStatus.INERROR
             if db.closed:
                 raise _Lost(theirs.error) from theirs.error
@@ -240,7 +244,7 @@ class PostgresBackend(SqlReads):
             raise
 
     def _writer(self) -> Connection:
-        """The writer's connection, made anew if it was lost."""
+        """Return the writer's connection, reconnecting if it was lost."""
         if self._stop.is_set():
             raise StoreUnavailable(reason=CLOSED)
         if self._writing is None or self._writing.closed:
@@ -262,7 +266,7 @@ class PostgresBackend(SqlReads):
             raise _Lost(error) from error
 
     def _until_known(self, work: Callable[[], T]) -> T:
-        """Do it until it is known to be done or not: after a collision at once, after a loss while patience lasts."""
+        """Repeat until the outcome is known: immediately after a collision, for a limited time after a loss."""
         deadline, collisions = monotonic() + self._patience, 0
         while True:
             try:
@@ -272,15 +276,15 @@ class PostgresBackend(SqlReads):
                 if collisions > COLLISIONS:
                     raise StoreBusy(reason=_first_line(collision.error)) from collision.error
             except _Lost as loss:
-                self._readers.clear()  # what one connection has met, the others have too
+                self._readers.clear()  # The other connections are probably lost, too.
                 self._theirs.clear()
                 if self._interrupted.wait(PAUSE) or monotonic() > deadline:
                     raise _gone(loss.error) from loss.error
 
-    # Hearing
+    # Watching for changes
 
     def changes(self, stop: Flag) -> Iterator[None]:
-        """Listen, and look now and then at what every write moves: a notification may be lost, or never come."""
+        """Listen, and also poll what every write changes, since a notification may be lost or never arrive."""
         listening = self._address.listen != "no"
         with closing(self._listener()) as db:
             try:
@@ -289,14 +293,14 @@ class PostgresBackend(SqlReads):
                 seen, until, slices = -1, 0, 0
                 while not stop.is_set():
                     slices += 1
-                    heard = _heard(db, stop) if listening else stop.wait(SLICE)
-                    if slices % LOOK_EVERY[listening] and not heard and seen >= 0:
+                    notified = _notified(db, stop) if listening else stop.wait(SLICE)
+                    if slices % POLL_EVERY[listening] and not notified and seen >= 0:
                         continue
                     [(last, oldest, newest)] = query(db, self._sql["looking"])
-                    if last != seen:  # given out, but seen by all only when every transaction of now has ended
+                    if last != seen:  # Visible to all only when every transaction of this moment has ended.
                         seen, until = last, newest
                         yield
-                    elif heard or until:
+                    elif notified or until:
                         until = until if oldest < until else 0
                         yield
             except psycopg.Error as error:
@@ -313,20 +317,22 @@ class PostgresBackend(SqlReads):
     # Reading
 
     def feed(self, after: str, limit: int) -> Feed:
-        """Events of all streams in the order of their transactions, up to the oldest that is still open."""
+        """Return events of all streams in the order of their transactions, up to the oldest open one."""
         life, xid, position = _place(after)
         found = self._all("feed", xid, position, limit + 1)
         if found and tuple(found[0][-2:]) == (xid, position):
             found = found[1:]
-        elif xid and life != self._life():  # its event is not there: lost or restored, and not only pruned
-            raise InvalidValue(path="after", reason="the store was restored or has lost events since; begin anew")
+        elif xid and life != self._life():  # Its event is missing: lost or restored, not only pruned.
+            raise InvalidValue(
+                path="after", reason="the store was restored or has lost events since; start without a cursor"
+            )
         if not found:
             return Feed((), after or self._place_of(0, 0))
         page = found[:limit]
         return Feed(tuple(Event(*each[:-2]) for each in page), self._place_of(*page[-1][-2:]))
 
     def recent(self, before: str, kinds: Sequence[str], scan: int) -> Recent:
-        """Events of some kinds among so many before a place, the newest first."""
+        """Return events of some kinds among the last `scan` events before a cursor, newest first."""
         _, *upto = _place(before) if before else ("", LAST, LAST)
         first = self._all("recent_from", *upto, scan - 1)
         *lowest, time = first[0] if first else (0, 0, 0)
@@ -334,7 +340,7 @@ class PostgresBackend(SqlReads):
         return Recent(tuple(Event(*each) for each in found), self._place_of(*lowest) if first else None, time)
 
     def feed_end(self) -> str:
-        """The place after everything that can be given now."""
+        """Return the cursor after everything that can be returned now."""
         found = self._all("feed_end")
         return self._place_of(*found[0]) if found else self._place_of(0, 0)
 
@@ -342,11 +348,13 @@ class PostgresBackend(SqlReads):
         return f"{self._life()}.{xid}.{position}"
 
     def _life(self) -> str:
-        """What a place was given in: a dump that was restored and a new timeline begin another."""
+        """Return the life of the database that a cursor belongs to. A restored dump and a new timeline each start
+        another.
+        """
         return f"{self._restored}-{self._server.timeline}"
 
     def _ask(self, statement: str, values: Any) -> list[Sequence[Any]]:
-        """Ask on a connection that was kept, and on a new one if that was lost meanwhile."""
+        """Query on a pooled connection, and on a new one if that was lost."""
         try:
             return self._asked(statement, values)
         except ConnectionLost:
@@ -362,7 +370,7 @@ class PostgresBackend(SqlReads):
             with readers.connection() as db:
                 return [plain(found) for found in query(db, statement, bound or None)]
         except (psycopg.DataError, OverflowError) as error:
-            raise InvalidValue(path="$", reason="a number or a word that no column holds") from error
+            raise InvalidValue(path="$", reason="a number or text that no column can store") from error
         except psycopg.Error as error:
             raise (_gone(error) if is_lost(error) else translated(error)) from error
 
@@ -386,14 +394,14 @@ class PostgresBackend(SqlReads):
 
 
 class _Lost(Exception):
-    """Nobody knows what became of it."""
+    """The outcome is unknown, since the connection was lost."""
 
     def __init__(self, error: BaseException) -> None:
         self.error = error
 
 
 class _Collided(Exception):
-    """It was undone because it collided with another."""
+    """The transaction was rolled back because it collided with another."""
 
     def __init__(self, error: BaseException) -> None:
         self.error = error
@@ -409,7 +417,7 @@ def _place(text: str) -> tuple[str, int, int]:
 
 
 def _meaning(error: psycopg.Error) -> Exception:
-    """What an error of ours means, where the connection is still there and everything was undone."""
+    """Translate an error of Limpet's own statement, after a rollback on a working connection."""
     if again(error):
         return _Collided(error)
     if isinstance(error, psycopg.errors.LockNotAvailable):
@@ -417,12 +425,12 @@ def _meaning(error: psycopg.Error) -> Exception:
     return translated(error)
 
 
-def _heard(db: Connection, stop: Flag) -> bool:
-    """Whether a notification came within a slice of time; those that came together are heard once."""
-    heard = False
+def _notified(db: Connection, stop: Flag) -> bool:
+    """Return whether a notification arrived within a slice of time; simultaneous ones count once."""
+    notified = False
     for _ in db.notifies(timeout=SLICE, stop_after=1):
-        heard = True
-    return heard and not stop.is_set()
+        notified = True
+    return notified and not stop.is_set()
 
 
 def _gone(error: BaseException) -> ConnectionLost | StaleServer:

@@ -1,4 +1,4 @@
-"""The bare loop on PostgreSQL, in a schema of its own that is gone afterwards."""
+"""The benchmark baseline on PostgreSQL, in a temporary schema."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +17,7 @@ TYPES = ["int8", "int8", "int8", "text", "bytea", "bytea"]
 
 
 def in_schema(url: str, schema: str) -> str:
-    """The same server, and another schema in it."""
+    """Return the URL of another schema on the same server."""
     parts = urlsplit(url)
     more = [(name, value) for name, value in parse_qsl(parts.query) if name != "schema"]
     return parts._replace(query=urlencode([*more, ("schema", schema)], quote_via=quote)).geturl()
@@ -25,7 +25,7 @@ def in_schema(url: str, schema: str) -> str:
 
 @contextmanager
 def bare(url: str) -> Iterator[Baseline]:
-    """In the schema that the address names, which is made, and dropped with all that was put into it."""
+    """Create the schema that the URL names, and drop it afterwards with everything in it."""
     address = Address.parse(url)
     sql = load(__package__, "bare.sql", schema=f'"{address.schema}"')
     try:
@@ -37,7 +37,9 @@ def bare(url: str) -> Iterator[Baseline]:
             finally:
                 query(db, sql["drop_schema"])
     except psycopg.Error as error:
-        raise StoreUnavailable(reason=f"no schema to measure in: {str(error).splitlines()[0]}") from error
+        raise StoreUnavailable(
+            reason=f"cannot create a schema for the benchmark: {str(error).splitlines()[0]}"
+        ) from error
 
 
 def _single(db: psycopg.Connection, statement: str, seq: int) -> None:

@@ -1,4 +1,4 @@
-"""Reaching a server: its address, what must be true of it, and what its errors mean."""
+"""Connect to a server: its address, checks of the server, and the meaning of its errors."""
 
 import re
 from threading import Lock
@@ -39,18 +39,18 @@ _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,47}")
 
 
 class Address(NamedTuple):
-    """Where a store is: `postgresql://user@host/database?schema=limpet&listen=no&prepare=no`."""
+    """The address of a store: `postgresql://user@host/database?schema=limpet&listen=no&prepare=no`."""
 
     server: str
     schema: str = "limpet"
     listen: str = ""
-    """Where to listen for changes: nothing for the same server, an address of its own, or `no` to poll alone."""
+    """Where to listen for changes: "" for the same server, another URL, or `no` to only poll."""
     prepare: bool = True
-    """Whether statements may be prepared: not behind a pooler that does not know them."""
+    """Whether statements may be prepared. Not behind a pooler that does not support them."""
 
     @classmethod
     def parse(cls, url: str) -> "Address":
-        """The address that a URL gives."""
+        """Parse a URL. Raises InvalidArgument."""
         parts = urlsplit(url)
         theirs, ours = [], dict[str, str]()
         for name, value in parse_qsl(parts.query, keep_blank_values=True):
@@ -65,13 +65,13 @@ class Address(NamedTuple):
             raise invalid_url(f"{parts.scheme}:…" if "password" in url or "@" in url else url)
         rest = urlencode(theirs, quote_via=quote)
         server = urlunsplit(("postgresql", parts.netloc, parts.path, rest, ""))
-        if not parts.netloc:  # urlunsplit leaves the slashes out
+        if not parts.netloc:  # urlunsplit omits the slashes.
             server = server.replace("postgresql:/", "postgresql:///", 1)
         return cls(server, schema, listen, prepare == "yes")
 
 
 class ServerIdentity(NamedTuple):
-    """Where a server stands: which database it is a copy of, and on which timeline."""
+    """Identity of a server: its database system and its timeline."""
 
     system: str
     timeline: int
@@ -81,7 +81,7 @@ class ServerIdentity(NamedTuple):
 
 
 class Server:
-    """A server and the furthest that this process has seen it: an old primary that comes back is refused."""
+    """A server, with the newest timeline that this process has seen. A former primary that returns is refused."""
 
     def __init__(self, address: Address, hello: str) -> None:
         self._address = address
@@ -91,11 +91,11 @@ class Server:
 
     @property
     def timeline(self) -> int:
-        """The furthest that was seen."""
+        """The newest timeline seen."""
         return self._seen.timeline if self._seen else 0
 
     def connect(self, *, ours: bool = True) -> Connection:
-        """A new connection to a server that takes durable writes and is not behind what was seen."""
+        """Connect to a server that accepts durable writes and is not behind what was seen."""
         db = connect(self._address.server, prepare=self._address.prepare, ours=ours)
         try:
             self._check(query(db, self._hello)[0])
@@ -105,7 +105,7 @@ class Server:
         return db
 
     def answers(self) -> bool:
-        """Whether a server is there that could take connections; what it then refuses is the address or the role."""
+        """Return whether a server accepts connections. If so, a failed connection is due to the address or the role."""
         return psycopg.pq.PGconn.ping(self._address.server.encode()) == psycopg.pq.Ping.OK
 
     def _check(self, found: tuple[Any, ...]) -> None:
@@ -113,11 +113,11 @@ class Server:
         if version < OLDEST_SERVER:
             raise StoreUnavailable(reason=f"PostgreSQL {version // 10000} is too old: 14 or newer is needed")
         if standby:
-            raise ConnectionLost(reason="the server is a standby, and takes no writes")
+            raise ConnectionLost(reason="the server is a standby, which accepts no writes")
         if durability == "off":
             raise StoreUnavailable(reason="synchronous_commit is off: set it to on for this role or database")
         if encoding != "UTF8":
-            raise StoreUnavailable(reason=f"the database's encoding is {encoding}: make one with UTF8")
+            raise StoreUnavailable(reason=f"the database's encoding is {encoding}: create one with UTF8")
         standing = ServerIdentity(system, int(wal_file[:8], 16))
         with self._lock:
             seen = self._seen or standing
@@ -127,7 +127,7 @@ class Server:
 
 
 def connect(server: str, *, prepare: bool = True, ours: bool = True) -> Connection:
-    """A connection on which every statement is a transaction, unless one is begun; theirs is as psycopg makes it."""
+    """Connect with autocommit. A connection for callers keeps psycopg's defaults."""
     db = psycopg.connect(
         server,
         autocommit=True,
@@ -142,62 +142,62 @@ def connect(server: str, *, prepare: bool = True, ours: bool = True) -> Connecti
     )
     db.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
     if ours:
-        db.adapters.register_dumper(int, Int8BinaryDumper)  # one type for all integers: one plan for each statement
+        db.adapters.register_dumper(int, Int8BinaryDumper)  # One type for all integers gives one plan per statement.
     return db
 
 
 class Lent(psycopg.Connection[tuple[Any, ...]]):
-    """A connection for a caller's own writes, over one of ours: what is set on this object stays on this object."""
+    """A connection for a caller's own writes, over one of Limpet's. Settings of this object do not affect the other."""
 
     def close(self) -> None:
-        """It is not the caller's to close."""
+        """Do nothing: the caller must not close the connection."""
 
     def __del__(self, *_: object) -> None:
-        """Nor is it closed when the caller lets it go."""
+        """Do nothing: the connection stays open when the caller drops this object."""
 
 
 def leave_as_new(db: Connection) -> None:
-    """After a caller has used a connection: nothing of what it set, made or listened to is there for the next one."""
+    """Reset a connection after a caller has used it: settings, temporary objects and listeners."""
     try:
         db.execute("DISCARD ALL")
     except psycopg.Error:
-        db.close()  # what was committed is committed; the next one gets a new connection
+        db.close()  # The commit is done; the next caller gets a new connection.
 
 
 def query(db: Connection, statement: str, values: Any = None) -> list[tuple[Any, ...]]:
-    """Run a statement, and give what it returned."""
+    """Run a statement and return its rows."""
     cursor = db.cursor(binary=True)
     cursor.execute(statement.encode(), values)
     return cursor.fetchall() if cursor.description is not None else []
 
 
 def is_lost(error: psycopg.Error) -> bool:
-    """Whether nobody knows what became of the last statement, or the server takes no writes any more."""
-    if error.diag.severity_nonlocalized in ("FATAL", "PANIC"):  # its last words; the connection ends with them
+    """Return whether the outcome of the last statement is unknown, or the server no longer accepts writes."""
+    if error.diag.severity_nonlocalized in ("FATAL", "PANIC"):  # The server closes the connection after this.
         return True
-    if error.sqlstate is None:  # the server never answered, unless the driver refused the values and sent nothing
+    if error.sqlstate is None:  # The server never answered, unless the driver refused the values and sent nothing.
         return not isinstance(error, psycopg.DataError | psycopg.ProgrammingError | psycopg.NotSupportedError)
     return error.sqlstate.startswith(("08", "57P", "58")) or isinstance(error, psycopg.errors.ReadOnlySqlTransaction)
 
 
 def again(error: psycopg.Error) -> bool:
-    """Whether a transaction of ours was undone only because it collided with another."""
+    """Return whether Limpet's transaction was rolled back only because it collided with another."""
     if isinstance(error, psycopg.errors.UniqueViolation):
         return error.diag.constraint_name in _SAME_TIME
     return collided(error)
 
 
 def collided(error: BaseException) -> bool:
-    """Whether the server broke a knot of transactions by undoing this one."""
+    """Return whether the server rolled back a transaction to resolve a deadlock or a serialization conflict."""
     return isinstance(error, psycopg.errors.DeadlockDetected | psycopg.errors.SerializationFailure)
 
 
-# Somebody else made a stream or a blob of the same name a moment ago: looking again finds it.
+# Another process has just created a stream or a blob with the same name; a retry finds it.
 _SAME_TIME = ("streams_id_key", "blobs_id_key")
 
 
 def translated(error: psycopg.Error) -> LimpetError:
-    """PostgreSQL's errors as ours, where the connection is still there: nothing was written."""
+    """Translate a PostgreSQL error on a working connection; nothing was written."""
     state = error.sqlstate or ""
     is_busy = state.startswith(("40", "53", "55")) or isinstance(error, psycopg.errors.QueryCanceled)
     return StoreBusy(reason=_words(error)) if is_busy else StoreRefused(reason=_words(error))

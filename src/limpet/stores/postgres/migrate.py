@@ -1,4 +1,4 @@
-"""Bringing a database to the newest schema: numbered .sql files, each in the transaction that records it."""
+"""Migrate a database to the newest schema: numbered .sql files, each in the transaction that records it."""
 
 from collections.abc import Mapping
 
@@ -10,7 +10,7 @@ __all__ = ["migrate", "schema_version"]
 
 
 def migrate(db: Connection, schema: str, sql: Mapping[str, str]) -> None:
-    """Run what is missing, one process at a time; a store is never taken back to an older schema."""
+    """Run the missing migrations, one process at a time. A store is never downgraded."""
     migrations = scripts(__package__, "migrations")
     while (found := schema_version(db, schema, sql)) < len(migrations):
         with db.transaction():
@@ -30,13 +30,13 @@ def migrate(db: Connection, schema: str, sql: Mapping[str, str]) -> None:
 
 
 def schema_version(db: Connection, schema: str, sql: Mapping[str, str]) -> int:
-    """The schema that the database has, 0 for none."""
+    """Return the database's schema version, 0 for none."""
     [(_, made)] = query(db, sql["has_schema"], (f'"{schema}"', f'"{schema}".meta'))
     if not made:
         return 0
     found = query(db, sql["schema_version"])
     if not found:
-        raise StoreUnavailable(reason=f"the schema {schema} belongs to something else: name another (?schema=...)")
+        raise StoreUnavailable(reason=f"the schema {schema} belongs to another application; use another (?schema=...)")
     return int(found[0][0])
 
 

@@ -1,8 +1,8 @@
--- Every statement that Limpet runs on PostgreSQL. {x} stands for the section named x, {schema} for the schema.
+-- Every statement that Limpet runs on PostgreSQL. {x} includes the section named x, {schema} is the schema.
 -- Nothing depends on a session: every name is qualified, and a pooler may give each transaction another connection.
 
 -- name: hello
--- Where this server stands, and whether its commits are durable.
+-- The server's role, timeline and system, and whether its commits are durable.
 SELECT pg_is_in_recovery(),
     CASE WHEN pg_is_in_recovery() THEN '' ELSE pg_walfile_name(pg_current_wal_lsn()) END,
     CASE WHEN has_function_privilege('pg_control_system()', 'execute')
@@ -14,15 +14,15 @@ SELECT pg_is_in_recovery(),
 SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
 
 -- name: settings
--- A plan for each batch would cost more than the batch: how much there is to write does not change how.
+-- Planning each batch would cost more than the batch, and the plan does not depend on its size.
 SET plan_cache_mode = force_generic_plan; SET lock_timeout = '5s'
 
 -- name: impatient
--- A row that somebody holds for long must not stop what has nothing to do with it.
+-- A row that another transaction holds for long must not stop unrelated work.
 SET LOCAL lock_timeout = '5s'
 
 -- name: receipt
--- First of all in every batch: whoever has lost a reply waits for this row, and then knows which batch was the last.
+-- The first statement of every batch. A writer that lost a reply waits for this row, and then knows its last batch.
 INSERT INTO {schema}.receipts (writer, batch) VALUES ('%s', %d)
 ON CONFLICT (writer) DO UPDATE SET batch = excluded.batch, time = now()
 
@@ -57,7 +57,7 @@ SELECT pg_notify('{channel}', '')
 LISTEN {channel}
 
 -- name: looking
--- What changes when something was written, and when it can be seen.
+-- Values that change when something is written, and when it becomes visible.
 SELECT (SELECT last_value FROM {schema}.positions), pg_snapshot_xmin(pg_current_snapshot())::text::bigint,
     pg_snapshot_xmax(pg_current_snapshot())::text::bigint
 
@@ -80,7 +80,7 @@ SELECT value FROM {schema}.meta WHERE name = 'schema'
 INSERT INTO {schema}.meta VALUES ('schema', %b::text) ON CONFLICT (name) DO UPDATE SET value = excluded.value
 
 -- name: bad_head
--- A stream whose row does not agree with the last event of its log.
+-- A stream whose row does not match the last event of its log.
 SELECT s.id, s.seq FROM {schema}.streams AS s LEFT JOIN {schema}.events AS e ON e.run = s.number AND e.seq = s.seq
 WHERE e.hash IS DISTINCT FROM s.hash
     OR EXISTS (SELECT 1 FROM {schema}.events AS later WHERE later.run = s.number AND later.seq > s.seq)
@@ -101,7 +101,7 @@ SELECT {columns} FROM {schema}.streams AS s WHERE s.id = %b::text FOR NO KEY UPD
 SELECT {columns} FROM {schema}.streams AS s WHERE s.id = %b::text FOR NO KEY UPDATE SKIP LOCKED
 
 -- name: lock_rows
--- In one order for everybody.
+-- Every transaction locks in the same order.
 SELECT {columns} FROM {schema}.streams AS s WHERE s.id = ANY(%b::text[]) ORDER BY s.id FOR NO KEY UPDATE
 
 -- name: numbers
@@ -123,9 +123,9 @@ INSERT INTO {schema}.streams (
 INSERT INTO {schema}.labels (name, value, run) SELECT l.* FROM unnest(%b::text[], %b::text[], %b::bigint[]) AS l
 
 -- name: extend
--- One statement for a batch: rows are taken in the order of their ids, by everybody; a head moves only if it is where
--- its writer believes it is, under a fence that still holds; and events are inserted for the heads that moved. A stale
--- one drops out alone.
+-- One statement for a batch. Every transaction locks rows in the order of their ids. A head moves only if it is where
+-- its writer expects it, under a valid fence; events are inserted for the heads that moved. A stale extension is
+-- skipped without affecting the others.
 WITH moved AS (
     UPDATE {schema}.streams AS s
     SET seq = w.seq, hash = w.hash, time = w.time, step = greatest(s.step, w.step),
@@ -152,7 +152,7 @@ WITH moved AS (
 SELECT m.place, m.number FROM moved AS m
 
 -- name: extend_one
--- The same for one event of one stream: what a single caller waits for.
+-- The same for one event of one stream, which a single caller waits for.
 WITH moved AS (
     UPDATE {schema}.streams AS s
     SET seq = $5::bigint, hash = $6::bytea, time = $7::bigint, step = greatest(s.step, $8::bigint),
@@ -196,7 +196,7 @@ SELECT id FROM {schema}.streams WHERE type IN ('run', 'conversation') AND origin
 UNION SELECT id FROM {schema}.streams WHERE type = 'run' AND conversation = ANY(%b::text[])
 
 -- name: referred
--- Locked, so that whoever refers to them or deletes others that do comes before or after: what is loose is seen by one.
+-- Locked, so that transactions that add or delete references to these blobs are serialized, and one sees what is loose.
 SELECT b.number FROM {schema}.blobs AS b
 WHERE b.number IN (SELECT r.blob FROM {schema}.blob_refs AS r WHERE r.run = ANY(%b::bigint[]))
 ORDER BY b.number FOR UPDATE
@@ -296,7 +296,7 @@ AND r.id = %(id)b::text
 AND s.id = %(run)b::text
 
 -- name: requests.to
--- An element of a JSON array of strings: a quote inside one is escaped, so that this cannot begin in the middle.
+-- An element of a JSON array of strings: quotes inside a string are escaped, so a match cannot start in the middle.
 AND (starts_with(r."to", '[' || %(to)b::text) OR strpos(r."to", ',' || %(to)b::text) > 0)
 
 -- name: requests.risk
@@ -315,7 +315,7 @@ SELECT id, host, agents, started, lease_until FROM {schema}.workers ORDER BY sta
 SELECT id, host, agents, started, lease_until FROM {schema}.workers WHERE id = %b::text FOR KEY SHARE
 
 -- name: lock_worker
--- Whoever claims or renews under this name just now is using it.
+-- A worker that claims or renews under this name now is using the row.
 SELECT 1 FROM {schema}.workers WHERE id = %b::text AND host = %b::text AND lease_until = %b::bigint
 FOR UPDATE SKIP LOCKED
 
@@ -323,7 +323,7 @@ FOR UPDATE SKIP LOCKED
 SELECT host FROM {schema}.workers WHERE id = %b::text
 
 -- name: save_worker
--- A name belongs to one process: to the one that has it, or to another when its lease or its life has ended.
+-- A name belongs to one process: the one that has it, or another after its lease expired or its process ended.
 INSERT INTO {schema}.workers (id, host, agents, started, lease_until)
 VALUES (%b::text, %b::text, %b::text, %b::bigint, %b::bigint)
 ON CONFLICT (id) DO UPDATE SET host = excluded.host, agents = excluded.agents, started = excluded.started,
@@ -338,7 +338,7 @@ DELETE FROM {schema}.workers WHERE id = %b::text
 SELECT {columns} FROM {schema}.streams AS s WHERE s.worker = %b::text ORDER BY s.id
 
 -- name: ready
--- What somebody else is just taking is skipped: nobody waits for anybody.
+-- Skips rows that another worker is claiming, so that no claim waits for another.
 SELECT {columns} FROM {schema}.streams AS s
 WHERE s.agent = %b::text AND s.ready_at <= %b::bigint AND s.agent_version = ANY(%b::text[])
 AND (s.exclusive IS NULL OR s.cancelling OR NOT EXISTS (
@@ -350,7 +350,7 @@ ORDER BY s.ready_at, s.number LIMIT %b::bigint FOR NO KEY UPDATE OF s SKIP LOCKE
 SELECT 1 FROM {schema}.slots WHERE name = %b::text AND run = %b::bigint
 
 -- name: take_slot
--- The lowest free place; if somebody else takes it first, nothing.
+-- The lowest free slot; no row if another transaction takes it first.
 INSERT INTO {schema}.slots (name, place, run, driven)
 SELECT %(name)b::text, p.place, %(run)b::bigint, %(driven)b::boolean FROM generate_series(0, %(size)b::bigint - 1) AS p (place)
 WHERE NOT EXISTS (SELECT 1 FROM {schema}.slots AS t WHERE t.name = %(name)b::text AND t.place = p.place)
@@ -369,7 +369,7 @@ DELETE FROM {schema}.slots WHERE run = ANY(%b::bigint[]) AND (driven OR NOT %b::
 INSERT INTO {schema}.lent DEFAULT VALUES RETURNING xid::text
 
 -- name: take_back
--- Nothing, if this is not the transaction any more in which it was lent.
+-- No row if the transaction in which the connection was lent has ended.
 DELETE FROM {schema}.lent WHERE xid = %b::text::xid8 AND xid = pg_current_xact_id()
 RETURNING set_config('limpet.sealed', xid::text, true), set_config('synchronous_commit',
     CASE current_setting('synchronous_commit') WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, true)
@@ -400,8 +400,8 @@ ON CONFLICT (run, hash) DO NOTHING
 SELECT {event}, e.kept FROM {schema}.late AS e WHERE e.run = %b::bigint ORDER BY e.position
 
 -- name: save_contracts
--- One of the same hash is not even locked: apps that open with what is there already do not queue. The others are taken
--- in one order by everybody.
+-- Contracts with the same hash are not even locked, so that apps which open with unchanged contracts do not queue. The
+-- others are locked in the same order by every transaction.
 INSERT INTO {schema}.contracts (agent, version, hash, contract, saved, codec, key_id)
 SELECT w.* FROM unnest(
     %b::text[], %b::text[], %b::text[], %b::bytea[], %b::bigint[], %b::text[], %b::text[]
@@ -421,8 +421,8 @@ SELECT agent, version, hash, contract, saved, codec, key_id FROM {schema}.contra
 {contracts} WHERE agent = %b::text
 
 -- name: put_blobs
--- A blob that is there and loose begins its time anew; one that is referred to is left alone. It has another name than
--- its id only if it was sent ahead.
+-- The grace period of an existing loose blob starts again; one with references is left alone. Its name differs from
+-- its id only if it was uploaded in chunks.
 INSERT INTO {schema}.blobs (id, size, name, loose_since)
 SELECT b.id, b.size, '', %b::bigint FROM unnest(%b::text[], %b::bigint[]) AS b (id, size) ORDER BY b.id
 ON CONFLICT (id) DO UPDATE SET loose_since = excluded.loose_since WHERE blobs.loose_since IS NOT NULL
@@ -434,11 +434,11 @@ SELECT c.* FROM unnest(%b::bigint[], %b::bigint[], %b::text[], %b::text[], %b::b
 ON CONFLICT (blob, place) DO UPDATE SET codec = excluded.codec, key_id = excluded.key_id, data = excluded.data
 
 -- name: find_blobs
--- Held until the transaction ends: the collector passes by.
+-- Locked until the transaction ends, so that the collector skips them.
 SELECT id, number FROM {schema}.blobs WHERE id = ANY(%b::text[]) ORDER BY number FOR KEY SHARE
 
 -- name: lock_upload
--- For oneself alone: two who share it and then want to name it would wait for each other, again and again.
+-- Locked exclusively: two transactions that share the lock and then want to name the blob would deadlock.
 SELECT id, number FROM {schema}.blobs WHERE id = %b::text FOR UPDATE
 
 -- name: begin_upload
@@ -473,12 +473,12 @@ SELECT number FROM {schema}.blobs WHERE loose_since < %b::bigint
 ORDER BY loose_since LIMIT %b::bigint FOR UPDATE SKIP LOCKED
 
 -- name: collect
--- A statement of its own, so that it sees every reference that was committed before the rows were locked.
+-- A separate statement, so that it sees every reference that was committed before the rows were locked.
 DELETE FROM {schema}.blobs AS b WHERE b.number = ANY(%b::bigint[])
 AND NOT EXISTS (SELECT 1 FROM {schema}.blob_refs AS r WHERE r.blob = b.number) RETURNING b.number
 
 -- name: references
--- One to a blob that is not there is one to nothing.
+-- A reference to a blob that does not exist has no effect.
 SELECT coalesce(b.id, '') FROM {schema}.blob_refs AS r LEFT JOIN {schema}.blobs AS b ON b.number = r.blob
 WHERE r.run = %b::bigint ORDER BY b.id
 
@@ -520,8 +520,8 @@ INSERT INTO {schema}.keys (id, purpose, master, wrapped, created)
 VALUES (%b::text, %b::text, %b::text, %b::bytea, %b::bigint)
 
 -- name: feed
--- In an order in which nothing is ever added before what was given: a transaction that is still open, or began after
--- one that is, waits for its turn.
+-- In an order in which no event is ever inserted before one that was returned: a transaction that is still open, or
+-- started after one that is, waits for its turn.
 SELECT s.id, {event}, e.xid::text::bigint, e.position
 FROM {schema}.events AS e JOIN {schema}.streams AS s ON s.number = e.run
 WHERE (e.xid, e.position) >= (%b::bigint::text::xid8, %b::bigint) AND e.xid < pg_snapshot_xmin(pg_current_snapshot())
@@ -539,7 +539,7 @@ AND (e.xid, e.position) >= (%b::bigint::text::xid8, %b::bigint) AND e.kind = ANY
 ORDER BY e.xid DESC, e.position DESC
 
 -- name: restored
--- Events from another life of the database, ahead of its transactions now: a dump was restored into a new server.
+-- Events with transaction ids ahead of the server's: a dump was restored into a new server.
 SELECT 1 FROM {schema}.events WHERE xid > pg_snapshot_xmax(pg_current_snapshot()) ORDER BY xid DESC LIMIT 1
 
 -- name: stamp_anew
@@ -565,7 +565,7 @@ SELECT agent, status, sum(kept)::bigint, sum(there)::bigint FROM (
 ) AS both_ways GROUP BY agent, status HAVING sum(kept) <> sum(there) ORDER BY agent, status
 
 -- name: strays
--- Rows of no stream or blob that there is, slots that their run has no right to, and running runs without their slot.
+-- Rows without their stream or blob, slots that their run should not hold, and running runs without their slot.
 SELECT 'events', t.run, count(*) FROM {schema}.events AS t
 WHERE NOT EXISTS (SELECT 1 FROM {schema}.streams AS s WHERE s.number = t.run) GROUP BY t.run
 UNION ALL SELECT 'labels', t.run, count(*) FROM {schema}.labels AS t
@@ -610,7 +610,7 @@ SELECT agent, status, 0, count(*) FROM {schema}.streams WHERE type = 'run' GROUP
 -- name: labels
 SELECT name, value FROM {schema}.labels WHERE run = %b::bigint
 
--- Lists are put together from the parts that a filter needs; users' words are bound, never put in.
+-- Lists are composed of the parts that a filter needs. User input is bound, never inserted.
 
 -- name: runs
 SELECT {columns} FROM {schema}.streams AS s WHERE s.type = %(type)b::text
@@ -652,7 +652,7 @@ AND s.created >= %(created_from)b::bigint
 AND s.created < %(created_before)b::bigint
 
 -- name: runs.text
--- In any case of ASCII letters, as everywhere.
+-- Ignores the case of ASCII letters, as everywhere.
 AND (translate(s.id, {upper}, {lower}) LIKE %(text)b::text OR translate(s.agent, {upper}, {lower}) LIKE %(text)b::text
     OR translate(s.goal, {upper}, {lower}) LIKE %(text)b::text
     OR EXISTS (SELECT 1 FROM {schema}.labels AS l WHERE l.run = s.number

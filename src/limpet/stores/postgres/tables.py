@@ -1,7 +1,7 @@
 """The rows of a PostgreSQL database, inside a transaction.
 
-Rows that the transaction is going to touch are locked and read at its beginning, in one order for everybody. What is
-written gathers, and goes to the server in few statements, however many operations there are.
+Rows that the transaction will touch are locked and read at its start, always in the same order. Writes are collected
+and sent to the server in few statements, however many operations there are.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -37,7 +37,7 @@ __all__ = ["Living", "PostgresTables", "TransactionParts"]
 
 
 class PostgresTables:
-    """What `transact` needs, as named statements on one connection; one for each transaction."""
+    """The tables for `transact`, as named statements on one connection; one object per transaction."""
 
     def __init__(self, db: Connection, means: "TransactionParts", batch: int | None) -> None:
         self._db, self._batch = db, batch
@@ -55,7 +55,7 @@ class PostgresTables:
     # The transaction
 
     def begin(self) -> None:
-        """Begin, if it has not begun."""
+        """Start the transaction, if it has not started."""
         if self._begun:
             return
         self._begun = True
@@ -65,16 +65,16 @@ class PostgresTables:
         self._wire.run(self._db, ";".join([self._sql["begin"], *ours]))
 
     def commit(self) -> None:
-        """Send what has gathered, tell others if they must know, and commit."""
+        """Send the collected writes, notify others if necessary, and commit."""
         if not self._begun:
             return
         self._flush()
         notify = f"{self._sql['notify']};" if self._news else ""
         if self._wire.run(self._db, f"{notify}{self._sql['commit']}") != b"COMMIT":
-            raise psycopg.errors.InFailedSqlTransaction("the transaction had failed, and was undone")
+            raise psycopg.errors.InFailedSqlTransaction("the transaction had failed, and was rolled back")
 
     def rollback(self) -> None:
-        """Undo everything; if the connection is lost over it, the server does."""
+        """Roll back. If the connection is lost, the server does."""
         if self._begun and not self._db.closed:
             try:
                 self._wire.run(self._db, self._sql["rollback"])
@@ -82,7 +82,7 @@ class PostgresTables:
                 self._db.close()
 
     def now(self) -> int:
-        """The store's clock: the server's, when it was first asked for, which is after what was expected was locked."""
+        """Return the server's time when first asked for, which is after the expected rows were locked."""
         if self._now is None:
             self.begin()
             now: int = self._query("now")[0][0] if self._clock is None else self._clock.now()
@@ -91,7 +91,7 @@ class PostgresTables:
 
     @contextmanager
     def undoable(self) -> Iterator[None]:
-        """What is done inside is undone if it raises."""
+        """Undo everything done inside the block if it raises."""
         self._flush()
         self._wire.run(self._db, self._sql["savepoint"])
         kept = self._rows.copy(), self._numbers.copy()
@@ -112,7 +112,7 @@ class PostgresTables:
         self._dirty, self._new, self._events, self._freed = {}, [], [], {}
 
     def _flush(self) -> None:
-        """Send what has gathered, in an order that the schema's references allow."""
+        """Send the collected writes, in an order that the foreign keys allow."""
         new, dirty, events, freed = self._new, self._dirty, self._events, self._freed
         self._forget()
         if new:
@@ -133,7 +133,7 @@ class PostgresTables:
     # Streams and their events
 
     def expect(self, runs: Collection[str], creations: int) -> None:
-        """Lock the rows, and take numbers for those that will be made."""
+        """Lock the rows, and reserve numbers for new streams."""
         self.begin()
         found = {row[1]: row for row in self._query("lock_rows", sorted(runs))} if runs else {}
         self._rows = {run: row_of(plain(found[run])) if run in found else None for run in runs}
@@ -141,13 +141,13 @@ class PostgresTables:
             self._numbers = [number for (number,) in self._query("numbers", creations)]
 
     def row(self, run: str) -> RunRow | None:
-        """The stream's row, locked."""
+        """Return the stream's row, locked."""
         if run not in self._rows:
             self._rows[run] = self._row("row", run)
         return self._rows[run]
 
     def row_if_free(self, found: RunRow) -> RunRow | None:
-        """The same stream's row as it is now, locked; nothing if somebody else has it locked."""
+        """Return the current row of the same stream, locked; None if another transaction has locked it."""
         if self._rows.get(found.id) is not None:
             return self._rows[found.id]
         row = self._row("row_if_free", found.id)
@@ -156,7 +156,7 @@ class PostgresTables:
         return row
 
     def peek(self, run: str) -> RunRow | None:
-        """The stream's row, not locked."""
+        """Return the stream's row, not locked."""
         return self._row("peek", run)
 
     def _row(self, name: str, run: str) -> RunRow | None:
@@ -166,7 +166,7 @@ class PostgresTables:
         return row_of(plain(found[0])) if found else None
 
     def add(self, row: RunRow) -> int:
-        """A new stream, under a number that was taken for it."""
+        """Add a new stream with a reserved number."""
         if not self._numbers:
             self._numbers = [number for (number,) in self._query("numbers", 1)]
         number = self._numbers.pop()
@@ -175,7 +175,7 @@ class PostgresTables:
         return number
 
     def extend(self, extensions: Sequence[Extension], *, final: bool = False) -> list[int | None]:
-        """Move the heads that are where their writers believe them to be, and insert their events: one statement."""
+        """Move the heads that are where their writers expect them, and insert their events, in one statement."""
         if not final:
             self.begin()
             self._flush()
@@ -196,28 +196,28 @@ class PostgresTables:
             raise SchemaViolation(f"extend: {str(error).splitlines()[0]}") from error
 
     def save(self, row: RunRow) -> None:
-        """Write back what may change of a row."""
+        """Update the mutable fields of a row."""
         self._news = True
         self._rows[row.id] = row
         self._dirty[row.number] = row
 
     def insert(self, number: int, events: Sequence[Event], commands: Sequence[str | None] | None = None) -> None:
-        """Add events; commands come each with the id that it is known by."""
+        """Insert events; `commands` has the command id of each event that is a command."""
         self._news = True
         ids = commands or (None,) * len(events)
         self._events += [(number, *astuple(event)[1:], command) for event, command in zip(events, ids, strict=True)]
 
     def events(self, row: RunRow, after: int, limit: int) -> list[Event]:
-        """The events after a sequence, in order."""
-        return [Event(row.id, *plain(found)) for found in self._look("events", row.number, after, limit)]
+        """Return the events after a sequence, in order."""
+        return [Event(row.id, *plain(found)) for found in self._read("events", row.number, after, limit)]
 
     def command(self, row: RunRow, command: str) -> Event | None:
-        """The event that a command id belongs to."""
-        found = self._look("command", row.number, command)
+        """Return the event with a command id."""
+        found = self._read("command", row.number, command)
         return Event(row.id, *plain(found[0])) if found else None
 
     def rewrite(self, row: RunRow, requests: Sequence[RequestRow], blobs: Sequence[int]) -> None:
-        """Replace everything that was made from a stream's log."""
+        """Replace everything that is derived from a stream's log."""
         self._flush()
         _, *values = safe(columns(row))
         self._query("rewrite", *values, row.number)
@@ -231,17 +231,17 @@ class PostgresTables:
         self._rows[row.id] = row
 
     def recount(self) -> None:
-        """Make the counters anew from the rows; whoever changes a status waits meanwhile."""
+        """Recompute the counters from the rows; transactions that change a status wait meanwhile."""
         self.begin()
         for name in ("lock_counters", "drop_counters", "count_anew"):
-            self._look(name)
+            self._read(name)
 
     def needing(self, streams: Sequence[str]) -> list[str]:
-        """The streams that share the beginning of one of these, and the runs that talk in one."""
-        return [run for (run,) in self._look("needing", list(streams), list(streams))]
+        """Return the forks of these streams, and the runs that use one of them as their conversation."""
+        return [run for (run,) in self._read("needing", list(streams), list(streams))]
 
     def delete(self, numbers: Sequence[int]) -> None:
-        """Delete streams with all that belongs to them; blobs that nobody refers to any more are loose from now on."""
+        """Delete streams with everything that belongs to them. Blobs without other references become loose."""
         self._flush()
         blobs = [blob for (blob,) in self._query("referred", list(numbers))]
         for name in OF_A_STREAM:
@@ -253,7 +253,7 @@ class PostgresTables:
     # Blobs
 
     def put_blobs(self, blobs: Sequence[Blob]) -> None:
-        """Store blobs that are not there; the time of those that are there and loose begins anew."""
+        """Store blobs that do not exist yet. The grace period of loose blobs that exist starts again."""
         by_id = {blob.id: blob for blob in blobs}
         sizes = [blob.size for blob in by_id.values()]
         found = self._query("put_blobs", self.now(), list(by_id), sizes)
@@ -267,23 +267,23 @@ class PostgresTables:
             self._many("put_chunks", chunks)
 
     def find_blobs(self, blobs: Collection[str]) -> dict[str, int]:
-        """The numbers of those that are there, which the collector leaves alone until the transaction ends."""
-        self.begin()  # or they would be held for this statement alone
+        """Return the numbers of the blobs that exist. The collector skips them until the transaction ends."""
+        self.begin()  # Without a transaction they would only be locked for this statement.
         return dict(self._query("find_blobs", list(blobs)))
 
     def refer(self, references: Sequence[tuple[int, int]]) -> None:
-        """Streams refer to blobs; a blob that somebody refers to is not loose."""
+        """Record that streams refer to blobs, which are then not loose."""
         self._flush()
         self._many("refer", references)
         self._query("hold_blobs", sorted({blob for _, blob in references}))
 
     def put_chunk(self, upload: str, place: int, chunk: Packed) -> None:
-        """Store one chunk of a blob that has no name yet."""
+        """Store one chunk of an upload."""
         [(number,)] = self._query("begin_upload", f"upload:{upload}", upload, self.now())
         self._many("put_chunks", [(number, place, *chunk)])
 
     def end_upload(self, upload: str, blob: str, size: int, chunks: int) -> bool:
-        """Give a blob its name, or drop it if one of that name is there; false if a chunk is missing."""
+        """Name an upload, or drop it if a blob of that name exists. Returns False if a chunk is missing."""
         id = f"upload:{upload}"
         known = dict(self._query("lock_upload", id)) | self.find_blobs([blob])
         if blob in known:
@@ -297,29 +297,29 @@ class PostgresTables:
         return True
 
     def collect(self, before: int, limit: int) -> int:
-        """Delete some blobs that have been loose since before a time; one that is in use just now is passed by."""
+        """Delete up to `limit` blobs that have been loose since before a time, skipping those in use."""
         loose = [number for (number,) in self._query("loose_blobs", before, limit)]
         return len(self._query("collect", loose)) if loose else 0
 
     # Keys
 
     def settle(self, name: str, value: str) -> str:
-        """What a setting is: as it was settled before, or else by this."""
+        """Return the value of a setting; set it first if it has none."""
         self.begin()
         return str(self._query("settle", name, value)[0][0])
 
     def is_new(self) -> bool:
-        """Whether no stream was ever created."""
+        """Return whether no stream was ever created."""
         return bool(self._query("is_new")[0][0])
 
     def keys(self) -> list[KeyRow]:
-        """The wrapped keys, oldest first, locked."""
+        """Return the wrapped keys, oldest first, locked."""
         self.begin()
         self._query("lock_keys")
         return [KeyRow(*found) for found in self._query("keys")]
 
     def save_keys(self, keys: Sequence[KeyRow]) -> None:
-        """Replace them."""
+        """Replace the wrapped keys."""
         self._query("drop_keys")
         for key in keys:
             self._query("add_key", *key)
@@ -327,8 +327,8 @@ class PostgresTables:
     # Requests
 
     def request(self, request: str) -> RequestRow | None:
-        """A request's row."""
-        found = self._look("request", *safe([request]))
+        """Return a request's row."""
+        found = self._read("request", *safe([request]))
         return request_of(plain(found[0])) if found else None
 
     def save_request(self, row: RequestRow, number: int) -> None:
@@ -339,17 +339,17 @@ class PostgresTables:
         self._query("save_request", *safe((id, number, *values)))
 
     def open_requests(self, number: int) -> list[RequestRow]:
-        """The requests of a run that nobody has decided."""
+        """Return the open requests of a run."""
         return [request_of(plain(found)) for found in self._query("open_requests", number)]
 
     # Workers, claims and slots
 
     def workers(self) -> list[WorkerRow]:
-        """All workers."""
+        """Return all workers."""
         return [worker_of(plain(found)) for found in self._query("workers")]
 
     def save_worker(self, worker: WorkerRow) -> None:
-        """Insert or replace a worker's row, which names the process that it lives in; one name, one process."""
+        """Insert or replace a worker's row, with this process. Raises WorkerAlive if another process has the name."""
         now, agents = self.now(), as_text(worker.agents)
         before = [host for (host,) in self._query("host", worker.id)]
         dead = before[0] if before and _has_ended(before[0]) else ""
@@ -359,13 +359,13 @@ class PostgresTables:
         self._living.add(worker.id)
 
     def worker(self, worker: str) -> WorkerRow | None:
-        """A worker's row, which nobody drops before the transaction ends."""
+        """Return a worker's row, which cannot be dropped before the transaction ends."""
         self.begin()
         found = self._query("worker", worker)
         return worker_of(plain(found[0])) if found else None
 
     def lock_worker(self, worker: WorkerRow) -> bool:
-        """Whether a worker's row is still this one, and nobody uses it just now."""
+        """Lock a worker's row. Returns False if the row has changed or another transaction uses it."""
         return bool(self._query("lock_worker", *safe((worker.id, worker.host)), worker.lease_until))
 
     def drop_worker(self, worker: str) -> None:
@@ -374,18 +374,18 @@ class PostgresTables:
         self._living.drop(worker)
 
     def is_dead(self, worker: WorkerRow) -> bool:
-        """Whether its process is known to have ended, though its lease lasts."""
+        """Return whether the worker's process is known to have ended, although its lease has not expired."""
         return _has_ended(worker.host)
 
     def held_by(self, worker: str) -> list[RunRow]:
-        """The runs that a worker has."""
-        return readable(plain(found) for found in self._look("held_by", worker))
+        """Return the runs that a worker holds."""
+        return readable(plain(found) for found in self._read("held_by", worker))
 
     def ready(self, agent: str, versions: Sequence[str], limit: int) -> list[RunRow]:
-        """Runs of an agent that may be claimed now and that nobody else is claiming, longest ready first."""
+        """Return runs of an agent that may be claimed now and are not being claimed, longest ready first."""
         [agent], now, wanted = safe([agent]), self.now(), list(safe(versions))
         rows = enough(
-            lambda count: self._look("ready", agent, now, wanted, count),
+            lambda count: self._read("ready", agent, now, wanted, count),
             lambda found: readable(plain(each) for each in found),
             limit,
         )
@@ -395,7 +395,7 @@ class PostgresTables:
     def take_slot(self, name: str, size: int, number: int, *, driven: bool) -> bool:
         """Take one of `size` slots for a run, or keep the one it has."""
         [name] = safe([name])
-        if self._look("has_slot", name, number):
+        if self._read("has_slot", name, number):
             return True
         wanted = {"name": name, "run": number, "driven": driven, "size": size}
         while not self._run("take_slot", wanted):
@@ -404,7 +404,7 @@ class PostgresTables:
         return True
 
     def free_slots(self, number: int, *, driven_only: bool) -> None:
-        """Give slots back."""
+        """Free the slots of a run."""
         self._freed.setdefault(driven_only, []).append(number)
 
     # Beside the log
@@ -418,16 +418,16 @@ class PostgresTables:
         self._query("drop_snapshots", number, list(seqs))
 
     def save_late(self, number: int, late: Late) -> None:
-        """Keep what came too late, once."""
+        """Store a late event, once."""
         self._query("save_late", number, late.time, *safe(astuple(late.event)[1:]))
 
     def save_contracts(self, rows: Sequence[ContractRow]) -> None:
-        """Insert contracts, or replace those whose hash is another: one statement."""
+        """Insert contracts, or replace those with another hash, in one statement."""
         self._many("save_contracts", [astuple(row) for row in rows])
 
     @contextmanager
     def lend(self) -> Iterator[Connection]:
-        """The connection, for a caller's own writes."""
+        """Lend the connection for a caller's own writes."""
         self.begin()
         self._flush()
         [(lent,)] = self._query("lend")
@@ -436,18 +436,18 @@ class PostgresTables:
         yield theirs
         status = self._db.info.transaction_status
         if status == psycopg.pq.TransactionStatus.INERROR:
-            raise InvalidAppend(run="", reason="a statement of the caller's failed, and its error was swallowed")
+            raise InvalidAppend(run="", reason="a statement of the caller failed, and the caller ignored its error")
         if status != psycopg.pq.TransactionStatus.INTRANS or not self._query("take_back", lent):
-            raise InvalidAppend(run="", reason="the caller's code has ended the transaction that it was lent")
+            raise InvalidAppend(run="", reason="the caller's code has ended the transaction")
         self._wire.run(self._db, self._sql["impatient"])
 
-    def _look(self, name: str, *values: Any) -> list[tuple[Any, ...]]:
-        """Read what this transaction may have changed."""
+    def _read(self, name: str, *values: Any) -> list[tuple[Any, ...]]:
+        """Query after sending the collected writes, which may affect the result."""
         self._flush()
         return self._query(name, *values)
 
     def _many(self, name: str, rows: Sequence[Sequence[Any]]) -> None:
-        """One statement for many rows: a list for each column."""
+        """Run one statement for many rows, with a list per column."""
         self._query(name, *(list(safe(column)) for column in zip(*rows, strict=True)))
 
     def _query(self, name: str, *values: Any) -> list[tuple[Any, ...]]:
@@ -471,12 +471,12 @@ def _has_ended(host: str) -> bool:
 
 
 class TransactionParts(NamedTuple):
-    """What the transactions of a backend have in common."""
+    """Resources that the transactions of a backend share."""
 
     sql: Mapping[str, str]
     wire: Wire
     clock: Clock | None
-    """Whose time counts, if it is not the server's."""
+    """The clock to use instead of the server's."""
     living: "Living"
 
 
@@ -489,13 +489,13 @@ class Living:
         self._workers: set[str] = set()
 
     def add(self, worker: str) -> None:
-        """A worker lives here."""
+        """Add a worker."""
         self._workers.add(worker)
 
     def drop(self, worker: str) -> None:
-        """It does not any more."""
+        """Remove a worker."""
         self._workers.discard(worker)
 
     def all(self) -> list[str]:
-        """Who lives here."""
+        """Return the workers in this process."""
         return sorted(self._workers)

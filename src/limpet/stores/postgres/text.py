@@ -1,4 +1,4 @@
-"""Text that PostgreSQL cannot hold: it has no NUL. Two characters that nobody uses stand for it, and for themselves."""
+"""Escape text for PostgreSQL, which cannot store NUL: a private-use character starts an escape of NUL and of itself."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -10,17 +10,17 @@ _NUL, _ITSELF = f"{_ESCAPE}0", f"{_ESCAPE}1"
 
 
 def safe(values: Iterable[Any]) -> Sequence[Any]:
-    """Values as they can be stored."""
+    """Return values as they can be stored."""
     return [safe_text(value) if isinstance(value, str) else value for value in values]
 
 
 def plain(values: Iterable[Any]) -> Sequence[Any]:
-    """Values as they were."""
+    """Return the original values."""
     return [_plain(value) if isinstance(value, str) and _ESCAPE in value else value for value in values]
 
 
 def safe_text(text: str) -> str:
-    """A text as it can be stored."""
+    """Return a text as it can be stored."""
     if not text.isascii() or "\0" in text:
         return text.replace(_ESCAPE, _ITSELF).replace("\0", _NUL)
     return text

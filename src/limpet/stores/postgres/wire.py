@@ -1,6 +1,6 @@
-"""The statement that every step waits for, sent without detours: prepared once, with arrays in PostgreSQL's own form.
+"""The statement that every step waits for, sent directly: prepared once, with arrays in PostgreSQL's binary format.
 
-Everything else goes through psycopg's cursors, which take longer over a list than the server takes to store it.
+Everything else uses psycopg's cursors, which take longer to encode a list than the server takes to store it.
 """
 
 import struct
@@ -21,7 +21,7 @@ _HEADER = struct.Struct(">iiIii")
 _LENGTH = struct.Struct(">i")
 _PLACE_AND_NUMBER = struct.Struct(">qq")
 _BOOLEAN, _BYTES, _INTEGER, _TEXT = 16, 17, 20, 25
-# What stands between the values of an array whose values are all of one size: that size.
+# In an array of fixed-size values, each value is preceded by that size.
 _TRUE_OR_FALSE, _HASH = _LENGTH.pack(1), _LENGTH.pack(32)
 _INT8 = struct.Struct(">q").pack
 _BINARY = pq.Format.BINARY
@@ -29,7 +29,7 @@ _DONE = (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK)
 
 
 class Wire:
-    """Runs statements on a connection, beneath psycopg's cursors."""
+    """Runs statements on a connection, below psycopg's cursors."""
 
     def __init__(self, statements: Mapping[str, str], *, prepare: bool) -> None:
         self._statements = {name: statements[name].encode() for name in ("extend", "extend_one")}
@@ -38,13 +38,15 @@ class Wire:
         self._prepared: WeakSet[Connection] = WeakSet()
 
     def run(self, db: Connection, command: str) -> bytes | None:
-        """A command that returns nothing but its name; psycopg would forget what it prepared after a ROLLBACK."""
+        """Run a command without result rows; return its status. psycopg would drop its prepared statements after a
+        ROLLBACK.
+        """
         result = db.pgconn.exec_(command.encode())
         _checked(db, result)
         return result.command_status
 
     def extend(self, db: Connection, extensions: Sequence[Extension], *, ours: bool) -> dict[int, int]:
-        """The places of the heads that moved, from 1 on, with the numbers of their streams."""
+        """Extend streams; return the positions (from 1) of the heads that moved, with their stream numbers."""
         alone = len(extensions) == 1 and len(extensions[0].events) == 1
         name, values = ("extend_one", _one(extensions[0])) if alone else ("extend", _all(extensions))
         formats = [_BINARY] * len(values)
@@ -63,7 +65,7 @@ class Wire:
         return found
 
     def make_ready(self, db: Connection) -> None:
-        """Prepare the statements on a new connection, unless it is a pooler's, which gives us another every time."""
+        """Prepare the statements on a new connection, unless a pooler may switch connections."""
         if not self._prepare:
             return
         self.run(db, self._settings)
@@ -73,7 +75,7 @@ class Wire:
 
 
 def _one(extension: Extension) -> list[bytes]:
-    """The values of the statement for one event."""
+    """Return the values of the statement for one event."""
     [event], after, fence = extension.events, extension.after, extension.fence
     try:
         return [
@@ -94,11 +96,11 @@ def _one(extension: Extension) -> list[bytes]:
             event.body,
         ]
     except struct.error as error:
-        raise SchemaViolation(f"an integer that no column holds: {error}") from error
+        raise SchemaViolation(f"an integer that no column can store: {error}") from error
 
 
 def _all(extensions: Sequence[Extension]) -> list[bytes]:
-    """The values of the statement for many: an array for each column."""
+    """Return the values of the statement for many events: an array per column."""
     heads = [each.events[-1] for each in extensions]
     places = [place for place, each in enumerate(extensions, start=1) for _ in each.events]
     events = [event for each in extensions for event in each.events]
@@ -126,28 +128,28 @@ def _all(extensions: Sequence[Extension]) -> list[bytes]:
 
 
 def integers(values: Sequence[int]) -> bytes:
-    """A bigint[]."""
+    """Encode a bigint[]."""
     count = len(values)
     flat = [8] * (2 * count)
     flat[1::2] = values
     try:
         return struct.pack(f">iiIii{'iq' * count}", 1, 0, _INTEGER, count, 1, *flat)
     except struct.error as error:
-        raise SchemaViolation(f"an integer that no column holds: {error}") from error
+        raise SchemaViolation(f"an integer that no column can store: {error}") from error
 
 
 def booleans(values: Sequence[bool]) -> bytes:
-    """A boolean[]."""
+    """Encode a boolean[]."""
     return _TRUE_OR_FALSE.join([_header(_BOOLEAN, values), *[b"\1" if value else b"\0" for value in values]])
 
 
 def hashes(values: Sequence[bytes]) -> bytes:
-    """A bytea[] of hashes, which are all of one size."""
+    """Encode a bytea[] of hashes, which all have the same size."""
     return _HASH.join([_header(_BYTES, values), *values])
 
 
 def byte_strings(values: Sequence[bytes]) -> bytes:
-    """A bytea[]."""
+    """Encode a bytea[]."""
     parts = [_header(_BYTES, values)] * (2 * len(values) + 1)
     parts[1::2] = [_LENGTH.pack(len(value)) for value in values]
     parts[2::2] = values
@@ -155,7 +157,7 @@ def byte_strings(values: Sequence[bytes]) -> bytes:
 
 
 def texts(values: Sequence[str]) -> bytes:
-    """A text[]; most values come again and again."""
+    """Encode a text[]. Most values repeat."""
     known: dict[str, bytes] = {}
     for value in values:
         if value not in known:

@@ -1,10 +1,10 @@
 """A SQLite file as a backend: one connection that writes, a few that read, and one that listens.
 
-A disk that fails is waited for: the file is opened again, and what was under way is done again unless it is there.
-After a full disk that is all. After an I/O error or a failed fsync nobody knows what of the log is on the disk: all of
-it is moved into the database file, and synced there, before anything is acknowledged.
+After a disk error the store retries: it reopens the file, and repeats the interrupted work unless that was committed.
+After a full disk nothing else is needed. After an I/O error or a failed fsync it is unknown how much of the write-ahead
+log is on the disk, so all of it is checkpointed into the database file and synced before anything is acknowledged.
 
-A file that was deleted or replaced under us is not waited for: what we write there is in no file that anybody can find.
+If the open file was deleted or replaced, the store does not retry: its writes would go to a file without a name.
 """
 
 import os
@@ -45,16 +45,16 @@ from limpet.stores.writes import Op, Transact
 
 __all__ = ["HEALING", "SqliteBackend", "is_store"]
 
-# Older ones can lose committed pages when a write-ahead log is reset under several connections.
+# Older versions can lose committed pages when a write-ahead log is reset with several connections.
 OLDEST_SQLITE = (3, 51, 3)
-LOOK_EVERY = 0.012
-# How long a lock of somebody else is waited for.
+POLL_EVERY = 0.012
+# How long to wait for another process's lock.
 PATIENCE = "60s"
-# After how long a process that only works gives a failing disk up.
+# How long a disk may fail before a worker process exits.
 HEALING = "60s"
-# How long, in seconds, one batch waits for a disk that fails, and the pauses between two attempts.
+# Seconds that one batch waits for a failing disk, and the pauses between two attempts.
 WAITING, PAUSE, LONGEST_PAUSE = 20.0, 0.02, 2.0
-# A larger file, in bytes, is not read as a whole after an error.
+# A file larger than this, in bytes, is not checked as a whole after an error.
 LARGE = 10**9
 
 T = TypeVar("T")
@@ -87,11 +87,11 @@ class SqliteBackend(SqlReads):
         self._fault: Fault | None = None
 
     def is_there(self) -> bool:
-        """Whether there is a store in the file, which stays as it is."""
+        """Return whether the file contains a store. Does not change it."""
         return is_store(self._path, self._patience / 10**6)
 
     def open(self) -> None:
-        """Connect, and make or migrate the schema."""
+        """Connect, and create or migrate the schema."""
         _check_version(apsw.sqlite_lib_version())
         self._interrupted.clear()
         self._files, self._fault = Files(self._path), None
@@ -99,18 +99,18 @@ class SqliteBackend(SqlReads):
             self._opened = self._connected()
 
     def interrupt(self) -> None:
-        """Wait for no disk any more."""
+        """Stop waiting for the disk."""
         self._interrupted.set()
 
     def close(self) -> None:
-        """Give up every connection and lock."""
+        """Close every connection and release every lock."""
         self._disconnect()
         self._locks.close()
 
     def reopen(self) -> None:
-        """Connect again, and verify pages, indexes, and that every row agrees with its log; readers wait meanwhile."""
-        fault = self._fault = self._fault or Fault("it is being reopened", is_open=True)
-        if fault.is_open:  # it is asked for, and nobody knows why
+        """Reconnect and verify pages, indexes, and that every row matches its log. Readers wait meanwhile."""
+        fault = self._fault = self._fault or Fault("the store is being reopened", is_open=True)
+        if fault.is_open:  # A caller asked for it, for an unknown reason.
             fault.is_open = fault.is_full = False
         try:
             self._heal()
@@ -119,40 +119,40 @@ class SqliteBackend(SqlReads):
 
     @property
     def failure(self) -> StoreUnavailable | None:
-        """Why nothing was written for so long, though it was tried again and again."""
+        """Why nothing could be written for longer than `healing`, despite retries."""
         fault = self._fault
         is_over = fault is not None and monotonic() - fault.since > self._healing
         return StoreUnavailable(reason=fault.reason) if fault is not None and is_over else None
 
     def now(self) -> int:
-        """The store's clock, which is this machine's."""
+        """Return the store's time, which is this machine's."""
         return self._clock.now()
 
     def about(self) -> StoreInfo:
-        """The library, and the schema of the file."""
+        """Return the library and the file's schema version."""
         [(schema,)] = self._all("schema_version")
         return StoreInfo(f"SQLite {apsw.sqlite_lib_version()}", int(schema), self._path)
 
     def commit(self, ops: Sequence[Op[Any]], codec: Codec) -> list[Outcome]:
-        """Do all of them in one durable transaction; callers' own writes come after it, each in one of its own."""
+        """Perform all operations in one durable transaction. Callers' own writes follow, each in its own."""
         ours = [op for op in ops if not isinstance(op, Transact)]
         done = iter(self._durably(lambda begin, note: commit(begin, ours, codec, note)) if ours else ())
         return [self._theirs(op, codec) if isinstance(op, Transact) else next(done) for op in ops]
 
     def transact(self, op: Transact, codec: Codec) -> Outcome:
-        """A caller's own writes: in a transaction of its own, like any other."""
+        """Commit a caller's own writes and an append in one transaction."""
         return self._durably(lambda begin, note: transact(begin, op, codec, note))
 
     def _theirs(self, op: Transact, codec: Codec) -> Outcome:
         try:
             return self.transact(op, codec)
-        except LimpetError as refused:  # others of its batch have been written
+        except LimpetError as refused:  # Other operations of its batch have been written.
             return refused
 
-    # A disk that fails
+    # Disk failures
 
     def _durably(self, work: Callable[[Begin, Note], T]) -> T:
-        """Do it until it is known to be done or not, while patience for a failing disk lasts."""
+        """Repeat until the outcome is known, or until the time for a failing disk is over."""
         sent: list[tuple[T, Event | None]] = []
         deadline, pause = monotonic() + min(self._patience / SECOND, WAITING), PAUSE
         while True:
@@ -165,18 +165,18 @@ class SqliteBackend(SqlReads):
                     raise ConnectionLost(reason=failed.reason) from failed
                 pause = min(2 * pause, LONGEST_PAUSE)
             else:
-                if self._alive().transaction.wrote:  # without that, a full disk does not mind
+                if self._alive().transaction.wrote:  # A transaction without writes also succeeds on a full disk.
                     self._fault = None
                 return done
 
     def _do(self, work: Callable[[Begin, Note], T], sent: list[tuple[T, Event | None]]) -> T:
-        """Do it in the transaction of this connection, and note what is about to be committed."""
+        """Perform the work in this connection's transaction, and record what is about to be committed."""
         sent.clear()
         opened = self._alive()
         return work(lambda: opened.transaction, lambda done: sent.append((done, opened.tables.last if done else None)))
 
     def _has(self, event: Event | None) -> bool:
-        """Whether a commit that failed took place after all; one that added no event may be done again."""
+        """Return whether a failed commit took place after all. A commit that added no event may be repeated."""
         if event is None:
             return False
         try:
@@ -188,7 +188,7 @@ class SqliteBackend(SqlReads):
         return [each.hash for each in found] == [event.hash]
 
     def _heal(self) -> None:
-        """Open the file again if it failed, and require of the disk what it must have done before we go on."""
+        """Reopen the file after a failure, and make the disk complete what it may have missed."""
         fault = self._fault
         if fault is None or fault.is_open:
             return
@@ -198,19 +198,19 @@ class SqliteBackend(SqlReads):
                 self._disconnect()
                 self._files.closed()
                 self._opened = self._required(fault)
-        except StoreBusy as busy:  # what was under way before may have been written all the same
+        except StoreBusy as busy:  # Earlier work may have been written all the same.
             raise Failed(busy.reason) from busy
         fault.is_open = fault.is_full = True
 
     def _required(self, fault: Fault) -> "_Opened":
-        """The file, opened again, with everything in it on the disk and verified if nobody knows whether it was."""
+        """Reopen the file. If it is unknown what is on the disk, checkpoint, sync and verify everything."""
         opened = self._connected()
         try:
             if not fault.is_full:
                 opened.checkpoint()
                 began = monotonic()
                 opened.verify()
-                fault.since += monotonic() - began  # it takes as long as the file is large
+                fault.since += monotonic() - began  # Verifying takes longer for larger files.
         except BaseException:
             opened.close()
             raise
@@ -220,7 +220,7 @@ class SqliteBackend(SqlReads):
         return _Opened(self._path, self._sql, self._clock, self._locks, self._patience, self._files)
 
     def changes(self, stop: Flag) -> Iterator[None]:
-        """Look every few milliseconds whether another connection has committed."""
+        """Poll every few milliseconds whether another connection has committed."""
         with error_text(self._path), closing(self._alive().reader()) as db:
             seen: Sequence[object] = ()
             while not stop.is_set():
@@ -229,20 +229,20 @@ class SqliteBackend(SqlReads):
                 if found != seen:
                     seen = found
                     yield
-                stop.wait(LOOK_EVERY)
+                stop.wait(POLL_EVERY)
 
     # Reading
 
     def feed(self, after: str, limit: int) -> Feed:
-        """Events of all streams, in the order in which they were committed."""
+        """Return events of all streams, in the order in which they were committed."""
         begin = int(after or 0)
         if not 0 <= begin <= self._all("last_position")[0][0]:
-            raise ValueError("ahead of the store: an older copy of the file was put in its place")
+            raise ValueError("ahead of the store's end: the file was replaced by an older copy")
         found = self._all("feed", begin, limit)
         return Feed(tuple(Event(*each[:-1]) for each in found), str(found[-1][-1]) if found else after or "0")
 
     def recent(self, before: str, kinds: Sequence[str], scan: int) -> Recent:
-        """Events of some kinds among so many before a place, the newest first."""
+        """Return events of some kinds among the last `scan` events before a cursor, newest first."""
         upto = int(before) if before else LAST
         first = self._all("recent_from", upto, scan - 1)
         lowest, time = first[0] if first else (0, 0)
@@ -250,7 +250,7 @@ class SqliteBackend(SqlReads):
         return Recent(tuple(Event(*each) for each in found), str(lowest) if first else None, time)
 
     def feed_end(self) -> str:
-        """The place after everything."""
+        """Return the cursor after the last event."""
         return str(self._all("feed_end")[0][0])
 
     def _ask(self, statement: str, values: Any) -> list[Any]:
@@ -258,7 +258,7 @@ class SqliteBackend(SqlReads):
             with self._reader() as db:
                 return db.execute(statement, values).fetchall()
         except OverflowError as error:
-            raise InvalidValue(path="$", reason="a number that no column holds") from error
+            raise InvalidValue(path="$", reason="a number that no column can store") from error
 
     def _bound(self, name: str, value: Any) -> Any:
         return as_text(value) if name in ("statuses", "blobs") else value
@@ -266,7 +266,7 @@ class SqliteBackend(SqlReads):
     @contextmanager
     def _reader(self) -> Iterator[apsw.Connection]:
         with error_text(self._path), ExitStack() as taken:
-            with self._lock:  # not while it is opened again
+            with self._lock:  # Not while the file is being reopened.
                 self._files.check_sometimes()
                 db = taken.enter_context(self._alive().readers.connection())
             yield db
@@ -280,32 +280,32 @@ class SqliteBackend(SqlReads):
         if self._opened is None:
             if self._fault is not None:
                 raise ConnectionLost(reason=self._fault.reason)
-            raise StoreUnavailable(reason="it is not open")
+            raise StoreUnavailable(reason="the store is not open")
         return self._opened
 
 
 def is_store(path: Path, patience: Duration = PATIENCE) -> bool:
-    """Whether there is a store in a file, which stays as it is."""
+    """Return whether a file contains a store. Does not change it."""
     if not path.is_file():
         return False
-    with error_text(path, passing=False), _looking(path, microseconds(patience)) as db:
+    with error_text(path, passing=False), _inspecting(path, microseconds(patience)) as db:
         return schema_version(db, load(__package__, "queries.sql")) > 0
 
 
 def _is_ready(path: Path, sql: Mapping[str, str], patience: int) -> bool:
-    """Whether nothing has to be written before a file can be used."""
+    """Return whether a file can be used without writing to it first."""
     if not path.is_file():
         return False
-    with _looking(path, patience) as db:
+    with _inspecting(path, patience) as db:
         is_wal = db.execute(sql["journal_mode"]).fetchall() == [("wal",)]
         return is_wal and schema_version(db, sql) == newest()
 
 
 @contextmanager
-def _looking(path: Path, patience: int) -> Iterator[apsw.Connection]:
-    """A connection that leaves a file as it is, but for what somebody who died in it left half done.
+def _inspecting(path: Path, patience: int) -> Iterator[apsw.Connection]:
+    """Open a connection that does not change a file, except for rolling back what a dead process left half-done.
 
-    That is undone, which a connection that only reads cannot.
+    A read-only connection could not roll back.
     """
     with closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)) as db:
         db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
@@ -314,14 +314,14 @@ def _looking(path: Path, patience: int) -> Iterator[apsw.Connection]:
 
 
 class _Opened:
-    """What is held while the file is open."""
+    """The resources of an open file."""
 
     def __init__(
         self, path: Path, sql: Mapping[str, str], clock: Clock, locks: WorkerLocks, patience: int, files: Files
     ) -> None:
         self._path, self._sql, self._patience, self._files = path, sql, patience, files
         if not path.parent.is_dir():
-            raise StoreUnavailable(reason=f"there is no folder {path.parent}")
+            raise StoreUnavailable(reason=f"the folder {path.parent} does not exist")
         self.gate = Gate(path.with_name(f"{path.name}-gate"), patience)
         self.readers = ConnectionPool(self.reader)
         try:
@@ -334,7 +334,7 @@ class _Opened:
         self.transaction = _Transaction(path, self.writing, self.gate, self.tables, sql, files)
 
     def _made(self) -> apsw.Connection:
-        """The connection that writes, to a file that was made or migrated, one process at a time."""
+        """Return the writing connection to a file that was created or migrated, one process at a time."""
         self.gate.enter()
         try:
             db = self._connect()
@@ -344,30 +344,30 @@ class _Opened:
             self.gate.leave()
 
     def reader(self) -> apsw.Connection:
-        """A new connection that reads the file that is open: another one in its place would get our log."""
+        """Open a reading connection. First checks that the file was not replaced: another file would get our log."""
         self._files.check()
         db = self._connect()
         db.execute(self._sql["read_only"])
         return db
 
     def checkpoint(self) -> None:
-        """Have everything that was committed in the database file, and synced."""
+        """Move everything committed into the database file, and sync it."""
         self.gate.enter()
         try:
             [(busy, _, _)] = self.writing.execute(self._sql["checkpoint"]).fetchall()
         finally:
             self.gate.leave()
         if busy:
-            raise Failed(f"{self._path}: others read, so that the write-ahead log cannot be emptied")
+            raise Failed(f"{self._path}: the write-ahead log cannot be emptied while others read")
 
     def verify(self) -> None:
-        """Check pages, indexes, and that every row agrees with its log."""
+        """Check pages, indexes, and that every row matches its log."""
         if os.stat(self._path).st_size < LARGE:
             [(found,)] = self.writing.execute(self._sql["quick_check"]).fetchall()
             if found != "ok":
                 raise StoreUnavailable(reason=f"the file is damaged: {found}")
         for run, seq in self.writing.execute(self._sql["bad_head"]).fetchall():
-            raise StoreUnavailable(reason=f"the row of {run} does not agree with its log at event {seq}")
+            raise StoreUnavailable(reason=f"the row of {run} does not match its log at event {seq}")
 
     def _connect(self) -> apsw.Connection:
         db = apsw.Connection(str(self._path), statementcachesize=200)
@@ -376,7 +376,7 @@ class _Opened:
         return db
 
     def close(self) -> None:
-        """Give up everything."""
+        """Close everything."""
         self.readers.close()
         self.writing.close()
         self.gate.close()
@@ -401,7 +401,7 @@ class _Transaction:
 
     @property
     def wrote(self) -> bool:
-        """Whether anything was written since the last one began."""
+        """Whether anything was written since the last transaction started."""
         return self._db.total_changes() > self._changes
 
     def __enter__(self) -> Tables:

@@ -1,4 +1,4 @@
--- A log with nothing around it.
+-- A plain log, as a baseline for benchmarks.
 
 -- name: layout
 PRAGMA journal_mode = WAL;

@@ -1,4 +1,4 @@
-"""The bare loop on SQLite."""
+"""The benchmark baseline on SQLite."""
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -14,7 +14,7 @@ __all__ = ["bare"]
 
 @contextmanager
 def bare(path: Path) -> Iterator[Baseline]:
-    """In a file of its own."""
+    """Use a new file at `path`."""
     sql = load(__package__, "bare.sql")
     with closing(apsw.Connection(str(path))) as db:
         db.execute(sql["layout"]).fetchall()

@@ -1,4 +1,4 @@
-"""What SQLite's errors mean, and what is known of a disk that fails."""
+"""The meaning of SQLite's errors, and the state of a failing disk."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,42 +12,42 @@ from limpet.errors import ConnectionLost, StoreBusy, StoreRefused, StoreUnavaila
 
 __all__ = ["Failed", "Fault", "error_text", "failing", "meaning"]
 
-# What one operation may be refused for: nothing was written, and the file is as it was.
+# Errors for which one operation is refused. Nothing was written, and the file is unchanged.
 REFUSED = (apsw.ConstraintError, apsw.MismatchError, apsw.RangeError, apsw.SQLError, apsw.TooBigError)
 DAMAGED = (apsw.CorruptError, apsw.NotADBError)
 
 
 class Failed(Exception):
-    """The disk, or what is on it, failed: nobody knows what was written."""
+    """The disk or the file failed; what was written is unknown."""
 
     def __init__(self, reason: str, *, is_full: bool = False) -> None:
         super().__init__(reason)
         self.reason = reason
         self.is_full = is_full
-        """Whether there was only no space: then what was written before is as good as it was."""
+        """Whether only space was missing. Then earlier writes are intact."""
 
 
 @dataclass
 class Fault:
-    """A disk that fails, from its first error until something was committed again."""
+    """A failing disk, from its first error until the next commit."""
 
     reason: str
     is_full: bool = True
-    """Whether there was only no space, since everything was known to be on the disk."""
+    """Whether only space was missing since everything was known to be on the disk."""
     is_open: bool = False
-    """Whether the file was opened again since the last error."""
+    """Whether the file was reopened since the last error."""
     since: float = field(default_factory=monotonic)
-    """In seconds; later by what verifying took."""
+    """Start, in seconds, moved forward by the time that verifying took."""
 
     def again(self, failed: Failed) -> "Fault":
-        """It failed once more."""
+        """Record another failure."""
         self.reason, self.is_open = failed.reason, False
         self.is_full = self.is_full and failed.is_full
         return self
 
 
 def meaning(error: BaseException, path: Path) -> BaseException:
-    """SQLite's errors as ours, for whoever writes."""
+    """Translate SQLite's errors, for writers."""
     match error:
         case apsw.BusyError() | apsw.LockedError():
             return StoreBusy(reason=str(error))
@@ -61,7 +61,7 @@ def meaning(error: BaseException, path: Path) -> BaseException:
 
 @contextmanager
 def failing(path: Path) -> Iterator[None]:
-    """The same for what is done inside."""
+    """Translate SQLite's errors inside the block, for writers."""
     try:
         yield
     except (apsw.Error, OSError) as error:
@@ -70,7 +70,10 @@ def failing(path: Path) -> Iterator[None]:
 
 @contextmanager
 def error_text(path: Path, *, passing: bool = True) -> Iterator[None]:
-    """The same for whoever opens or reads; a failing disk is `passing` unless the file is damaged."""
+    """Translate SQLite's errors inside the block, for opening and reading.
+
+    A failing disk is transient (`passing`) unless the file is damaged.
+    """
     try:
         with failing(path):
             yield

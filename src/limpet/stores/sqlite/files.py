@@ -1,6 +1,6 @@
-"""The files of an open database, known by what they are: a name may come to lead elsewhere.
+"""The files of an open database, identified by inode, since a path may later lead to another file.
 
-They are only looked at by name. To open and close one of them would drop the locks that SQLite holds on it.
+They are only examined by path. Opening and closing one of them would drop SQLite's locks on it.
 """
 
 import os
@@ -13,11 +13,11 @@ from limpet.errors import StoreReplaced
 __all__ = ["Files"]
 
 EVERY = 1.0
-"""How often, in seconds, readers look."""
+"""Seconds between two checks by readers."""
 
 
 class Files:
-    """The database and its write-ahead log, as they were when they were opened."""
+    """The database and its write-ahead log, as they were when opened."""
 
     def __init__(self, database: Path) -> None:
         self._database = database
@@ -26,17 +26,17 @@ class Files:
         self._looked = 0.0
 
     def opened(self, log: Path) -> None:
-        """The database was opened, perhaps again: it must be the same one, with a log that may be a new one."""
+        """Record the files after opening or reopening. The database must be the same file; its log may be a new one."""
         self._known.setdefault(self._database, _identity(self._database))
         self._known[log] = _identity(log)
         self.check()
 
     def closed(self) -> None:
-        """The log is not ours any more: SQLite deletes it when nobody needs it."""
+        """Forget the log, which SQLite deletes when no connection needs it."""
         self._known = {path: known for path, known in self._known.items() if path == self._database}
 
     def check(self) -> None:
-        """Raise StoreReplaced, now and ever after, if a name does not lead to the file that is open."""
+        """Raise StoreReplaced, now and always, if a path no longer leads to the open file."""
         if self._replaced is None:
             self._looked = monotonic()
             for path, known in self._known.items():
@@ -47,7 +47,7 @@ class Files:
             raise copy(self._replaced)
 
     def check_sometimes(self) -> None:
-        """The same, for those who come often."""
+        """Check like `check`, but at most once a second."""
         if self._replaced is not None or monotonic() - self._looked > EVERY:
             self.check()
 

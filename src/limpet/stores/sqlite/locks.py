@@ -1,8 +1,8 @@
-"""Locks that the operating system gives back when a process dies.
+"""Locks that the operating system releases when a process dies.
 
-The gate makes writers of several processes queue in order, before SQLite's own lock would make them collide. A worker
-holds a lock for as long as it lives: whoever can take it knows that the worker is dead, without waiting for its lease.
-Where there is no flock, writers rely on SQLite's busy time-out and the lease alone decides.
+The gate queues the writers of several processes in order, before they would collide on SQLite's own lock. A worker
+holds a lock as long as it lives: a process that can take it knows that the worker is dead, without waiting for the
+lease. Without flock, writers rely on SQLite's busy timeout, and only leases decide.
 """
 
 import os
@@ -26,11 +26,11 @@ __all__ = ["HAVE_FLOCK", "Gate", "WorkerLocks"]
 
 _held_here: "WeakSet[Gate | WorkerLocks]" = WeakSet()
 _queueing: set[int] = set()
-"""Files that threads of this process wait with."""
+"""File descriptors with which threads of this process wait."""
 
 
 def _abandon() -> None:
-    """In a forked child: what it inherited belongs to its parent, and must not outlive it here."""
+    """In a forked child, close inherited locks, which belong to the parent and must not outlive it here."""
     for each in list(_held_here):
         each.close()
     while _queueing:
@@ -50,31 +50,31 @@ class Gate:
         _held_here.add(self)
 
     def enter(self) -> None:
-        """Wait for my turn, as long as patience lasts."""
+        """Wait for the lock until the timeout. Raises StoreBusy."""
         if not HAVE_FLOCK or self._file is None:
             return
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if not _queue(self._file).wait(self._patience):
-                self.close()  # whoever waits with it lets go at once when its turn comes
+                self.close()  # The waiting thread then releases the lock as soon as it gets it.
                 self._file = self._open()
                 raise StoreBusy(reason=self._who()) from None
-        with suppress(OSError):  # a full disk: then nobody is told who it is
+        with suppress(OSError):  # On a full disk, the holder stays unknown.
             os.pwrite(self._file, b"%-20d" % os.getpid(), 0)
 
     def _who(self) -> str:
-        """Who holds the gate, in words; a process in another container is known only to that."""
+        """Describe the holder of the gate. The pid of a process in another container is only valid there."""
         assert self._file is not None
         noted = os.pread(self._file, 20, 0).strip()
         if not noted.isdigit():
-            return f"another process is at {self._path.name}"
+            return f"another process holds {self._path.name}"
         pid = int(noted)
-        stopped = f", and is stopped; `kill -CONT {pid}` lets it go on" if is_stopped(pid) else ""
-        return f"process {pid} is at {self._path.name}{stopped}"
+        stopped = f", and is stopped; run `kill -CONT {pid}` to continue it" if is_stopped(pid) else ""
+        return f"process {pid} holds {self._path.name}{stopped}"
 
     def leave(self) -> None:
-        """Let the next one in."""
+        """Release the lock."""
         if HAVE_FLOCK and self._file is not None:
             fcntl.flock(self._file, fcntl.LOCK_UN)
 
@@ -82,16 +82,17 @@ class Gate:
         return os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
         file, self._file = self._file, None
         if file is not None:
             os.close(file)
 
 
 def _queue(file: int) -> Event:
-    """Set when it is this file's turn. A wait for a lock cannot be given up: so a thread waits, and may be forgotten.
+    """Return an event that is set when this file gets the lock.
 
-    It waits with a second name for the same open file: the lock stays while the first is open, and goes with it.
+    A wait for a lock cannot be cancelled, so a thread waits, and may be abandoned. It waits with a duplicate of the
+    file descriptor: the lock lasts while the first one is open, and ends with it.
     """
     come, second = Event(), os.dup(file)
     _queueing.add(second)
@@ -107,7 +108,7 @@ def _queue(file: int) -> Event:
 
 
 class WorkerLocks:
-    """The locks that this process's workers hold, and a look at those of others."""
+    """The locks of this process's workers, and checks of those of others."""
 
     def __init__(self, database: Path) -> None:
         self._database = database
@@ -115,13 +116,13 @@ class WorkerLocks:
         _held_here.add(self)
 
     def hold(self, worker: str) -> None:
-        """Show that a worker is alive, until it is dropped or the process ends."""
+        """Hold a worker's lock until it is dropped or the process ends. Raises WorkerAlive."""
         if not HAVE_FLOCK or self._is_held(worker):
             return
         try:
             file = os.open(self._path(worker), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         except OSError as error:
-            raise StoreUnavailable(reason=f"no lock for worker {worker[:40]}: {error.strerror}") from error
+            raise StoreUnavailable(reason=f"cannot lock worker {worker[:40]}: {error.strerror}") from error
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -130,13 +131,13 @@ class WorkerLocks:
         self._held[worker] = file
 
     def drop(self, worker: str) -> None:
-        """A worker has gone; nothing of it stays behind."""
+        """Release a worker's lock and delete its file."""
         self._let_go(worker)
-        with suppress(OSError):  # a file that stays behind is free, and means dead
+        with suppress(OSError):  # A file that stays is not locked, which means dead.
             self._path(worker).unlink(missing_ok=True)
 
     def is_free(self, worker: str) -> bool:
-        """Whether nobody holds the worker's lock, so that it must be dead; false where nobody can tell."""
+        """Return whether the worker's lock is free, so that it must be dead; False if that is unknown."""
         if not HAVE_FLOCK or worker in self._held:
             return False
         try:
@@ -152,16 +153,16 @@ class WorkerLocks:
         return True
 
     def close(self) -> None:
-        """Give back every lock: these workers are seen as dead from now on."""
+        """Release every lock; these workers are then seen as dead."""
         for worker in list(self._held):
             self._let_go(worker)
 
     def _is_held(self, worker: str) -> bool:
-        """Whether its lock is held on the file that others see: one that was given up may have lost it."""
+        """Return whether the lock is held on the file that others see. Another process may have deleted that."""
         file = self._held.get(worker)
         if file is None:
             return False
-        with suppress(OSError):  # the file is gone
+        with suppress(OSError):  # The file does not exist.
             if os.fstat(file).st_ino == self._path(worker).stat().st_ino:
                 return True
         self._let_go(worker)

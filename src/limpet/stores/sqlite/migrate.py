@@ -1,4 +1,4 @@
-"""Bringing a database to the newest schema: numbered .sql files, each in the transaction that records it."""
+"""Migrate a database to the newest schema: numbered .sql files, each in the transaction that records it."""
 
 from collections.abc import Mapping
 
@@ -11,7 +11,7 @@ __all__ = ["migrate", "newest", "schema_version"]
 
 
 def migrate(db: apsw.Connection, sql: Mapping[str, str]) -> None:
-    """Run what is missing; the caller holds the gate. A store is never taken back to an older schema."""
+    """Run the missing migrations; the caller holds the gate. A store is never downgraded."""
     migrations = scripts(__package__, "migrations")
     found = schema_version(db, sql)
     if found > len(migrations):
@@ -32,12 +32,12 @@ def migrate(db: apsw.Connection, sql: Mapping[str, str]) -> None:
 
 
 def newest() -> int:
-    """The schema that this version makes."""
+    """Return the schema version that this version of Limpet creates."""
     return len(scripts(__package__, "migrations"))
 
 
 def schema_version(db: apsw.Connection, sql: Mapping[str, str]) -> int:
-    """The schema that the database has, 0 for none."""
+    """Return the database's schema version, 0 for none."""
     if not db.execute(sql["has_schema"]).fetchall():
         return 0
     [(found,)] = db.execute(sql["schema_version"]).fetchall()

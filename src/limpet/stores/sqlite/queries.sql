@@ -1,7 +1,7 @@
--- Every statement that Limpet runs on SQLite. {x} stands for the section named x.
+-- Every statement that Limpet runs on SQLite. {x} includes the section named x.
 
 -- name: connect
--- A busy time-out is set before: switching to WAL may have to wait. No mmap: an I/O error there is a signal, not an error.
+-- The busy timeout is set before this: switching to WAL may have to wait. No mmap: an I/O error there is a signal.
 PRAGMA journal_mode = WAL;
 PRAGMA synchronous = FULL;
 PRAGMA fullfsync = ON;
@@ -19,20 +19,20 @@ PRAGMA query_only = ON
 PRAGMA data_version
 
 -- name: checkpoint
--- Everything that was committed is moved into the database file and synced there, and the write-ahead log is emptied.
+-- Moves everything committed into the database file, syncs it, and empties the write-ahead log.
 PRAGMA wal_checkpoint(TRUNCATE)
 
 -- name: quick_check
 PRAGMA quick_check(1)
 
 -- name: bad_head
--- A stream whose row does not agree with the last event of its log.
+-- A stream whose row does not match the last event of its log.
 SELECT s.id, s.seq FROM limpet_streams AS s LEFT JOIN limpet_events AS e ON e.run = s.number AND e.seq = s.seq
 WHERE e.hash IS NOT s.hash OR EXISTS (SELECT 1 FROM limpet_events AS later WHERE later.run = s.number AND later.seq > s.seq)
 LIMIT 1
 
 -- name: begin
--- Never a deferred transaction: one that has read and then wants to write gets BUSY at once.
+-- Never a deferred transaction: one that has read and then writes gets BUSY immediately.
 BEGIN IMMEDIATE
 
 -- name: commit
@@ -83,7 +83,7 @@ RETURNING number
 INSERT INTO limpet_labels (name, value, run) VALUES (?1, ?2, ?3)
 
 -- name: advance_run
--- The one compare-and-set: a second writer loses here, in the database.
+-- The compare-and-set: a second writer fails here, in the database.
 UPDATE limpet_streams
 SET seq = ?5, hash = ?6, time = ?7, step = max(step, ?8), deaths = iif(?9, 0, deaths)
 WHERE number = ?1 AND seq = ?2 AND hash = ?3 AND fence = ?4 AND worker IS NOT NULL
@@ -221,7 +221,7 @@ VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12) ON CONFLICT DO NOTHIN
 SELECT {event}, e.kept FROM limpet_late AS e WHERE e.run = ?1 ORDER BY e.position
 
 -- name: save_contract
--- One of the same hash is left as it is.
+-- A contract with the same hash stays unchanged.
 INSERT INTO limpet_contracts (agent, version, hash, contract, saved, codec, key_id)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
 ON CONFLICT (agent, version) DO UPDATE SET hash = excluded.hash, contract = excluded.contract, saved = excluded.saved,
@@ -301,7 +301,7 @@ AND NOT EXISTS (SELECT 1 FROM limpet_chunks AS d WHERE d.blob = b.number AND d.p
 SELECT id, number FROM limpet_blobs WHERE id IN (SELECT value FROM json_each(?1))
 
 -- name: add_blob
--- It has another name than its id only if it was sent ahead.
+-- Its name differs from its id only if it was uploaded in chunks.
 INSERT INTO limpet_blobs (id, size, name, loose_since) VALUES (?1, ?2, ?3, ?4) RETURNING number
 
 -- name: touch_blob
@@ -324,7 +324,7 @@ SELECT count(*) FROM limpet_chunks WHERE blob = ?1
 INSERT INTO limpet_blob_refs (run, blob) VALUES (?1, ?2) ON CONFLICT DO NOTHING
 
 -- name: references
--- One to a blob that is not there is one to nothing.
+-- A reference to a blob that does not exist has no effect.
 SELECT coalesce(b.id, '') FROM limpet_blob_refs AS r LEFT JOIN limpet_blobs AS b ON b.number = r.blob
 WHERE r.run = ?1 ORDER BY b.id
 
@@ -357,7 +357,7 @@ DELETE FROM limpet_keys
 INSERT INTO limpet_keys (id, purpose, master, wrapped, created) VALUES (?1, ?2, ?3, ?4, ?5)
 
 -- name: feed
--- There is one writer at a time: positions are given in the order in which they are committed.
+-- There is one writer at a time, so positions are in the order of the commits.
 SELECT s.id, {event}, e.position FROM limpet_events AS e JOIN limpet_streams AS s ON s.number = e.run
 WHERE e.position > ?1 ORDER BY e.position LIMIT ?2
 
@@ -378,14 +378,14 @@ SELECT coalesce(max(position), 0) FROM limpet_events
 SELECT agent, status, n FROM limpet_counters WHERE n > 0
 
 -- name: miscounted
--- What is no text any more is given as it is.
+-- Values that are not valid text are returned unchanged.
 SELECT CAST(agent AS BLOB), CAST(status AS BLOB), sum(kept), sum(there) FROM (
     SELECT agent, status, n AS kept, 0 AS there FROM limpet_counters
     UNION ALL SELECT agent, status, 0, 1 FROM limpet_streams WHERE type = 'run'
 ) GROUP BY agent, status HAVING sum(kept) <> sum(there) ORDER BY agent, status
 
 -- name: strays
--- Rows of no stream or blob that there is, slots that their run has no right to, and running runs without their slot.
+-- Rows without their stream or blob, slots that their run should not hold, and running runs without their slot.
 SELECT 'events', t.run, count(*) FROM limpet_events AS t
 WHERE NOT EXISTS (SELECT 1 FROM limpet_streams AS s WHERE s.number = t.run) GROUP BY t.run
 UNION ALL SELECT 'labels', t.run, count(*) FROM limpet_labels AS t
@@ -426,7 +426,7 @@ INSERT INTO limpet_counters SELECT agent, status, count(*) FROM limpet_streams W
 -- name: labels
 SELECT name, value FROM limpet_labels WHERE run = ?1
 
--- Lists are put together from the parts that a filter needs; users' words are bound, never put in.
+-- Lists are composed of the parts that a filter needs. User input is bound, never inserted.
 
 -- name: runs
 SELECT {columns} FROM limpet_streams AS s WHERE s.type = :type
@@ -435,7 +435,7 @@ SELECT {columns} FROM limpet_streams AS s WHERE s.type = :type
 SELECT count(*) FROM limpet_streams AS s WHERE s.type = :type
 
 -- name: runs.status
--- One status is read from the end of its index; several are looked for among the newest.
+-- One status is read from the end of its index; several are searched among the newest rows.
 AND s.status = :status
 
 -- name: runs.statuses

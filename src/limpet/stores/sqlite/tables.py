@@ -1,4 +1,4 @@
-"""The rows of a SQLite database, inside the writer's transaction, and how rows become values."""
+"""The rows of a SQLite database, inside the writer's transaction."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -31,7 +31,7 @@ REMEMBERED = 100_000
 
 
 class SqliteTables:
-    """What `transact` needs, as named statements on one connection."""
+    """The tables for `transact`, as named statements on one connection."""
 
     def __init__(self, db: apsw.Connection, sql: Mapping[str, str], clock: Clock, locks: WorkerLocks) -> None:
         self._db = db
@@ -45,12 +45,12 @@ class SqliteTables:
         """The last event that was added."""
 
     def now(self) -> int:
-        """The store's clock, which is this machine's."""
+        """Return the store's time, which is this machine's."""
         return self._clock.now()
 
     @contextmanager
     def undoable(self) -> Iterator[None]:
-        """What is done inside is undone if it raises."""
+        """Undo everything done inside the block if it raises."""
         self._run("savepoint")
         try:
             yield
@@ -63,18 +63,18 @@ class SqliteTables:
     # Streams and their events
 
     def expect(self, runs: Collection[str], creations: int) -> None:
-        """The whole file is locked anyway."""
+        """Do nothing: the whole file is locked."""
 
     def row_if_free(self, found: RunRow) -> RunRow | None:
-        """The stream's row; nobody else can have it locked."""
+        """Return the stream's row, which no other transaction can have locked."""
         return self.row(found.id)
 
     def peek(self, run: str) -> RunRow | None:
-        """The stream's row."""
+        """Return the stream's row."""
         return self.row(run)
 
     def row(self, run: str) -> RunRow | None:
-        """The stream's row."""
+        """Return the stream's row."""
         found = self._one("row", run)
         if found is None:
             return None
@@ -82,13 +82,13 @@ class SqliteTables:
         return row_of(found)
 
     def add(self, row: RunRow) -> int:
-        """Insert the row of a new stream; its number."""
+        """Insert the row of a new stream and return its number."""
         number: int = self._one("add", *columns(row))[0]
         self._many("add_label", [(name, value, number) for name, value in row.labels.items()])
         return number
 
     def extend(self, extensions: Sequence[Extension], *, final: bool = False) -> list[int | None]:  # noqa: ARG002
-        """Move each head in one conditional update, and insert its events; many at once, if none of them is refused."""
+        """Move each head by compare-and-set and insert its events; all in one statement if none is refused."""
         numbers = [self._numbers.get(each.run) for each in extensions]
         if len(extensions) > 1 and None not in numbers and all(each.fence is not None for each in extensions):
             known = [number for number in numbers if number is not None]
@@ -97,7 +97,7 @@ class SqliteTables:
         return [self._extended(each) for each in extensions]
 
     def _extended_together(self, numbers: Sequence[int], extensions: Sequence[Extension]) -> bool:
-        """Extend them all, or none."""
+        """Extend all of them, or none."""
         before = self._db.total_changes()
         self._run("savepoint")
         self._many("advance_run", [_advance(*each) for each in zip(numbers, extensions, strict=True)])
@@ -118,7 +118,7 @@ class SqliteTables:
     def _extended(self, wanted: Extension) -> int | None:
         number = self._numbers.get(wanted.run)
         if number is None or not self._advanced(number, wanted):
-            row = self.row(wanted.run)  # never seen, or loaded anew under another number
+            row = self.row(wanted.run)  # Never seen, or loaded again under another number.
             if row is None or row.number == number:
                 return None
             number = row.number
@@ -136,11 +136,11 @@ class SqliteTables:
         return self._db.changes() == 1
 
     def save(self, row: RunRow) -> None:
-        """Write back what may change of a row."""
+        """Update the mutable fields of a row."""
         self._run("save", row.number, *saved_columns(row))
 
     def insert(self, number: int, events: Sequence[Event], commands: Sequence[str | None] | None = None) -> None:
-        """Add events; commands come each with the id that it is known by."""
+        """Insert events; `commands` has the command id of each event that is a command."""
         self.last = events[-1]
         if commands is None and len(events) == 1:
             self._run("insert", number, *astuple(events[0])[1:], None)
@@ -151,16 +151,16 @@ class SqliteTables:
         )
 
     def events(self, row: RunRow, after: int, limit: int) -> list[Event]:
-        """The events after a sequence, in order."""
+        """Return the events after a sequence, in order."""
         return [Event(row.id, *found) for found in self._all("events", row.number, after, limit)]
 
     def command(self, row: RunRow, command: str) -> Event | None:
-        """The event that a command id belongs to."""
+        """Return the event with a command id."""
         found = self._one("command", row.number, command)
         return None if found is None else Event(row.id, *found)
 
     def rewrite(self, row: RunRow, requests: Sequence[RequestRow], blobs: Sequence[int]) -> None:
-        """Replace everything that was made from a stream's log."""
+        """Replace everything that is derived from a stream's log."""
         self._run("rewrite", *columns(row))
         for name in ("drop_labels", "drop_requests"):
             self._run(name, row.number)
@@ -170,16 +170,16 @@ class SqliteTables:
         self.refer([(row.number, blob) for blob in blobs])
 
     def recount(self) -> None:
-        """Make the counters anew from the rows."""
+        """Recompute the counters from the rows."""
         self._run("drop_counters")
         self._run("count_anew")
 
     def needing(self, streams: Sequence[str]) -> list[str]:
-        """The streams that share the beginning of one of these, and the runs that talk in one."""
+        """Return the forks of these streams, and the runs that use one of them as their conversation."""
         return [run for (run,) in self._all("needing", as_text(list(streams)))]
 
     def delete(self, numbers: Sequence[int]) -> None:
-        """Delete streams with all that belongs to them; blobs that nobody refers to any more are loose from now on."""
+        """Delete streams with everything that belongs to them. Blobs without other references become loose."""
         gone = as_text(list(numbers))
         blobs = as_text([blob for (blob,) in self._all("referred", gone)])
         for name in OF_A_STREAM:
@@ -189,7 +189,7 @@ class SqliteTables:
     # Blobs
 
     def put_blobs(self, blobs: Sequence[Blob]) -> None:
-        """Store blobs that are not there; the time of those that are there and loose begins anew."""
+        """Store blobs that do not exist yet. The grace period of loose blobs that exist starts again."""
         known = self.find_blobs([blob.id for blob in blobs])
         for blob in blobs:
             if blob.id in known:
@@ -200,23 +200,23 @@ class SqliteTables:
                     self._run("put_chunk", known[blob.id], place, *chunk)
 
     def find_blobs(self, blobs: Collection[str]) -> dict[str, int]:
-        """The numbers of those that are there."""
+        """Return the numbers of the blobs that exist."""
         return dict(self._all("find_blobs", as_text(list(blobs))))
 
     def refer(self, references: Sequence[tuple[int, int]]) -> None:
-        """Streams refer to blobs; a blob that somebody refers to is not loose."""
+        """Record that streams refer to blobs, which are then not loose."""
         self._many("refer", references)
         self._many("hold_blob", [(blob,) for blob in {blob for _, blob in references}])
 
     def put_chunk(self, upload: str, place: int, chunk: Packed) -> None:
-        """Store one chunk of a blob that has no name yet."""
+        """Store one chunk of an upload."""
         id = f"upload:{upload}"
         number = self.find_blobs([id]).get(id) or self._add_blob(id, 0, upload)
         self._run("touch_blob", number, self.now())
         self._run("put_chunk", number, place, *chunk)
 
     def end_upload(self, upload: str, blob: str, size: int, chunks: int) -> bool:
-        """Give a blob its name, or drop it if one of that name is there; false if a chunk is missing."""
+        """Name an upload, or drop it if a blob of that name exists. Returns False if a chunk is missing."""
         id = f"upload:{upload}"
         known = self.find_blobs([id, blob])
         if blob in known:
@@ -229,7 +229,7 @@ class SqliteTables:
         return True
 
     def collect(self, before: int, limit: int) -> int:
-        """Delete some blobs that have been loose since before a time."""
+        """Delete up to `limit` blobs that have been loose since before a time; return their number."""
         self._run("collect", before, limit)
         return self._db.changes()
 
@@ -240,26 +240,26 @@ class SqliteTables:
     # Keys
 
     def settle(self, name: str, value: str) -> str:
-        """What a setting is: as it was settled before, or else by this."""
+        """Return the value of a setting; set it first if it has none."""
         return str(self._one("settle", name, value)[0])
 
     def is_new(self) -> bool:
-        """Whether no stream was ever created."""
+        """Return whether no stream was ever created."""
         return bool(self._one("is_new")[0])
 
     def keys(self) -> list[KeyRow]:
-        """The wrapped keys, oldest first."""
+        """Return the wrapped keys, oldest first."""
         return [KeyRow(*found) for found in self._all("keys")]
 
     def save_keys(self, keys: Sequence[KeyRow]) -> None:
-        """Replace them."""
+        """Replace the wrapped keys."""
         self._run("drop_keys")
         self._many("add_key", keys)
 
     # Requests
 
     def request(self, request: str) -> RequestRow | None:
-        """A request's row."""
+        """Return a request's row."""
         found = self._one("request", request)
         return None if found is None else request_of(found)
 
@@ -282,55 +282,55 @@ class SqliteTables:
         )
 
     def open_requests(self, number: int) -> list[RequestRow]:
-        """The requests of a run that nobody has decided."""
+        """Return the open requests of a run."""
         return [request_of(found) for found in self._all("open_requests", number)]
 
     # Workers, claims and slots
 
     def workers(self) -> list[WorkerRow]:
-        """All workers."""
+        """Return all workers."""
         return [worker_of(found) for found in self._all("workers")]
 
     def worker(self, worker: str) -> WorkerRow | None:
-        """A worker's row."""
+        """Return a worker's row."""
         found = self._one("worker", worker)
         return None if found is None else worker_of(found)
 
     def lock_worker(self, worker: WorkerRow) -> bool:
-        """Whether a worker's row is still this one; the whole file is locked anyway."""
+        """Return whether a worker's row is unchanged; the whole file is locked."""
         return self.worker(worker.id) == worker
 
     def save_worker(self, worker: WorkerRow) -> None:
-        """Insert or replace a worker's row; its lock is taken before anybody can see the row."""
+        """Insert or replace a worker's row. Takes its lock first, before other processes can see the row."""
         self._locks.hold(worker.id)
         self._run("save_worker", worker.id, worker.host, as_text(worker.agents), worker.started, worker.lease_until)
 
     def drop_worker(self, worker: str) -> None:
-        """Delete a worker's row; its lock goes when that is committed, or its death would be hidden if we died here."""
+        """Delete a worker's row. Its lock is released after the commit, or a crash before that would hide its death."""
         self._run("drop_worker", worker)
         self._gone.append(worker)
 
     def committed(self) -> None:
-        """What was done is durable, and nobody else is writing: give up the locks of workers that have gone."""
+        """After a durable commit, release the locks of removed workers."""
         gone, self._gone = self._gone, []
         for worker in gone:
             if self.worker(worker) is None:
                 self._locks.drop(worker)
 
     def undone(self) -> None:
-        """Nothing of it was done."""
+        """Forget removed workers after a rollback."""
         self._gone.clear()
 
     def is_dead(self, worker: WorkerRow) -> bool:
-        """Whether its process is known to have ended: it holds its lock no more."""
+        """Return whether the worker's process has ended, since it no longer holds its lock."""
         return self._locks.is_free(worker.id)
 
     def held_by(self, worker: str) -> list[RunRow]:
-        """The runs that a worker has."""
+        """Return the runs that a worker holds."""
         return readable(self._all("held_by", worker))
 
     def ready(self, agent: str, versions: Sequence[str], limit: int) -> list[RunRow]:
-        """Runs of an agent that may be claimed now, longest ready first."""
+        """Return runs of an agent that may be claimed now, longest ready first."""
         now, wanted = self.now(), as_text(list(versions))
         return enough(lambda count: self._all("ready", agent, now, wanted, count), readable, limit)
 
@@ -346,7 +346,7 @@ class SqliteTables:
         return True
 
     def free_slots(self, number: int, *, driven_only: bool) -> None:
-        """Give slots back."""
+        """Free the slots of a run."""
         self._run("free_slots", number, driven_only)
 
     # Beside the log
@@ -360,16 +360,18 @@ class SqliteTables:
         self._many("drop_snapshot", [(number, seq) for seq in seqs])
 
     def save_late(self, number: int, late: Late) -> None:
-        """Keep what came too late, once."""
+        """Store a late event, once."""
         self._run("save_late", number, late.time, *astuple(late.event)[1:])
 
     def save_contracts(self, rows: Sequence[ContractRow]) -> None:
-        """Insert contracts, or replace those whose hash is another."""
+        """Insert contracts, or replace those with another hash."""
         self._many("save_contract", [astuple(row) for row in rows])
 
     @contextmanager
     def lend(self) -> Iterator[apsw.Connection]:
-        """The connection, for a caller's own writes; a cursor left half-way would keep its snapshot, and is closed."""
+        """Lend the connection for a caller's own writes. Closes the caller's cursors, since an open one keeps its
+        snapshot.
+        """
         cursors: list[apsw.Cursor] = []
         traces = self._db.row_trace, self._db.exec_trace
 
@@ -387,7 +389,7 @@ class SqliteTables:
                 each.close(True)
 
     def _remember(self, run: str, number: int) -> None:
-        """Keep a run's number, which never changes and never belongs to another run."""
+        """Remember a run's number, which never changes and never belongs to another run."""
         if len(self._numbers) >= REMEMBERED:
             self._numbers.clear()
         self._numbers[run] = number
@@ -409,13 +411,13 @@ class SqliteTables:
         return found[0] if found else None
 
     def _all(self, name: str, *bindings: Any) -> list[Any]:
-        """Every row: a statement left half-way keeps its snapshot, and the next BEGIN would find itself behind."""
+        """Return all rows. An unfinished statement would keep its snapshot and make the next BEGIN fail."""
         return self._run(name, *bindings).fetchall()
 
 
 _ENDS = (apsw.SQLITE_TRANSACTION, apsw.SQLITE_SAVEPOINT, apsw.SQLITE_ATTACH, apsw.SQLITE_DETACH)
-_LOOKING = ("table_info", "table_xinfo", "table_list", "index_list", "index_info", "index_xinfo", "foreign_key_list")
-# What changes a table, by which of the authorizer's words names it.
+_READING = ("table_info", "table_xinfo", "table_list", "index_list", "index_info", "index_xinfo", "foreign_key_list")
+# Actions that change a table, with the index of the authorizer argument that names it.
 _WRITES = {
     apsw.SQLITE_INSERT: 0,
     apsw.SQLITE_UPDATE: 0,
@@ -442,16 +444,16 @@ def _only_their_own(
     second: str | None,
     *_: str | None,
 ) -> int:
-    """A caller may read everything and write its own tables; the transaction and our tables are not its."""
+    """Let a caller read everything and write its own tables, but not touch the transaction or Limpet's tables."""
     if action == apsw.SQLITE_PRAGMA:
-        return apsw.SQLITE_OK if (first or "").lower() in _LOOKING else apsw.SQLITE_DENY
+        return apsw.SQLITE_OK if (first or "").lower() in _READING else apsw.SQLITE_DENY
     named = ((first, second)[_WRITES.get(action, 0)] or "").lower()
     forbidden = action in _ENDS or (action in _WRITES and named.startswith("limpet_"))
     return apsw.SQLITE_DENY if forbidden else apsw.SQLITE_OK
 
 
 def _advance(number: int, wanted: Extension) -> tuple[Any, ...]:
-    """The bindings of the one compare-and-set."""
+    """Return the bindings of the compare-and-set."""
     after, head = wanted.after, wanted.events[-1]
     return (
         number,

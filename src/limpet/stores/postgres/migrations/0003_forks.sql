@@ -1,4 +1,4 @@
--- A fork has its own events, and shares those before them with the stream that it branched off.
+-- A fork has its own events, and shares the earlier ones with the stream that it was forked from.
 ALTER TABLE {schema}.streams ADD COLUMN origin TEXT COLLATE "C";
 
 ALTER TABLE {schema}.streams ADD COLUMN origin_at BIGINT;
@@ -7,5 +7,5 @@ ALTER TABLE {schema}.streams ADD CONSTRAINT streams_origin_at CHECK ((origin IS 
 
 CREATE INDEX streams_origin ON {schema}.streams (type, origin, number) WHERE origin IS NOT NULL;
 
--- Whoever says something in a conversation looks for the run that listens there.
+-- A message to a conversation needs the run that listens there.
 CREATE INDEX streams_conversation ON {schema}.streams (type, conversation, number) WHERE conversation IS NOT NULL;

@@ -1,11 +1,11 @@
--- The log, and what is made from it. Every table is named limpet_*: a user's own tables may live in the same file.
+-- The log, and what is derived from it. Every table is named limpet_*: a user's own tables may be in the same file.
 
 CREATE TABLE limpet_meta (
     name  TEXT PRIMARY KEY,
     value TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- Runs and conversations: one row each, made from their events. Numbers are never used again.
+-- Runs and conversations: one row each, derived from their events. Numbers are never reused.
 CREATE TABLE limpet_streams (
     number        INTEGER PRIMARY KEY AUTOINCREMENT,
     id            TEXT    NOT NULL UNIQUE CHECK (length(id) BETWEEN 1 AND 200),
@@ -44,10 +44,10 @@ CREATE TABLE limpet_streams (
     CHECK (ready_at IS NULL OR status IN ('pending', 'waiting'))
 ) STRICT;
 
--- Claiming looks at nothing but what is ready, however many runs have ended.
+-- Claiming reads only ready runs, however many runs have ended.
 CREATE INDEX limpet_streams_ready ON limpet_streams (agent, ready_at, number) WHERE ready_at IS NOT NULL;
 CREATE INDEX limpet_streams_worker ON limpet_streams (worker) WHERE worker IS NOT NULL;
--- Lists go by number, newest first; each index ends with it by nature.
+-- Lists are ordered by number, newest first; every index implicitly ends with it.
 CREATE INDEX limpet_streams_type ON limpet_streams (type);
 CREATE INDEX limpet_streams_status ON limpet_streams (type, status);
 CREATE INDEX limpet_streams_agent ON limpet_streams (type, agent);
@@ -56,7 +56,7 @@ CREATE INDEX limpet_streams_user ON limpet_streams (type, user) WHERE user IS NO
 CREATE INDEX limpet_streams_parent ON limpet_streams (type, parent) WHERE parent IS NOT NULL;
 CREATE INDEX limpet_streams_created ON limpet_streams (type, created);
 
--- The truth. Positions are never used again, or a cursor over all runs would miss an event after a prune.
+-- The source of truth. Positions are never reused, or a cursor over all runs would miss an event after a prune.
 CREATE TABLE limpet_events (
     position INTEGER PRIMARY KEY AUTOINCREMENT,
     run      INTEGER NOT NULL REFERENCES limpet_streams (number),
@@ -82,7 +82,7 @@ CREATE TABLE limpet_labels (
     PRIMARY KEY (name, value, run)
 ) STRICT, WITHOUT ROWID;
 
--- The inbox: what a request asks is in its event.
+-- The inbox. The question of a request is in its event.
 CREATE TABLE limpet_requests (
     id      TEXT    PRIMARY KEY,
     run     INTEGER NOT NULL REFERENCES limpet_streams (number),
@@ -109,7 +109,7 @@ CREATE TABLE limpet_workers (
     lease_until INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- Limits: a place can be taken once.
+-- Limits: a slot can be taken once.
 CREATE TABLE limpet_slots (
     name   TEXT    NOT NULL,
     place  INTEGER NOT NULL CHECK (place >= 0),
@@ -119,7 +119,7 @@ CREATE TABLE limpet_slots (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX limpet_slots_run ON limpet_slots (run);
 
--- Caches, and what came too late: never folded.
+-- Caches, and late events, which are never folded.
 CREATE TABLE limpet_snapshots (
     run    INTEGER NOT NULL REFERENCES limpet_streams (number),
     seq    INTEGER NOT NULL,
@@ -149,7 +149,7 @@ CREATE TABLE limpet_late (
 ) STRICT;
 CREATE INDEX limpet_late_run ON limpet_late (run);
 
--- Content, by its name. What no stream refers to is loose, and is collected when it has been so for long.
+-- Content by name. Blobs without references are loose, and are collected after a grace period.
 CREATE TABLE limpet_blobs (
     number      INTEGER PRIMARY KEY AUTOINCREMENT,
     id          TEXT    NOT NULL UNIQUE,
@@ -168,7 +168,7 @@ CREATE TABLE limpet_chunks (
     UNIQUE (blob, place)
 ) STRICT;
 
--- Written in the event's transaction: a blob that is referred to cannot be deleted.
+-- Written in the event's transaction: a blob with references cannot be deleted.
 CREATE TABLE limpet_blob_refs (
     run  INTEGER NOT NULL REFERENCES limpet_streams (number),
     blob INTEGER NOT NULL REFERENCES limpet_blobs (number),
@@ -176,7 +176,7 @@ CREATE TABLE limpet_blob_refs (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX limpet_blob_refs_blob ON limpet_blob_refs (blob);
 
--- The keys that contents were encrypted with, each wrapped with a master key that is not here.
+-- The keys that encrypt content, each wrapped with a master key that is not stored here.
 CREATE TABLE limpet_keys (
     id      TEXT    PRIMARY KEY,
     purpose TEXT    NOT NULL CHECK (purpose IN ('data', 'index')),
@@ -185,7 +185,7 @@ CREATE TABLE limpet_keys (
     created INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- Counters that the schema keeps by itself, so that they can't drift and are never counted.
+-- Counters that triggers maintain, so that they cannot drift and are never recounted.
 CREATE TABLE limpet_counters (
     agent  TEXT    NOT NULL,
     status TEXT    NOT NULL,

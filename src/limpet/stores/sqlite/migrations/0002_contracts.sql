@@ -1,4 +1,4 @@
--- What agents take and give, as their apps said when they opened: a caller in another process goes by it.
+-- The contracts of agents, as their apps declared them when they opened, for callers in other processes.
 CREATE TABLE limpet_contracts (
     agent    TEXT    NOT NULL,
     version  TEXT    NOT NULL,
