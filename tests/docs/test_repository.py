@@ -161,7 +161,8 @@ def test_handoffs_are_examples_that_run(tmp_path: Path) -> None:
     """An approval with other arguments from another process, a person instead of a failure, three agents."""
     assert run(str(ROOT / "examples" / "approve_a_call.py"), cwd=tmp_path).endswith("refund o-1: 2500 cents\nR-7\n")
     said = run(str(ROOT / "examples" / "hand_to_a_person.py"), cwd=tmp_path)
-    assert said.splitlines()[-2:] == ["$.outcome is none of ['nothing', 'refund', 'replace']", "replace: send another"]
+    refusal = "$.outcome is not one of ['nothing', 'refund', 'replace']"
+    assert said.splitlines()[-2:] == [refusal, "replace: send another"]
     said = run(str(ROOT / "examples" / "three_agents.py"), cwd=tmp_path)
     assert said.splitlines()[0] == "Reply(body='Dear Ann, about your refund …', allowed=True)"
     assert said.count(" completed\n") == 4
@@ -190,7 +191,7 @@ def test_a_model_of_ones_own_is_an_example_that_runs(tmp_path: Path) -> None:
     expected = [
         "hello hello",
         "{'heard': 'hello'} 234 0.000306",
-        "The budget allows max_llm_tokens = 2000; the next step would make it 2624.",
+        "Budget exceeded: max_llm_tokens is 2000, and the next step needs 2624.",
         "1624",
     ]
     for _ in range(2):

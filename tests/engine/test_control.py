@@ -288,7 +288,7 @@ async def test_a_run_that_no_worker_can_drive_is_tried_ever_later_and_then_parke
 
     async with testing.app(agent) as app:
         with monkeypatch.context() as patch:
-            patch.setattr(RunDriver, "_enter", broken)
+            patch.setattr(RunDriver, "_run_agent", broken)
             handle = await app.start(agent)
             await app.settle()
             for times in range(1, 8):

@@ -196,7 +196,7 @@ async def test_effects_made_up_and_live() -> None:
         await live.result()
         assert sent[6:] == [("send", 2 * n) for n in (10, 15, 20, 25, 30)]
         flags = (await app.state(live.id)).risk_flags
-        assert "fork_look#1 is asked with other arguments" in flags
+        assert "fork_look#1 has other arguments than before the fork" in flags
         assert (await app.info(live.id)).fork_of == "r"
 
 

@@ -332,7 +332,7 @@ async def test_an_approval_is_used_as_long_as_it_is_valid() -> None:
         await app.resume(handle.id)
         await app.settle()
         [again] = await app.inbox()
-        assert "ann approved this before, and it was not done in time" in again.question
+        assert "ann approved this before, but the step did not start in time" in again.question
         assert again.args == {"n": 7}
         with pytest.raises(limpet.AlreadyAnswered):
             await app.approve(request, by="ann")

@@ -417,4 +417,4 @@ async def test_code_that_comes_to_something_new_before_the_step_is_not_said_to_g
         await app.run(looks, id="r")
         is_new.append(True)
         found = await app.replay("r", to=1)
-        assert str(found).startswith("r comes to the end of what is recorded: The code comes to replaying_look")
+        assert str(found).startswith("r comes to the end of what is recorded: replaying_look")

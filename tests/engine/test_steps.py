@@ -254,7 +254,7 @@ async def test_an_attempt_has_its_time() -> None:
         while not app.calls(slow):
             await asyncio.sleep(0)  # noqa: TID251 - a turn of the loop
         app._world.frozen.advance("10s")
-        assert await handle.result() == "it took longer than 10 s"
+        assert await handle.result() == "timed out after 10 s"
 
 
 async def test_an_output_that_cannot_be_stored_is_unavailable_and_never_run_again() -> None:
@@ -447,7 +447,7 @@ async def test_what_is_misspelt_about_a_run_is_refused() -> None:
     async with testing.app(agent) as app:
         for begin in (app.start, app.run):
             wrong: Any = {"idd": "r1"}
-            with pytest.raises(limpet.InvalidArgument, match="idd is not right: of a run one says id, session"):
+            with pytest.raises(limpet.InvalidArgument, match="Invalid idd: "):
                 await begin(agent, **wrong)
         assert await app.runs() == []
 
@@ -479,21 +479,21 @@ async def test_applied_and_nobody_said_what_it_returned() -> None:
             assert request.context is not None
             assert "applied" in [each.say for each in request.context.choices]
             await app.answer(request, "applied", by="ann")
-        said = "Step 2 (act) was applied, but its output is not available: nobody said what it returned."
+        said = "Step 2 (act) was applied, but its output cannot be stored or read: no result was given."
         assert await handle.result() == said
 
 
 def test_options_that_a_tool_has_not_are_named() -> None:
     """With those that there are, and how it is said instead."""
     for wrong, said in (
-        ({"verify": print}, "there is no option verify=: there are effect, name, .*put @page.verify on a function"),
-        ({"retires": 3}, "there is no option retires=: there are effect, name, risk, retry, .*, invalidates"),
+        ({"verify": print}, "unknown option verify=; allowed: effect, name, .*decorate a function with @page.verify"),
+        ({"retires": 3}, "unknown option retires=; allowed: effect, name, risk, retry, .*, invalidates"),
     ):
         with pytest.raises(limpet.DefinitionError, match=said):
             limpet.tool(effect="once", name="page", **wrong)
-    with pytest.raises(limpet.DefinitionError, match="print cannot be defined so: its effect is not said"):
+    with pytest.raises(limpet.DefinitionError, match="Invalid definition of print: missing effect"):
         limpet.tool(print)  # type: ignore[arg-type,call-arg]
-    with pytest.raises(limpet.DefinitionError, match="there is no option <built-in function print>"):
+    with pytest.raises(limpet.DefinitionError, match="unknown option <built-in function print>"):
         limpet.tool(print, effect="none")  # type: ignore[arg-type,misc]
 
 

@@ -105,7 +105,7 @@ def test_from_any_version_on() -> None:
         codec_of(Ticket).load({}, {"Ticket": 4})
     with pytest.raises(limpet.InvalidValue, match="version 2 of Gone"):
         codec_of(int).load(1, {"Gone": 2})
-    with pytest.raises(limpet.InvalidValue, match="could not be upgraded from version 1: KeyError"):
+    with pytest.raises(limpet.InvalidValue, match=r"upgrading Ticket from version 1 failed: KeyError"):
         codec_of(Ticket).load({"nothing": 1}, {})
 
 

@@ -243,9 +243,9 @@ async def test_what_nobody_knows_did_not_fail() -> None:
     async with testing.app(agent) as app:
         assert await app.run(agent, "go", id="r") == "done"
         unknown, applied = await results(app)
-        assert unknown.startswith("Nobody knows whether")
+        assert unknown.startswith("Unknown whether")
         assert "no answer" in unknown
-        assert "was applied, but its output is not available" in applied
+        assert "was applied, but its output cannot be stored or read" in applied
 
 
 async def test_calls_without_ids_get_their_results() -> None:

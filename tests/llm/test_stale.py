@@ -117,7 +117,7 @@ async def test_a_person_sees_that_the_price_has_moved_before_they_allow_it() -> 
         await app.approve(request, by="ann")
         await app.settle()
         [again] = await app.inbox()
-        assert "was 101 then, and is 102 now" in again.question
+        assert "has changed from 101 to 102" in again.question
         await app.approve(again, by="ann")
         assert await handle.result() == "done"
         assert market.sold == [100]
@@ -143,7 +143,7 @@ async def test_what_was_never_read_or_does_not_answer_is_told() -> None:
         await app.answer(request, "yes", by="ann")
         assert await handle.result() == "done"
         texts = await results(app)
-        assert all("stale_price does not hold any more" in text for text in (texts[0], texts[3]))
+        assert all("stale_price is out of date" in text for text in (texts[0], texts[3]))
         assert market.sold == []
         assert (await app.replay("r")).value == "done"
 

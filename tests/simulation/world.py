@@ -175,7 +175,7 @@ class Process:
         self.clock = OwnClock(world.clock, world.jump())
         settings = Settings(Store(self.backend, self.link), self.clock, SeededIds(number))
         settings.worker = Worker(concurrency=5, lease=LEASE / SECOND, parole=("20s", "40s", "1m"))
-        settings.timing = Timing(rest=SECOND // 20, threads=False)
+        settings.timing = Timing(idle=SECOND // 20, lease_thread=False)
         settings.listen = settings.hush
         settings.channels = {CHANNEL: world.outside.page}
         self.app = App(settings, AGENTS)

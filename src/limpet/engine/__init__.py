@@ -1,1 +1,1 @@
-"""Durable runs: an agent's code driven against its log. Replay is pure and apart from the live run."""
+"""Durable execution: an agent's code driven against the run's log. Replay is pure and separate from the live run."""

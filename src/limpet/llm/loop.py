@@ -350,7 +350,9 @@ class _Loop:
             return whole_in(recorded(self._unaltered(reply), llm.model().name))  # it is paid for: it must be kept
 
         most = Spent(tokens=size + self._frame.reply)
-        tool: Tool[..., Any, Any] = Tool(ask, name, Traits(effect="none", retry=PATIENCE, timeout=WITHIN, most=most))
+        tool: Tool[..., Any, Any] = Tool(
+            ask, name, Traits(effect="none", retry=PATIENCE, timeout=WITHIN, max_spend=most)
+        )
         tool.kind = "model"
         return replied(await self._run.step(tool, args))
 

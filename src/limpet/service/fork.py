@@ -71,7 +71,7 @@ async def plan_fork(
     state = (await load_whole(store, row.id, at_most=at, learner=memory)).state
     version = wanted.version or state.agent_version
     body = b.RunForked(run=row.id, at=at, step=0, effects=wanted.effects, agent=state.agent, agent_version=version)
-    memory.history.branch_off(body)
+    memory.history.apply_fork(body)
     numbers = {record.number: record.name for record in memory.history.records.values() if record.number is not None}
     patch = _patch(agent, wanted.patch, store.redaction)
     working = Working(state.working)

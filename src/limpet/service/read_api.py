@@ -164,7 +164,9 @@ class ReadApi:
     async def prompt(self, run: str, /, *, step: int) -> PromptView:
         """Exactly what a model was asked at a step, made again from its reference; and why it saw that."""
         agent = self._agents.get((await run_of(self.store, run)).agent)
-        return await read_prompt(self.store, run, step, None if agent is None or agent.llm is None else agent.llm.see)
+        return await read_prompt(
+            self.store, run, step, None if agent is None or agent.llm is None else agent.llm.build_context
+        )
 
     async def diff(
         self, run: str, /, *, step: int | None = None, since: Point | None = None, until: Point | None = None

@@ -144,7 +144,7 @@ async def check(store: Store, run: str, agent: Agent[Any, Any], port: Port | Non
         found = await _rehearse(RunCopy(store, run, row.seq), agent, port, ReplayOptions())
         end, output = await end_of(store, run), None
         if isinstance(end, b.RunCompleted):
-            output = agent.output_codec.renew(await store.unpack(end.output), end.output.versions)
+            output = agent.output_codec.upgrade(await store.unpack(end.output), end.output.versions)
         return ReplayCheck(run=run, problem=_problem(found, end, output), step=row.step)
     except LimpetError as error:
         return ReplayCheck(run=run, problem=error.summary, step=row.step)
@@ -164,7 +164,7 @@ async def _rehearse(
             perform=blocked,
             now=lambda: copy.time,
             linger=0,
-            hush=3600 * SECOND,
+            silent_after=3600 * SECOND,
             backoffs=False,
             port=port,
         )

@@ -59,7 +59,7 @@ class Settings:
             perform=self.perform,
             now=time.now,
             linger=self.linger,
-            hush=self.hush,
+            silent_after=self.hush,
             backoffs=self.backoffs,
             port=port,
             channels=tuple(self.channels),

@@ -39,16 +39,18 @@ class TestSettings(Settings):
         self.faulty = FaultyStore(backend(self.frozen))
         super().__init__(self.faulty, self.frozen, _Ids())
         self.worker = Worker(lease=FOREVER)
-        self.pace = Timing(look=microseconds(FOREVER), rest=0, threads=False)
+        self.timing = Timing(poll=microseconds(FOREVER), idle=0, lease_thread=False)
         self.perform = self.stubs = Stubs()
         self.linger = self.listen = self.hush = 0
         self.backoffs = False
 
-    def duty(self, agents: Sequence[Agent[Any, Any]], worker: Worker, time: StoreClock, port: Port) -> WorkerLoop:
+    def worker_loop(
+        self, agents: Sequence[Agent[Any, Any]], worker: Worker, time: StoreClock, port: Port
+    ) -> WorkerLoop:
         """Every life of the worker has the same name: the next one takes over at once what the last one had."""
-        duty = super().worker_loop(agents, worker, time, port)
-        duty.rename(f"w-{'-'.join(sorted(each.name for each in agents))}")
-        return duty
+        loop = super().worker_loop(agents, worker, time, port)
+        loop.rename(f"w-{'-'.join(sorted(each.name for each in agents))}")
+        return loop
 
 
 class _Ids:

@@ -9,7 +9,7 @@ def test_a_step_is_settled_by_its_result() -> None:
     """Its record has the first attempt, the end, and its place in the log."""
     history = history_of(started("a#1"), completed("a#1"))
     record = history.records["a#1"]
-    assert (record.end, record.settled, record.asked) == (2, completed("a#1"), "a")
+    assert (record.end, record.settled, record.args_digest) == (2, completed("a#1"), "a")
     assert history.last_number == 1
 
 

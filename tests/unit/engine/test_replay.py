@@ -51,7 +51,7 @@ def test_another_verb_under_the_same_name_diverges() -> None:
 def test_a_new_effect_waits_for_the_recorded_ones_of_its_scope() -> None:
     """It is refused while one was not asked for, and may begin when all were."""
     replay = Lookup("r1", history_of(started("a#1"), completed("a#1")))
-    with pytest.raises(Divergence, match="a#1 is recorded there"):
+    with pytest.raises(Divergence, match="the log has a#1 at this point"):
         replay.check_new("new#1")
     replay.find("a#1", b.StepStarted, "a")
     replay.check_new("new#1")

@@ -68,7 +68,7 @@ def test_the_same_function_may_be_defined_again() -> None:
     define()
     second = define()
     assert find_tool("defined-twice") is second
-    with pytest.raises(DefinitionError, match="of that name already"):
+    with pytest.raises(DefinitionError, match="already used by"):
 
         @tool(effect="none", name="defined-twice")
         def other() -> None:
@@ -121,7 +121,7 @@ def test_what_cannot_be_undone_has_no_compensation() -> None:
     def unbook(result: str | None) -> None:
         """Undo it."""
 
-    with pytest.raises(DefinitionError, match="one already"):
+    with pytest.raises(DefinitionError, match="already defined"):
 
         @book.compensate
         def unbook_otherwise(result: str | None) -> None:

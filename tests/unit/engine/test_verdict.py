@@ -62,7 +62,7 @@ def test_permanent_is_not_retried() -> None:
 def test_a_server_that_says_when_is_obeyed() -> None:
     """To the microsecond, whatever the back-off would be."""
     assert judge(traits("idempotent"), 1, RetryAfter("1m"), 0.5) == TryAgain(60_000_000)
-    assert str(RetryAfter("1m")) == "try again after 1m"
+    assert str(RetryAfter("1m")) == "retry after 1m"
     with pytest.raises(InvalidArgument):
         RetryAfter("soon")
 

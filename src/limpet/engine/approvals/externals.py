@@ -1,7 +1,7 @@
-"""The outside world as a run knows it: sources that are read, how long that holds, and what must not go by old news.
+"""External sources: data that a run reads, how long it is valid, and which steps need it fresh.
 
-A read is a step like any other. Within its time to live it is not made again: the run is given what it knows. What it
-knows is a fact, as of the step that read it.
+A read is a step. Within the time to live, the run gets the data it already has instead of a new read. Each read records
+a fact, with the step that read it.
 """
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
@@ -27,24 +27,24 @@ __all__ = ["External", "ExternalReads", "external", "fact_key"]
 P = ParamSpec("P")
 T = TypeVar("T")
 Same = Callable[[Any, Any], bool]
-"""Whether what a source says now means the same as what it said before."""
-# A source that does not answer is asked again a few times.
-PATIENCE = Retry(3)
+"""Returns whether the current data of a source means the same as the earlier data."""
+# A failed read is retried.
+READ_RETRY = Retry(3)
 
 
 class External(Generic[P, T]):
-    """A source outside, and how long what it says holds."""
+    """An external source, and how long its data is valid. Create one with `@limpet.external`."""
 
     def __init__(self, fn: Callable[..., Any], name: str, ttl: int, same: Same | None = None) -> None:
         self.name, self.ttl, self._same = name, ttl, same
-        self.tool: Tool[..., Any, Any] = Tool(fn, name, Traits(effect="none", retry=PATIENCE))
+        self.tool: Tool[..., Any, Any] = Tool(fn, name, Traits(effect="none", retry=READ_RETRY))
         self.tool.step_name, self.tool.kind = f"read:{name}", "read"
 
     def __repr__(self) -> str:
         return f"<external {self.name}>"
 
     def is_same(self, before: Any, after: Any, versions: Mapping[str, int]) -> bool:
-        """Whether two results, as JSON, are equal, or mean the same by the source's own rule."""
+        """Return whether two results, as JSON, are equal, or mean the same according to the source's own rule."""
         if canonical(before) == canonical(after):
             return True
         return self._same is not None and bool(
@@ -53,7 +53,7 @@ class External(Generic[P, T]):
 
 
 class _Define(Protocol):
-    """What makes a function a source."""
+    """Decorator that turns a function into a source."""
 
     @overload
     def __call__(self, fn: Callable[P, Awaitable[T]], /) -> External[P, T]: ...
@@ -63,7 +63,7 @@ class _Define(Protocol):
 
 
 class _Steps(Protocol):
-    """What runs the steps that reads are."""
+    """Runs the steps of reads."""
 
     def find(
         self, tool: Tool[..., Any, Any], args: Sequence[Any], kwargs: Mapping[str, Any], name: str | None = None
@@ -74,25 +74,26 @@ class _Steps(Protocol):
 
 @defining
 def external(*bare: Never, ttl: Duration = 0, name: str | None = None, same: Same | None = None) -> _Define:
-    """Declare a source outside: what `run.read` gives of it holds for a time.
+    """Return a decorator that turns a function into an external source, which `run.read` reads.
 
-    `same(before, after)` tells whether a value that was read again after an approval still means what the person saw;
-    without it, the values must be equal.
+    `ttl` is how long its data is valid. `name` defaults to the function's name. After an approval, Limpet reads the
+    data again that the person saw: `same(before, after)` returns whether it still means the same. Without it, the
+    values must be equal.
     """
-    lives = 0 if bare else microseconds(ttl)
-    if lives <= 0:
-        reason = "what it says must hold for some time: say @limpet.external(ttl='5m')"
-        raise DefinitionError(what=name or "A source", reason=reason)
+    ttl_us = 0 if bare else microseconds(ttl)
+    if ttl_us <= 0:
+        reason = "pass a ttl above 0, such as @limpet.external(ttl='5m')"
+        raise DefinitionError(what=name or "a source", reason=reason)
 
     def define(fn: Callable[..., Any], /) -> Any:
-        check_function("A source", fn, name)
-        return External(fn, name or fn.__name__, lives, same)
+        check_function("a source", fn, name)
+        return External(fn, name or fn.__name__, ttl_us, same)
 
     return define
 
 
 class ExternalReads:
-    """What one execution reads outside."""
+    """The external reads of one execution."""
 
     def __init__(self, execution: Execution, steps: _Steps) -> None:
         self._x, self._steps = execution, steps
@@ -100,7 +101,7 @@ class ExternalReads:
     def find(
         self, source: External[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Coroutine[Any, Any, Any]:
-        """The read that the code asks for now: what is known, if that still holds, else a step."""
+        """Return a coroutine for the read that the code calls now: valid data that the run has, or a step."""
         _check_source(source)
         x, tool = self._x, source.tool
         bound = tool.bind(args, kwargs, x.kit.store.redaction)
@@ -115,25 +116,25 @@ class ExternalReads:
         return self._read(source, key, step, record)
 
     async def again(self, source: External[..., Any]) -> Any:
-        """The same that was read last, once more where that does not hold any more."""
+        """Repeat the last read of a source, if its data has expired."""
         _check_source(source)
         x = self._x
         record = x.history.records.get(x.peek_name(source.tool.step_name))
         opened = record.opened if record is not None else None
-        asked = opened.args if isinstance(opened, b.StepStarted) else x.memory.last_asked(source.name)
-        given = source.tool.renew(await x.unpack(asked), asked.versions) if asked is not None else {}
+        stored = opened.args if isinstance(opened, b.StepStarted) else x.memory.last_args(source.name)
+        given = source.tool.renew(await x.unpack(stored), stored.versions) if stored is not None else {}
         args, kwargs = source.tool.unbind(given)
         return await self.find(source, args, kwargs)
 
-    async def once_more(self, source: External[..., Any], seen: Seen, name: str) -> Any:
-        """Read what a person saw again, as a step of this name; the result as JSON."""
+    async def read_again(self, source: External[..., Any], seen: Seen, name: str) -> Any:
+        """Repeat a read that a person saw, as a step with this name, and return the result as JSON."""
         given = source.tool.renew(await self._x.unpack(seen.args), seen.args.versions) if seen.args is not None else {}
         args, kwargs = source.tool.unbind(given)
         x = self._x
         step, record = self._steps.find(source.tool, args, kwargs, name)
         step.is_check = True
         plain = source.tool.plain_result(await self._steps.run(step, record))
-        if record is None:  # the code is not told: it would not be told again when it is resumed
+        if record is None:  # the code does not see this read, because it would not see it on replay
             until = x.kit.now() + source.ttl
             x.journal.add(b.ExternalRead(source=source.name, key=seen.key, number=step.number, stale_at=until))
             output, _ = step.pack(x.kit.store, x.kit.store.redaction.value(plain))
@@ -141,7 +142,7 @@ class ExternalReads:
         return plain
 
     async def _known(self, source: External[..., Any], name: str, output: Payload, record: Record | None) -> Any:
-        """What was read before, the same in every execution."""
+        """Return data that the run already has, the same in every execution."""
         x = self._x
         await x.wait_until_open()
         if record is not None:
@@ -161,7 +162,7 @@ class ExternalReads:
             fact = Fact(
                 key=fact_key(source.name, step.args),
                 value=Raw(canonical(plain)),
-                source=f"{source.name} (made up)" if step.made_up else source.name,
+                source=f"{source.name} (stubbed)" if step.made_up else source.name,
                 step=step.number,
             )
             patch, until = StatePatch(facts=(fact,)), x.kit.now() + source.ttl
@@ -175,13 +176,13 @@ class ExternalReads:
 
 
 def _check_source(given: object) -> None:
-    """Refuse what is no source, where one is wanted."""
+    """Raise DefinitionError if an object is not an external source."""
     if not isinstance(given, External):
-        reason = "it is no source: put @limpet.external(ttl=...) on the function"
-        raise DefinitionError(what=f"A read of {brief(given)}", reason=reason)
+        reason = "not a source; decorate the function with @limpet.external(ttl=...)"
+        raise DefinitionError(what=f"a read of {brief(given)}", reason=reason)
 
 
 def fact_key(source: str, args: Mapping[str, Any]) -> str:
-    """What a read is called among the facts."""
-    said = ", ".join(f"{name}={canonical(value).decode()}" for name, value in args.items())
-    return f"{source}({said})"[:200] if said else source
+    """Return the key of a read's fact."""
+    shown = ", ".join(f"{name}={canonical(value).decode()}" for name, value in args.items())
+    return f"{source}({shown})"[:200] if shown else source

@@ -1,8 +1,8 @@
-"""Tools that must not go by old news, `fresh=[source]`: what a person saw when they approved one still has to hold.
+"""Steps that need fresh data, `fresh=[source]`: the data that a person saw when they approved must still be valid.
 
-A person may take days to answer, longer than any source holds. So the request records what the sources had said, and
-after the approval exactly that is read again. If it is the same, the approval holds and the action runs; if it has
-changed, the person is asked again, with both values.
+A person may take days to answer, longer than any data is valid. So the request records the data, and after the approval
+exactly that is read again. If it is the same, the step runs. If it has changed, the person is asked again, with both
+values.
 """
 
 import logging
@@ -21,43 +21,43 @@ __all__ = ["Freshness", "SourceChange"]
 
 log = logging.getLogger("limpet")
 
-# How much of a value is shown in a question.
-BRIEF = 200
+# Maximum length of a value in a question, in characters.
+MAX_SHOWN = 200
 
 
 class SourceChange(NamedTuple):
-    """A source that says something else than when a person approved."""
+    """A source whose data has changed since a person approved."""
 
     source: str
-    words: str
+    text: str
 
 
 class Freshness:
-    """What the tools of one execution know of the outside, and whether that still holds."""
+    """Checks whether the external data that the steps of one execution depend on is fresh."""
 
     def __init__(self, execution: Execution, reads: ExternalReads) -> None:
         self._x, self._reads = execution, reads
 
     def stale(self, tool: Tool[..., Any, Any]) -> str | None:
-        """The first source that a tool goes by, and of which nothing is known that still holds."""
+        """Return the first source of a tool without valid data, or None."""
         return self._x.memory.stale(tool.traits.fresh, self._x.kit.now())
 
     async def recall(self, name: str) -> None:
-        """Raise what the code was told before of a step that would have gone by old news."""
+        """Raise Stale again, if it was recorded for this step."""
         refused = self._x.find(f"{name}/stale#1", b.ValueRecorded)
         if refused is not None:
-            told = await self._x.recall(refused, b.ValueRecorded)
-            raise self._x.attribute_error(Stale(**told.value.value()), refused.name)
+            recorded = await self._x.recall(refused, b.ValueRecorded)
+            raise self._x.attribute_error(Stale(**recorded.value.value()), refused.name)
 
     async def refuse(self, tool: Tool[..., Any, Any], name: str, source: str) -> NoReturn:
-        """Tell the code, and whoever looks at the run, that a step does not start on old news."""
+        """Refuse a step with out-of-date data: record it, raise a risk flag, and raise Stale."""
         stale, refusal = Stale(tool=tool.name, source=source), f"{name}/stale#1"
         self._x.raise_flag(f"stale: {tool.name}", stale.summary)
         await self._x.record(refusal, stale.facts)
         raise self._x.attribute_error(stale, refusal)
 
     def seen(self, tool: Tool[..., Any, Any]) -> tuple[Seen, ...]:
-        """What the sources of a tool have said that still holds."""
+        """Return the valid data of a tool's sources."""
         now, names = self._x.kit.now(), tool.traits.fresh
         return tuple(
             Seen(source=source, key=key, args=read.args, value=read.output)
@@ -66,23 +66,23 @@ class Freshness:
         )
 
     async def changes(self, tool: Tool[..., Any, Any], request: str, seen: Sequence[Seen]) -> list[SourceChange]:
-        """Read again what was seen and does not hold any more; what is different now."""
+        """Read the data again that a person saw and that has expired; return the changes."""
         sources = {source.name: source for source in tool.fresh if isinstance(source, External)}
         found = []
         for each in seen:
             source = sources.get(each.source)
             if source is None:
-                continue  # today's tool does not go by it
+                continue  # the current code does not depend on it
             before = await self._x.unpack(each.value)
             after = await self._current(source, each, f"{request}/{source.tool.step_name}:{each.key[:8]}")
             if not _is_same(source, before, after, each):
                 args = await self._x.unpack(each.args) if each.args is not None else {}
                 what = fact_key(source.name, args)
-                found.append(SourceChange(source.name, f"{what} was {_brief(before)} then, and is {_brief(after)} now"))
+                found.append(SourceChange(source.name, f"{what} has changed from {_brief(before)} to {_brief(after)}"))
         return found
 
     async def _current(self, source: External[..., Any], seen: Seen, name: str) -> Any:
-        """What a source says now: what is known, if that still holds, else what it says when it is read once more."""
+        """Return the current data of a source: valid data that the run has, or a new read."""
         x = self._x
         for occurrence in count(1):
             step = f"{name}#{occurrence}"
@@ -90,21 +90,21 @@ class Freshness:
             known = x.memory.reads.get((seen.source, seen.key))
             if not is_recorded and known is not None and known.stale_at > x.kit.now():
                 return await x.unpack(known.output)
-            value = await self._reads.once_more(source, seen, step)
+            value = await self._reads.read_again(source, seen, step)
             if not is_recorded:
                 return value
         raise AssertionError
 
 
 def _is_same(source: External[..., Any], before: Any, after: Any, seen: Seen) -> bool:
-    """Whether two values mean the same; if their comparison fails, a person decides."""
+    """Return whether two values mean the same. If the comparison fails, a person decides."""
     try:
         return source.is_same(before, after, seen.value.versions)
     except Exception:
-        log.exception("what %s said cannot be compared with what it says now: a person is asked again", source.name)
+        log.exception("source %s: comparing the old and new data failed; asking the person again", source.name)
         return False
 
 
 def _brief(value: Any) -> str:
     text = canonical(value).decode()
-    return text if len(text) <= BRIEF else f"{text[:BRIEF]}…"
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"

@@ -1,1 +1,1 @@
-"""What users declare: agents, tools, their types, upgrades and contracts."""
+"""User-declared definitions: agents, tools, their types, upgrades and contracts."""

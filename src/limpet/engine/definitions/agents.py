@@ -1,4 +1,4 @@
-"""Agents: named, versioned functions. Stateless logic; all state is in the run's log."""
+"""Agents: named, versioned functions. An agent has no state of its own; all state is in the run's log."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -28,7 +28,12 @@ _JSON = codec_of(Any)
 
 @defining
 class Budget:
-    """What a run may use up: steps, running time, tokens, money."""
+    """Limits on what a run may use: steps, running time, model tokens, cost. None means no limit.
+
+    Limpet checks the limits before each step; called agents get a part of them. `max_wall_time` counts the time while a
+    worker drives the run, not while it is parked. `max_artifact_bytes_in_context` limits the artifacts in one prompt.
+    When a limit is reached, the run fails (`exhausted="fail"`) or asks a person to extend the budget (`"ask"`).
+    """
 
     def __init__(
         self,
@@ -41,7 +46,7 @@ class Budget:
         exhausted: Literal["fail", "ask"] = "fail",
     ) -> None:
         if exhausted not in ("fail", "ask"):
-            raise DefinitionError(what="A budget", reason=f"exhausted={exhausted!r}: say 'fail' or 'ask'")
+            raise DefinitionError(what="a budget", reason=f"exhausted must be 'fail' or 'ask', not {exhausted!r}")
         self.limits = Limits(
             max_steps=max_steps,
             max_wall_time_ms=None if max_wall_time is None else -(-microseconds(max_wall_time) // 1000),
@@ -54,11 +59,11 @@ class Budget:
 
 @dataclass(frozen=True, kw_only=True)
 class AgentOptions:
-    """What an agent says about its runs."""
+    """Options of an agent, as passed to `@limpet.agent`. Durations are in microseconds."""
 
     version: str = "1"
     accepts: tuple[str, ...] = ()
-    """Older versions whose runs this code may take over."""
+    """Older versions of the agent whose runs this code may execute."""
     steps: int | None = None
     deadline: int | None = None
     budget: Limits | None = None
@@ -67,45 +72,46 @@ class AgentOptions:
     checkpoint: Strategy = "every_step"
     exclusive: Exclusive | None = None
     max_age: int | None = None
-    """A run that lay still for longer waits for an operator."""
+    """Maximum idle time; a run that was idle for longer waits for an operator."""
 
 
 class Agent(Generic[In_contra, Out_co]):
-    """A named, versioned function that makes durable runs."""
+    """A named, versioned function that Limpet executes as durable runs. Create one with `@limpet.agent`."""
 
     def __init__(self, fn: Callable[..., Any], name: str, rules: AgentOptions) -> None:
         self.fn, self.name, self.rules = fn, name, rules
         self.llm: Any = None
-        """What it is made of, if a model drives it."""
+        """Definition of the LLM agent; None if the agent is a plain function."""
         self.calls: tuple[Agent[Any, Any], ...] = ()
-        """The agents that its model may call, or hand over to."""
+        """Agents that its model may call or hand off to."""
         parameters = list(inspect.signature(fn).parameters)
         if not 1 <= len(parameters) <= 2:
-            raise DefinitionError(what=name, reason="an agent takes its run and at most one input")
+            raise DefinitionError(what=name, reason="the function must take the run and at most one input")
         self._input_name = parameters[1] if len(parameters) == 2 else None
         update_wrapper(self, fn)
 
     @property
     def version(self) -> str:
-        """Of its code."""
+        """Version of the agent's code."""
         return self.rules.version
 
     @property
     def is_async(self) -> bool:
-        """Whether its function is a coroutine function."""
+        """Whether the agent's function is a coroutine function."""
         return inspect.iscoroutinefunction(self.fn)
 
     @property
     def takes_input(self) -> bool:
-        """Whether its function takes more than its run."""
+        """Whether the agent's function takes an input besides its run."""
         return self._input_name is not None
 
     def __repr__(self) -> str:
         return f"<agent {self.name} {self.version}>"
 
     def __call__(self, *_: object, **__: object) -> None:
-        """Refused: an agent is started, not called."""
-        raise DefinitionError(what=f"A call of {self.name}", reason="start it: app.run(agent, input), or run.call(...)")
+        """Raise DefinitionError: agents are started with `app.run` or `run.call`, not called."""
+        reason = "agents are started, not called: use app.run(agent, input) or run.call(...)"
+        raise DefinitionError(what=f"a call of {self.name}", reason=reason)
 
     @cached_property
     def _hints(self) -> Mapping[str, Any]:
@@ -113,77 +119,77 @@ class Agent(Generic[In_contra, Out_co]):
 
     @cached_property
     def input_codec(self) -> TypeCodec:
-        """What it is given."""
+        """Codec of the agent's input."""
         return codec_of(self._hints.get(self._input_name, Any) if self._input_name else type(None))
 
     @cached_property
     def output_codec(self) -> TypeCodec:
-        """What it returns."""
+        """Codec of the agent's result."""
         return codec_of(self._hints.get("return", Any))
 
     @cached_property
     def data_codec(self) -> TypeCodec:
-        """What lives between its turns: the S of `Run[S]`."""
+        """Codec of `run.state.data`: the S of `Run[S]`."""
         run = next(iter(inspect.signature(self.fn).parameters))
         found = get_args(self._hints.get(run))
         return codec_of(found[0] if found else dict[str, Any])
 
     def dump_input(self, value: object) -> Any:
-        """An input as JSON, if it is one; raises ContractError."""
+        """Return an input as JSON. Raises ContractError if it does not match the contract."""
         return self._dump("input", self.input_codec, value)
 
     def dump_json(self, value: object) -> Any:
-        """The same for an input that is JSON already, as whoever does not have the types gives it."""
+        """Check an input that is already JSON, from a caller without the Python types. Raises ContractError."""
         plain = _JSON.dump(value)
         try:
             loaded = self.input_codec.load(plain)
         except InvalidValue as error:
-            raise self._misfit("input", error, self.input_codec.faults(plain)) from error
+            raise self._contract_error("input", error, self.input_codec.faults(plain)) from error
         return self.dump_input(loaded)
 
     def load_input(self, plain: Any, versions: Versions | None = None) -> Any:
-        """An input that came from elsewhere; raises ContractError if it is none."""
+        """Load a stored or received input. Raises ContractError if it does not match the contract."""
         return self._load("input", self.input_codec, plain, versions)
 
     def load_output(self, plain: Any, versions: Versions | None = None) -> Any:
-        """A result that came from elsewhere; raises ContractError if it is none."""
+        """Load a stored or received result. Raises ContractError if it does not match the contract."""
         return self._load("result", self.output_codec, plain, versions)
 
-    def _load(self, what: str, shape: TypeCodec, plain: Any, versions: Versions | None) -> Any:
+    def _load(self, what: str, codec: TypeCodec, plain: Any, versions: Versions | None) -> Any:
         try:
-            today = plain if versions is None else shape.renew(plain, versions)
+            upgraded = plain if versions is None else codec.upgrade(plain, versions)
         except InvalidValue as error:
-            raise self._misfit(what, error, ()) from error
+            raise self._contract_error(what, error, ()) from error
         try:
-            return shape.load(today)
+            return codec.load(upgraded)
         except InvalidValue as error:
-            raise self._misfit(what, error, shape.faults(today)) from error
+            raise self._contract_error(what, error, codec.faults(upgraded)) from error
 
     def dump_output(self, value: object) -> Any:
-        """A result as JSON, if it is what the agent declares; raises ContractError."""
+        """Return a result as JSON. Raises ContractError if it does not match the contract."""
         return self._dump("result", self.output_codec, value)
 
-    def _dump(self, what: str, shape: TypeCodec, value: object) -> Any:
+    def _dump(self, what: str, codec: TypeCodec, value: object) -> Any:
         try:
-            plain = shape.dump(value)
+            plain = codec.dump(value)
         except InvalidValue as error:
-            raise self._misfit(what, error, shape.faults(value) if _is_json(value) else ()) from error
+            raise self._contract_error(what, error, codec.faults(value) if _is_json(value) else ()) from error
         try:
-            shape.load(plain)
+            codec.load(plain)
         except InvalidValue as error:
-            raise self._misfit(what, error, shape.faults(plain)) from error
+            raise self._contract_error(what, error, codec.faults(plain)) from error
         return plain
 
-    def _misfit(self, what: str, error: InvalidValue, faults: tuple[str, ...]) -> ContractError:
+    def _contract_error(self, what: str, error: InvalidValue, faults: tuple[str, ...]) -> ContractError:
         faults = faults or (f"{error.path}: {error.reason}",)
         return ContractError(agent=self.name, what=what, reason="; ".join(faults[:5])[:500], faults=faults)
 
     def contract(self) -> dict[str, Any]:
-        """What goes in and what comes out, as JSON Schema, and what its runs are bound by."""
+        """Return the contract: input and output as JSON Schema, and the limits of its runs."""
         rules = self.rules
         limits = rules.budget
-        shapes = {"input": self.input_codec, "output": self.output_codec}
-        versions = {name: dict(shape.versions) for name, shape in shapes.items() if shape.versions}
+        codecs = {"input": self.input_codec, "output": self.output_codec}
+        versions = {name: dict(codec.versions) for name, codec in codecs.items() if codec.versions}
         return {
             **({"versions": versions} if versions else {}),
             "agent": self.name,
@@ -200,12 +206,12 @@ class Agent(Generic[In_contra, Out_co]):
 
     @cached_property
     def contract_hash(self) -> str:
-        """What names the contract in logs."""
+        """Hash that identifies the contract in logs."""
         return digest(self.contract())
 
 
 def _is_json(value: object) -> bool:
-    """Whether it is plain JSON, and may be looked through."""
+    """Return whether a value is plain JSON."""
     try:
         canonical(value)
     except InvalidValue:
@@ -214,7 +220,7 @@ def _is_json(value: object) -> bool:
 
 
 def check_agent(given: object) -> None:
-    """Refuse what is no agent, where one is wanted."""
+    """Raise DefinitionError if an object is not an agent."""
     if not isinstance(given, Agent):
-        reason = "it is no agent: put @limpet.agent() on the function"
-        raise DefinitionError(what=f"A run of {brief(given)}", reason=reason)
+        reason = "not an agent; decorate the function with @limpet.agent()"
+        raise DefinitionError(what=f"a run of {brief(given)}", reason=reason)

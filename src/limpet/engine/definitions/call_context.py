@@ -1,4 +1,4 @@
-"""Where code runs, and what a tool's code can ask about its step: its key, its attempt, how to say how far it is."""
+"""The context of running code: whether it is agent code, and the current step of a tool (key, attempt, progress)."""
 
 import asyncio
 from collections.abc import Callable
@@ -19,7 +19,7 @@ _in_agent: ContextVar[bool] = ContextVar("limpet_in_agent", default=False)
 
 @checked
 class Call:
-    """One attempt of a step, as its tool sees it. May be used from any thread."""
+    """The current attempt of a step, for the code of its tool; `limpet.current()` returns it. Thread-safe."""
 
     def __init__(
         self,
@@ -28,55 +28,55 @@ class Call:
         *,
         sends: str = "",
         undoes: str = "",
-        told: Callable[[], object] = lambda: None,
+        on_change: Callable[[], object] = lambda: None,
         redaction: Redaction = NOTHING,
     ) -> None:
-        self._key, self._undoes, self._told, self._redaction = key, undoes, told, redaction
+        self._key, self._undoes, self._on_change, self._redaction = key, undoes, on_change, redaction
         self.sends = sends
-        """What goes out as `Idempotency-Key` by itself; nothing in a read and in a `verify`."""
+        """Value of the `Idempotency-Key` header that HTTP hooks send; "" in a read and in a `verify`."""
         self.attempt = attempt
-        """Counted from 1."""
+        """Number of this attempt, starting at 1."""
         self.transaction: Any = None
-        """The store's open connection, in a tool whose writes commit with the event."""
+        """Open connection of the store, in a tool with `effect="transaction"`."""
         self.note = ""
         self.fraction: float | None = None
         self.partial_value: Payload | None = None
         self.late: asyncio.Future[Any] | None = None
-        """What a function on a thread returned after it had been given up."""
+        """Result of a function that still ran on its thread after its timeout."""
         self._tokens, self._cost = 0, 0.0
 
     @property
     def key(self) -> str:
-        """The idempotency key, the same on every attempt and resume; an error in a tool without effect."""
+        """Idempotency key, the same on every attempt and resume. Raises WrongCall in a tool with `effect="none"`."""
         if not self._key:
             raise _not_in_step("An idempotency key", 'Declare effect="idempotent" or "once" on the tool.')
         return self._key
 
     @property
     def original_key(self) -> str:
-        """The key of the action that a `compensate` undoes; an error anywhere else."""
+        """In a `compensate` function, the key of the step to undo. Raises WrongCall elsewhere."""
         if not self._undoes:
             raise _not_in_step("The key of an action to undo", "Read it inside a `compensate` function.")
         return self._undoes
 
     def progress(self, note: str, fraction: float | None = None) -> None:
-        """Say how far it is; shown to whoever looks, and a sign of life."""
+        """Report progress as a note and, optionally, a fraction from 0 to 1. Limpet shows it to readers of the run."""
         self.note, self.fraction = hide_secrets(note), fraction
-        self._told()
+        self._on_change()
 
     def partial(self, value: Any) -> None:
-        """Say what there is so far: it is recorded, and handed to the compensation if there will be no result."""
+        """Record a partial result. The compensation receives it if the step has no result."""
         self.partial_value = inline(self._redaction.value(hidden(value)))
-        self._told()
+        self._on_change()
 
     def spent(self, *, tokens: int = 0, cost: float = 0) -> None:
-        """Say what this used up, on top of what was said before: the budget must know."""
+        """Report tokens and cost that this call used. Repeated reports add up; the budget counts them."""
         self._tokens += tokens
         self._cost += cost
 
     @property
     def total(self) -> Spent | None:
-        """All that was said to be used up."""
+        """Sum of the reported tokens and cost; None if nothing was reported."""
         return Spent(tokens=self._tokens, cost=self._cost) if self._tokens or self._cost else None
 
 
@@ -85,7 +85,7 @@ def _not_in_step(wanted: str, fix: str) -> WrongCall:
 
 
 def current() -> Call:
-    """The step that runs this code."""
+    """Return the current step's `Call`. Raises WrongCall outside a tool that a step runs."""
     call = _current.get()
     if call is None:
         raise _not_in_step("limpet.current()", "Move the call into a tool.")
@@ -93,28 +93,28 @@ def current() -> Call:
 
 
 def idempotency_key() -> str:
-    """The key of the action that this code performs or checks; in a `compensate`, the undo's own key."""
+    """Return the idempotency key of the current step; in a `compensate`, the key of the compensation."""
     return current().key
 
 
 def header_key() -> str:
-    """What to send as `Idempotency-Key` from here; nothing where there is none."""
+    """Return the `Idempotency-Key` header to send from here, or "" if there is none."""
     call = _current.get()
     return call.sends if call is not None else ""
 
 
 def is_in_agent() -> bool:
-    """Whether this is an agent's own code, where only what goes through its run is durable."""
+    """Return whether this is an agent's own code, where only calls through its run are durable."""
     return _in_agent.get()
 
 
 def enter_agent() -> None:
-    """What follows in this task or thread is an agent's own code."""
+    """Mark the rest of this task or thread as an agent's own code."""
     _in_agent.set(True)
 
 
 class in_tool:  # noqa: N801 - used like a function
-    """What is called inside is a tool's code, and belongs to this attempt; in tasks that it starts too."""
+    """Context in which code belongs to a tool's attempt, including the tasks that it starts."""
 
     __slots__ = ("_call", "_tokens")
 

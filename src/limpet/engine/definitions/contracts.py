@@ -1,4 +1,4 @@
-"""Agents by name: their code is elsewhere, and their contract, which a store keeps, is all that is known of them."""
+"""Agents by name: an agent whose code runs elsewhere is known by the contract that the store keeps."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,40 +18,40 @@ __all__ = ["RemoteAgent", "find_agent", "save_contracts"]
 
 
 class SchemaCodec(TypeCodec):
-    """Values that a JSON Schema describes."""
+    """Codec of values that a JSON Schema describes."""
 
     def __init__(self, schema: dict[str, Any], versions: Versions) -> None:
         super().__init__(Any)
         self._schema, self.versions = schema, versions
 
-    def load(self, plain: Any, versions: Versions | None = None) -> Any:  # noqa: ARG002 - how to upgrade is not known
-        """The value itself, if it fits."""
+    def load(self, plain: Any, versions: Versions | None = None) -> Any:  # noqa: ARG002 - no types, no upgrades
+        """Return the value itself. Raises InvalidValue if it does not match the schema."""
         if found := faults(plain, self._schema):
             raise InvalidValue(path="$", reason="; ".join(found))
         return plain
 
     def faults(self, plain: Any) -> tuple[str, ...]:
-        """Everything that is wrong with a value, each with its path."""
+        """Return all mismatches of a value, each with its path."""
         return tuple(faults(plain, self._schema))
 
     def schema(self) -> dict[str, Any]:
-        """As it was given."""
+        """Return the schema as it was given."""
         return self._schema
 
 
 class RemoteAgent(Agent[Any, Any]):
-    """An agent whose code is in another process or deployment."""
+    """An agent whose code runs in another process or deployment."""
 
     def __init__(self, contract: dict[str, Any], hash: str) -> None:
-        said = contract["rules"]
-        rules = AgentOptions(
+        rules = contract["rules"]
+        options = AgentOptions(
             version=contract["version"],
-            steps=said["steps"],
-            deadline=said["deadline_us"],
-            budget=None if said["budget"] is None else convert(said["budget"], Limits),
-            exclusive=said["exclusive"],
+            steps=rules["steps"],
+            deadline=rules["deadline_us"],
+            budget=None if rules["budget"] is None else convert(rules["budget"], Limits),
+            exclusive=rules["exclusive"],
         )
-        super().__init__(_elsewhere, contract["agent"], rules)
+        super().__init__(_elsewhere, contract["agent"], options)
         versions = contract.get("versions", {})
         self.input_codec = SchemaCodec(contract["input"], versions.get("input", {}))
         self.output_codec = SchemaCodec(contract["output"], versions.get("output", {}))
@@ -59,17 +59,20 @@ class RemoteAgent(Agent[Any, Any]):
         self._contract = contract
 
     def contract(self) -> dict[str, Any]:
-        """As it was stored."""
+        """Return the contract as it was stored."""
         return self._contract
 
 
 async def _elsewhere(run: Any, input: Any) -> Any:  # noqa: ARG001
-    """Its code is not here."""
+    """Stand in for the function of a remote agent; it is never called."""
     raise AssertionError
 
 
 async def save_contracts(store: Store, agents: Sequence[Agent[Any, Any]], *, served: bool) -> None:
-    """Keep the contracts of agents: those that are served here are from now on the newest of their names."""
+    """Save the contracts of agents.
+
+    With `served`, they become the newest of their names. Without, only agents with a new name are saved.
+    """
     rows = [
         ContractRow(agent=each.name, version=each.version, hash=each.contract_hash, contract=canonical(each.contract()))
         for each in agents
@@ -78,8 +81,8 @@ async def save_contracts(store: Store, agents: Sequence[Agent[Any, Any]], *, ser
         return
     known = await store.contracts()
     if not served:
-        there = {row.agent for row in known}
-        await store.save_contracts([row for row in rows if row.agent not in there])
+        known_names = {row.agent for row in known}
+        await store.save_contracts([row for row in rows if row.agent not in known_names])
         return
     newest = {row.agent: row.version for row in known}
     older = [(row.agent, row.version) for row in rows if newest.get(row.agent, row.version) != row.version]
@@ -87,7 +90,7 @@ async def save_contracts(store: Store, agents: Sequence[Agent[Any, Any]], *, ser
 
 
 async def find_agent(store: Store, name: str) -> Agent[Any, Any]:
-    """The agent of this name, as its newest contract describes it."""
+    """Return the agent with this name, as its newest contract describes it. Raises NotFound."""
     rows = await store.contracts(name)
     if not rows:
         raise NotFound(what="agent", id=name)

@@ -1,4 +1,4 @@
-"""Whether a value fits a JSON Schema: the parts of it that declared types use. Nothing is ever fetched."""
+"""Validation of values against the parts of JSON Schema that declared types use. It never fetches anything."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -12,7 +12,7 @@ from limpet.events import canonical
 __all__ = ["faults", "resolved"]
 
 Schema = Mapping[str, Any]
-# Definitions that refer to nothing but each other never end.
+# Limit of a chain of references: definitions that only refer to each other would never end.
 MOST_REFERENCES = 100
 _TYPES: Mapping[str, Callable[[Any], bool]] = {
     "null": lambda value: value is None,
@@ -39,17 +39,17 @@ _FORMATS: Mapping[str, Callable[[str], object]] = {
 
 
 def faults(value: Any, schema: Schema) -> list[str]:
-    """What is wrong with a value, each with its path, in words; nothing if it fits."""
+    """Return all mismatches of a value, each with its path as text; an empty list if the value fits."""
     try:
         return list(_faults(value, schema, schema, "$"))
     except RecursionError:
-        return ["$ is described by a schema that never ends"]
+        return ["$: the schema has endless references"]
 
 
 def _faults(value: Any, schema: Schema, root: Schema, path: str) -> Iterator[str]:
     found = resolved(schema, root)
     if found is None:
-        yield f"{path} is described by {schema['$ref']}, which is not there"
+        yield f"{path}: the schema refers to {schema['$ref']}, which does not exist"
         return
     schema = found
     yield from _alternatives(value, schema, root, path)
@@ -70,16 +70,16 @@ def _faults(value: Any, schema: Schema, root: Schema, path: str) -> Iterator[str
 def _alternatives(value: Any, schema: Schema, root: Schema, path: str) -> Iterator[str]:
     for word in ("anyOf", "oneOf"):
         if word in schema and all(list(_faults(value, each, root, path)) for each in schema[word]):
-            yield f"{path} fits none of its alternatives"
+            yield f"{path} matches none of the alternatives"
     for each in schema.get("allOf", ()):
         yield from _faults(value, each, root, path)
     if "not" in schema and not list(_faults(value, schema["not"], root, path)):
-        yield f"{path} is what it must not be"
+        yield f"{path} matches a schema that it must not match"
 
 
 def _choice(value: Any, schema: Schema) -> Iterator[str]:
     if "enum" in schema and value not in schema["enum"]:
-        yield f"is none of {schema['enum']}"
+        yield f"is not one of {schema['enum']}"
     if "const" in schema and value != schema["const"]:
         yield f"is not {schema['const']!r}"
 
@@ -90,7 +90,7 @@ def _number(value: Any, schema: Schema) -> Iterator[str]:
     if any(word in schema and is_out(value, schema[word]) for word, is_out in _BOUNDS.items()):
         yield "is out of bounds"
     if "multipleOf" in schema and not _is_multiple(value, schema["multipleOf"]):
-        yield f"is no multiple of {schema['multipleOf']}"
+        yield f"is not a multiple of {schema['multipleOf']}"
 
 
 def _is_multiple(value: float, of: float) -> bool:
@@ -98,22 +98,22 @@ def _is_multiple(value: float, of: float) -> bool:
         if isinstance(value, int) and isinstance(of, int):
             return value % of == 0
         return isclose(quotient := value / of, round(quotient))
-    except ArithmeticError:  # by nothing, or more than a float can hold
+    except ArithmeticError:  # division by zero, or a value too large for a float
         return False
 
 
 def _size(value: Any, schema: Schema) -> Iterator[str]:
     kind = _SIZES.get(type(value))
     if kind and not schema.get(f"min{kind}", 0) <= len(value) <= schema.get(f"max{kind}", len(value)):
-        yield "is too short or too long"
+        yield "has an invalid length"
     if isinstance(value, list) and schema.get("uniqueItems") and len(set(map(canonical, value))) < len(value):
-        yield "has an item twice"
+        yield "has duplicate items"
 
 
 def _text(value: Any, schema: Schema) -> Iterator[str]:
     if not isinstance(value, str):
         return
-    with suppress(re.error):  # a pattern of another dialect is left to whoever knows it
+    with suppress(re.error):  # a pattern in another dialect is not checked
         if "pattern" in schema and re.search(schema["pattern"], value) is None:
             yield f"does not match {schema['pattern']}"
     read = _FORMATS.get(schema.get("format", ""))
@@ -121,9 +121,9 @@ def _text(value: Any, schema: Schema) -> Iterator[str]:
         if read is not None:
             read(value)
         elif schema.get("format") == "uuid" and not _UUID.fullmatch(value):
-            yield "is no uuid"
+            yield "is not a uuid"
     except ValueError:
-        yield f"is no {schema['format']}"
+        yield f"is not a valid {schema['format']}"
 
 
 _CHECKS = (_choice, _number, _size, _text)
@@ -138,7 +138,7 @@ def _members(value: dict[str, Any], schema: Schema, root: Schema, path: str) -> 
         if name in known:
             yield from _faults(member, known[name], root, f"{path}.{name}")
         elif more is False:
-            yield f"{path}.{name} is not known"
+            yield f"{path}.{name} is unknown"
         elif isinstance(more, Mapping):
             yield from _faults(member, more, root, f"{path}.{name}")
 
@@ -150,7 +150,7 @@ def _item_schema(schema: Schema, index: int) -> Schema:
 
 
 def resolved(schema: Schema, root: Schema) -> Schema | None:
-    """The schema with the definition that it refers to, if that is there."""
+    """Return the schema with its reference resolved, or None if the definition does not exist."""
     for _ in range(MOST_REFERENCES):
         if "$ref" not in schema:
             return schema

@@ -1,7 +1,7 @@
 """Tools: functions with a declared effect, which steps call.
 
-`effect` must be said, because nobody else can know it: what does repeating this function mean? A tool registers its
-name in the process, so that it is found again by it; the same function may be defined again (a reload, a notebook).
+`effect` is required, because Limpet cannot know what repeating a function means. A tool registers its name in the
+process, so that it can be found by name. The same function may be defined again (a reload, a notebook).
 """
 
 import inspect
@@ -47,44 +47,44 @@ _tools: dict[str, "Tool[..., Any, Any]"] = {}
 
 
 class Done(Generic[T]):
-    """It was applied, and this was its result."""
+    """Return value of a `verify` function: the effect was applied, with this result."""
 
     def __init__(self, result: T) -> None:
         self.result = result
 
 
 class LiveArgument(NamedTuple):
-    """An argument that the log does not hold as the code gave it."""
+    """An argument whose recorded form differs from the value in the code."""
 
     recorded: Any
     value: Any
-    """The very object that the code gave."""
+    """The object that the code passed."""
 
 
 @dataclass
 class Hooks:
-    """What belongs to a tool, however it is called."""
+    """Functions that belong to a tool, with any options."""
 
     verify: Callable[..., Any] | None = None
     compensate: Callable[..., Any] | None = None
 
 
 class Tool(Generic[P, T_co, R_co]):
-    """A function with a declared effect."""
+    """A function with a declared effect, which `run.step` calls. Create one with `@limpet.tool`."""
 
     def __init__(self, fn: Callable[P, R_co], name: str, traits: Traits) -> None:
         self.fn, self.name, self.traits = fn, name, traits
         self.step_name = name
-        """What its steps are called in the log."""
+        """Name of its steps in the log."""
         self.kind: Literal["tool", "model", "read"] = "tool"
-        """What its steps are."""
+        """Kind of its steps."""
         self.fresh: tuple[Source, ...] = ()
-        """What it must not go by when that is old."""
+        """External sources whose data must be fresh when a step starts."""
         self.hooks = Hooks()
         update_wrapper(self, fn)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
-        """The plain function, outside of an agent's own code."""
+        """Call the plain function. Raises WrongCall in an agent's own code, where the result would not be recorded."""
         if is_in_agent():
             reason = f"Tool {self.name} was called directly in agent code, so its result would not be recorded"
             fix = f"Write `await run.step({self.name}, ...)`. Direct calls are fine inside tools and outside runs."
@@ -98,7 +98,7 @@ class Tool(Generic[P, T_co, R_co]):
     def options(
         self, *, name: str | None = None, retry: Retry | int | None = None, timeout: Duration | None = None
     ) -> "Tool[P, T_co, R_co]":
-        """The same tool, called otherwise: under another name in the log, more patiently, for longer."""
+        """Return the tool with other options: `name` of its steps in the log, `retry`, and `timeout` of one attempt."""
         longer = self.traits.timeout if timeout is None else microseconds(timeout)
         other: Tool[P, T_co, R_co] = Tool(
             self.fn, self.name, replace(self.traits, retry=patience(retry) or self.traits.retry, timeout=longer)
@@ -110,37 +110,44 @@ class Tool(Generic[P, T_co, R_co]):
     def verify(
         self, fn: Callable[P, Awaitable[Done[T_co] | None] | Done[T_co] | None]
     ) -> Callable[P, Awaitable[Done[T_co] | None] | Done[T_co] | None]:
-        """Say how to find out whether an attempt without an answer was applied: `Done(result)`, or None if not."""
-        self.hooks.verify = self._once("verify", self.hooks.verify, fn)
+        """Set the function that finds out whether an attempt without an outcome was applied.
+
+        It gets the arguments of the step. It returns `Done(result)` if the effect was applied and None if it was not,
+        and raises if it cannot tell.
+        """
+        self.hooks.verify = self._check_single("verify", self.hooks.verify, fn)
         return fn
 
     def compensate(
         self, fn: Callable[Concatenate[T_co | None, P], Awaitable[None] | None]
     ) -> Callable[Concatenate[T_co | None, P], Awaitable[None] | None]:
-        """Say how it is undone; the result comes first, None when it is not known."""
+        """Set the function that undoes the effect when the run fails or is cancelled.
+
+        It gets the step's result (its partial value or None, if there is no result), then the arguments of the step.
+        """
         if self.traits.effect == "none" or self.traits.irreversible:
-            reason = "it has no effect" if self.traits.effect == "none" else "it is irreversible"
-            raise DefinitionError(what=f"The compensation of {self.name}", reason=reason)
-        self.hooks.compensate = self._once("compensate", self.hooks.compensate, fn)
+            reason = "the tool has no effect" if self.traits.effect == "none" else "the tool is irreversible"
+            raise DefinitionError(what=f"the compensation of {self.name}", reason=reason)
+        self.hooks.compensate = self._check_single("compensate", self.hooks.compensate, fn)
         return fn
 
-    def _once(self, what: str, before: Callable[..., Any] | None, fn: Callable[..., Any]) -> Callable[..., Any]:
+    def _check_single(self, what: str, before: Callable[..., Any] | None, fn: Callable[..., Any]) -> Callable[..., Any]:
         if before is not None and _origin(before) != _origin(fn):
-            raise DefinitionError(what=f"{self.name}.{what}", reason="there is one already")
+            raise DefinitionError(what=f"{self.name}.{what}", reason="already defined")
         return fn
 
     @cached_property
     def is_async(self) -> bool:
-        """Whether its function is a coroutine function."""
+        """Whether the tool's function is a coroutine function."""
         return inspect.iscoroutinefunction(self.fn)
 
     @cached_property
     def schema(self) -> dict[str, Any]:
-        """What it takes, as JSON Schema."""
+        """JSON Schema of the tool's arguments."""
         properties: dict[str, Any] = {}
         definitions: dict[str, Any] = {}
         for name, parameter in self._signature.parameters.items():
-            found = self._shapes[name].schema()
+            found = self._codecs[name].schema()
             definitions.update(found.pop("$defs", {}))
             match parameter.kind:
                 case inspect.Parameter.VAR_POSITIONAL:
@@ -155,8 +162,8 @@ class Tool(Generic[P, T_co, R_co]):
 
     @cached_property
     def result_schema(self) -> dict[str, Any]:
-        """What it gives, as JSON Schema."""
-        return self._shapes["return"].schema()
+        """JSON Schema of the tool's result."""
+        return self._codecs["return"].schema()
 
     # Arguments and results, as JSON and back
 
@@ -165,26 +172,29 @@ class Tool(Generic[P, T_co, R_co]):
         return inspect.signature(self.fn)
 
     @cached_property
-    def _shapes(self) -> Mapping[str, TypeCodec]:
-        """Of every parameter and of the result; looked up late, when all names are there."""
+    def _codecs(self) -> Mapping[str, TypeCodec]:
+        """Codecs of all parameters and of the result; resolved on first use, when all annotations can be."""
         hints = get_type_hints(self.fn)
         return {name: codec_of(hints.get(name, Any)) for name in (*self._signature.parameters, "return")}
 
     def bind(
         self, args: Sequence[object], kwargs: Mapping[str, object], redaction: Redaction = NOTHING
     ) -> dict[str, Any]:
-        """The arguments as JSON by their names, less those that are as by default: a new default changes nothing."""
+        """Return the arguments as JSON by name, without those that equal a default.
+
+        So a new parameter with a default changes no recorded call.
+        """
         plain = self._plain if self._plain_names is None else self._plain_alone
         given = {name: plain(name, value) for name, value in self._bound(args, kwargs).items()}
         defaults = self._defaults
-        told = {name: value for name, value in given.items() if name not in defaults or value != defaults[name]}
-        recorded: dict[str, Any] = redaction.value(told)
+        changed = {name: value for name, value in given.items() if name not in defaults or value != defaults[name]}
+        recorded: dict[str, Any] = redaction.value(changed)
         return recorded
 
     def live(
         self, args: Sequence[object], kwargs: Mapping[str, object], redaction: Redaction = NOTHING
     ) -> dict[str, LiveArgument]:
-        """The arguments that are not recorded as they are: with a secret in them, or with what looks like one."""
+        """Return the arguments that are recorded differently: they contain a secret, or text that is redacted."""
         found: dict[str, LiveArgument] = {}
         for name, value in self._bound(args, kwargs).items():
             plain = self._plain(name, value)
@@ -194,7 +204,7 @@ class Tool(Generic[P, T_co, R_co]):
         return found
 
     def _bound(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Mapping[str, Any]:
-        """The arguments by their names; written out for plain signatures, because `inspect` takes its time."""
+        """Return the arguments by name. Simple signatures are handled here, because `inspect` is slow."""
         names = self._plain_names
         if names is not None and len(args) <= len(names):
             found = dict(zip(names, args, strict=False))
@@ -210,12 +220,12 @@ class Tool(Generic[P, T_co, R_co]):
     def unbind(
         self, given: Mapping[str, Any], live: Mapping[str, LiveArgument] = MappingProxyType({})
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """How the function is called with arguments that were bound, and perhaps edited since.
+        """Return positional and keyword arguments for the function from recorded, perhaps edited, arguments.
 
-        What the log does not hold comes from the code itself, unless somebody put something else there.
+        An argument in `live` is passed as the object from the code, unless its recorded form was edited.
         """
         if not live and self._plain_names is not None and self._required <= given.keys() <= self._known:
-            return (), {name: self._shapes[name].load(value) for name, value in given.items()}
+            return (), {name: self._codecs[name].load(value) for name, value in given.items()}
         real = {name: each.value for name, each in live.items() if given.get(name, each.recorded) == each.recorded}
         bound = self._signature.bind_partial()
         bound.arguments.update({name: self._load(name, value) for name, value in given.items() if name not in real})
@@ -223,33 +233,33 @@ class Tool(Generic[P, T_co, R_co]):
         return bound.args, bound.kwargs
 
     def plain_result(self, value: object) -> Any:
-        """A result as JSON, which whoever stores it checks."""
-        return self._shapes["return"].plain(value)
+        """Return a result as JSON; the caller checks it when it stores it."""
+        return self._codecs["return"].plain(value)
 
     def load_result(self, value: Any, versions: Versions | None = None) -> Any:
-        """A result as its annotation says."""
-        return self._shapes["return"].load(value, versions)
+        """Return a recorded result as the annotated type."""
+        return self._codecs["return"].load(value, versions)
 
     def renew(self, given: dict[str, Any], versions: Versions) -> dict[str, Any]:
-        """Arguments that were stored with these versions of types, as today's have them."""
+        """Return arguments that were stored with these versions of types, upgraded to the current ones."""
         if not versions and not self.args_versions:
             return given
-        return {name: self._shapes[name].renew(value, versions) for name, value in given.items()}
+        return {name: self._codecs[name].upgrade(value, versions) for name, value in given.items()}
 
     @cached_property
     def result_versions(self) -> Versions:
-        """The versions of the types of its result that are not at their first."""
-        return self._shapes["return"].versions
+        """Versions of the types in the result that are above 1."""
+        return self._codecs["return"].versions
 
     @cached_property
     def args_versions(self) -> Versions:
-        """The same for its arguments."""
-        names = [name for name in self._shapes if name != "return"]
-        return {each: number for name in names for each, number in self._shapes[name].versions.items()}
+        """Versions of the types in the arguments that are above 1."""
+        names = [name for name in self._codecs if name != "return"]
+        return {each: number for name in names for each, number in self._codecs[name].versions.items()}
 
     @cached_property
     def _plain_names(self) -> tuple[str, ...] | None:
-        """What can be given by place, if every parameter can be given by name."""
+        """The parameters that can be positional, if every parameter can also be passed by name; otherwise None."""
         kinds = {name: parameter.kind for name, parameter in self._signature.parameters.items()}
         if not set(kinds.values()) <= {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY}:
             return None
@@ -266,47 +276,47 @@ class Tool(Generic[P, T_co, R_co]):
 
     @cached_property
     def _defaults(self) -> Mapping[str, Any]:
-        """What parameters are by default, as JSON."""
+        """Defaults of the parameters, as JSON."""
         given = self._known - self._required
         return {name: self._plain(name, self._signature.parameters[name].default) for name in given}
 
     @cached_property
     def has_secret_default(self) -> bool:
-        """Whether a secret that is given may look like the default."""
+        """Whether a default contains a secret, so that a passed secret could look like the default."""
         return any(_has_mark(each) for each in self._defaults.values())
 
     def _plain_alone(self, name: str, value: Any) -> Any:
-        return self._shapes[name].plain(value)
+        return self._codecs[name].plain(value)
 
     def _plain(self, name: str, value: Any) -> Any:
         match self._signature.parameters[name].kind:
             case inspect.Parameter.VAR_POSITIONAL:
-                return [self._shapes[name].plain(each) for each in value]
+                return [self._codecs[name].plain(each) for each in value]
             case inspect.Parameter.VAR_KEYWORD:
-                return {key: self._shapes[name].plain(each) for key, each in value.items()}
+                return {key: self._codecs[name].plain(each) for key, each in value.items()}
             case _:
                 return self._plain_alone(name, value)
 
     def _load(self, name: str, value: Any) -> Any:
         match self._signature.parameters[name].kind:
             case inspect.Parameter.VAR_POSITIONAL:
-                return tuple(self._shapes[name].load(each) for each in value)
+                return tuple(self._codecs[name].load(each) for each in value)
             case inspect.Parameter.VAR_KEYWORD:
-                return {key: self._shapes[name].load(each) for key, each in value.items()}
+                return {key: self._codecs[name].load(each) for key, each in value.items()}
             case _:
-                return self._shapes[name].load(value)
+                return self._codecs[name].load(value)
 
 
 class Source(Protocol):
-    """A source outside, as far as tools know it."""
+    """An external source, as far as tools need it."""
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """Name of the source."""
 
 
 class _Define(Protocol):
-    """What makes a function a tool."""
+    """Decorator that turns a function into a tool."""
 
     @overload
     def __call__(self, fn: Callable[P, Awaitable[T]], /) -> Tool[P, T, Awaitable[T]]: ...
@@ -316,7 +326,7 @@ class _Define(Protocol):
 
 
 class _Declare(Protocol):
-    """`tool`, as its users see it: the effect must be said."""
+    """Signature of `tool` for users: `effect` is required."""
 
     def __call__(  # noqa: PLR0913 - all by name, and few at a time
         self,
@@ -333,15 +343,24 @@ class _Declare(Protocol):
         fresh: Sequence["Source"] = (),
         invalidates: Sequence["Source"] = (),
     ) -> _Define:
-        """Make a function a tool."""
+        """Return a decorator that turns a function into a tool.
+
+        `effect` declares what repeating the function means: "none" (a read or a computation), "idempotent" (safe to
+        repeat with the same key), "once" (not safe to repeat) or "transaction" (writes to the store's own database).
+        `name` defaults to the function's name. `risk` is the label that approval rules match. `retry` is a number of
+        attempts or a `Retry`, and `timeout` the limit of one attempt. `not_applied` names error classes that mean that
+        nothing was applied. `irreversible` forbids a compensation. `max_tokens` and `max_cost` are reserved from the
+        budget before each attempt. A step needs fresh data from the sources in `fresh`, and makes the data from those
+        in `invalidates` out of date.
+        """
 
 
 def _declare(*bare: object, effect: Any = None, name: Any = None, **more: Any) -> _Define:
     if not isinstance(effect, str) or effect not in EFFECTS:
-        choices = "; ".join(f"{each!r}, {meaning}" for each, meaning in EFFECTS.items())
-        said = "is not said" if effect is None else f"is {effect!r}"
-        what = name or next((getattr(each, "__name__", "A tool") for each in bare), "A tool")
-        raise DefinitionError(what=what, reason=f"its effect {said}: say one of {choices}")
+        choices = ", ".join(f"{each!r} ({meaning})" for each, meaning in EFFECTS.items())
+        problem = "missing effect" if effect is None else f"unknown effect {effect!r}"
+        what = name or next((getattr(each, "__name__", "a tool") for each in bare), "a tool")
+        raise DefinitionError(what=what, reason=f"{problem}; pass effect= with one of {choices}")
     _check_options(name, bare, more)
     return _tool(effect=cast("Effect", effect), name=name, **more)
 
@@ -363,13 +382,13 @@ def _tool(  # noqa: PLR0913 - all by name
 ) -> _Define:
     for each in (*fresh, *invalidates):
         if not isinstance(getattr(each, "name", None), str):
-            raise DefinitionError(what=name or "A tool", reason=f"{brief(each)} is no source: @limpet.external(ttl=…)")
+            raise DefinitionError(what=name or "a tool", reason=f"{brief(each)} is not an @limpet.external(ttl=…)")
     most = Spent(tokens=max_tokens or 0, cost=max_cost or 0.0) if max_tokens or max_cost else None
     traits = Traits(
         effect=effect,
         retry=patience(retry),
         timeout=None if timeout is None else microseconds(timeout),
-        most=most,
+        max_spend=most,
         fresh=tuple(each.name for each in fresh),
         invalidates=tuple(each.name for each in invalidates),
         risk=risk,
@@ -378,7 +397,7 @@ def _tool(  # noqa: PLR0913 - all by name
     )
 
     def define(fn: Callable[..., Any], /) -> Tool[..., Any, Any]:
-        check_function("A tool", fn, name)
+        check_function("a tool", fn, name)
         made: Tool[..., Any, Any] = Tool(fn, name or fn.__name__, traits)
         made.fresh = tuple(fresh)
         _register(made)
@@ -392,51 +411,51 @@ OPTIONS = tuple(each for each in inspect.signature(_Declare.__call__).parameters
 
 
 def _check_options(name: str | None, bare: Sequence[object], more: Mapping[str, Any]) -> None:
-    """Refuse what is no option."""
+    """Raise DefinitionError for unknown options."""
     if wrong := [*map(repr, bare), *(f"{each}=" for each in more if each not in OPTIONS)]:
         hook = wrong[0].rstrip("=")
-        how = f"; put @{name or 'its_name'}.{hook} on a function of its own" if hook in Hooks.__annotations__ else ""
-        reason = f"there is no option {wrong[0]}: there are {', '.join(OPTIONS)}{how}"
-        raise DefinitionError(what=name or "A tool", reason=reason)
+        how = f"; decorate a function with @{name or 'the_tool'}.{hook}" if hook in Hooks.__annotations__ else ""
+        reason = f"unknown option {wrong[0]}; allowed: {', '.join(OPTIONS)}{how}"
+        raise DefinitionError(what=name or "a tool", reason=reason)
 
 
 def check_function(what: str, fn: object, name: str | None) -> None:
-    """Refuse what cannot be called, or has no name to be recorded under."""
+    """Raise DefinitionError if `fn` is not callable, or has no name to be recorded under."""
     if not callable(fn):
-        raise DefinitionError(what=what, reason=f"{brief(fn)} is no function")
+        raise DefinitionError(what=what, reason=f"{brief(fn)} is not a function")
     if not name and getattr(fn, "__name__", "<lambda>") == "<lambda>":
-        raise DefinitionError(what=what, reason=f"{brief(fn)} has no name to be recorded under: use def, or say name=")
+        raise DefinitionError(what=what, reason=f"{brief(fn)} has no name for the log; use def, or pass name=")
 
 
 def find_tool(name: str) -> Tool[..., Any, Any] | None:
-    """The tool that is registered under a name in this process."""
+    """Return the tool that is registered under a name in this process, or None."""
     return _tools.get(name)
 
 
 def registered_tools() -> list[Tool[..., Any, Any]]:
-    """All tools that are registered in this process."""
+    """Return all tools that are registered in this process."""
     return list(_tools.copy().values())  # another thread may be importing tools
 
 
 def check_tool(given: object) -> None:
-    """Refuse what is no tool, where one is wanted."""
+    """Raise DefinitionError if an object is not a tool."""
     if not isinstance(given, Tool):
-        reason = "it is no tool: put @limpet.tool(effect=...) on the function"
-        raise DefinitionError(what=f"A step of {brief(given)}", reason=reason)
+        reason = "not a tool; decorate the function with @limpet.tool(effect=...)"
+        raise DefinitionError(what=f"a step of {brief(given)}", reason=reason)
 
 
 def _register(made: Tool[..., Any, Any]) -> None:
     if made.traits.effect == "transaction" and made.is_async:
-        raise DefinitionError(what=made.name, reason="a transaction is a plain function: it waits for nothing else")
+        raise DefinitionError(what=made.name, reason='effect="transaction" needs a plain function, not an async one')
     before = _tools.get(made.name)
     if before is not None and _origin(before.fn) != _origin(made.fn):
         other = ".".join(_origin(before.fn))
-        raise DefinitionError(what=made.name, reason=f"{other} is a tool of that name already; give one of them name=")
+        raise DefinitionError(what=made.name, reason=f"the name is already used by {other}; pass name= to one of them")
     _tools[made.name] = made
 
 
 def _has_mark(plain: Any) -> bool:
-    """Whether a secret is somewhere in some JSON."""
+    """Return whether a JSON value contains a secret."""
     if isinstance(plain, dict):
         return any(map(_has_mark, plain)) or any(map(_has_mark, plain.values()))
     return any(map(_has_mark, plain)) if isinstance(plain, list) else plain == MARK
@@ -447,5 +466,5 @@ def _origin(fn: Callable[..., Any]) -> tuple[str, str]:
 
 
 def idempotency_key(run: str, number: int, name: str, args: str) -> str:
-    """The key of an action, the same on every attempt and resume; its form is frozen. `args` is their digest."""
+    """Return the key of a step, the same on every attempt and resume. Its format is frozen. `args` is a digest."""
     return f"{run}:step_{number}:{name}:{args[:16]}"

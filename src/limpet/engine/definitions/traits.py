@@ -1,4 +1,4 @@
-"""What a tool says about itself: above all, what repeating it means."""
+"""Properties that a tool declares: above all its effect, that is, what repeating it means."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,28 +11,28 @@ __all__ = ["EFFECTS", "Effect", "Traits"]
 
 Effect = Literal["none", "idempotent", "once", "transaction"]
 EFFECTS: Mapping[str, str] = {
-    "none": "a read or a computation: repeat it as you like",
-    "idempotent": "repeating it with the same key is safe",
-    "once": "never repeat it blindly",
-    "transaction": "its writes commit with the event",
+    "none": "a read or a computation, which may be repeated",
+    "idempotent": "safe to repeat with the same key",
+    "once": "not safe to repeat",
+    "transaction": "writes that commit together with the event",
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class Traits:
-    """What a tool says about itself."""
+    """Declared properties of a tool."""
 
     effect: Effect
     risk: str | None = None
     retry: Retry | None = None
     timeout: int | None = None
-    """Microseconds for one attempt."""
+    """Timeout of one attempt, in microseconds."""
     not_applied: tuple[type[BaseException], ...] = ()
-    """Errors after which nothing was done."""
+    """Error classes that mean that nothing was applied."""
     irreversible: bool = False
-    most: Spent | None = None
-    """What one attempt uses up at most: put aside before it begins."""
+    max_spend: Spent | None = None
+    """Maximum tokens and cost of one attempt, reserved before it starts."""
     fresh: tuple[str, ...] = ()
-    """Sources outside that must have been read, and still hold, when it starts."""
+    """External sources that the run must have read, and whose data must not have expired, when the step starts."""
     invalidates: tuple[str, ...] = ()
-    """Sources outside that say something else when it is done."""
+    """External sources whose data is out of date after the step."""

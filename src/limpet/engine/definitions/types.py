@@ -1,9 +1,9 @@
-"""Values as agents and tools declare them: to JSON and back, by annotation.
+"""Conversion of declared types to JSON and back, by annotation.
 
-msgspec does what it can: plain types, dataclasses, TypedDicts, its own structs, dates. pydantic does its own models; it
-takes long to import, so this module alone imports it, when a declared type needs it. What is declared nowhere must be
-plain JSON, and comes back as it is: the strict walk of `canonical` refuses the rest. A secret, ours or pydantic's, is a
-mark in JSON, and comes back without what it holds.
+msgspec converts plain types, dataclasses, TypedDicts, its own structs and dates. pydantic converts its own models. It
+is slow to import, so only this module imports it, when a declared type needs it. A value without a declared type must
+be plain JSON, and is returned unchanged; `canonical` refuses anything else. A secret, ours or pydantic's, becomes a
+marker in JSON, and loads without its value.
 """
 
 import dataclasses
@@ -23,68 +23,68 @@ from limpet.secret import MARK, SCHEMA, Secret, hidden, is_secret
 
 __all__ = ["TypeCodec", "codec_of"]
 
-# Left as they are, so that the strict walk refuses them: JSON has no bytes.
+# Not converted, so that `canonical` refuses them: JSON has no bytes.
 _NOT_JSON = (bytes, bytearray, memoryview)
 _UNDECLARED = (Any, object, Parameter.empty)
-# As they are, they are JSON.
+# Types whose values are JSON already.
 _PLAIN = (str, int, float, bool, type(None))
-# What pydantic shows of its own secrets.
+# The text that pydantic shows for its own secrets.
 _STARS = "*" * 10
 
 
 class TypeCodec:
-    """How values of one annotation become JSON, and come back."""
+    """Converts values of one annotation to JSON and back."""
 
     def __init__(self, hint: Any) -> None:
         self._hint = hint
         self._adapter = _adapter(hint) if _has_model(hint) else None
         self.versions: Versions = versions_of(hint)
-        """The versions of the types in it that are not at their first."""
+        """Versions of the types in the annotation that are above 1."""
 
     def dump(self, value: object) -> Any:
-        """The value as plain JSON; raises InvalidValue for what JSON cannot carry."""
+        """Return a value as plain JSON. Raises InvalidValue if JSON cannot represent it."""
         plain = self.plain(value)
         canonical(plain)
         return plain
 
     def plain(self, value: object) -> Any:
-        """The same for whoever stores it, and checks it then."""
+        """Return a value as JSON without the final check; the caller checks it when it stores it."""
         if self._adapter is None and type(value) in _PLAIN:
             return value
         try:
             return self._plain(value)
         except InvalidValue:
             raise
-        except Exception as error:  # msgspec's and pydantic's own, and whatever a user's model raises
+        except Exception as error:  # errors of msgspec, of pydantic, or of a user's model
             raise InvalidValue(path="$", reason=_reason(error)) from error
 
     def load(self, plain: Any, versions: Versions | None = None) -> Any:
-        """The value of the declared type; raises InvalidValue for what is not one.
+        """Return a value of the declared type. Raises InvalidValue if the JSON does not match it.
 
-        `versions` are those of the types that it was stored with; without them it is of today.
+        `versions` are the versions of the types that the value was stored with. None means the current ones.
         """
         if versions is not None:
-            plain = self.renew(plain, versions)
+            plain = self.upgrade(plain, versions)
         if self._hint in _UNDECLARED or (type(plain) is self._hint and self._hint in _PLAIN):
             return plain
         try:
-            if self._adapter is not None:  # as JSON, where a date is text but a number is not
+            if self._adapter is not None:  # as JSON, strict mode accepts a date as text, but not a number as text
                 return self._adapter.validate_json(canonical(plain), strict=True, by_alias=True, by_name=True)
             return msgspec.convert(plain, self._hint, strict=True, str_keys=True, dec_hook=_from_json)
         except InvalidValue:
             raise
-        except Exception as error:  # msgspec's and pydantic's own, and whatever a user's model raises
+        except Exception as error:  # errors of msgspec, of pydantic, or of a user's model
             raise InvalidValue(path="$", reason=_reason(error)) from error
 
-    def renew(self, plain: Any, versions: Versions) -> Any:
-        """What was stored with these versions of types, as today's have it: JSON still."""
-        if not versions and not self.versions:  # as most are
+    def upgrade(self, plain: Any, versions: Versions) -> Any:
+        """Upgrade JSON that was stored with these versions of types to the current ones."""
+        if not versions and not self.versions:  # the usual case
             return plain
         check_known(versions, self.versions)
         return upgraded(self._hint, plain, versions, _fits)
 
     def faults(self, plain: Any) -> tuple[str, ...]:
-        """Everything that is wrong with a value that does not load, each with its path."""
+        """Return all mismatches of a value, each with its path; an empty tuple if it loads."""
         try:
             self.load(plain)
         except InvalidValue as error:
@@ -93,7 +93,7 @@ class TypeCodec:
         return ()
 
     def schema(self) -> dict[str, Any]:
-        """What its values look like, as JSON Schema."""
+        """Return the JSON Schema of the annotation."""
         if self._hint in _UNDECLARED:
             return {}
         if self._adapter is not None:
@@ -104,7 +104,7 @@ class TypeCodec:
         except TypeError as error:
             reason = str(error)
             if "Secret" in reason:
-                reason = "a secret that is a default stands in the code: use a default factory"
+                reason = "a secret must not be a default value; use a default factory"
             raise DefinitionError(what=f"{self._hint}", reason=reason) from error
 
     def _plain(self, value: object) -> Any:
@@ -120,10 +120,10 @@ class TypeCodec:
 
 
 def codec_of(hint: Any) -> TypeCodec:
-    """The shape of an annotation, whose names are resolved; none means plain JSON."""
+    """Return the codec of a resolved annotation; `Any` means plain JSON."""
     try:
         return _cached(hint)
-    except TypeError:  # an annotation that has no hash
+    except TypeError:  # an annotation without a hash
         return TypeCodec(hint)
 
 
@@ -141,13 +141,13 @@ def _fits(hint: Any, plain: Any) -> bool:
 
 
 def _adapter(hint: Any) -> Any:
-    from pydantic import TypeAdapter  # noqa: PLC0415 - it takes 300 ms, and most programs have it by now
+    from pydantic import TypeAdapter  # noqa: PLC0415 - the import takes 300 ms, so it waits until a type needs it
 
     return TypeAdapter(hint)
 
 
 def _has_model(hint: Any, seen: frozenset[Any] = frozenset()) -> bool:
-    """Whether something that only pydantic knows is somewhere in an annotation."""
+    """Return whether an annotation contains something that only pydantic can convert."""
     if _is_model(hint) or _is_pydantics(hint) or _is_choice(hint):
         return True
     if isinstance(hint, type) and hint not in seen and has_fields(hint):
@@ -160,24 +160,24 @@ def _is_model(hint: Any) -> bool:
 
 
 def _is_pydantics(hint: Any) -> bool:
-    """Whether it is one of pydantic's own types, such as its secrets."""
+    """Return whether a type is one of pydantic's own, such as its secrets."""
     return isinstance(hint, type) and hint.__module__.partition(".")[0] == "pydantic"
 
 
 def _is_choice(hint: Any) -> bool:
-    """Whether it is a secret or something else, which msgspec cannot tell apart."""
+    """Return whether an annotation is a union of a secret and other types, which msgspec cannot distinguish."""
     kinds = [each for each in get_args(hint) if each is not NoneType] if get_origin(hint) in (Union, UnionType) else []
     return len(kinds) > 1 and any(is_secret(each) for each in kinds)
 
 
 def _is_record(value: object) -> bool:
-    """Whether a value that nobody declared has fields of its own, and so is an object in JSON."""
+    """Return whether a value without a declared type has fields, and is an object in JSON."""
     kind = type(value)
     return _is_model(kind) or dataclasses.is_dataclass(kind) or issubclass(kind, msgspec.Struct)
 
 
 def _as_lists(value: Any) -> Any:
-    """The same with lists for tuples, which msgspec leaves as they are: a declared tuple comes back as one."""
+    """Return JSON with lists in place of tuples, which msgspec keeps; a declared tuple loads as a tuple."""
     if isinstance(value, dict):
         return {key: _as_lists(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
@@ -186,7 +186,7 @@ def _as_lists(value: Any) -> Any:
 
 
 def _as_json(value: Any) -> Any:
-    """What msgspec does not know: our secrets, and pydantic's models."""
+    """Convert types that msgspec does not know: Limpet's secrets, and pydantic models."""
     if isinstance(value, Secret):
         return MARK
     if _is_model(type(value)):
@@ -198,7 +198,7 @@ def _as_json(value: Any) -> Any:
 def _from_json(kind: Any, value: Any) -> Any:
     if is_secret(kind):
         return Secret.loaded(value)
-    raise InvalidValue(path="$", reason=f"{getattr(kind, '__qualname__', kind)} cannot be made from JSON")
+    raise InvalidValue(path="$", reason=f"{getattr(kind, '__qualname__', kind)} cannot be loaded from JSON")
 
 
 def _schema_of(kind: Any) -> dict[str, Any]:
@@ -208,7 +208,7 @@ def _schema_of(kind: Any) -> dict[str, Any]:
 
 
 def _marked(plain: Any, dump: Callable[..., Any]) -> Any:
-    """What pydantic dumped, with our mark for its secrets, too: its stars would come back as a value."""
+    """Replace pydantic's text for secrets in its dump by Limpet's marker; as text it would load as a value."""
     return _with_marks(plain, dump(mode="python")) if _STARS.encode() in msgspec.json.encode(plain) else plain
 
 
@@ -223,7 +223,7 @@ def _with_marks(plain: Any, value: Any) -> Any:
 
 
 def _each(error: Any) -> list[str]:
-    """What pydantic found, each with its path."""
+    """Return pydantic's errors, each with its path."""
     if not hasattr(error, "errors"):
         return []
     return [f"{_path(found['loc'])}: {found['msg']}" for found in error.errors(include_url=False, include_input=False)]
@@ -234,6 +234,6 @@ def _path(place: Sequence[str | int]) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    """In one line, without what was given: pydantic would repeat it."""
+    """Return an error in one line, without the input, which pydantic would repeat."""
     text = "; ".join(_each(error)) or str(error)
     return " ".join(text.split())[:500] or type(error).__name__

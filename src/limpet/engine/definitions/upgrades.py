@@ -1,7 +1,7 @@
-"""Types that move on: what was stored under an older version of one becomes one of today when it is read.
+"""Versioned types: a value stored under an older version of a type is upgraded when it is read.
 
-The version stands beside the data, never inside it. An upgrade is a plain function over JSON, from one version to the
-next; what is stored is not changed.
+The version is stored beside the data, never inside it. An upgrade is a plain function over JSON, from one version to
+the next. Stored data is not changed.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ __all__ = ["NOTHING", "Versions", "check_known", "has_fields", "upgraded", "vers
 
 T = TypeVar("T")
 Versions = Mapping[str, int]
-"""The versions of types, by name; those that are not named are 1."""
+"""Versions of types by name; a missing name means version 1."""
 NOTHING: Versions = MappingProxyType({})
 Upgrade = Callable[[Any], Any]
 
@@ -39,15 +39,15 @@ _declared: "WeakKeyDictionary[type, _Version]" = WeakKeyDictionary()
 def versioned(
     version: int, *, upgrades: Mapping[int, Upgrade], name: str | None = None
 ) -> Callable[[type[T]], type[T]]:
-    """Say which version of a type this is, and how the JSON of each older one becomes the next: `upgrades={1: fn}`.
+    """Declare the version of a type, and how to upgrade the JSON of each older version to the next: `upgrades={1: fn}`.
 
-    For the types of inputs, results and data of agents and tools, at the top or inside. The name is the class's own,
-    unless said; it is stored, and must not change.
+    It works for the types of inputs, results and data of agents and tools, and for types nested in them. `name`
+    defaults to the name of the class. It is stored, so it must not change.
     """
     if set(upgrades) != set(range(1, version)):
         wanted = f"upgrades from 1 to {version - 1}" if version > 1 else "none"
-        reason = f"version {version} needs {wanted}, and has {sorted(upgrades) or 'none'}"
-        raise DefinitionError(what=name or "A version", reason=reason)
+        reason = f"version {version} needs {wanted}, not {sorted(upgrades) or 'none'}"
+        raise DefinitionError(what=name or "a version", reason=reason)
 
     def declare(cls: type[T]) -> type[T]:
         _declared[cls] = _Version(name or cls.__name__, version, dict(upgrades))
@@ -57,10 +57,10 @@ def versioned(
 
 
 def versions_of(hint: Any) -> Versions:
-    """The versions of all types in an annotation that are not at their first."""
+    """Return the versions above 1 of all types in an annotation."""
     try:
         return _versions_of(hint)
-    except TypeError:  # an annotation that has no hash
+    except TypeError:  # an annotation without a hash
         return _versions_of.__wrapped__(hint)
 
 
@@ -72,33 +72,34 @@ def _versions_of(hint: Any) -> Versions:
         declared = _declared.get(cls)
         if declared is not None and declared.number > 1:
             if seen.setdefault(declared.name, cls) is not cls:
-                raise DefinitionError(what=declared.name, reason="two types of this name are in one annotation")
+                raise DefinitionError(what=declared.name, reason="one annotation contains two types with this name")
             found[declared.name] = declared.number
     return found
 
 
 def check_known(stored: Versions, known: Versions) -> None:
-    """Refuse what a newer version of the code has written."""
+    """Raise InvalidValue if newer code wrote the value."""
     for name, number in stored.items():
         if number > known.get(name, 1):
-            reason = f"it was written with version {number} of {name}, and {known.get(name, 1)} is the newest known"
+            reason = f"written with version {number} of {name}; this code has version {known.get(name, 1)}"
             raise InvalidValue(path="$", reason=reason)
 
 
 def upgraded(hint: Any, plain: Any, stored: Versions, fits: Callable[[Any, Any], bool]) -> Any:
-    """A value as today's types have it; what contains comes before what it contains, so that parts are where they are.
+    """Return a stored value upgraded to the current types.
 
-    `fits` says which of several types a value is of.
+    Outer types are upgraded before inner ones, so that fields are in place. `fits` tells which type of a union a value
+    has.
     """
-    return _Upgrading(stored, fits).value(hint, plain)
+    return _Upgrader(stored, fits).value(hint, plain)
 
 
-class _Upgrading:
+class _Upgrader:
     def __init__(self, stored: Versions, fits: Callable[[Any, Any], bool]) -> None:
         self._stored, self._fits = stored, fits
 
     def value(self, hint: Any, plain: Any) -> Any:
-        hint = _bare(hint)
+        hint = _without_annotated(hint)
         if plain is None or not versions_of(hint):
             return plain
         if get_origin(hint) in (Union, UnionType):
@@ -115,7 +116,7 @@ class _Upgrading:
         return plain
 
     def _one_of(self, hints: list[Any], plain: Any) -> Any:
-        """The first that it is of, by then; the only one, whatever comes of it."""
+        """Upgrade as the first type of a union that the result fits, or as its only type."""
         for hint in hints:
             try:
                 found = self.value(hint, plain)
@@ -130,7 +131,7 @@ class _Upgrading:
     def _record(self, cls: type, plain: Any) -> Any:
         declared = _declared.get(cls)
         if declared is not None:
-            plain = self._step_by_step(declared, plain)
+            plain = self._apply_upgrades(declared, plain)
         if not isinstance(plain, dict):
             return plain
         found = dict(plain)
@@ -140,23 +141,23 @@ class _Upgrading:
                     found[name] = self.value(kind, found[name])
         return found
 
-    def _step_by_step(self, declared: _Version, plain: Any) -> Any:
+    def _apply_upgrades(self, declared: _Version, plain: Any) -> Any:
         for number in range(self._stored.get(declared.name, 1), declared.number):
             try:
                 plain = declared.upgrades[number](plain)
             except Exception as error:
-                reason = f"{declared.name} could not be upgraded from version {number}: {type(error).__name__}: {error}"
+                reason = f"upgrading {declared.name} from version {number} failed: {type(error).__name__}: {error}"
                 raise InvalidValue(path="$", reason=reason) from error
         return plain
 
 
-def _bare(hint: Any) -> Any:
-    return _bare(get_args(hint)[0]) if get_origin(hint) is Annotated else hint
+def _without_annotated(hint: Any) -> Any:
+    return _without_annotated(get_args(hint)[0]) if get_origin(hint) is Annotated else hint
 
 
 def _classes(hint: Any, seen: set[Any]) -> Iterator[type]:
-    """Every class in an annotation, and in the fields of those."""
-    hint = _bare(hint)
+    """Yield every class in an annotation, and in the fields of those classes."""
+    hint = _without_annotated(hint)
     if isinstance(hint, type) and not get_args(hint):
         if hint in seen:
             return
@@ -169,7 +170,7 @@ def _classes(hint: Any, seen: set[Any]) -> Iterator[type]:
 
 
 def _fields(cls: type) -> Iterator[tuple[Any, tuple[str, ...]]]:
-    """The fields of a record: what each is, and what it may be called in JSON."""
+    """Yield the fields of a record: the type of each, and its possible names in JSON."""
     if hasattr(cls, "__pydantic_validator__") and hasattr(cls, "model_fields"):
         for name, field in cls.model_fields.items():
             alias = field.alias if isinstance(field.alias, str) else name
@@ -184,6 +185,6 @@ def _fields(cls: type) -> Iterator[tuple[Any, tuple[str, ...]]]:
 
 
 def has_fields(cls: type) -> bool:
-    """Whether a class is a record, of any kind but pydantic's."""
+    """Return whether a class is a record other than a pydantic model."""
     is_named_tuple = issubclass(cls, tuple) and hasattr(cls, "_fields")
     return is_named_tuple or dataclasses.is_dataclass(cls) or is_typeddict(cls) or issubclass(cls, msgspec.Struct)

@@ -1,1 +1,1 @@
-"""Shared state of one driven run, and the types that all calls use."""
+"""Shared state of one driven run, and the types that all methods of a run use."""

@@ -1,7 +1,7 @@
-"""One execution of a run's code by one worker: what all its verbs share.
+"""One execution of a run's code by one worker: the state that all methods of `Run` share.
 
-The code runs while the execution is open. It is held while the run parks or stops: whoever calls a verb then waits, and
-goes on if it did not come to that. Once it is closed, every verb raises Suspended and takes no effect.
+The code runs while the execution is open. While the run is about to park or stop, the execution is held: calls wait,
+and continue if it is reopened. Once it is closed, every call raises Suspended and has no effect.
 """
 
 import asyncio
@@ -68,34 +68,34 @@ _thread: ContextVar[int | None] = ContextVar("limpet_thread", default=None)
 
 
 class OpenWait(NamedTuple):
-    """Something the code waits for at this moment."""
+    """Something that the code waits for at this moment."""
 
     name: str
     wait: Wait
     wake: int | None
-    """When it must be looked at, by the store's clock."""
-    look: Callable[[], b.WaitEnded | None]
-    """How it ended, if it has."""
+    """When the wait is due, by the store's clock in microseconds."""
+    check: Callable[[], b.WaitEnded | None]
+    """Returns how the wait ended, or None if it has not."""
     ended: "asyncio.Future[tuple[b.WaitEnded, int]]"
     request: b.RequestOpened | None = None
 
 
 class ToolCaller(Protocol):
-    """How the functions of a tool are called."""
+    """Calls the functions of tools."""
 
     async def __call__(self, tool: Tool[..., Any, Any], /, fn: Callable[..., Any], args: Bound, call: Call) -> Any:
-        """What the function returns; `current()` is this call."""
+        """Call a function and return its result; `current()` is this call."""
 
     def call_inline(self, tool: Tool[..., Any, Any], args: Bound, call: Call) -> Any:
-        """The same on this thread, for a function that is a transaction."""
+        """Call the tool's function on this thread, for a transaction."""
 
     def is_stubbed(self, tool: Tool[..., Any, Any]) -> bool:
-        """Whether a test says what it returns; then it is in no transaction."""
+        """Return whether a test provides the tool's result; then no transaction is needed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Kit:
-    """What a worker lends to the runs that it drives."""
+    """Dependencies and settings that a worker shares with the runs it drives."""
 
     store: Store
     clock: Clock
@@ -103,23 +103,23 @@ class Kit:
     worker: str
     perform: ToolCaller
     now: Callable[[], int]
-    """An estimate of the store's clock."""
+    """Returns an estimate of the store's clock, in microseconds."""
     linger: int = SECOND
     """How long a run that only waits stays in memory, in microseconds."""
-    hush: int = SECOND // 10
-    """How long a run may be busy before commands to it are looked for."""
+    silent_after: int = SECOND // 10
+    """How long a run may be busy before commands to it are polled, in microseconds."""
     backoffs: bool = True
-    """Whether the time between attempts is waited for."""
+    """Whether to wait between attempts."""
     port: Port | None = None
-    """What handles of other runs are made over."""
+    """Access to other runs for their handles."""
     channels: tuple[str, ...] = ()
-    """Where people are told of requests."""
+    """Channels that notify people of requests."""
     parole: tuple[int, ...] = PAROLE
-    """How long a quarantined run rests before each further try, in microseconds."""
+    """Rest of a quarantined run before each retry, in microseconds."""
 
 
 class Execution:
-    """What the verbs of one run share while a worker drives it."""
+    """State that the methods of one run share while a worker drives it."""
 
     def __init__(self, kit: Kit, journal: Journal, memory: Learned, agent: Agent[Any, Any]) -> None:
         self.kit, self.journal, self.agent = kit, journal, agent
@@ -132,38 +132,38 @@ class Execution:
         if created.initial is not None:
             self._working.apply(created.initial)
         self.patched = 0
-        """Grows with every change of `working`."""
+        """Counter of changes of `working`."""
         self.deadline, self.user, self.session = created.deadline, created.user, created.session
         self.children = history.last_child
-        """The number of the last run that was named after this one."""
+        """Number in the last generated id of a called run."""
         self.flagged: set[str] = set()
-        """What was flagged here, and may not be in the log yet."""
-        self.at_work = 0
-        """How many verbs are doing something that must not be cut."""
-        self.performing = 0
-        """How many functions of tools are running."""
+        """Flags raised here, which may not be in the log yet."""
+        self.busy_calls = 0
+        """Number of calls that must not be interrupted now."""
+        self.running_tools = 0
+        """Number of running tool functions."""
         self.activity = 0
-        """Grows with everything that the code does."""
+        """Counter of everything that the code does."""
         self.waiting: Mapping[str, OpenWait] = {}
-        """What the code waits for."""
+        """The open waits of the code."""
         self.subscribers: dict[Wait, Callable[[], object]] = {}
-        """What the code hears beside that: told whenever something came; it wakes a run that is parked."""
-        self.touched = kit.clock.ticks()
+        """Callbacks for other conditions that the code subscribes to; these also wake a parked run."""
+        self.active_at = kit.clock.ticks()
         self.memory = memory
         self.versions: dict[str, dict[str, bool]] = {}
-        """What was chosen here, and may not be in the log yet."""
+        """Choices of `run.version` made here, which may not be in the log yet, by scope."""
         self.handed_to: str | None = None
-        """The agent that goes on for good in this one's place."""
+        """The agent that this run was handed off to."""
         self.is_undoing = False
-        """This is the undoing itself."""
+        """Whether this execution is the run's compensation."""
         self.is_dry_run = False
-        """This is a replay in isolation: nothing new is begun."""
+        """Whether this is a dry run, which starts nothing new."""
         self.stopped: LimpetError | None = None
-        """Why the code cannot go on: it has diverged, the lease is lost, or the store fails."""
-        self.changed: Callable[[], object] = lambda: None
-        """Told whenever the one who attends to this run should look."""
+        """Why the code cannot continue: a divergence, a lost lease, or a failure of the store."""
+        self.wake_driver: Callable[[], object] = lambda: None
+        """Wakes the driver of this run."""
         self.on_step: Callable[[int], object] | None = None
-        """Told the number of each step as the code comes to it, in the code's own call."""
+        """Called with the number of each step that the code reaches, synchronously."""
         self._open = asyncio.Event()
         self._open.set()
         self._closed: Suspended | None = None
@@ -171,49 +171,51 @@ class Execution:
         self._flags = list(history.flags)
         self._overrides = list(memory.overrides)
         self._overridden: list[tuple[int, StatePatch]] = []
-        self._work, self._acting = _Work(self), _Acting(self)
+        self._work, self._running_tool = _Work(self), _RunningTool(self)
 
-    # Coming in
+    # Calls
 
     def take_name(self, name: str) -> str:
-        """The identity of a call that the code makes now."""
+        """Return the identity of a call that the code makes now."""
         if self.handed_to is not None and self._closed is None:
             raise HandedOff(run=self.run, agent=self.handed_to)
         self.note_call()
         return current_scope().take(name, current_caller())
 
     def peek_name(self, name: str) -> str:
-        """The identity that the next call of this name will have here."""
+        """Return the identity that the next call with this name will have here."""
         return current_scope().peek(name)
 
     def note_call(self) -> None:
-        """The code has come to something that is durable; nothing is, once this is closed."""
+        """Note that the code makes a durable call. Raises Suspended once the execution is closed."""
         if self._closed is not None:
             raise self._closed
         self.return_order.note_call()
-        self.touch()
+        self.note_activity()
 
-    def touch(self) -> None:
-        """Something happened."""
+    def note_activity(self) -> None:
+        """Note activity."""
         self.activity += 1
-        self.touched = self.kit.clock.ticks()
+        self.active_at = self.kit.clock.ticks()
 
     def find(self, name: str, kind: type[object], asked: str = "", versions: Versions = NOTHING) -> Record | None:
-        """The record of a call; one that was another call stops the run."""
+        """Return the record of a call, or None if it is new. A record of a different call stops the run."""
         try:
             record = self.lookup.find(name, kind, asked, versions)
         except Divergence as error:
             self.stop(error)
             raise
         if record is None:
-            while self._overrides:  # whatever is left of what is shared, the code has come past it
+            while self._overrides:  # the code has passed everything that the fork shares
                 self._override()
-        elif record.shared and record.is_other(asked, versions):
-            self.raise_flag(f"{name} is asked with other arguments", "it answers as it did before the fork")
+        elif record.shared and record.has_other_args(asked, versions):
+            self.raise_flag(
+                f"{name} has other arguments than before the fork", "the recorded result is used, as before the fork"
+            )
         return record
 
     async def check_new(self, name: str) -> None:
-        """Stop the run before an effect that the log has no place for, once the code has come as far as it can."""
+        """Stop the run before an effect that diverges from the log, after waiting until the code is quiet."""
         try:
             try:
                 self.lookup.check_new(name)
@@ -225,18 +227,18 @@ class Execution:
             raise
 
     async def wait_until_quiet(self) -> None:
-        """Return when the code has done nothing for some turns of the event loop."""
+        """Wait until the code has done nothing for some iterations of the event loop."""
         seen = -1
         while seen != self.activity:
             seen = self.activity
             for _ in range(2 * QUIET):
-                await asyncio.sleep(0)  # noqa: TID251 - turns of the event loop, not time
+                await asyncio.sleep(0)  # noqa: TID251 - iterations of the event loop, not time
 
     async def wait_until_open(self) -> None:
-        """Go on while the execution is open; if it is closed meanwhile, the code is being cancelled."""
-        if self._is_told_to_stop:
+        """Wait until the execution is open. If it is closed meanwhile, the code is being cancelled."""
+        if self._must_stop:
             self.hold()
-            self.changed()
+            self.wake_driver()
         if not self._open.is_set():
             await self._open.wait()
             if self._closed is not None:
@@ -245,45 +247,48 @@ class Execution:
             raise self._closed
 
     @property
-    def _is_told_to_stop(self) -> bool:
+    def _must_stop(self) -> bool:
         fold = self.journal.fold
         return (fold.cancel is not None or fold.pausing) and not self.is_undoing and self._closed is None
 
     def work(self) -> "_Work":
-        """What is done inside is finished before the run parks or stops."""
+        """Return a context: the run does not park or stop before its body has finished."""
         return self._work
 
     def end_work(self) -> None:
-        """Something is finished; whoever waits for that is told."""
-        self.at_work -= 1
-        self.touch()
-        if not self.at_work and (self.waiting or not self._open.is_set()):
-            self.changed()
+        """End a `work` context, and wake the driver if it waits for that."""
+        self.busy_calls -= 1
+        self.note_activity()
+        if not self.busy_calls and (self.waiting or not self._open.is_set()):
+            self.wake_driver()
 
-    def running_tool(self) -> "_Acting":
-        """A tool runs inside, and what came of it is put into the log: kept beside it, if the run is lost meanwhile."""
-        return self._acting
+    def running_tool(self) -> "_RunningTool":
+        """Return a context for a running tool and the recording of its outcome.
+
+        If the run is lost meanwhile, the outcome is kept as a late result.
+        """
+        return self._running_tool
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is under way that must not be cut; once nothing can be written any more, only tools are."""
-        return not (self.at_work if self.stopped is None else self.performing)
+        """Whether nothing runs that must not be interrupted. Once nothing can be written any more, only tools count."""
+        return not (self.busy_calls if self.stopped is None else self.running_tools)
 
     @property
     def is_silent(self) -> bool:
-        """Whether it has been busy for a while without a sign."""
-        return self.kit.clock.ticks() >= self.touched + self.kit.hush
+        """Whether the run has been busy for a while without writing."""
+        return self.kit.clock.ticks() >= self.active_at + self.kit.silent_after
 
     def hold(self) -> None:
-        """Let no further verb begin."""
+        """Let no further call start."""
         self._open.clear()
 
     def reopen(self) -> None:
-        """Let verbs begin again."""
+        """Let calls start again."""
         self._open.set()
 
     def close(self, reason: str) -> None:
-        """From now on every verb raises Suspended; those that are waiting are cancelled, whoever has them."""
+        """Make every further call raise Suspended, and cancel all waiting calls."""
         self._closed = Suspended(run=self.run, reason=reason)
         self._open.set()
         for future in (*self._never, *self.return_order.waiting):
@@ -293,34 +298,35 @@ class Execution:
 
     @property
     def is_closed(self) -> bool:
-        """Whether no verb takes effect any more."""
+        """Whether calls no longer have an effect."""
         return self._closed is not None
 
     def stop(self, error: LimpetError) -> None:
-        """The code cannot go on here; the first reason counts."""
+        """Stop the code here; the first reason is kept."""
         self.stopped = self.stopped or error
         self.hold()
-        self.changed()
+        self.wake_driver()
 
     # Writing and returning
 
     def settle(self, *bodies: AnyBody, blobs: Sequence[Blob] = ()) -> int:
-        """Put the end of a call into the log; its place in the order of ends."""
+        """Record the end of a call, and return its ticket in the order of returns."""
         self.journal.add(*bodies, blobs=blobs)
         return self.return_order.issue_ticket()
 
     def must_flush(self, moment: Moment) -> bool:
-        """Whether the code waits for the disk now, as the agent chose."""
+        """Return whether the code must wait for the disk now, according to the agent's checkpoint strategy."""
         return must_flush(self.agent.rules.checkpoint, moment)
 
     async def flush(self) -> None:
-        """Return when everything so far is durable; if it never will be, stop the run, and never return."""
+        """Return when everything so far is durable. If the store refuses it, stop the run and never return."""
         await self.write_until_stored(self.journal.flush)
 
     async def write_until_stored(self, write: Callable[[], Awaitable[T]]) -> T:
-        """What writing gives, repeated until the store is there: it lands once. If it is refused, the run stops.
+        """Return the result of a write, repeated until the store is reachable. It is applied once.
 
-        An argument of a wrong type is refused before anything is written, and is the code's own error.
+        If the store refuses it, the run stops. InvalidValue is raised to the code: it is refused before anything is
+        written.
         """
         try:
             return await self.retry_store(write)
@@ -335,7 +341,7 @@ class Execution:
         await self.never_return()
 
     async def never_return(self) -> NoReturn:
-        """Never return to the code, until it is cancelled."""
+        """Wait until the code is cancelled."""
         never: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if self._closed is not None:
             raise asyncio.CancelledError
@@ -344,12 +350,12 @@ class Execution:
         raise AssertionError
 
     async def append(self, body: AnyBody) -> None:
-        """Put something into the log, durably."""
+        """Append an event, durably."""
         self.journal.add(body)
         await self.flush()
 
     async def finish(self, ticket: int, moment: Moment | None = None) -> None:
-        """Return to the code when the end is durable, where it must be, and its turn has come."""
+        """Return to the code when the end of a call is durable, if it must be, and its turn has come."""
         try:
             if self.journal.has_much or (moment is not None and self.must_flush(moment)):
                 await self.flush()
@@ -360,58 +366,61 @@ class Execution:
             raise
 
     async def snapshot(self) -> None:
-        """Cache the state, if that is due; it is but a cache: whatever goes wrong, the run goes on."""
+        """Write a snapshot if one is due. Snapshots are only a cache: the run continues if it fails."""
         if not self.journal.is_snapshot_due:
             return
         with self.work():
             try:
                 await self.journal.snapshot()
             except Exception:
-                log.exception("no snapshot of run %s was written", self.run)
+                log.exception("run %s: snapshot failed", self.run)
 
     async def enter(self, end: int) -> None:
         """Return to the code when it is the turn of this end."""
         await self.return_order.wait_turn(end)
-        self.touch()
+        self.note_activity()
         if self.waiting:
-            self.changed()  # it may be that only waits are left
+            self.wake_driver()  # perhaps only waits are left
         while self._flags and self._flags[0][0] < end:
             self.flag(self._flags.pop(0)[1])
 
     async def recall(self, record: Record, kind: type[Opened]) -> Opened:
-        """What is recorded of a call that was over at once, when it is its turn to return."""
+        """Return the event of a recorded call without a separate end, when it is its turn to return."""
         assert record.end is not None
         await self.enter(record.end)
         assert isinstance(record.opened, kind)
         return record.opened
 
     async def record(self, name: str, value: object) -> None:
-        """Put a value into the log that the code is given again, and return to the code."""
+        """Record a value that replay returns to the code, and return to the code."""
         await self.finish(self.settle(b.ValueRecorded(name=name, value=inline(value))))
 
     def start_turn(self, loop: str) -> None:
-        """The code enters a loop at its current turn, and knows what it knew at its start."""
+        """Enter a loop at its current turn, with the state at the start of that turn."""
         self.set_working_state(Working(self.memory.states[loop]))
-        began = self.memory.turned.get(loop, 0)
-        self._overrides = [each for each in self._overrides if each[0] > began]  # what came before is in there
+        start = self.memory.turn_starts.get(loop, 0)
+        self._overrides = [each for each in self._overrides if each[0] > start]  # the others are part of that state
         self._overridden = []
 
-    # What the code knows
+    # Working state
 
     @property
     def working(self) -> Working:
-        """What the code has passed so far; what a fork knows otherwise, when it has come through all that is shared."""
+        """The working state at this point of the code.
+
+        A fork's overrides apply once the code has passed the shared events.
+        """
         while self._overrides and not self.return_order.has_before(self._overrides[0][0]):
             self._override()
         return self._working
 
     def set_working_state(self, working: Working) -> None:
-        """What the code knows is this."""
+        """Replace the working state."""
         self._working = working
         self.patched += 1
 
     def learn(self, change: Callable[[Working], T], end: int | None = None) -> T:
-        """The code learns something, now or at a recorded end; what a fork knows otherwise since then stays so."""
+        """Change the working state, now or at a recorded end. A fork's later overrides are applied again."""
         self.patched += 1
         changed = change(self._working)
         for seq, patch in self._overridden:
@@ -425,11 +434,11 @@ class Execution:
         self._overridden.append((seq, patch))
 
     def flag(self, flag: str) -> None:
-        """The code sees a flag that a policy raised."""
+        """Add a flag that a policy raised to the working state."""
         self.learn(lambda working: working.flag(flag))
 
     def raise_flag(self, flag: str, detail: str) -> bool:
-        """Say once in the log what people should see; whether it was new."""
+        """Record a risk flag for people, once. Returns whether it was new."""
         if flag in self.flagged or self.journal.fold.working.has_flag(flag):
             return False
         self.flagged.add(flag)
@@ -439,28 +448,28 @@ class Execution:
 
     @property
     def effects(self) -> Effects:
-        """What becomes of effects here."""
+        """How effects are handled in this run: executed, asked for, or stubbed."""
         return self.memory.created.effects
 
     def is_stubbed(self, tool: Tool[..., Any, Any]) -> bool:
-        """Whether a tool is not called here: nothing outside is touched, unless whoever made the fork said so."""
+        """Return whether a tool is not called here: effects are stubbed, unless the fork allows this kind of call."""
         if self.effects != "stub":
             return False
         outside: Outside = "model" if tool.kind == "model" else "reads"
         return tool.traits.effect != "none" or outside not in self.memory.created.live
 
     def shown(self, value: object) -> Payload:
-        """Something that a request shows: it stands in the event, however long it is."""
+        """Return a value for display in a request: it is always stored inline."""
         return self.kit.store.pack(value, inline=1 << 30)[0]
 
     async def unpack(self, payload: Payload | None) -> Any:
-        """The value of a payload, wherever it is."""
+        """Return the value of a payload, inline or in a blob."""
         if payload is None:
             return None
         return payload.value() if payload.is_inline else await self.retry_store(lambda: self.kit.store.unpack(payload))
 
     async def retry_store(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """What the store gives, asked again until it is there; an append is repeated as it was, and lands once."""
+        """Return what the store returns, retried until it is reachable. A repeated append is applied once."""
         while True:
             try:
                 return await ask()
@@ -473,22 +482,25 @@ class Execution:
         return self.deadline is not None and self.kit.now() >= self.deadline
 
     def deadline_error(self, verb: str) -> DeadlineExceeded:
-        """The error of a verb that the deadline ended, or that began after it."""
+        """Return the error of a call that the deadline ended, or that was made after it."""
         assert self.deadline is not None
         return self.attribute_error(DeadlineExceeded(deadline=self.deadline), verb)
 
     def attribute_error(self, error: E, verb: str) -> E:
-        """The error with the verb whose error it is: if it ends the run, a resume takes back just that."""
+        """Return the error, marked with the call that raised it.
+
+        If the error ends the run, a resume undoes just that call.
+        """
         error.__dict__["limpet_verb"] = verb
         return error
 
     def random_fraction(self) -> float:
-        """A number from 0 to 1."""
+        """Return a random number from 0 to 1."""
         return float(self.kit.ids.bits(53)) / (1 << 53)
 
 
 class _Work:
-    """Around what must not be cut; the same one for all of an execution."""
+    """Context of work that must not be interrupted; one object per execution."""
 
     __slots__ = ("_x",)
 
@@ -496,14 +508,14 @@ class _Work:
         self._x = execution
 
     def __enter__(self) -> None:
-        self._x.at_work += 1
+        self._x.busy_calls += 1
 
     def __exit__(self, *exc: object) -> None:
         self._x.end_work()
 
 
-class _Acting:
-    """Around a tool that runs; the same one for all of an execution."""
+class _RunningTool:
+    """Context of a running tool; one object per execution."""
 
     __slots__ = ("_x",)
 
@@ -511,16 +523,16 @@ class _Acting:
         self._x = execution
 
     def __enter__(self) -> None:
-        self._x.performing += 1
+        self._x.running_tools += 1
 
     def __exit__(self, *exc: object) -> None:
-        self._x.performing -= 1
+        self._x.running_tools -= 1
         if self._x.stopped is not None:
-            self._x.changed()
+            self._x.wake_driver()
 
 
 def current_scope() -> Scope:
-    """The scope that this code is in."""
+    """Return the scope of the current code. Raises WrongCall if there is none."""
     scope = _scope.get()
     if scope is None:
         raise unscoped("A method of run")
@@ -528,24 +540,24 @@ def current_scope() -> Scope:
 
 
 def set_scope(scope: Scope) -> None:
-    """Code that follows is in this scope."""
+    """Set the scope of the code that follows."""
     _scope.set(scope)
 
 
 def current_caller() -> object:
-    """Who is calling: the thread of a blocking agent, or the asyncio task."""
+    """Return the calling thread of a blocking agent, or the asyncio task."""
     thread = _thread.get()
     return asyncio.current_task() if thread is None else thread
 
 
 def enter_thread(thread: int) -> None:
-    """This context belongs to the thread of a blocking agent."""
+    """Mark this context as the thread of a blocking agent."""
     _thread.set(thread)
 
 
 @contextmanager
 def as_caller(thread: int) -> Iterator[None]:
-    """What is called inside is called by this thread."""
+    """Make calls inside the block on behalf of this thread."""
     token = _thread.set(thread)
     try:
         yield

@@ -1,8 +1,8 @@
-"""Exceptions as data: what is recorded of an error, and questions about it that are answered from the record alone.
+"""Exceptions as data: the recorded form of an error, and questions that are answered from that form alone.
 
-An exception is somebody else's code: its text, its facts and its attributes may fail, be endless or hold half a
-character. Whatever it does, recording it succeeds, because a failure that cannot be recorded would be lost. What looks
-like a secret, or is one, is taken out before anything is cut off: half of one is a secret still.
+An exception is foreign code: its text, fields and attributes may raise, be endless or contain lone surrogates.
+Recording it never fails, because a failure that cannot be recorded would be lost. Secrets, and text that looks like
+one, are removed before anything is truncated, because half a secret is still one.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -17,20 +17,20 @@ __all__ = ["failure_of", "message_of", "was"]
 
 MAX_MESSAGE = 4_000
 MAX_TRACEBACK = 8_000
-# One frame or one message within a traceback: a long message must not push out all frames.
+# Limit of one frame or message in a traceback, so that a long message does not push out all frames.
 MAX_PIECE = 2_000
-# Frames of one exception; more than the text has room for.
+# Maximum frames of one exception; more than the text has room for.
 MAX_FRAMES = 100
-# How much is looked through of a longer text: what is cut off from it would have been cut off anyway.
-MAX_SAID = 30_000
-# Stands between two pieces of a traceback while it is looked through.
+# How much of a long text is searched for secrets; the rest would be cut off anyway.
+MAX_SEARCHED = 30_000
+# Separates the pieces of a traceback while it is searched.
 _BETWEEN = "\0"
 
 T = TypeVar("T")
 
 
 def failure_of(error: BaseException, *, facts: Mapping[str, object] | None = None) -> Failure:
-    """The error as data; `facts` are added to those that a LimpetError has. Never raises."""
+    """Return the error as data. `facts` are added to the fields of a LimpetError. Never raises."""
     return Failure(
         type=_qualified(type(error)),
         mro=(*(_qualified(each) for each in _lineage(type(error))), *_inner(error)),
@@ -42,40 +42,42 @@ def failure_of(error: BaseException, *, facts: Mapping[str, object] | None = Non
 
 
 def was(failure: Failure, kind: type[BaseException] | str) -> bool:
-    """Whether the recorded error was of this class, or of one with this name: qualified, or the end of one."""
+    """Return whether the recorded error has this class or name: a qualified name, or the end of one."""
     return is_named((failure.type, *failure.mro), kind)
 
 
 def message_of(error: BaseException) -> str:
-    """What the error says, within bounds, even if it cannot say it."""
-    return _attempt(lambda: _said(_text(error), MAX_MESSAGE), f"<{_qualified(type(error))} without readable text>")
+    """Return the error's text, truncated, or a placeholder if it cannot be read."""
+    return _attempt(
+        lambda: _cleaned_start(_text(error), MAX_MESSAGE), f"<{_qualified(type(error))} without readable text>"
+    )
 
 
 def _text(error: BaseException) -> str:
-    """Ours without the cure, which depends on who reads it."""
+    """Return the text of an error; for a LimpetError without its hint, which depends on the reader."""
     return error.summary if isinstance(error, LimpetError) else str(error)
 
 
-def _attempt(ask: Callable[[], T], otherwise: T) -> T:
-    """What a foreign object answers, or the alternative."""
+def _attempt(ask: Callable[[], T], fallback: T) -> T:
+    """Return what a foreign object returns, or the alternative if it raises."""
     try:
         return ask()
-    except BaseException:  # noqa: BLE001 - it may raise anything, and the failure must be recorded all the same
-        return otherwise
+    except BaseException:  # noqa: BLE001 - it may raise anything, and the failure must be recorded
+        return fallback
 
 
-def _said(text: str, most: int) -> str:
-    """The beginning of a text, as it may be said."""
-    return hide_secrets(_clean(text[:MAX_SAID]))[:most]
+def _cleaned_start(text: str, limit: int) -> str:
+    """Return the start of a text without secrets."""
+    return hide_secrets(_clean(text[:MAX_SEARCHED]))[:limit]
 
 
 def _clean(text: str) -> str:
-    """Plain text without lone surrogates, whatever subclass of str it was."""
+    """Return plain text without lone surrogates, whatever subclass of str it was."""
     return str.encode(text, "utf-8", "replace").decode()
 
 
 def _qualified(kind: type) -> str:
-    # Asked of `type` itself, because a metaclass may answer anything.
+    # Read from `type` itself, because a metaclass may return anything.
     module = _attempt(lambda: _clean(type.__getattribute__(kind, "__module__")), "")
     name = _clean(type.__getattribute__(kind, "__qualname__"))
     return f"{module}.{name}" if module else name
@@ -87,7 +89,7 @@ def _lineage(kind: type) -> tuple[type, ...]:
 
 
 def _inner(error: BaseException) -> tuple[str, ...]:
-    """What a step, or another agent, failed with: the error is of that kind too."""
+    """Return the error types of a failed step or agent; the error counts as those, too."""
     return (error.error_type, *error.error_types) if isinstance(error, StepFailed | AgentFailed) else ()
 
 
@@ -112,7 +114,7 @@ def _payload(facts: Mapping[str, object]) -> Payload | None:
 
 
 def _plain(fact: object) -> object:
-    """The fact as it is, if it can be stored; else how it shows itself."""
+    """Return a field unchanged if it can be stored, else its repr."""
     if type(fact) is tuple:
         return [_plain(each) for each in fact]
     shown = f"<{_qualified(type(fact))} without readable form>"
@@ -120,17 +122,17 @@ def _plain(fact: object) -> object:
 
 
 def _shown(fact: object) -> str:
-    return _said(repr(fact), MAX_MESSAGE)
+    return _cleaned_start(repr(fact), MAX_MESSAGE)
 
 
 def _traceback(error: BaseException) -> str:
-    """The end of the traceback: there is what happened."""
+    """Return the end of the traceback, where the error is."""
     return _attempt(lambda: "".join(_pieces(error))[-MAX_TRACEBACK:], "")
 
 
 def _pieces(error: BaseException) -> Iterator[str]:
-    """The traceback in pieces, none too long; looked through as a whole, since a secret may have several lines."""
-    told = TracebackException.from_exception(error, limit=-MAX_FRAMES).format()
-    whole = _BETWEEN.join(piece[:MAX_SAID] for piece in told)
-    for piece in hide_secrets(_clean(whole[-10 * MAX_SAID :])).split(_BETWEEN):
+    """Yield the traceback in truncated pieces. It is searched as a whole, since a secret may span several lines."""
+    pieces = TracebackException.from_exception(error, limit=-MAX_FRAMES).format()
+    whole = _BETWEEN.join(piece[:MAX_SEARCHED] for piece in pieces)
+    for piece in hide_secrets(_clean(whole[-10 * MAX_SEARCHED :])).split(_BETWEEN):
         yield piece if len(piece) <= MAX_PIECE else f"{piece[:MAX_PIECE]}…\n"

@@ -1,4 +1,4 @@
-"""A handle on a run, wherever it is driven: over a small port, which the service implements."""
+"""Handle of a run, wherever it is driven. It uses a small port, which the service implements."""
 
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
@@ -15,62 +15,62 @@ Out = TypeVar("Out")
 
 
 class Result(NamedTuple):
-    """What a run returned, as JSON, and the versions of the user's types that it was written with."""
+    """Result of a run as JSON, with the versions of the user's types that it was written with."""
 
     value: Any
     versions: Versions
 
 
 class Port(Protocol):
-    """What a handle needs."""
+    """Operations that a handle needs."""
 
     async def result(self, run: str, timeout: Duration | None) -> Result:
-        """What a run returned; raises how it ended otherwise."""
+        """Return the result of a run. Raises if it did not complete."""
 
     async def info(self, run: str) -> RunInfo:
-        """A run as lists show it."""
+        """Return the summary of a run."""
 
     def events(self, run: str, after: int, *, follow: bool) -> AsyncIterator[EventView]:
-        """A run's events."""
+        """Return the events of a run."""
 
     async def value(self, payload: Mapping[str, Any]) -> Any:
-        """What is in a payload of an event."""
+        """Return the value of a payload in an event."""
 
     async def cancel(self, run: str, /, *, reason: str) -> None:
-        """Stop a run."""
+        """Cancel a run."""
 
 
 class ReadOnlyPort:
-    """A port for code that only tries: it looks, and stops nothing that is not its own."""
+    """Port for code of forks and dry runs: it reads any run, and cancels only runs that this one started."""
 
     def __init__(self, port: Port, run: str) -> None:
         self._port, self._run = port, run
 
     async def result(self, run: str, timeout: Duration | None) -> Result:
-        """What a run returned."""
+        """Return the result of a run."""
         return await self._port.result(run, timeout)
 
     async def info(self, run: str) -> RunInfo:
-        """A run as lists show it."""
+        """Return the summary of a run."""
         return await self._port.info(run)
 
     def events(self, run: str, after: int, *, follow: bool) -> AsyncIterator[EventView]:
-        """A run's events."""
+        """Return the events of a run."""
         return self._port.events(run, after, follow=follow)
 
     async def value(self, payload: Mapping[str, Any]) -> Any:
-        """What is in a payload of an event."""
+        """Return the value of a payload in an event."""
         return await self._port.value(payload)
 
     async def cancel(self, run: str, /, *, reason: str) -> None:
-        """Stop a run, if it was named after this one."""
+        """Cancel a run that this one started. Raises WrongState for others."""
         if not run.startswith(f"{self._run}."):
-            raise WrongState(run=run, status="not this run's own", wanted="a cancel by one that only tries")
+            raise WrongState(run=run, status="not started by this run", wanted="a cancel from a fork or dry run")
         await self._port.cancel(run, reason=reason)
 
 
 class Handle(Generic[Out]):
-    """A run that was started."""
+    """A run that was started, in any process. Get one from `app.start` or `run.start`."""
 
     def __init__(self, port: Port, id: str, agent: Agent[Any, Out] | None = None) -> None:
         self.id = id
@@ -80,37 +80,46 @@ class Handle(Generic[Out]):
         return f"<handle of run {self.id}>"
 
     async def result(self, *, timeout: Duration | None = None) -> Out:
-        """What it returned, once it has; raises RunFailed, RunCancelled, or NotDone after the time-out."""
+        """Wait for the run to end, and return its result.
+
+        Raises RunFailed or RunCancelled if it did not complete, and NotDone after `timeout`. None waits indefinitely.
+        """
         found = await self._port.result(self.id, timeout)
         loaded: Out = found.value if self._agent is None else self._agent.output_codec.load(*found)
         return loaded
 
     async def info(self) -> RunInfo:
-        """Where it is now."""
+        """Return the current status and summary of the run."""
         return await self._port.info(self.id)
 
     def events(self, *, after: int = 0, follow: bool = True) -> AsyncIterator[EventView]:
-        """What happens, event by event, until it has ended; without `follow`, what has happened so far."""
+        """Yield the events of the run after sequence `after`, until the run has ended.
+
+        Without `follow`, stop at the current end of the log.
+        """
         return self._port.events(self.id, after, follow=follow)
 
     async def tokens(self, *, after: int = 0) -> AsyncIterator[str]:
-        """What its model says, piece by piece, until the run has ended; `after` an event, for whoever was cut off."""
-        said: dict[int, str] = {}
+        """Yield the text of the run's model replies in pieces, until the run has ended.
+
+        `after` is the sequence of an event to continue after, for a client that was disconnected.
+        """
+        shown: dict[int, str] = {}
         async for event in self._port.events(self.id, after, follow=True):
             number, body = event.body.get("number", 0), event.body
             if event.kind == "step.started" and body.get("kind") == "model":
-                said[number] = ""
+                shown[number] = ""
             elif event.kind == "step.progressed" and body.get("partial") is not None:
-                said.setdefault(number, "")  # of a loop of one's own: its tool says what there is so far
+                shown.setdefault(number, "")  # a model called by a tool of the user, which reports partial results
             payload = body.get("partial" if event.kind == "step.progressed" else "output")
-            if event.kind not in ("step.progressed", "step.completed") or number not in said or payload is None:
+            if event.kind not in ("step.progressed", "step.completed") or number not in shown or payload is None:
                 continue
             found = await self._port.value(payload)
             text = found.get("text", "") if isinstance(found, dict) else found
-            if isinstance(text, str) and text.startswith(said[number]) and text != said[number]:
-                yield text[len(said[number]) :]
-                said[number] = text
+            if isinstance(text, str) and text.startswith(shown[number]) and text != shown[number]:
+                yield text[len(shown[number]) :]
+                shown[number] = text
 
     async def cancel(self, reason: str) -> None:
-        """Stop it: effects under way finish, what can be undone is."""
+        """Cancel the run: running effects finish, and completed effects are undone."""
         await self._port.cancel(self.id, reason=reason)

@@ -1,4 +1,4 @@
-"""Lines on the logger "limpet": what looks like a secret is taken out, whoever reads them."""
+"""Redaction of log records of the logger "limpet"."""
 
 import logging
 from traceback import format_exception
@@ -9,10 +9,10 @@ __all__ = ["RedactingFilter"]
 
 
 class RedactingFilter(logging.Filter):
-    """Lets every line through, as it may be said; a traceback becomes text, because its objects would say the rest."""
+    """Removes text that looks like a secret. A traceback becomes text, because its objects could show more."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Change the record itself: all handlers get it so."""
+        """Change the record itself, so that all handlers get the redacted form. Always returns True."""
         record.msg, record.args = hide_secrets(_message(record)), ()
         if record.exc_info and record.exc_info[1] is not None:
             record.exc_text = hide_secrets("".join(format_exception(record.exc_info[1])).rstrip("\n"))
@@ -23,5 +23,5 @@ class RedactingFilter(logging.Filter):
 def _message(record: logging.LogRecord) -> str:
     try:
         return record.getMessage()
-    except Exception:  # noqa: BLE001 - whoever wrote the line, it is no reason to fail
+    except Exception:  # noqa: BLE001 - a bad log call must not raise
         return f"{record.msg} {record.args}"

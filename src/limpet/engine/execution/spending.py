@@ -1,4 +1,4 @@
-"""What a run has used up by now: what the log says, what was lent and put aside, and what is on its way to the log."""
+"""The amount that a run has spent: in the log, lent to called runs, reserved, and not yet flushed."""
 
 from msgspec.structs import replace
 
@@ -12,7 +12,10 @@ NOTHING = Spent()
 
 
 def spent_before(x: Execution, number: int, *, lent: bool = True) -> Spent:
-    """What was used up before a step of this number: steps by number, since parallel ones may not be in the log yet."""
+    """Return what was spent before step `number`.
+
+    Steps are counted by number, since parallel ones may not be in the log yet.
+    """
     fold = x.journal.fold
     spent = fold.spent
     slices = [child.budget.most() for child in fold.children if child.budget is not None] if lent else []
@@ -27,7 +30,7 @@ def spent_before(x: Execution, number: int, *, lent: bool = True) -> Spent:
 
 
 def _unsettled(x: Execution) -> list[Spent]:
-    """What is put aside for steps under way, and what was used up since the last flush."""
+    """Return the reservations of running steps, and what was spent since the last flush."""
     reserved, found = x.journal.fold.reserved, []
     for body in x.journal.pending:
         if isinstance(body, b.BudgetReserved):

@@ -1,4 +1,4 @@
-"""A step, as the code asks for it, and where it may be."""
+"""A step: a call of a tool by the code, and its current state."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ Latest = b.StepStarted | b.StepFailed | b.StepUnknown | b.StepResolved | b.StepC
 
 
 class AttemptRef(TypedDict):
-    """Which attempt an event is about."""
+    """Fields that identify the attempt of an event."""
 
     name: str
     number: int
@@ -32,39 +32,39 @@ class Step:
     name: str
     number: int
     args: dict[str, Any]
-    """As used: a person may edit them."""
-    asked: str
+    """Arguments as used; a person may edit them."""
+    args_digest: str
     encoded: bytes
-    """The same as bytes."""
+    """The arguments as canonical JSON."""
     key: str = ""
     packed: Payload | None = None
     blobs: Sequence[Blob] = ()
     grant: str | None = None
-    heard: int | None = None
-    """What was heard when a standing permission was looked at."""
-    is_afforded: bool = False
-    """The budget was asked for the attempt that comes next."""
+    last_seen: int | None = None
+    """Last command seen when a standing permission was checked."""
+    is_budget_checked: bool = False
+    """Whether the budget was checked for the next attempt."""
     is_fresh: bool = False
-    """What the tool goes by was read again for the attempt that comes next."""
+    """Whether the data of the tool's sources was checked for the next attempt."""
     is_check: bool = False
-    """It only looks whether an approval still holds: the code does not know of it."""
+    """Whether the step only checks that an approval is still valid; the code does not see it."""
     made_up: bool = False
-    """Its result is a sample, in a fork that only tries."""
+    """Whether the result is a sample, in a fork without live effects."""
     attempt: int = 0
-    """The last one that was begun here."""
+    """Number of the last attempt that started here."""
     call: Call | None = None
     live: Mapping[str, LiveArgument] = field(default_factory=dict)
-    """Arguments that the log does not hold as the code gave them."""
+    """Arguments whose recorded form differs from the value in the code."""
 
     def pack(self, store: Store, result: Any) -> tuple[Payload, tuple[Blob, ...]]:
-        """A result, which is JSON, as it is stored."""
+        """Return a JSON result in its stored form."""
         packed, blobs = store.pack(result, inline=SAID if self.tool.kind == "model" else INLINE)
         return packed.under(self.tool.result_versions), blobs
 
     def place(self, attempt: int) -> AttemptRef:
-        """What an event about an attempt begins with."""
+        """Return the fields that identify an attempt in an event."""
         return {"name": self.name, "number": self.number, "attempt": attempt}
 
     def bound(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Its arguments as the function takes them."""
+        """Return the arguments for the function."""
         return self.tool.unbind(self.args, self.live)

@@ -1,4 +1,4 @@
-"""Calling users' functions: coroutines on the event loop, plain ones on threads of their own kind; waiting for them."""
+"""Calls of users' functions: coroutines on the event loop, plain functions on threads."""
 
 import asyncio
 import inspect
@@ -15,11 +15,11 @@ from limpet.engine.definitions.tools import Tool
 __all__ = ["Bound", "ThreadPool", "UserCode", "wait_within"]
 
 Bound = tuple[tuple[Any, ...], dict[str, Any]]
-"""Arguments as a function takes them."""
+"""Positional and keyword arguments of a function."""
 
 
 class ThreadPool:
-    """Threads for blocking functions, as many as are needed at once. They do not keep the process alive."""
+    """Threads for blocking functions, as many as are needed. They do not keep the process alive."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -27,7 +27,10 @@ class ThreadPool:
         self._idle: list[SimpleQueue[Callable[[], None]]] = []
 
     async def run(self, work: Callable[[], Any], late: "asyncio.Future[Any] | None" = None) -> Any:
-        """What the work returns. Whoever stops waiting does not stop the work; `late` is for what it returns then."""
+        """Run work on a thread, and return its result.
+
+        Cancelling does not stop the work; `late` then receives its result.
+        """
         loop, context = asyncio.get_running_loop(), copy_context()
         done: asyncio.Future[Any] = loop.create_future()
 
@@ -44,13 +47,13 @@ class ThreadPool:
             result, error = None, None
             try:
                 result = context.run(work)
-            except BaseException as raised:  # noqa: BLE001 - whoever waits must hear
-                odd = isinstance(raised, StopIteration | SystemExit | KeyboardInterrupt)
-                error = RuntimeError(f"{raised!r} left a function") if odd else raised
+            except BaseException as raised:  # noqa: BLE001 - the caller must get every error
+                must_wrap = isinstance(raised, StopIteration | SystemExit | KeyboardInterrupt)
+                error = RuntimeError(f"the function raised {raised!r}") if must_wrap else raised
             try:
                 loop.call_soon_threadsafe(report, result, error)
             except RuntimeError:
-                return  # the loop was closed: nobody waits any more
+                return  # the loop was closed, so nothing waits for the result
 
         self._submit(do)
         return await done
@@ -71,25 +74,25 @@ class ThreadPool:
 
 
 async def wait_within(clock: Clock, tasks: Collection["asyncio.Task[Any]"], limit: int) -> None:
-    """Until all of them have ended, or so many microseconds have passed."""
+    """Wait until all tasks have ended, or `limit` microseconds have passed."""
     if tasks:
-        patience = asyncio.ensure_future(clock.sleep(limit))
+        timeout = asyncio.ensure_future(clock.sleep(limit))
         everything = asyncio.ensure_future(asyncio.wait(tasks))
         try:
-            await asyncio.wait({everything, patience}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({everything, timeout}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            patience.cancel()
+            timeout.cancel()
             everything.cancel()
 
 
 class UserCode:
-    """How a worker calls tools and what belongs to them."""
+    """Calls the functions of tools for a worker."""
 
     def __init__(self) -> None:
         self._pool = ThreadPool("limpet-tool")
 
     async def __call__(self, tool: Tool[..., Any, Any], /, fn: Callable[..., Any], args: Bound, call: Call) -> Any:
-        """What the function returns; `current()` is this call."""
+        """Call a function and return its result; `current()` is this call."""
         with in_tool(call):
             if tool.is_async if fn is tool.fn else inspect.iscoroutinefunction(fn):
                 return await fn(*args[0], **args[1])
@@ -97,10 +100,10 @@ class UserCode:
             return await found if inspect.isawaitable(found) else found
 
     def is_stubbed(self, _: Tool[..., Any, Any]) -> bool:
-        """Never, outside of tests."""
+        """Return False: results are only stubbed in tests."""
         return False
 
     def call_inline(self, tool: Tool[..., Any, Any], args: Bound, call: Call) -> Any:
-        """The same on this thread, for a function that is a transaction."""
+        """Call the tool's function on this thread, for a transaction."""
         with in_tool(call):
             return tool.fn(*args[0], **args[1])

@@ -1,4 +1,4 @@
-"""What users see of runs, events and requests."""
+"""Public views of runs, events and requests."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,16 +12,16 @@ __all__ = ["EventView", "Request", "RunInfo", "Status"]
 
 @dataclass(frozen=True, kw_only=True)
 class RunInfo:
-    """A run as lists show it."""
+    """Summary of a run, as lists show it. Times are in microseconds since the epoch, by the store's clock."""
 
     id: str
     agent: str
     version: str
     status: Status
     waits_for: str | None
-    """What a waiting run waits for, in words."""
+    """The condition that a waiting run waits for, such as "person:…" or "operator:paused"."""
     position: str
-    """Such as "step 6 of 9"."""
+    """Current position, such as "step 6 of 9"."""
     goal: str = ""
     created: int = 0
     updated: int = 0
@@ -30,13 +30,13 @@ class RunInfo:
     session: str | None = None
     parent: str | None = None
     fork_of: str | None = None
-    """The run whose beginning it shares."""
+    """The run that this one was forked from."""
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
 class EventView:
-    """An event of a run's log."""
+    """One event of a run's log."""
 
     run: str
     seq: int
@@ -47,7 +47,7 @@ class EventView:
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """Something that a person must decide."""
+    """A request that a person must decide."""
 
     id: str
     run: str
@@ -63,4 +63,4 @@ class Request:
     expires: int | None = None
     digest: str = ""
     context: Brief | None = None
-    """What a person must know to decide."""
+    """Summary of the run for the person who decides."""

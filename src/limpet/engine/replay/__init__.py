@@ -1,1 +1,1 @@
-"""Reading a recorded run back: history, lookup of recorded calls, order of returns."""
+"""Replay of a recorded run: history, lookup of recorded calls, order of returns."""

@@ -1,8 +1,8 @@
-"""What the log says about each call of an agent's code: the memory that replay answers from. Pure.
+"""Records of the calls of an agent's code, built from the log; replay is answered from them. Pure.
 
-A verb has one record, under its identity: the event that opened it, what happened to it since, and the event that
-settled it. Commands from outside are kept by their place in the log, because a wait names the one that ended it. What
-happened in turns that are over is forgotten: nobody comes to it again.
+A call has one record, under its identity: the event that opened it, what happened since, and the event that settled it.
+Commands are kept by their sequence, because a wait names the command that ended it. Records of finished turns are
+dropped: the code never reaches them again.
 """
 
 from dataclasses import dataclass
@@ -31,42 +31,42 @@ Settling = b.StepCompleted | b.StepFailed | b.StepResolved | b.WaitEnded
 
 @dataclass(slots=True)
 class Record:
-    """What is known of one call."""
+    """The record of one call in the log."""
 
     name: str
     opened: Opening
     seq: int = 0
     time: int = 0
-    """Where in the log and when it was opened."""
-    left: int = 0
-    """When the code cancelled it, if it did."""
+    """Sequence and time of the event that opened the call."""
+    cancelled_at: int = 0
+    """Time when the code cancelled the call; 0 if it did not."""
     end: int | None = None
-    """The sequence of the event that settled it."""
+    """Sequence of the event that settled the call."""
     settled: Settling | None = None
     latest: AnyBody | None = None
-    """Of a step: the last thing that happened to it."""
+    """For a step, its last event."""
     resolutions: int = 0
-    """How often it was unknown, and settled."""
+    """How often its outcome was unknown and then resolved."""
     escalations: int = 0
-    """How often a person was asked what now."""
-    since: int = 0
-    """Of a call that a resume took back: the return that does not count any more."""
+    """How often a person was asked about its failure."""
+    ignored_return: int = 0
+    """For a call whose failure a resume undid, the event of the return that no longer counts."""
     shared: bool = False
-    """It was made before this run branched off another: it answers, and nothing is refused because of it."""
+    """Whether a fork shares the call with its origin: it returns its result, and does not count for divergence."""
 
     @property
     def number(self) -> int | None:
-        """Of a step."""
+        """Number of the step, if the call is one."""
         return self.opened.number if isinstance(self.opened, b.StepStarted) else None
 
     @property
-    def asked(self) -> str:
-        """The digest of what the code asked with, where it counts."""
+    def args_digest(self) -> str:
+        """Digest of the call's arguments, if they are compared on replay."""
         return self.opened.asked if isinstance(self.opened, b.StepStarted | b.AgentCalled) else ""
 
     @property
     def versions(self) -> Versions:
-        """Those of the types of what the code asked with."""
+        """Versions of the types of the call's arguments."""
         match self.opened:
             case b.StepStarted():
                 return self.opened.args.versions
@@ -75,20 +75,20 @@ class Record:
             case _:
                 return {}
 
-    def is_other(self, asked: str, versions: Versions) -> bool:
-        """Whether it was asked with other arguments; those whose types have moved on since are not compared."""
-        return bool(asked and self.asked and asked != self.asked) and self.versions == versions
+    def has_other_args(self, asked: str, versions: Versions) -> bool:
+        """Return whether the recorded arguments differ. They are not compared if the versions of their types differ."""
+        return bool(asked and self.args_digest and asked != self.args_digest) and self.versions == versions
 
     @property
     def has_effect(self) -> bool:
-        """Whether something outside may have happened, or somebody was asked or called."""
+        """Whether the call may have had an external effect, or asked a person or called an agent."""
         match self.opened:
             case b.StepStarted():
                 return self.opened.effect != "none"
             case b.RequestOpened():
-                return self.opened.kind == "ask"  # the others belong to a step, which asks for itself
+                return self.opened.kind == "ask"  # other requests belong to a step, which is checked itself
             case b.AgentCalled():
-                return self.opened.mode != "notify"  # the request itself is asked for
+                return self.opened.mode != "notify"  # a notification belongs to its request, which is checked itself
             case b.MessageSaid():
                 return True
             case _:
@@ -96,53 +96,53 @@ class Record:
 
 
 class History:
-    """All records of a run, as its log is learnt event by event."""
+    """All records of a run, built from its log event by event."""
 
     def __init__(self) -> None:
         self.records: dict[str, Record] = {}
         self.commands: dict[int, AnyBody] = {}
-        """Answers, signals and returns, by their sequence."""
+        """Answers, signals and returns, by sequence."""
         self.expired: dict[str, b.RequestExpired] = {}
-        """Requests that nobody decided in time, by their id."""
+        """Requests that expired undecided, by id."""
         self.signals: dict[str, list[int]] = {}
-        """Signals that no wait has taken, by name, each by its place in the log."""
+        """Sequences of the signals that no wait has received, by name."""
         self.escalations: dict[str, list[b.RequestExpired]] = {}
-        """How a request went on from person to person."""
+        """Escalations of each request, in order."""
         self.last_number = 0
-        """The highest number that a step was given."""
+        """Highest step number that was assigned."""
         self.recorded_number = 0
-        """The highest number of a step in the log."""
+        """Highest step number in the log."""
         self.last_child = 0
-        """The number of the last run that was named after this one."""
+        """Number in the last generated id of a called run."""
         self.used: set[str] = set()
         """Requests whose approval a step has used."""
         self.flags: list[tuple[int, str]] = []
-        """Flags that a policy raised, each with its place in the log."""
+        """Flags that a policy raised, each with its sequence."""
         self.turns: dict[str, int] = {}
-        """The current turn of each loop."""
+        """Current turn of each loop."""
         self.undoing: b.CompensationStarted | b.CompensationSkipped | None = None
-        """How a compensation began."""
+        """The event that started the compensation."""
         self._scopes: dict[str, list[str]] = {}
         self._failed: b.RunFailed | None = None
 
     @property
     def is_undoing(self) -> bool:
-        """Whether a compensation has begun."""
+        """Whether a compensation has started."""
         return self.undoing is not None
 
     def answer_to(self, request: str) -> tuple[int, b.RequestAnswered] | None:
-        """What was decided of a request, and its place in the log."""
+        """Return the answer to a request with its sequence, or None."""
         answers = ((seq, body) for seq, body in self.commands.items() if isinstance(body, b.RequestAnswered))
         return next((each for each in answers if each[1].request == request), None)
 
     def is_last(self, name: str) -> bool:
-        """Whether nothing was begun after this call had ended."""
+        """Return whether no call was opened after this one ended."""
         end = self.records[name].end if name in self.records else None
         return end is not None and all(record.seq <= end for record in self.records.values())
 
     def learn(self, event: Event, body: AnyBody) -> None:  # noqa: C901, PLR0912 - one match
-        """Take in the next event."""
-        if isinstance(body, b.StepCompleted):  # most are steps
+        """Add the next event."""
+        if isinstance(body, b.StepCompleted):  # checked first, because most events are about steps
             self._settle(event, body)
             return
         if isinstance(body, b.StepStarted):
@@ -155,7 +155,7 @@ class History:
                 self.commands[event.seq] = body
                 self.signals.setdefault(body.signal, []).append(event.seq)
             case b.RequestOpened():
-                self._open(event, body)  # a step that waits for a word has its number
+                self._open(event, body)  # a step that waits for approval has its number
                 self._number(body.number or 0)
             case b.TimerSet() | b.WaitOpened():
                 self._open(event, body)
@@ -173,21 +173,21 @@ class History:
             case b.TurnStarted():
                 self._begin_turn(body)
             case b.RunForked():
-                self.branch_off(body)
+                self.apply_fork(body)
             case b.RequestExpired() if body.outcome == "escalated":
                 self.escalations.setdefault(body.request, []).append(body)
             case b.RequestExpired():
                 self.expired.setdefault(body.request, body)
             case _:
-                self._go_on(event, body)
+                self._learn_rest(event, body)
 
-    def _go_on(self, event: Event, body: AnyBody) -> None:  # noqa: C901, PLR0912 - one match
+    def _learn_rest(self, event: Event, body: AnyBody) -> None:  # noqa: C901, PLR0912 - one match
         match body:
             case b.WaitEnded():
                 self._take_signal(body)
                 self._settle(event, body)
                 if body.how == "withdrawn":
-                    self.records[body.name].left = event.time
+                    self.records[body.name].cancelled_at = event.time
             case b.StepFailed() if body.is_final:
                 self._settle(event, body)
             case b.StepFailed():
@@ -201,11 +201,11 @@ class History:
             case b.StepUnknown():
                 self.records[body.name].latest = body
                 if body.reason == "cancelled":
-                    self.records[body.name].left = event.time
+                    self.records[body.name].cancelled_at = event.time
             case b.RunFailed():
                 self._failed = body
             case b.ResumeRequested():
-                self._void()
+                self._undo_failure()
             case b.RiskFlagged():
                 self.flags.append((event.seq, body.flag))
             case b.CompensationStarted() | b.CompensationSkipped():
@@ -233,11 +233,11 @@ class History:
         self.last_number = max(self.last_number, number)
 
     def _open(self, event: Event, body: Opening) -> Record:
-        """A new record; one that was opened before, and ended with a failure of the run, begins anew."""
+        """Add a new record. It replaces one that ended with a failure of the run."""
         return self.put(Record(body.name, body, event.seq, event.time))
 
     def put(self, record: Record) -> Record:
-        """Keep a record."""
+        """Add a record."""
         if record.name not in self.records:
             self._scopes.setdefault(scope_of(record.name), []).append(record.name)
         self.records[record.name] = record
@@ -248,16 +248,16 @@ class History:
         record.settled, record.end, record.latest = body, event.seq, body
 
     def _take_signal(self, ended: b.WaitEnded) -> None:
-        """A signal that a wait took is not there for others."""
+        """Remove a signal that a wait has received."""
         signal = self.commands.get(ended.event) if ended.event is not None else None
         if isinstance(signal, b.SignalReceived) and ended.event is not None:
             self.signals[signal.signal].remove(ended.event)
 
-    def _void(self) -> None:
-        """A resume takes back the failure that ended the run, and nothing else.
+    def _undo_failure(self) -> None:
+        """Undo the failure that ended the run, after a resume, and nothing else.
 
-        A step is tried anew under its own number and key; who was asked is asked anew; a run that was called, and has
-        failed, goes on. What a fork shares it did not do itself: it does it anew, as its own.
+        A failed step is retried under its own number and key; a request is asked again; a failed called run is resumed.
+        A call that a fork shares is made again, as the fork's own.
         """
         failed, self._failed = self._failed, None
         record = self.records.get(failed.name) if failed is not None and failed.name is not None else None
@@ -268,7 +268,7 @@ class History:
         elif isinstance(record.opened, b.StepStarted):
             record.settled = record.end = None
         elif isinstance(record.opened, b.AgentCalled) and isinstance(record.settled, b.WaitEnded):
-            record.since = record.settled.event or 0
+            record.ignored_return = record.settled.event or 0
             record.settled = record.end = None
         else:
             self._drop(record)
@@ -278,7 +278,7 @@ class History:
         self._scopes[scope_of(record.name)].remove(record.name)
 
     def _begin_turn(self, body: b.TurnStarted) -> None:
-        """What happened in the turn before is over, and so are the loops inside it."""
+        """Drop the records of the previous turn, and the loops inside it."""
         self.turns = {loop: number for loop, number in self.turns.items() if not loop.startswith(f"{body.loop}/")}
         self.turns[body.loop] = body.number
         path = f"{body.loop}/{body.number - 1}/"
@@ -286,8 +286,8 @@ class History:
             for name in self._scopes.pop(scope):
                 self._forget(self.records.pop(name))
 
-    def branch_off(self, body: b.RunForked) -> None:
-        """What was under way at the cut is not part of what is shared; some results are others from here on."""
+    def apply_fork(self, body: b.RunForked) -> None:
+        """Drop calls that were open at the fork point, and replace results that the fork overrides."""
         kept = [record for record in self.records.values() if self._is_shared(record)]
         self.records, self._scopes = {}, {}
         for record in kept:
@@ -302,7 +302,7 @@ class History:
         self._failed = self.undoing = None
 
     def _is_shared(self, record: Record) -> bool:
-        """Whether the code was told how a call ended; a word for a step counts with that step."""
+        """Return whether the code got the end of a call. A request that belongs to a step counts with the step."""
         if record.end is None or (isinstance(record.settled, b.WaitEnded) and record.settled.how == "withdrawn"):
             return False
         owner = self.records.get(record.name.rpartition("/")[0])
@@ -317,7 +317,7 @@ class History:
                 return True
 
     def _is_refused(self, record: Record) -> bool:
-        """Whether a request ended without a yes, which the code was told."""
+        """Return whether a request ended without an approval, and the code got that."""
         if not isinstance(record.settled, b.WaitEnded) or record.settled.how == "withdrawn":
             return False
         answer = self.commands.get(record.settled.event or 0)
@@ -332,5 +332,5 @@ class History:
 
 
 def scope_of(name: str) -> str:
-    """Where a call was made: its identity without its own name."""
+    """Return the scope of a call: its identity without its own name."""
     return name[: name.rindex("/") + 1] if "/" in name else ""

@@ -1,7 +1,7 @@
-"""What a worker remembers of a run's log while it drives it, and the form in which a snapshot keeps that.
+"""A worker's knowledge of a run's log while it drives the run, and how a snapshot stores that.
 
-It is learnt event by event, or taken from a snapshot and learnt on from there: what happened in turns that are over is
-not needed, so a run of many turns is entered as fast as a short one.
+It is built from all events, or from a snapshot and the events after it. Finished turns are not needed, so a run with
+many turns resumes as fast as a short one.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ __all__ = ["Learned", "Read"]
 
 
 class _Body(Struct, frozen=True, array_like=True):
-    """A body with its stored name."""
+    """An event body with its stored name."""
 
     kind: str
     version: int
@@ -44,12 +44,12 @@ class _Record(Struct, frozen=True, array_like=True):
 
 
 class Read(Struct, frozen=True, array_like=True):
-    """What a source outside said, and until when that holds."""
+    """Data read from an external source, and until when it is valid."""
 
     output: Payload
     stale_at: int
     args: Payload | None = None
-    """What it was asked."""
+    """Arguments of the read."""
 
 
 class _Memory(Struct, frozen=True):
@@ -76,49 +76,49 @@ class _Memory(Struct, frozen=True):
 
 
 class Learned:
-    """A run's history, and what its agent knew at the start of each current turn."""
+    """A run's history, and the agent's state at the start of each current turn."""
 
     def __init__(self) -> None:
         self.history = History()
         self.states: dict[str, AgentState] = {}
-        """What the agent knew at the start of the current turn of each loop."""
+        """Working state at the start of the current turn of each loop."""
         self._created: b.RunCreated | None = None
         self.artifacts: dict[str, Payload] = {}
-        """What the run's artifacts hold, by their ids."""
-        self.last = self.lay_since = 0
-        """When the last event was, and the last one before the claim."""
+        """Contents of the run's artifacts, by id."""
+        self.last = self.idle_since = 0
+        """Times of the last event, and of the last event before the claim."""
         self.overrides: list[tuple[int, StatePatch]] = []
-        """Of a fork, and of what it branched off: what the agent knows otherwise from an event on."""
-        self.turned: dict[str, int] = {}
-        """Where the current turn of each loop began."""
+        """State patches of a fork and its origins, each with the sequence from which it applies."""
+        self.turn_starts: dict[str, int] = {}
+        """Sequence at which the current turn of each loop started."""
         self.reads: dict[tuple[str, str], Read] = {}
-        """What sources outside said last, by source and arguments."""
+        """Latest data of external sources, by source and digest of the arguments."""
         self._reading: dict[int, tuple[Payload, Payload | None]] = {}
 
     @property
     def created(self) -> b.RunCreated:
-        """How the run began; a fork like the run that it branched off, but for what it says itself."""
-        assert self._created is not None, "nothing was learnt"
+        """The run's first event; for a fork, that of its origin with the fork's changes."""
+        assert self._created is not None, "no event was added"
         return self._created
 
     def learn(self, event: Event, body: AnyBody, fold: Fold) -> None:
-        """Take in the next event."""
+        """Add the next event."""
         self.history.learn(event, body)
         if isinstance(body, b.RunClaimed):
-            self.lay_since, self.last = self.last, event.time
+            self.idle_since, self.last = self.last, event.time
             return
         self.last = event.time
         if isinstance(body, b.TurnStarted):
             inner = f"{body.loop}/"
             self.states = {loop: state for loop, state in self.states.items() if not loop.startswith(inner)}
             self.states[body.loop] = fold.working.freeze()
-            self.turned[body.loop] = event.seq
+            self.turn_starts[body.loop] = event.seq
         elif isinstance(body, b.ArtifactStored):
             self.artifacts[body.artifact_id] = body.content
         elif isinstance(body, b.RunCreated):
             self._created, self.artifacts = body, dict(body.artifacts)
         elif isinstance(body, b.RunForked):
-            self._branch_off(event, body)
+            self._apply_fork(event, body)
         else:
             self._learn_reads(body)
 
@@ -140,28 +140,28 @@ class Learned:
                 pass
 
     def note_read(self, source: str, key: str, read: Read) -> None:
-        """A source said this."""
-        self.reads.pop((source, key), None)  # the newest is the last
+        """Record data of a source."""
+        self.reads.pop((source, key), None)  # the newest one is last
         self.reads[source, key] = read
 
     def forget_reads(self, source: str) -> None:
-        """What a source said does not hold any more; what it was asked is known still."""
+        """Mark the data of a source as out of date; its arguments are kept."""
         for key, read in self.reads.items():
             if key[0] == source:
                 self.reads[key] = replace(read, stale_at=0)
 
-    def last_asked(self, source: str) -> Payload | None:
-        """What a source was asked when it was read last."""
+    def last_args(self, source: str) -> Payload | None:
+        """Return the arguments of the last read of a source, or None."""
         asked = [read.args for (name, _), read in self.reads.items() if name == source]
         return asked[-1] if asked else None
 
     def stale(self, sources: Sequence[str], now: int) -> str | None:
-        """The first of these sources of which nothing is known that still holds."""
+        """Return the first of these sources without valid data, or None."""
         fresh = {source for (source, _), read in self.reads.items() if read.stale_at > now}
         return next((source for source in sources if source not in fresh), None)
 
-    def _branch_off(self, event: Event, body: b.RunForked) -> None:
-        """Nobody called a fork."""
+    def _apply_fork(self, event: Event, body: b.RunForked) -> None:
+        """Apply the changes of a fork to the first event. A fork has no parent."""
         self._created = replace(
             self.created,
             agent_version=body.agent_version or self.created.agent_version,
@@ -180,7 +180,7 @@ class Learned:
             self.overrides.append((event.seq, body.patch))
 
     def dump(self) -> bytes | None:
-        """As a snapshot keeps it; nothing where that would save nothing, because there are no turns."""
+        """Return the form that a snapshot stores, or None if the run has no turns, because that would save nothing."""
         history = self.history
         if not history.turns:
             return None
@@ -188,7 +188,7 @@ class Learned:
             _Memory(
                 created=_dump(self.created),
                 last=self.last,
-                lay_since=self.lay_since,
+                lay_since=self.idle_since,
                 states=self.states,
                 records=[_dump_record(record) for record in history.records.values()],
                 commands=[(seq, _dump(body)) for seq, body in history.commands.items()],
@@ -202,7 +202,7 @@ class Learned:
                 undoing=None if history.undoing is None else _dump(history.undoing),
                 artifacts=self.artifacts,
                 overrides=self.overrides,
-                turned={loop: seq for loop, seq in self.turned.items() if loop in self.states},
+                turned={loop: seq for loop, seq in self.turn_starts.items() if loop in self.states},
                 used=sorted(history.used),
                 reading=[(number, *read) for number, read in self._reading.items()],
                 reads=[(source, key, read) for (source, key), read in self.reads.items()],
@@ -210,7 +210,7 @@ class Learned:
         )
 
     def restore(self, data: bytes) -> bool:
-        """Go on from what a snapshot kept; false if it cannot be read, with nothing learnt."""
+        """Restore from a snapshot. Returns False, with nothing changed, if it cannot be read."""
         try:
             kept = msgspec.json.decode(data, type=_Memory)
             created, records = _load(kept.created), [_load_record(record) for record in kept.records]
@@ -221,9 +221,9 @@ class Learned:
         except (msgspec.MsgspecError, UnicodeDecodeError, NewerVersion, DamagedEvent):
             return False
         self._created = created
-        self.last, self.lay_since, self.states = kept.last, kept.lay_since, kept.states
+        self.last, self.idle_since, self.states = kept.last, kept.lay_since, kept.states
         self.artifacts = kept.artifacts
-        self.overrides, self.turned = kept.overrides, kept.turned
+        self.overrides, self.turn_starts = kept.overrides, kept.turned
         self.reads = {(source, key): read for source, key, read in kept.reads}
         self._reading = {number: (args, output) for number, args, output in kept.reading}
         history = self.history
@@ -249,8 +249,10 @@ def _load(stored: _Body) -> Any:
 def _dump_record(record: Record) -> _Record:
     settled = None if record.settled is None else _dump(record.settled)
     latest = None if record.latest is None else _dump(record.latest)
-    counts = (record.resolutions, record.escalations, record.since, record.shared)
-    return _Record(_dump(record.opened), record.seq, record.time, record.left, record.end, settled, latest, *counts)
+    counts = (record.resolutions, record.escalations, record.ignored_return, record.shared)
+    return _Record(
+        _dump(record.opened), record.seq, record.time, record.cancelled_at, record.end, settled, latest, *counts
+    )
 
 
 def _load_record(stored: _Record) -> Record:

@@ -1,8 +1,8 @@
-"""The order in which calls return to an agent's code: one at a time, live as on replay.
+"""The order in which calls return to an agent's code: one at a time, live and on replay.
 
-Code that races (`asyncio.wait(FIRST_COMPLETED)`, `TaskGroup`) must see the same winner again. So ends are handed over
-in the order of the log, and the next one only when the code has gone quiet after the one before. Sequential code pays
-nothing: its end is always the next, and its next call shows that it has taken the last one in.
+Code that races (`asyncio.wait(FIRST_COMPLETED)`, `TaskGroup`) must have the same winner on replay. So results return in
+the order of the log, and the next one only after the code has become quiet. This costs sequential code nothing: its
+result is always the next, and its next call shows that it has received the last one.
 """
 
 import asyncio
@@ -12,68 +12,68 @@ from itertools import count
 
 __all__ = ["ReturnOrder"]
 
-# Turns of the event loop without a call: enough for a result to pass through some layers of tasks and groups.
+# Iterations of the event loop without a call; enough for a result to pass through some layers of tasks.
 QUIET = 10
 # Live ends come after all recorded ones.
 LIVE = 1 << 62
 
 
 class ReturnOrder:
-    """Where every call of one execution waits for its turn to return."""
+    """Queue in which the calls of one execution wait for their turn to return."""
 
     def __init__(self, recorded: Iterable[int]) -> None:
-        self._left = sorted(recorded, reverse=True)
+        self._recorded = sorted(recorded, reverse=True)
         self._tickets = count(LIVE)
         self._issued: dict[int, None] = {}
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
-        self._is_taken_in = True
+        self._is_received = True
         self._quiet = 0
-        self._is_looking = False
+        self._is_scheduled = False
 
     def has_before(self, seq: int) -> bool:
-        """Whether a recorded end is left from before a place in the log."""
-        return bool(self._left) and self._left[-1] < seq
+        """Return whether a recorded end before this sequence has not returned yet."""
+        return bool(self._recorded) and self._recorded[-1] < seq
 
     @property
     def is_busy(self) -> bool:
-        """Whether somebody is about to return."""
+        """Whether a call is about to return."""
         return bool(self._waiting or self._issued)
 
     @property
     def waiting(self) -> "list[asyncio.Future[None]]":
-        """Whoever waits for their turn."""
+        """Futures of the calls that wait for their turn."""
         return [turn for _, turn in self._waiting]
 
     def note_call(self) -> None:
-        """The code made a call: it has taken in what it was given before."""
-        self._is_taken_in = True
+        """Note that the code made a call, so it has received the last result."""
+        self._is_received = True
         self._quiet = 0
 
     def issue_ticket(self) -> int:
-        """A place in the order, for an end that was just put into the log."""
+        """Return a ticket for an end that was just recorded."""
         ticket = next(self._tickets)
         self._issued[ticket] = None
         return ticket
 
     def cancel_ticket(self, ticket: int) -> None:
-        """Whoever had this place was cancelled."""
+        """Remove the ticket of a cancelled call."""
         if self._issued.pop(ticket, 0) is None and self._waiting:
-            self._look()
+            self._schedule()
 
     def skip(self, end: int) -> None:
-        """A recorded value was given out by a call that cannot wait."""
-        if self._left and self._left[-1] == end:
-            self._left.pop()
+        """Remove a recorded value that was returned without waiting."""
+        if self._recorded and self._recorded[-1] == end:
+            self._recorded.pop()
 
     async def wait_turn(self, ticket: int) -> None:
-        """Return when it is this end's turn: a recorded one by its place in the log, a live one by its ticket."""
-        if self._is_taken_in and not self._waiting and self._is_next(ticket):
-            self._hand_over(ticket)
+        """Wait for the turn of an end: a recorded one is given by its sequence, a live one by its ticket."""
+        if self._is_received and not self._waiting and self._is_next(ticket):
+            self._let_return(ticket)
             return
         turn = asyncio.get_running_loop().create_future()
         insort(self._waiting, (ticket, turn), key=lambda each: each[0])
         self._quiet = 0
-        self._look()
+        self._schedule()
         try:
             await turn
         except asyncio.CancelledError:
@@ -82,36 +82,36 @@ class ReturnOrder:
             raise
 
     def _is_next(self, ticket: int) -> bool:
-        if self._left:
-            return ticket == self._left[-1]
+        if self._recorded:
+            return ticket == self._recorded[-1]
         return self._is_first_issued(ticket)
 
     def _is_first_issued(self, ticket: int) -> bool:
         return ticket < LIVE or ticket == next(iter(self._issued))
 
-    def _hand_over(self, ticket: int) -> None:
-        """Recorded ends before it were never asked for."""
-        while self._left and self._left[-1] <= ticket:
-            self._left.pop()
+    def _let_return(self, ticket: int) -> None:
+        """Let an end return. Recorded ends before it were never called."""
+        while self._recorded and self._recorded[-1] <= ticket:
+            self._recorded.pop()
         self._issued.pop(ticket, None)
-        self._is_taken_in = False
+        self._is_received = False
         self._quiet = 0
 
-    def _look(self) -> None:
-        if not self._is_looking:
-            self._is_looking = True
-            asyncio.get_running_loop().call_soon(self._look_again)
+    def _schedule(self) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_soon(self._check)
 
-    def _look_again(self) -> None:
-        """Once in every turn of the event loop, while somebody waits and nobody before them is on the way."""
-        self._is_looking = False
+    def _check(self) -> None:
+        """Run once per iteration of the event loop, while a call waits whose predecessors have returned."""
+        self._is_scheduled = False
         self._quiet += 1
         if not self._waiting or not self._is_first_issued(self._waiting[0][0]):
             return
         if self._quiet >= QUIET:
             ticket, turn = self._waiting.pop(0)
-            self._hand_over(ticket)
+            self._let_return(ticket)
             if not turn.done():
                 turn.set_result(None)
         if self._waiting:
-            self._look()
+            self._schedule()

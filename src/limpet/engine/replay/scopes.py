@@ -1,7 +1,7 @@
-"""Who a call is: `name#occurrence` within a scope, taken at the call, whatever order the results come in.
+"""Identity of a call: `name#occurrence` within a scope, taken when it is called, whatever the order of results.
 
-A scope belongs to one strand: the asyncio task, or the thread, that opened it. Two strands that called verbs in one
-scope would take their occurrences in an order that the next execution need not repeat: results would swap in silence.
+A scope belongs to one strand: the asyncio task or the thread that opened it. If two strands made calls in one scope,
+their occurrences could differ in the next execution, and results would be swapped silently.
 """
 
 from collections import Counter
@@ -13,7 +13,7 @@ __all__ = ["Scope", "unscoped"]
 
 
 class Scope:
-    """A place in an agent's code, where names are counted."""
+    """A scope in an agent's code, in which occurrences of names are counted."""
 
     def __init__(self, path: str, owner: Hashable) -> None:
         self.path = path
@@ -22,18 +22,18 @@ class Scope:
         self._inner: dict[str, Hashable] = {}
 
     def take(self, name: str, strand: Hashable) -> str:
-        """The identity of a call that is made now."""
+        """Return the identity of a call that is made now."""
         if strand != self._owner:
             raise unscoped(name, self.path)
         self._counts[name] += 1
         return f"{self.path}{name}#{self._counts[name]}"
 
     def peek(self, name: str) -> str:
-        """The identity of the next call of this name."""
+        """Return the identity of the next call with this name."""
         return f"{self.path}{name}#{self._counts[name] + 1}"
 
     def enter(self, name: str, strand: Hashable) -> "Scope":
-        """A scope inside this one, for whoever enters it; one name belongs to one strand."""
+        """Return a scope inside this one, for the strand that enters it. A name belongs to one strand."""
         if self._inner.setdefault(name, strand) != strand:
             raise unscoped(f"scope({name!r})", self.path)
         self._counts[f"{name}/"] += 1
@@ -41,7 +41,7 @@ class Scope:
         return Scope(f"{self.path}{name}/" if occurrence == 1 else f"{self.path}{name}#{occurrence}/", strand)
 
     def turn(self, loop: str, number: int) -> "Scope":
-        """The scope of one turn of a loop, which has an identity itself."""
+        """Return the scope of one turn of a loop."""
         return Scope(f"{loop}/{number}/", self._owner)
 
 

@@ -1,1 +1,1 @@
-"""The API that agent code calls: `Run` and its blocking twin."""
+"""The API for agent code: `Run`, and `BlockingRun` for plain functions."""

@@ -1,4 +1,4 @@
-"""Making a function an agent."""
+"""The decorator `agent`."""
 
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Never, Protocol, TypeVar, cast, overload
@@ -24,18 +24,18 @@ LONGEST_NAME = 100
 
 
 def _checked_name(name: str) -> str:
-    """A name that runs can be called after."""
+    """Return the name if it is valid: the ids of runs contain it."""
     try:
         if len(check_id(name)) <= LONGEST_NAME:
             return name
     except InvalidArgument as error:
-        reason = "its runs are named after it: say name= with letters, digits and ._:@+=- only"
-        raise DefinitionError(what=f"The agent {name[:50]!r}", reason=reason) from error
-    raise DefinitionError(what=f"The agent {name[:50]}…", reason=f"its name has more than {LONGEST_NAME} characters")
+        reason = "run ids contain the name; pass name= with only letters, digits and ._:@+=-"
+        raise DefinitionError(what=f"agent {name[:50]!r}", reason=reason) from error
+    raise DefinitionError(what=f"agent {name[:50]}…", reason=f"the name has more than {LONGEST_NAME} characters")
 
 
 class _Define(Protocol):
-    """What makes a function an agent."""
+    """Decorator that turns a function into an agent."""
 
     @overload
     def __call__(self, fn: Callable[[Run[S], In], Coroutine[Any, Any, Out]], /) -> Agent[In, Out]: ...
@@ -65,9 +65,17 @@ def agent(  # noqa: PLR0913 - all by name, and few at a time
     exclusive: Exclusive | None = None,
     max_age: Duration | None = None,
 ) -> _Define:
-    """Make a function an agent. `accepts` names older versions whose runs this code may take over."""
+    """Return a decorator that turns a function into an agent.
+
+    The function takes its run and at most one input. `name` defaults to the function's name. `version` is the version
+    of the code; `accepts` names older versions whose runs this code may execute. `steps` is the expected number of
+    steps, for display. `deadline` is the maximum wall-clock time of a run, including waits, and `budget` what it may
+    use. `approvals` and `escalate` decide when a person is asked. `checkpoint` sets when the log is written:
+    "every_step", "every_iteration" (of a turn) or "on_state_change". `exclusive` allows one run per "session" or "user"
+    at a time. A run that was idle for longer than `max_age` waits for an operator.
+    """
     if bare:
-        raise DefinitionError(what="An agent", reason="put parentheses behind the decorator: @limpet.agent()")
+        raise DefinitionError(what="an agent", reason="add parentheses: @limpet.agent()")
     rules = AgentOptions(
         version=version,
         accepts=tuple(accepts),
@@ -82,7 +90,7 @@ def agent(  # noqa: PLR0913 - all by name, and few at a time
     )
 
     def define(fn: Callable[..., Any], /) -> Agent[Any, Any]:
-        check_function("An agent", fn, name)
+        check_function("an agent", fn, name)
         return Agent(fn, _checked_name(name or fn.__name__), rules)
 
     return cast("_Define", define)

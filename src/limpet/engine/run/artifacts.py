@@ -1,4 +1,4 @@
-"""Artifacts: what is too big for the state, put away as a blob; the state keeps what it is, and a summary."""
+"""Artifacts: content that is too large for the state, stored as a blob. The state keeps its type and a summary."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -20,13 +20,13 @@ _threads = ThreadPool("limpet-file")
 
 
 class Artifacts:
-    """What one execution puts away."""
+    """The artifacts of one execution."""
 
     def __init__(self, execution: Execution) -> None:
         self._x = execution
 
     async def put(self, name: str, record: Record | None, data: bytes | str | Path, what: tuple[str, str]) -> Artifact:
-        """Put something away: what it is, and a summary; a recorded one is not read again."""
+        """Store content as an artifact; `what` is its type and summary. On replay, the content is not read again."""
         x = self._x
         await x.wait_until_open()
         if record is not None:
@@ -40,7 +40,7 @@ class Artifacts:
         return x.learn(lambda working: working.put_stored(stored), None if record is None else record.end)
 
     async def content(self, artifact: str) -> bytes:
-        """What an artifact of this run holds: the same whenever it is asked for."""
+        """Return the content of an artifact of this run; it never changes."""
         x = self._x
         await x.wait_until_open()
         payload = x.memory.artifacts.get(artifact)
@@ -62,7 +62,7 @@ class Artifacts:
 
 
 async def read_whole(store: Store, payload: Payload) -> bytes:
-    """What a blob holds."""
+    """Return the content of a blob."""
     assert not isinstance(payload.blob, UnsetType)
     return b"".join([part async for part in store.read_blob(payload.blob)])
 
@@ -76,11 +76,11 @@ def _content(data: bytes | str | Path) -> bytes | AsyncIterator[bytes]:
         case Path():
             return _read(data)
         case _:
-            raise InvalidValue(path="data", reason=f"{type(data).__name__} is neither bytes, text nor a path")
+            raise InvalidValue(path="data", reason=f"must be bytes, str or Path, not {type(data).__name__}")
 
 
 async def _read(path: Path) -> AsyncIterator[bytes]:
-    """A file, piece by piece, beside the event loop."""
+    """Read a file in chunks, on a thread."""
     try:
         with await _threads.run(lambda: path.open("rb")) as file:
             while piece := await _threads.run(lambda: file.read(CHUNK)):

@@ -1,4 +1,4 @@
-"""The same verbs for agents that are plain functions: each blocks its thread until the event loop has the answer."""
+"""`BlockingRun`: the same methods for agents that are plain functions. Each call blocks its thread until it returns."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
@@ -38,7 +38,7 @@ S = TypeVar("S", default=dict[str, Any])
 
 
 class Bridge:
-    """From the thread of a blocking agent to the event loop, and back."""
+    """Calls from the thread of a blocking agent to the event loop."""
 
     def __init__(self, run: str, loop: asyncio.AbstractEventLoop) -> None:
         self._run, self._loop = run, loop
@@ -46,7 +46,7 @@ class Bridge:
         self._suspended = False
 
     def call(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """What a verb gives; the verb is called on the event loop, on behalf of this thread."""
+        """Call a method on the event loop, on behalf of this thread, and return its result."""
         reply: Future[T] = Future()
         with as_caller(get_ident()):
             context = copy_context()
@@ -57,7 +57,7 @@ class Bridge:
                 return
             try:
                 task = self._loop.create_task(context.run(make), context=context)
-            except BaseException as error:  # noqa: BLE001 - whoever waits must hear
+            except BaseException as error:  # noqa: BLE001 - the calling thread must get every error
                 reply.set_exception(error)
             else:
                 task.add_done_callback(lambda done: _relay(done, reply))
@@ -68,13 +68,13 @@ class Bridge:
             return reply.result()
         except RuntimeError as closed:
             if reply.done():
-                raise  # it is the verb's own
+                raise  # the error is the method's own
             raise self._error() from closed
         finally:
             self._calls.discard(reply)
 
     def get(self, ask: Callable[[], T]) -> T:
-        """What a plain function gives on the event loop."""
+        """Call a plain function on the event loop and return its result."""
 
         async def answer() -> T:
             return ask()
@@ -82,7 +82,7 @@ class Bridge:
         return self.call(answer)
 
     def suspend(self) -> None:
-        """The run is not driven here any more: blocked calls raise."""
+        """Make blocked and later calls raise Suspended: the run is no longer driven here."""
         self._suspended = True
         for reply in list(self._calls):
             self._refuse(reply)
@@ -92,7 +92,7 @@ class Bridge:
             reply.set_exception(self._error())
 
     def _error(self) -> Suspended:
-        return Suspended(run=self._run, reason="it is parked or stopped")
+        return Suspended(run=self._run, reason="parked or stopped")
 
 
 def _relay(done: "asyncio.Task[T]", reply: "Future[T]") -> None:
@@ -109,7 +109,7 @@ def _relay(done: "asyncio.Task[T]", reply: "Future[T]") -> None:
 
 
 async def run_blocking(fn: Callable[..., Any], run: Run[Any], args: Sequence[Any]) -> Any:
-    """What a blocking agent's function returns, in a thread of its own."""
+    """Run a blocking agent's function on its own thread, and return its result."""
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[Any] = loop.create_future()
     bridge = Bridge(run.id, loop)
@@ -125,9 +125,9 @@ async def run_blocking(fn: Callable[..., Any], run: Run[Any], args: Sequence[Any
         result, error = None, None
         try:
             result = fn(BlockingRun(run, bridge), *args)
-        except BaseException as raised:  # noqa: BLE001 - whoever waits must hear
-            error = RuntimeError(f"{raised!r} left an agent") if isinstance(raised, StopIteration) else raised
-        with suppress(RuntimeError):  # the loop was closed: nobody waits any more
+        except BaseException as raised:  # noqa: BLE001 - the waiting task must get every error
+            error = RuntimeError(f"the agent raised {raised!r}") if isinstance(raised, StopIteration) else raised
+        with suppress(RuntimeError):  # the loop was closed, so nothing waits for the result
             loop.call_soon_threadsafe(report, result, error)
 
     Thread(target=lambda: context.run(work), name=f"limpet:{run.id}", daemon=True).start()
@@ -141,27 +141,27 @@ async def run_blocking(fn: Callable[..., Any], run: Run[Any], args: Sequence[Any
 
 
 class BlockingRun(Generic[S]):
-    """A run, as the code of a blocking agent sees it."""
+    """A run, for the code of a blocking agent. Its methods are those of `Run`, but they block."""
 
     def __init__(self, run: Run[S], bridge: Bridge) -> None:
         self._run, self._bridge = run, bridge
 
     @property
     def id(self) -> str:
-        """Its stable id."""
+        """Stable id of the run."""
         return self._run.id
 
     @property
     def state(self) -> State[S]:
-        """What the agent knows, as far as the code has come."""
+        """The agent's working state at this point of the code."""
         return self._run.state
 
     def step(self, tool: Tool[P, T, Any], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Do something once, and know its result for ever."""
+        """Run a tool as a step, and return its recorded result; see `Run.step`."""
         return self._bridge.call(lambda: self._run.step(tool, *args, **kwargs))
 
     def read(self, source: External[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """What a source outside says: read now, or known from before where that still holds."""
+        """Return the data of an external source, reading it again if it has expired; see `Run.read`."""
         return self._bridge.call(lambda: self._run.read(source, *args, **kwargs))
 
     @overload
@@ -191,7 +191,7 @@ class BlockingRun(Generic[S]):
     ) -> Any: ...
 
     def call(self, agent: Any, input: Any, /, **how: Any) -> Any:
-        """Let another agent do it, and wait for its result."""
+        """Call another agent, wait for its run, and return its result; see `Run.call`."""
         return self._bridge.call(lambda: self._run.call(agent, input, **how))
 
     @overload
@@ -205,7 +205,7 @@ class BlockingRun(Generic[S]):
     ) -> Any: ...
 
     def handoff(self, agent: Any, input: Any, /, **how: Any) -> Any:
-        """Give the work to another agent for good: its outcome is this run's, and nothing more is done here."""
+        """Hand the work off to another agent permanently, and return its result; see `Run.handoff`."""
         return self._bridge.call(lambda: self._run.handoff(agent, input, **how))
 
     @overload
@@ -215,7 +215,7 @@ class BlockingRun(Generic[S]):
     def start(self, agent: str, input: Any, /, *, id: str | None = None) -> str: ...
 
     def start(self, agent: Any, input: Any, /, *, id: str | None = None) -> str:
-        """Let another agent begin, and go on without it; the id of its run."""
+        """Start another agent's run without waiting for it, and return its id; see `Run.start`."""
         return self._bridge.call(lambda: self._run.start(agent, input, id=id)).id
 
     @overload
@@ -260,35 +260,35 @@ class BlockingRun(Generic[S]):
     ) -> T: ...
 
     def ask(self, question: str, /, **how: Any) -> Any:
-        """Ask a person: yes or no, one of some options, or an answer of a type."""
+        """Ask a person, wait for the answer, and return it; see `Run.ask`."""
         return self._bridge.call(lambda: self._run.ask(question, **how))
 
     def artifact(self, data: bytes | str | Path, /, *, type: str, summary: str) -> Artifact:
-        """Put something big away; the state keeps what it is and a summary."""
+        """Store large content as an artifact, and return its description; see `Run.artifact`."""
         return self._bridge.call(lambda: self._run.artifact(data, type=type, summary=summary))
 
     def content(self, artifact: Artifact | str, /) -> bytes:
-        """What was put away, of this run or come along from the one that called it."""
+        """Return the content of an artifact of this run, or of one that its caller passed on."""
         return self._bridge.call(lambda: self._run.content(artifact))
 
     def sleep(self, how_long: Duration, /) -> None:
-        """Wait for a time, in no process."""
+        """Wait for a duration. The run uses no process while it waits."""
         self._bridge.call(lambda: self._run.sleep(how_long))
 
     def receive(self, name: str, type: type[T], /, *, timeout: Duration | None = None) -> T:
-        """Wait for a signal, and take it."""
+        """Wait for a signal, and return its value as `type`; see `Run.receive`."""
         return self._bridge.call(lambda: self._run.receive(name, type, timeout=timeout))
 
     def say(self, text: str, /, *, role: Role = "assistant") -> None:
-        """Put a message into the run's conversation, once."""
+        """Append a message to the run's conversation, once."""
         self._bridge.call(lambda: self._run.say(text, role=role))
 
     def messages(self, *, last: int | None = None) -> list[Message]:
-        """What was said in the run's conversation, in order."""
+        """Return the messages of the run's conversation in order; see `Run.messages`."""
         return self._bridge.call(lambda: self._run.messages(last=last))
 
     def context(self, *, max_tokens: int | None = None, max_bytes: int | None = None) -> ContextSlice:
-        """The slice that fits of what the agent knows and of what was said."""
+        """Return the most important part of the state and the messages that fits the limits."""
         return self._bridge.call(lambda: self._run.context(max_tokens=max_tokens, max_bytes=max_bytes))
 
     def patch(  # noqa: PLR0913 - all by name, and few at a time
@@ -305,7 +305,7 @@ class BlockingRun(Generic[S]):
         retract: Sequence[str] = (),
         derived_from: Sequence[str] = (),
     ) -> None:
-        """Change what the agent knows: as a whole, or not at all."""
+        """Change the agent's working state, completely or not at all; see `Run.patch`."""
         self._bridge.call(
             lambda: self._run.patch(
                 goal=goal,
@@ -324,14 +324,14 @@ class BlockingRun(Generic[S]):
     def decide(
         self, question: str, /, *, choose: T, over: Sequence[T], because: str, confidence: float | None = None
     ) -> T:
-        """Choose at a branch, and say from what and why; the first choice stands."""
+        """Record a decision with its options and reason. On replay, return the recorded choice. See `Run.decide`."""
         return self._bridge.call(
             lambda: self._run.decide(question, choose=choose, over=over, because=because, confidence=confidence)
         )
 
     @contextmanager
     def scope(self, name: str, /) -> Iterator[None]:
-        """A place of its own for the calls inside; named like an item of the plan, it is that item."""
+        """Give the calls inside the block their own scope; see `Run.scope`."""
         entered = ScopeEntry(self._run, name)
         marking = entered.enter()
         self._bridge.call(lambda: marking)
@@ -345,25 +345,25 @@ class BlockingRun(Generic[S]):
             self._bridge.call(lambda: leaving)
 
     def turns(self, *, max: int | None = None) -> Iterator[Turn]:
-        """A loop whose body depends on `run.state` alone: a resumed run enters at the current turn."""
+        """Iterate over turns, at most `max`; see `Run.turns`."""
         loop = self._run.turns(max=max)
         assert isinstance(loop, Turns)
-        while self._bridge.call(loop.begin):
-            yield loop.arrive()
+        while self._bridge.call(loop.advance):
+            yield loop.enter_turn()
         loop.leave()
 
     def version(self, change: str, /) -> bool:
-        """Whether this run is on the new side of a change of the code."""
+        """Return whether this run uses the new code of a change; see `Run.version`."""
         return self._bridge.get(lambda: self._run.version(change))
 
     def now(self) -> datetime:
-        """The time, the same in every execution."""
+        """Return the current time, the same in every execution."""
         return self._bridge.get(self._run.now)
 
     def random(self) -> float:
-        """A number from 0 to 1, the same in every execution."""
+        """Return a random number from 0 to 1, the same in every execution."""
         return self._bridge.get(self._run.random)
 
     def uuid(self) -> str:
-        """A random UUID, the same in every execution."""
+        """Return a random UUID, the same in every execution."""
         return self._bridge.get(self._run.uuid)

@@ -1,7 +1,7 @@
-"""Other agents: a run is created in the append that says so, and tells its parent in the append that ends it.
+"""Runs of other agents. The append that records a call creates the run; the append that ends it notifies the caller.
 
-What is sent is checked before it leaves, and again where it arrives. What was named goes along: facts, artifacts, a
-slice of the budget, the deadline, the session; nothing else does.
+Input and result are checked before they are sent and again on arrival. A called run gets the facts and artifacts that
+were named, a part of the budget, the deadline, the session and the user, and nothing else.
 """
 
 import asyncio
@@ -50,17 +50,17 @@ def creation(
     initial: StatePatch | None,
     more: dict[str, Any],
 ) -> b.RunCreated:
-    """How a run of an agent begins; `more` are user, session and the like."""
+    """Return the first event of a new run. `more` has user, session and the like."""
     exclusive = None
     if agent.rules.exclusive is not None:
         owner = more.get(agent.rules.exclusive)
         if owner is None:
-            reason = f"it is exclusive by {agent.rules.exclusive}: start it with {agent.rules.exclusive}=…"
+            reason = f"runs are exclusive per {agent.rules.exclusive}; pass {agent.rules.exclusive}="
             raise ContractError(agent=agent.name, what="start", reason=reason)
         exclusive = f"{agent.rules.exclusive}:{owner}"
         lineage = more.get("parent")
         if isinstance(lineage, Lineage) and exclusive in lineage.slots:
-            exclusive = None  # whoever waits for this run has it
+            exclusive = None  # a run that waits for this one holds the slot
     return b.RunCreated(
         agent=agent.name,
         agent_version=agent.version,
@@ -75,19 +75,19 @@ def creation(
 
 
 class CallOptions(NamedTuple):
-    """How another agent is set to work, and what goes along."""
+    """How to run another agent, and what to pass to it."""
 
     mode: Literal["call", "start", "handoff"]
     id: str | None = None
     budget: Budget | None = None
-    within: int | None = None
-    """Microseconds that it may take."""
+    time_limit: int | None = None
+    """Time limit in microseconds."""
     facts: Sequence[str] = ()
     artifacts: Sequence[str] = ()
 
 
 class OutgoingCall(NamedTuple):
-    """What the code gives to another agent now."""
+    """A call of another agent that the code makes now."""
 
     agent: Agent[Any, Any] | str
     name: str
@@ -95,75 +95,75 @@ class OutgoingCall(NamedTuple):
     record: Record | None
 
     @property
-    def asked(self) -> str:
-        """What must be the same when it is asked again."""
-        return _asked(self.agent, self.plain)
+    def digest(self) -> str:
+        """Digest of the call, which must be the same on replay."""
+        return _call_digest(self.agent, self.plain)
 
 
-def _asked(agent: Agent[Any, Any] | str, plain: Any) -> str:
+def _call_digest(agent: Agent[Any, Any] | str, plain: Any) -> str:
     return digest([agent if isinstance(agent, str) else agent.name, plain])
 
 
 class Children:
-    """The runs that one execution calls, starts and hands over to."""
+    """The runs that one execution calls, starts and hands off to."""
 
     def __init__(self, execution: Execution, waits: Waits) -> None:
         self._x = execution
         self._waits = waits
-        self._telling: set[asyncio.Future[None]] = set()
+        self._cancel_tasks: set[asyncio.Future[None]] = set()
         self._lent: dict[str, Limits] = {}
-        """What went along with calls that may not be in the log yet."""
+        """Budgets of calls that may not be in the log yet, by run."""
 
     def find(self, agent: Agent[Any, Any] | str, input: object, how: str) -> OutgoingCall:
-        """The call that the code makes now: its identity, its input as JSON, its record."""
+        """Return the call that the code makes now: its identity, its input as JSON, and its record."""
         if not isinstance(agent, str):
             check_agent(agent)
         plain = _JSON.dump(input) if isinstance(agent, str) else agent.dump_input(input)
         plain = self._x.kit.store.redaction.value(plain)
         name = self._x.take_name(f"{how}:{agent if isinstance(agent, str) else agent.name}")
         versions = NOTHING if isinstance(agent, str) else agent.input_codec.versions
-        record = self._x.find(name, b.AgentCalled, _asked(agent, plain), versions)
+        record = self._x.find(name, b.AgentCalled, _call_digest(agent, plain), versions)
         if how == "handoff":
             self._x.handed_to = agent if isinstance(agent, str) else agent.name
         return OutgoingCall(agent, name, plain, record)
 
     async def call(self, sent: OutgoingCall, how: CallOptions) -> Any:
-        """The other agent's result."""
+        """Run the other agent, and return its result."""
         x, name, record = self._x, sent.name, sent.record
         await x.wait_until_open()
         is_replayed = record is not None and record.settled is not None
-        if record is None or (record.since and not await self._goes_on(record)):
+        if record is None or (record.ignored_return and not await self._resume_child(record)):
             try:
-                await self._create(await self._known(sent.agent), sent, how)
+                await self._create(await self._resolve(sent.agent), sent, how)
             except LimpetError:
-                x.handed_to = None  # nothing was handed over
+                x.handed_to = None  # nothing was handed off
                 raise
         record = x.history.records[name]
         try:
             ended = await self._waits.child(record)
         except asyncio.CancelledError:
-            self._give_up(record)
+            self._cancel_child(record)
             raise
         assert ended.event is not None
         returned = x.history.commands[ended.event]
         assert isinstance(returned, b.AgentReturned)
         if returned.outcome != "completed":
-            raise x.attribute_error(self._failed(record, returned), name)
+            raise x.attribute_error(self._error_of(record, returned), name)
         output = await x.unpack(returned.output)
         if isinstance(sent.agent, str):
-            await self._check(sent.agent, record, returned, output, is_replayed=is_replayed)
+            await self._check_result(sent.agent, record, returned, output, is_replayed=is_replayed)
             return output
         try:
             return sent.agent.load_output(output, returned.output.versions if returned.output is not None else {})
         except ContractError as error:
             raise x.attribute_error(error, name) from error
 
-    async def _check(
+    async def _check_result(
         self, agent: str, record: Record, returned: b.AgentReturned, output: Any, *, is_replayed: bool
     ) -> None:
-        """What an agent elsewhere returned was checked there; under another contract by now, it is checked here.
+        """Check the result of an agent called by name, if its contract has changed since the call.
 
-        That it does not fit is recorded: the newest contract may be another one when this is replayed.
+        It was already checked where it ran. A mismatch is recorded, because the newest contract may differ on replay.
         """
         x, called, refusal = self._x, record.opened, f"{record.name}/result#1"
         assert isinstance(called, b.AgentCalled)
@@ -173,7 +173,7 @@ class Children:
         elif returned.contract == called.contract or is_replayed:
             return
         else:
-            faults = list((await self._known(agent)).output_codec.faults(output))
+            faults = list((await self._resolve(agent)).output_codec.faults(output))
             if not faults:
                 return
             await x.record(refusal, faults)
@@ -182,8 +182,8 @@ class Children:
             ContractError(agent=agent, what="result", reason=reason, faults=tuple(faults)), record.name
         )
 
-    def _give_up(self, record: Record) -> None:
-        """The code does not wait for another run any more: that is cancelled, and again if this is replayed."""
+    def _cancel_child(self, record: Record) -> None:
+        """Cancel a called run because the code no longer waits for it. On replay, the command is sent again."""
         x, called = self._x, record.opened
         assert isinstance(called, b.AgentCalled)
         if x.is_closed or x.stopped is not None:
@@ -196,34 +196,34 @@ class Children:
                 await x.retry_store(lambda: x.kit.store.send_commands(called.run, cancel, actor=x.kit.worker))
 
         task = asyncio.ensure_future(tell())
-        self._telling.add(task)
-        task.add_done_callback(self._telling.discard)
+        self._cancel_tasks.add(task)
+        task.add_done_callback(self._cancel_tasks.discard)
 
-    async def _goes_on(self, record: Record) -> bool:
-        """A resume took back that another run failed: that run goes on, or has by now; false if it cannot."""
+    async def _resume_child(self, record: Record) -> bool:
+        """Resume a called run after a resume undid its failure. Returns False if it cannot be resumed."""
         x, called = self._x, record.opened
         assert isinstance(called, b.AgentCalled)
         if self._waits.returned(record) is not None:
             return True
-        resume = b.ResumeRequested(command=f"{x.run}:resume-{record.since}")
+        resume = b.ResumeRequested(command=f"{x.run}:resume-{record.ignored_return}")
         try:
             await x.retry_store(lambda: x.kit.store.send_commands(called.run, resume, actor=x.kit.worker))
         except NotFound:
             return False
-        except WrongState:  # somebody has resumed it before, unless it is over for good
+        except WrongState:  # already resumed by another process, unless it has ended permanently
             row = await x.retry_store(lambda: x.kit.store.get(called.run))
             if row.status in ("failed", "cancelled"):
                 return False
         with x.work():
-            await x.append(called)  # it is waited for again, and may be cancelled from here
+            await x.append(called)  # the fold counts the run as awaited again, so it can be cancelled from here
         return True
 
     async def start(self, sent: OutgoingCall, id: str | None) -> str:
-        """The id of a run that goes on alone."""
+        """Start a run without waiting for it, and return its id."""
         x, record = self._x, sent.record
         await x.wait_until_open()
         if record is None:
-            agent = await self._known(sent.agent)
+            agent = await self._resolve(sent.agent)
             await self._create(agent, sent, CallOptions("start", id=None if id is None else check_id(id)))
             await x.finish(x.return_order.issue_ticket())
             called = x.history.records[sent.name].opened
@@ -232,14 +232,17 @@ class Children:
             called = await x.recall(record, b.AgentCalled)
         return called.run
 
-    async def _known(self, agent: Agent[Any, Any] | str) -> Agent[Any, Any]:
-        """An agent by name is what its stored contract says."""
+    async def _resolve(self, agent: Agent[Any, Any] | str) -> Agent[Any, Any]:
+        """Return the agent; one that is called by name is described by its stored contract."""
         if not isinstance(agent, str):
             return agent
         return await self._x.retry_store(lambda: find_agent(self._x.kit.store, agent))
 
-    def _failed(self, record: Record, returned: b.AgentReturned) -> LimpetError:
-        """How another agent's run ended, if not well: one that did not take its input never started."""
+    def _error_of(self, record: Record, returned: b.AgentReturned) -> LimpetError:
+        """Return the error for a called run that did not complete.
+
+        "rejected" means that it refused its input and never started.
+        """
         called, failure = record.opened, returned.failure or Failure(type="")
         assert isinstance(called, b.AgentCalled)
         if returned.outcome == "rejected":
@@ -256,7 +259,7 @@ class Children:
         )
 
     async def _create(self, agent: Agent[Any, Any], sent: OutgoingCall, how: CallOptions) -> None:
-        """One append: it was called, and its run exists."""
+        """Record the call and create its run in one append."""
         x, name, mode = self._x, sent.name, how.mode
         plain = agent.dump_json(sent.plain) if isinstance(sent.agent, str) else sent.plain
         await x.check_new(name)
@@ -266,7 +269,7 @@ class Children:
         packed, blobs = x.kit.store.pack(plain)
         limits = self._slice(agent, how)
         initial = self._initial(agent, how, limits)
-        own = [now + limit for limit in (how.within, agent.rules.deadline) if limit is not None]
+        own = [now + limit for limit in (how.time_limit, agent.rules.deadline) if limit is not None]
         deadline = earliest(None if mode == "start" else x.deadline, *own)
         created = creation(
             agent,
@@ -286,13 +289,13 @@ class Children:
         if x.is_dry_run:
             await x.halt(NotRecorded(tool=agent.name, effect=f"agent, {mode}"))
         x.children += how.id is None
-        child = _own_id(x, how.id) if how.id is not None else _child_id(x.run, agent.name, x.children)
+        child = _chosen_id(x, how.id) if how.id is not None else _child_id(x.run, agent.name, x.children)
         called = b.AgentCalled(
             name=name,
             run=child,
             agent=agent.name,
             mode=mode,
-            asked=sent.asked,
+            asked=sent.digest,
             agent_version=agent.version,
             contract=agent.contract_hash,
             budget=limits if x.journal.fold.working.budget is not None else None,
@@ -306,23 +309,23 @@ class Children:
             called = replace(called, run=_child_id(x.run, agent.name, x.children))
 
     def _conversation(self) -> str:
-        """Where people talk with this run: they go on with the one that goes on in its place."""
+        """Return this run's conversation, which the other run continues."""
         return self._x.memory.created.conversation or conversation_of(self._x.run)
 
     def _slots(self) -> tuple[str, ...]:
-        """The exclusive slots that are held by this run, or by those that wait for it."""
+        """Return the exclusive slots held by this run, or by runs that wait for it."""
         created = self._x.memory.created
         above = created.parent.slots if created.parent is not None else ()
         return above if created.exclusive is None else (*above, created.exclusive)
 
     def _initial(self, agent: Agent[Any, Any], how: CallOptions, limits: Limits | None) -> StatePatch | None:
-        """What the other run knows from the start: what was named, and nothing else."""
+        """Return the initial state of the other run: the named facts and artifacts, and its budget."""
         known = self._x.working.freeze()
         facts = {fact.key: fact for fact in known.known_facts}
         artifacts = {each.artifact_id: each for each in known.artifacts}
-        for what, wanted, there in (("facts", how.facts, facts), ("artifacts", how.artifacts, artifacts)):
-            if missing := [each for each in wanted if each not in there]:
-                raise ContractError(agent=agent.name, what=what, reason=f"the run has no {', '.join(missing)}")
+        for what, wanted, available in (("facts", how.facts, facts), ("artifacts", how.artifacts, artifacts)):
+            if missing := [each for each in wanted if each not in available]:
+                raise ContractError(agent=agent.name, what=what, reason=f"the calling run has no {', '.join(missing)}")
         if limits is None and not how.facts and not how.artifacts:
             return None
         source = f"run {self._x.run}"
@@ -335,9 +338,9 @@ class Children:
     async def _append(
         self, called: b.AgentCalled, created: b.RunCreated, blobs: Sequence[Any], *, is_own: bool
     ) -> bool:
-        """Call and create, in one append; false if a name that this run gives is somebody else's.
+        """Record the call and create the run in one append. Returns False if another run already has the generated id.
 
-        One that was pruned may have had its id, and left behind what it had started.
+        A pruned run may have had the id of this run, and have left behind a run that it started.
         """
         x, child = self._x, called.run
         leg = Create(run=child, bodies=(created,), actor=x.kit.worker)
@@ -354,7 +357,7 @@ class Children:
         return taken is None or is_own
 
     def _check_same(self, taken: Taken, created: b.RunCreated, child: str) -> None:
-        """A run of this id exists: of a start with an id of its own, perhaps the very one that was meant."""
+        """Raise IdConflict unless the existing run with the id is the one that the code means."""
         first = taken.first
         same = isinstance(first, b.RunCreated) and _essence(first) == _essence(created)
         waited_for = created.parent is not None and created.parent.mode != "start"
@@ -362,9 +365,9 @@ class Children:
             raise IdConflict(what="run", id=child, reason=f"by agent {taken.row.agent!r} with a different input")
 
     def _slice(self, agent: Agent[Any, Any], how: CallOptions) -> Limits | None:
-        """What the child may use: what was asked for or what it says itself, never more than is left.
+        """Return the budget of the other run: the requested one or its own, but at most what is left.
 
-        One that goes on alone has its own, if any, which counts as spent here: nobody gives the rest back.
+        A started run gets only its own budget, if any. It counts as spent here, because nothing returns the rest.
         """
         fold = self._x.journal.fold
         limits = fold.working.budget
@@ -377,8 +380,8 @@ class Children:
         return budgets.slice_of(budgets.remaining(limits, spent, lent), share)
 
 
-def _own_id(x: Execution, id: str) -> str:
-    """The id that the code gives to a run; one that only tries must not take it from whoever means it."""
+def _chosen_id(x: Execution, id: str) -> str:
+    """Return the id for a run with an id of its own. A fork without live effects prefixes it, to leave the id free."""
     if x.effects == "live":
         return id
     tried = f"{x.run}.{id}"
@@ -386,13 +389,13 @@ def _own_id(x: Execution, id: str) -> str:
 
 
 def _child_id(run: str, agent: str, number: int) -> str:
-    """What a run is called that another one calls; after a digest of that one, where its id would be too long."""
+    """Return the id of a called run; it starts with a digest of this run's id if it would be too long."""
     child = f"{run}.{agent}-{number}"
     return child if len(child) <= LONGEST_ID else f"{digest(run)[:32]}.{agent}-{number}"
 
 
 def _essence(created: b.RunCreated) -> tuple[Any, ...]:
-    """What makes two beginnings the same."""
+    """Return the fields that make two creations the same."""
     return created.agent, created.input, created.effects, created.live
 
 

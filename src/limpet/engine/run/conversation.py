@@ -1,4 +1,4 @@
-"""The conversation of a run: what it says there, and what was said, the same whenever it is asked for."""
+"""A run's conversation: append messages, and read the same messages in every execution."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -29,11 +29,11 @@ __all__ = [
 ]
 
 Role = Literal["user", "assistant", "system"]
-# The signal that a run hears of what people say.
+# Signal that carries messages of people to a run.
 USER = "user"
-# The signal that tells a run to stop what it is at.
+# Signal that tells a run to stop its current work.
 INTERRUPT = "limpet.interrupt"
-# How the conversation of a run that was started in none is called.
+# Suffix of the conversation of a run that was not started in one.
 CHAT = ".chat"
 LONGEST_TASK = 64_000
 ROLES = ("user", "assistant", "system", "tool")
@@ -41,49 +41,49 @@ ROLES = ("user", "assistant", "system", "tool")
 
 @dataclass(frozen=True, kw_only=True)
 class Message:
-    """A message of a conversation; a summary is one of the system."""
+    """A message of a conversation. A summary has the role "system"."""
 
     role: str
     text: str
     seq: int = 0
-    """Its place in the conversation."""
+    """Sequence of the message in the conversation."""
     is_summary: bool = False
-    """It stands for what came before."""
+    """Whether the message summarises the messages before it."""
     calls: tuple[str, ...] = ()
-    """What it wants called, in words."""
+    """Tool calls that the message requests, as text."""
     tool: str = ""
-    """Of a result: whose it is."""
+    """Name of the tool, if the message is a tool's result."""
 
     def spoken(self) -> Spoken:
-        """The same as a slice shows it."""
+        """Return the message in the form that a context slice uses."""
         return Spoken(role=self.role, text=self.text, seq=self.seq, calls=self.calls, tool=self.tool)
 
 
 def conversation_of(run: str) -> str:
-    """The conversation of a run that was started in none."""
+    """Return the id of the conversation of a run that was not started in one."""
     name = f"{run}{CHAT}"
     return name if len(name) <= LONGEST_ID else f"{run[: LONGEST_ID - 22]}.{digest(run)[:16]}{CHAT}"
 
 
 def text_of(content: Any) -> str:
-    """What a message says: its content is text, or what a model said and wanted called."""
+    """Return the text of a message, whose content is text or a model's reply with text and tool calls."""
     return str(content.get("text", "")) if isinstance(content, Mapping) else str(content)
 
 
 class RunConversation:
-    """What one execution says and reads in its conversation."""
+    """The conversation of one execution."""
 
     def __init__(self, execution: Execution) -> None:
         self._x = x = execution
         created = x.memory.created
         self.id = created.conversation or conversation_of(x.run)
         first = b.ConversationCreated(session=created.session, user=created.user)
-        self._talk = ConversationWriter(x.kit.store, self.id, x.kit.now, x.kit.worker, first)
+        self._writer = ConversationWriter(x.kit.store, self.id, x.kit.now, x.kit.worker, first)
 
     def message(
         self, role: Role | Literal["tool"], content: Any, *, reply: Any = None, **more: Any
     ) -> tuple[b.MessageAdded, list[Blob]]:
-        """A message to be said, and the blobs that come with it; `reply` is what its step recorded, stored once."""
+        """Return a message and its blobs. `reply` is the reply as its step recorded it, which is stored once."""
         store = self._x.kit.store
         packed, blobs = store.pack(content, inline=SAID)
         if reply is not None:
@@ -93,9 +93,9 @@ class RunConversation:
         return added, list(blobs)
 
     async def say(self, name: str, record: Record | None, text: str, role: Role) -> None:
-        """Put a message into the conversation, once."""
+        """Append a message, once."""
         if role not in ROLES:
-            raise InvalidValue(path="role", reason=f"{role!r} is none of {', '.join(ROLES)}")
+            raise InvalidValue(path="role", reason=f"must be one of {', '.join(ROLES)}, not {role!r}")
         if record is None:
             await self.put_all(name, None, [self.message(role, text)])
         else:
@@ -108,7 +108,7 @@ class RunConversation:
         messages: Sequence[b.MessageAdded | b.ConversationCompacted],
         blobs: Sequence[Blob],
     ) -> int:
-        """Put messages into the conversation, in one append with the note of it; where the first one stands."""
+        """Append messages together with the run's own event, and return the sequence of the first one."""
         x = self._x
         await x.wait_until_open()
         if record is not None:
@@ -118,7 +118,7 @@ class RunConversation:
         def said(seq: int) -> b.MessageSaid:
             return b.MessageSaid(name=name, conversation=self.id, message=seq, count=len(messages))
 
-        saying = OutgoingMessages(self._talk, tuple(messages), said, tuple(blobs))
+        saying = OutgoingMessages(self._writer, tuple(messages), said, tuple(blobs))
         with x.work():
             await x.write_until_stored(lambda: x.journal.say(saying))
         await x.finish(x.return_order.issue_ticket())
@@ -128,36 +128,36 @@ class RunConversation:
     async def put_all(
         self, name: str, record: Record | None, added: Sequence[tuple[b.MessageAdded, Sequence[Blob]]]
     ) -> None:
-        """Put messages into the conversation, each with its blobs."""
+        """Append messages, each with its blobs."""
         await self.put(name, record, [message for message, _ in added], [blob for _, blobs in added for blob in blobs])
 
-    async def keep(self, signals: Sequence[b.SignalReceived]) -> Leg:
-        """What people said to a run that ends without having taken it: it stays, for the next one."""
-        await self._x.retry_store(self._talk.look)
+    async def keep_unread(self, signals: Sequence[b.SignalReceived]) -> Leg:
+        """Return the append that keeps messages which an ending run has not received, for the next run."""
+        await self._x.retry_store(self._writer.look)
         new = self._x.kit.ids.new
-        return self._talk.leg([b.MessageAdded(message=new(), role="user", content=each.value) for each in signals])
+        return self._writer.leg([b.MessageAdded(message=new(), role="user", content=each.value) for each in signals])
 
-    async def is_there(self) -> bool:
-        """Whether anything was ever said there, or the run was started in it."""
-        return self._x.memory.created.conversation is not None or bool(await self._x.retry_store(self._end))
+    async def exists(self) -> bool:
+        """Return whether the conversation has messages, or the run was started in it."""
+        return self._x.memory.created.conversation is not None or bool(await self._x.retry_store(self._last_seq))
 
     async def head(self, name: str, record: Record | None) -> int:
-        """Where the conversation ends, the same in every execution."""
+        """Return the sequence of the last message, the same in every execution."""
         x = self._x
         await x.wait_until_open()
         if record is not None:
             seq: int = (await x.recall(record, b.ValueRecorded)).value.value()
             return seq
-        seq = await x.retry_store(self._end)
+        seq = await x.retry_store(self._last_seq)
         await x.record(name, seq)
         return seq
 
-    async def _end(self) -> int:
+    async def _last_seq(self) -> int:
         found = await self._x.kit.store.places([self.id])
         return found[self.id].seq if self.id in found else 0
 
     async def messages(self, name: str, record: Record | None, last: int | None) -> list[Message]:
-        """The newest messages in order, a summary first where one stands for what came before."""
+        """Return the newest messages in order, after the latest summary if there is one."""
         seq = await self.head(name, record)
         if not seq:
             return []
@@ -167,20 +167,20 @@ class RunConversation:
 
 
 async def task_of(store: Store, input: Payload) -> str:
-    """What a run was asked, if that is text; one that nobody would read is none."""
+    """Return the input of a run if it is a text of at most 64,000 bytes, else ""."""
     value = await store.unpack(input) if input.size <= LONGEST_TASK else None
     return value if isinstance(value, str) else ""
 
 
 async def shown(store: Store, found: Sequence[Entry | Summary]) -> list[Message]:
-    """What a conversation holds, as it is shown; a summary is said by the system."""
+    """Return the entries of a conversation as messages; a summary has the role "system"."""
     contents = await store.unpack_all([each.content for each in found])
     tools: dict[str, str] = {}
     return [_shown(each, content, tools) for each, content in zip(found, contents, strict=True)]
 
 
 def _shown(each: Entry | Summary, content: Any, tools: dict[str, str]) -> Message:
-    """One message; `tools` are those of the calls so far, by the calls' ids."""
+    """Return one message. `tools` maps the ids of the calls so far to their tools."""
     if isinstance(each, Summary):
         return Message(role="system", text=text_of(content), seq=each.seq, is_summary=True)
     calls = content.get("calls") if isinstance(content, Mapping) else None

@@ -1,4 +1,4 @@
-"""Verbs that an agent's code called and never awaited: nothing was done, so the run must not end well."""
+"""Detection of `run` methods that agent code called but never awaited. They did nothing, so the run must fail."""
 
 import asyncio
 import sys
@@ -13,8 +13,8 @@ from limpet.errors import WrongCall
 __all__ = ["AwaitTracker", "track_awaits"]
 
 T = TypeVar("T")
-# So many calls are kept before those that were awaited are dropped.
-FEW = 64
+# Number of tracked calls above which the awaited ones are dropped.
+TRACKED = 64
 
 
 class _Called(NamedTuple):
@@ -29,53 +29,53 @@ class _Called(NamedTuple):
 
 
 class AwaitTracker:
-    """The verbs that the code of one execution has called."""
+    """The calls of `run` methods in one execution."""
 
     def __init__(self) -> None:
         self._called: list[_Called] = []
-        self._most = FEW
+        self._most = TRACKED
 
     def add(self, verb: str, coroutine: Coroutine[Any, Any, Any], file: str, line: int) -> None:
-        """Remember a call until it is awaited."""
+        """Track a call until it is awaited."""
         self._called.append(_Called(verb, coroutine, file, line))
         if len(self._called) > self._most:
             self._called = [each for each in self._called if each.is_pending]
-            self._most = FEW + 2 * len(self._called)
+            self._most = TRACKED + 2 * len(self._called)
 
     def check_all_awaited(self) -> None:
-        """Raise WrongCall for the first verb that the code called and did not await."""
+        """Raise WrongCall for the first method that the code called and did not await."""
         pending = [each for each in self._called if each.is_pending]
         tasks = {task.get_coro(): task for task in asyncio.all_tasks()} if pending else {}
         cancelled = {coroutine for coroutine, task in tasks.items() if task.cancelling()}
-        forgotten = [each for each in pending if each.coroutine not in cancelled]
-        for each in forgotten:
+        missed = [each for each in pending if each.coroutine not in cancelled]
+        for each in missed:
             if each.coroutine not in tasks:
-                each.coroutine.close()  # Python need not warn of it, too
-        if not forgotten:
+                each.coroutine.close()  # Python need not warn about it as well.
+        if not missed:
             return
-        first = forgotten[0]
-        place = f"{Path(first.file).name}, line {first.line}"
+        first = missed[0]
+        location = f"{Path(first.file).name}, line {first.line}"
         raise WrongCall(
-            reason=f"run.{first.verb} was called in {place} and never awaited; nothing was done",
+            reason=f"run.{first.verb} was called in {location} and never awaited; nothing was done",
             fix="Put `await` before the call, and resume the run.",
         )
 
 
-class _Calling(Protocol):
+class _HasCalls(Protocol):
     calls: AwaitTracker
 
 
 def track_awaits(kind: type[T]) -> type[T]:
-    """Have every verb of a class, which returns a coroutine, remember where it was called."""
+    """Make every public method of a class that returns a coroutine record where it was called."""
     for name, fn in list(vars(kind).items()):
         if isfunction(fn) and not name.startswith("_") and get_origin(fn.__annotations__.get("return")) is Coroutine:
-            setattr(kind, name, _noticing(name, fn))
+            setattr(kind, name, _tracked(name, fn))
     return kind
 
 
-def _noticing(verb: str, fn: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[..., Coroutine[Any, Any, Any]]:
+def _tracked(verb: str, fn: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[..., Coroutine[Any, Any, Any]]:
     @wraps(fn)
-    def call(run: _Calling, /, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
+    def call(run: _HasCalls, /, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
         coroutine, frame = fn(run, *args, **kwargs), sys._getframe(1)
         while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("limpet."):
             frame = frame.f_back

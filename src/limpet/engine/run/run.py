@@ -1,7 +1,7 @@
-"""The run, as an agent's code sees it: the verbs that are durable.
+"""`Run`: the durable API for agent code.
 
-Every verb is a plain function that takes its identity at the call and returns a coroutine, so that
-`gather(run.step(a), run.call(b))` is the same in every execution.
+Every method is a plain function that takes its identity when it is called and returns a coroutine. So
+`gather(run.step(a), run.call(b))` assigns the same identities in every execution.
 """
 
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Generic, ParamSpec, Unpack, overload
-from uuid import UUID  # noqa: TID251 - how one is written, not a new one
+from uuid import UUID  # noqa: TID251 - formats a UUID, does not generate one
 
 from msgspec import UNSET, UnsetType
 from typing_extensions import TypeForm, TypeVar
@@ -47,16 +47,16 @@ In = TypeVar("In")
 Out = TypeVar("Out")
 S = TypeVar("S", default=dict[str, Any])
 _UNDECLARED = codec_of(Any)
-# No more messages than that are looked at for a slice.
-SPOKEN = 500
+# Maximum number of messages that `run.context` considers.
+MAX_MESSAGES = 500
 
 
 class Turn:
-    """One time round a loop whose body depends on the run's state alone."""
+    """One iteration of `run.turns()`."""
 
     def __init__(self, number: int) -> None:
         self.number = number
-        """Counted from 1."""
+        """Number of the turn, starting at 1."""
 
     def __repr__(self) -> str:
         return f"Turn({self.number})"
@@ -65,7 +65,12 @@ class Turn:
 @checked
 @track_awaits
 class Run(Generic[S]):
-    """One execution of an agent toward a goal."""
+    """One execution of an agent, with a stable id. Limpet passes it to the agent's function.
+
+    Limpet records the result of every method. When the run resumes, the function is executed again, and each method
+    returns its recorded result until the code reaches the point where it stopped. Parallel branches with several calls
+    each need their own `scope`.
+    """
 
     def __init__(self, execution: Execution, waits: Waits) -> None:
         self._x = execution
@@ -76,31 +81,36 @@ class Run(Generic[S]):
         self._children = Children(execution, waits)
         self._artifacts = Artifacts(execution)
         self.conversation = RunConversation(execution)
-        """Its conversation, for loops of a model."""
+        """The run's conversation; used by LLM agents."""
         self.calls = AwaitTracker()
-        """The verbs that its code has called."""
-        self._seen: tuple[int, State[S]] | None = None
+        """Calls of the run's methods, to find those that are never awaited."""
+        self._cached_state: tuple[int, State[S]] | None = None
 
     @property
     def id(self) -> str:
-        """Its stable id."""
+        """Stable id of the run."""
         return self._x.run
 
     @property
     def state(self) -> State[S]:
-        """What the agent knows, as far as the code has come."""
+        """The agent's working state at this point of the code: goal, plan, facts, questions, artifacts, flags, data."""
         working = self._x.working
-        if self._seen is None or self._seen[0] != self._x.patched:
-            self._seen = (self._x.patched, State(working.freeze(), self._x.agent.data_codec))
-        return self._seen[1]
+        if self._cached_state is None or self._cached_state[0] != self._x.patched:
+            self._cached_state = (self._x.patched, State(working.freeze(), self._x.agent.data_codec))
+        return self._cached_state[1]
 
     def __repr__(self) -> str:
         return f"<run {self.id}>"
 
-    # Doing
+    # Steps and other agents
 
     def step(self, tool: Tool[P, T, R], /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
-        """Do something once, and know its result for ever."""
+        """Run a tool with these arguments as a step, and return its result.
+
+        The result is recorded: when the run resumes, the step returns it without calling the tool again. Raises
+        StepFailed if the tool fails, Rejected if a person rejects the step, OutcomeUnknown if it is unknown whether the
+        effect was applied, and BudgetExceeded if the budget does not allow the step.
+        """
         step, record = self._steps.find(tool, args, kwargs)
         if self._x.on_step is not None:
             self._x.on_step(step.number)
@@ -108,15 +118,19 @@ class Run(Generic[S]):
 
     @property
     def execution(self) -> Execution:
-        """What all its verbs share, for loops of a model."""
+        """The state that all methods share; used by LLM agents."""
         return self._x
 
     def read(self, source: External[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
-        """What a source outside says: read now, or known from before where that still holds."""
+        """Return the data of an external source for these arguments.
+
+        Within the source's time to live, it returns the data that the run already has; afterwards it reads the source
+        again, as a step. Each read records a fact.
+        """
         return self._reads.find(source, args, kwargs)
 
     def read_again(self, source: External[..., Any]) -> Coroutine[Any, Any, Any]:
-        """What a source says to what it was asked last, for loops of a model."""
+        """Repeat the last read of a source, if its data has expired; used by LLM agents."""
         return self._reads.again(source)
 
     @overload
@@ -156,12 +170,15 @@ class Run(Generic[S]):
         facts: Sequence[str] = (),
         artifacts: Sequence[str] = (),
     ) -> Coroutine[Any, Any, Any]:
-        """Let another agent do it, and wait for its result; one whose code is elsewhere is called by its name.
+        """Call another agent, wait for its run, and return its result.
 
-        The named facts and artifacts go along, a slice of the budget, the deadline and the session; nothing else does.
+        Pass the agent's name if its code runs elsewhere. `budget` and `deadline` (a duration) limit the called run; it
+        never gets more than this run has left. It also gets the session, the user, and the state's `facts` and
+        `artifacts` that you name, and nothing else. Raises AgentFailed if the called run does not complete, and
+        ContractError if its input or result does not match the contract.
         """
         within = None if deadline is None else microseconds(deadline)
-        how = CallOptions("call", budget=budget, within=within, facts=facts, artifacts=artifacts)
+        how = CallOptions("call", budget=budget, time_limit=within, facts=facts, artifacts=artifacts)
         return self._children.call(self._children.find(agent, input, "call"), how)
 
     @overload
@@ -183,7 +200,11 @@ class Run(Generic[S]):
         facts: Sequence[str] = (),
         artifacts: Sequence[str] = (),
     ) -> Coroutine[Any, Any, Any]:
-        """Give the work to another agent for good: its outcome is this run's, and nothing more is done here."""
+        """Hand the work off to another agent permanently, and return its result.
+
+        The outcome of the other run becomes the outcome of this run, so return the result and call no method after it.
+        The other run continues the conversation, and gets the `facts` and `artifacts` that you name.
+        """
         how = CallOptions("handoff", facts=facts, artifacts=artifacts)
         return self._children.call(self._children.find(agent, input, "handoff"), how)
 
@@ -198,7 +219,10 @@ class Run(Generic[S]):
     def start(
         self, agent: Agent[Any, Any] | str, input: Any, /, *, id: str | None = None
     ) -> Coroutine[Any, Any, Handle[Any]]:
-        """Let another agent begin, and go on without it."""
+        """Start another agent's run without waiting for it, and return its handle.
+
+        `id` is the id of the new run; Limpet generates one if it is None. The run continues independently of this one.
+        """
         return self._start(agent, self._children.find(agent, input, "start"), id)
 
     async def _start(self, agent: Agent[Any, Any] | str, sent: OutgoingCall, id: str | None) -> Handle[Any]:
@@ -256,17 +280,26 @@ class Run(Generic[S]):
     ) -> Coroutine[Any, Any, T]: ...
 
     def ask(self, question: str, /, **how: Unpack[QuestionOptions]) -> Coroutine[Any, Any, Any]:
-        """Ask a person: yes or no, one of some options, or an answer of a type. The run may wait for days."""
+        """Ask a person, wait for the answer, and return it. The run may wait for days.
+
+        The answer is a bool, or one of `options`, or a value of the type `answer`. `to` names the people or groups that
+        may answer (default: "anyone"). After `expires`, the request goes to each name in `escalate` in turn, for the
+        same period each; then the call returns `default`, or raises Expired if there is none. `name` identifies the
+        call in the log.
+        """
         return self._asks.ask(question, how)
 
     def sleep(self, how_long: Duration, /) -> Coroutine[Any, Any, None]:
-        """Wait for a time, seconds or months, in no process."""
+        """Wait for a duration, from seconds to months. The run uses no process while it waits."""
         until = self._x.kit.now() + microseconds(how_long)
         name = self._x.take_name("sleep")
         return self._waits.sleep(name, self._x.find(name, b.TimerSet), until)
 
     def receive(self, name: str, type: type[T], /, *, timeout: Duration | None = None) -> Coroutine[Any, Any, T]:
-        """Wait for a signal, and take it: in order, each once. Raises Expired when its time is over."""
+        """Wait for a signal with this name, and return its value as `type`.
+
+        Signals are received in order, each once. Raises Expired after `timeout`.
+        """
         expires = None if timeout is None else self._x.kit.now() + microseconds(timeout)
         verb = self._x.take_name(f"receive:{name}")
         return self._receive(verb, self._x.find(verb, b.WaitOpened), name, type, expires)
@@ -282,7 +315,7 @@ class Run(Generic[S]):
         value: T = codec_of(type).load(await self._x.unpack(received.value))
         return value
 
-    # Knowing
+    # State
 
     def patch(  # noqa: PLR0913 - all by name, and few at a time
         self,
@@ -298,10 +331,12 @@ class Run(Generic[S]):
         retract: Sequence[str] = (),
         derived_from: Sequence[str] = (),
     ) -> Coroutine[Any, Any, None]:
-        """Change what the agent knows: as a whole, or not at all.
+        """Change the agent's working state. The patch is applied completely or not at all.
 
-        Facts are noted as of the last step, with the facts that they were concluded from; one that was known is
-        superseded. `retract` takes facts back.
+        `facts` adds or replaces facts, with the current step, their `source`, and the keys of the facts that they were
+        `derived_from`; `retract` removes facts. `plan` replaces the plan. `questions` adds open questions, and
+        `answered` maps open questions to their answers. `flags` adds risk flags. `data` replaces the typed data of
+        `Run[S]`.
         """
         change = StateChange(
             goal=goal,
@@ -334,9 +369,12 @@ class Run(Generic[S]):
     def decide(
         self, question: str, /, *, choose: T, over: Sequence[T], because: str, confidence: float | None = None
     ) -> Coroutine[Any, Any, T]:
-        """Choose at a branch, and say from what and why; the first choice stands."""
+        """Record a decision: the choice, its options and its reason. On replay, return the recorded choice.
+
+        `confidence` is a number from 0 to 1; the agent's `escalate` rule may ask a person to confirm a low one.
+        """
         if choose not in over:
-            raise InvalidValue(path="choose", reason=f"{brief(choose)} is none of the options")
+            raise InvalidValue(path="choose", reason=f"{brief(choose)} is not one of the options")
         redaction = self._x.kit.store.redaction
         options = [redaction.value(_UNDECLARED.dump(each)) for each in over]
         chosen = redaction.value(_UNDECLARED.dump(choose))
@@ -365,55 +403,71 @@ class Run(Generic[S]):
         return next((option for each, option in options if each == plain), plain)
 
     def artifact(self, data: bytes | str | Path, /, *, type: str, summary: str) -> Coroutine[Any, Any, Artifact]:
-        """Put something big away; the state keeps what it is and a summary."""
+        """Store large content as an artifact, and return its description. The state keeps its type and summary.
+
+        `data` is bytes, text, or the path of a file to read.
+        """
         name = self._x.take_name("artifact")
         return self._artifacts.put(name, self._x.find(name, b.ArtifactStored), data, (type, summary))
 
     def content(self, artifact: Artifact | str, /) -> Coroutine[Any, Any, bytes]:
-        """What was put away, of this run or come along from the one that called it."""
+        """Return the content of an artifact of this run, or of one that its caller passed on. Raises NotFound."""
         return self._artifacts.content(artifact if isinstance(artifact, str) else artifact.artifact_id)
 
-    # Talking
+    # Conversation
 
     def say(self, text: str, /, *, role: Role = "assistant") -> Coroutine[Any, Any, None]:
-        """Put a message into the run's conversation, once: the one it was started in, or one of its own."""
+        """Append a message to the run's conversation, once: the one it was started in, or its own."""
         name = self._x.take_name("say")
         return self.conversation.say(name, self._x.find(name, b.MessageSaid), text, role)
 
     def messages(self, *, last: int | None = None) -> Coroutine[Any, Any, list[Message]]:
-        """What was said in the run's conversation, in order: a summary where one was made, and the newest messages."""
+        """Return the messages of the run's conversation, in order.
+
+        If older messages were summarised, the list starts with the summary. `last` limits the number of messages.
+        """
         name = self._x.take_name("messages")
         return self.conversation.messages(name, self._x.find(name, b.ValueRecorded), last)
 
     def context(
         self, *, max_tokens: int | None = None, max_bytes: int | None = None
     ) -> Coroutine[Any, Any, ContextSlice]:
-        """The slice that fits of what the agent knows and of what was said, for a model that is asked by hand."""
+        """Return the most important parts of state and messages that fit the limits, for a prompt of your own."""
         name = self._x.take_name("context")
         return self._context(name, self._x.find(name, b.ValueRecorded), max_tokens, max_bytes)
 
     async def _context(
         self, name: str, record: Record | None, max_tokens: int | None, max_bytes: int | None
     ) -> ContextSlice:
-        said = await self.conversation.messages(name, record, SPOKEN)
+        found = await self.conversation.messages(name, record, MAX_MESSAGES)
         x = self._x
         task = await x.retry_store(lambda: task_of(x.kit.store, x.memory.created.input))
         known = Known(x.working.freeze(), x.journal.fold.step or None, "running", task)
-        messages = [each.spoken() for each in said]
+        messages = [each.spoken() for each in found]
         return slice_of(known, messages=messages, max_tokens=max_tokens, max_bytes=max_bytes)
 
     # Structure
 
     def scope(self, name: str, /) -> AbstractAsyncContextManager[None]:
-        """A place of its own for the calls inside; named like an item of the plan, it is that item."""
+        """Return a context manager that gives the calls inside it their own scope; parallel branches need one each.
+
+        A scope with the name of a plan item marks that item as being done, and as done when it ends without an error.
+        """
         return ScopeEntry(self, name)
 
     def turns(self, *, max: int | None = None) -> AsyncIterator[Turn]:
-        """A loop whose body depends on `run.state` alone: a resumed run enters at the current turn."""
+        """Iterate over turns, at most `max`. A resumed run starts at its current turn.
+
+        The body of a turn must depend only on `run.state`, not on local variables of earlier turns.
+        """
         return Turns(self._x, self._x.take_name("turns"), max)
 
     def version(self, change: str, /) -> bool:
-        """Whether this run is on the new side of a change of the code; it stays there."""
+        """Return whether this run uses the new code of a change.
+
+        False while the log has effects in this scope that the code has not reached: the old code passed this point.
+        Otherwise True. The answer is recorded, so a run never switches.
+        """
         self._x.note_call()
         scope = current_scope()
         name = f"{scope.path}version:{change}#1"
@@ -428,19 +482,19 @@ class Run(Generic[S]):
         self._x.journal.add(b.VersionChosen(name=name, change=change, chosen=chosen))
         return chosen
 
-    # What would differ in every execution
+    # Values that would otherwise differ in every execution
 
     def now(self) -> datetime:
-        """The time, the same in every execution."""
+        """Return the current time, the same in every execution."""
         return to_datetime(self._value("now", self._x.kit.now))
 
     def random(self) -> float:
-        """A number from 0 to 1, the same in every execution."""
+        """Return a random number from 0 to 1, the same in every execution."""
         value: float = self._value("random", self._x.random_fraction)
         return value
 
     def uuid(self) -> str:
-        """A random UUID, the same in every execution."""
+        """Return a random UUID, the same in every execution."""
         value: str = self._value("uuid", lambda: str(UUID(int=self._x.kit.ids.bits(128), version=4)))
         return value
 
@@ -457,21 +511,21 @@ class Run(Generic[S]):
 
 
 class ScopeEntry(AbstractAsyncContextManager[None]):
-    """A scope while code is in it; blocking code enters it with the two coroutines that it is made of."""
+    """An entered scope. Blocking code calls `enter` and `leave` directly."""
 
     def __init__(self, run: Run[Any], name: str) -> None:
         self._run, self._name = run, name
         self._before: Scope | None = None
 
     def enter(self) -> Coroutine[Any, Any, None]:
-        """Take the place now; what it returns marks the item of the plan."""
+        """Enter the scope now; return a coroutine that marks the plan item as being done."""
         self._run._x.note_call()
         self._before = current_scope()
         set_scope(self._before.enter(self._name, current_caller()))
         return self._mark("enter", "doing")
 
     def leave(self, *, done: bool) -> Coroutine[Any, Any, None] | None:
-        """Leave the place; one that was left with an error stays the item that is being done."""
+        """Leave the scope; return a coroutine that marks the plan item as done, or None after an error."""
         assert self._before is not None
         marking = self._mark("leave", "done") if done and not self._run._x.is_closed else None
         set_scope(self._before)
@@ -497,11 +551,11 @@ class ScopeEntry(AbstractAsyncContextManager[None]):
 
 
 async def _nothing() -> None:
-    """Nothing to mark."""
+    """Do nothing: the plan has no item to mark."""
 
 
 class Turns(AsyncIterator[Turn]):
-    """A loop, entered at its current turn."""
+    """Iterator over the turns of a loop, starting at its current turn."""
 
     def __init__(self, execution: Execution, loop: str, most: int | None) -> None:
         self._x, self._loop, self._most = execution, loop, most
@@ -510,13 +564,13 @@ class Turns(AsyncIterator[Turn]):
         self._is_first = True
 
     async def __anext__(self) -> Turn:
-        if await self.begin():
-            return self.arrive()
+        if await self.advance():
+            return self.enter_turn()
         self.leave()
         raise StopAsyncIteration
 
-    async def begin(self) -> bool:
-        """Begin the next turn, or enter the current one again; false if there is none."""
+    async def advance(self) -> bool:
+        """Start the next turn, or re-enter the current one. Returns False if `max` is reached."""
         x = self._x
         x.note_call()
         await x.wait_until_open()
@@ -529,13 +583,13 @@ class Turns(AsyncIterator[Turn]):
         self._is_first = False
         return True
 
-    def arrive(self) -> Turn:
-        """The code that follows is in this turn."""
+    def enter_turn(self) -> Turn:
+        """Enter the scope of the current turn, and return the turn."""
         set_scope(self._outer.turn(self._loop, self._number))
         return Turn(self._number)
 
     def leave(self) -> None:
-        """The code that follows is behind the loop."""
+        """Return to the scope around the loop."""
         set_scope(self._outer)
 
     async def _next(self) -> None:

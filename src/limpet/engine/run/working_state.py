@@ -1,4 +1,4 @@
-"""The agent's working state as its code sees it: facts as a mapping, the user's own data as the declared type."""
+"""The agent's working state for its code: facts as a mapping, the user's data as the declared type."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,50 +23,50 @@ S = TypeVar("S", default=dict[str, Any])
 
 
 class State(Generic[S]):
-    """What the agent knows, as far as its code has come."""
+    """The agent's working state at one point of its code."""
 
     def __init__(self, working: AgentState, data: TypeCodec) -> None:
         self.working = working
-        """The same as it is stored."""
+        """The state in its stored form."""
         self._data = data
 
     @property
     def goal(self) -> str:
-        """What it wants."""
+        """Goal of the agent."""
         return self.working.goal
 
     @property
     def plan(self) -> list[str]:
-        """Its plan, item by item."""
+        """Items of the plan, in order."""
         return list(self.working.plan)
 
     @cached_property
     def facts(self) -> Mapping[str, Any]:
-        """What it knows, by key."""
+        """Values of the known facts, by key."""
         return MappingProxyType({fact.key: msgspec.json.decode(fact.value) for fact in self.working.known_facts})
 
     def derived_from(self, key: str) -> list[Fact]:
-        """What was concluded from a fact, at once or by way of others; look here before it is retracted or changed."""
+        """Return the facts that depend on a fact, directly or indirectly. They are not changed when it is."""
         return list(derived(self.working, key))
 
     @property
     def open_questions(self) -> list[str]:
-        """What it does not know."""
+        """Questions that are still open."""
         return list(self.working.open_questions)
 
     @property
     def artifacts(self) -> list[Artifact]:
-        """What it has put away."""
+        """Artifacts that the run has stored or received."""
         return list(self.working.artifacts)
 
     @property
     def risk_flags(self) -> list[str]:
-        """What people should see."""
+        """Risk flags, shown to people."""
         return list(self.working.risk_flags)
 
     @property
     def data(self) -> S:
-        """The user's own state; before the first patch, the declared type made from nothing."""
+        """The user's own data; before the first patch, the declared type without arguments."""
         raw = self.working.data
         try:
             loaded: S = (
@@ -75,7 +75,7 @@ class State(Generic[S]):
                 else self._data.load(msgspec.json.decode(raw), self.working.data_versions)
             )
         except InvalidValue as error:
-            reason = f"it is not what the agent declares: {error.reason}"
+            reason = f"does not match the declared type: {error.reason}"
             raise InvalidValue(path="$.data", reason=reason) from error
         return loaded
 
@@ -85,7 +85,7 @@ class State(Generic[S]):
 
 @dataclass(frozen=True, kw_only=True)
 class StateChange:
-    """What `run.patch` was given."""
+    """Arguments of `run.patch`."""
 
     goal: str | None = None
     facts: Mapping[str, Any] | None = None
@@ -99,14 +99,14 @@ class StateChange:
     derived_from: Sequence[str] = ()
 
     def _check(self) -> None:
-        """Refuse what is none of the declared types: it would be stored, and could not be read."""
+        """Raise InvalidValue for arguments of the wrong type: they would be stored, but could not be read."""
         for name, fits, wanted in _PARTS:
             given = getattr(self, name)
             if given is not None and not fits(given):
-                raise InvalidValue(path=name, reason=f"{given!r} is no {wanted}")
+                raise InvalidValue(path=name, reason=f"must be {wanted}, not {given!r}")
 
-    def patch(self, shape: TypeCodec, step: int | None, redaction: Redaction = NOTHING) -> StatePatch:
-        """The same as it is stored."""
+    def patch(self, codec: TypeCodec, step: int | None, redaction: Redaction = NOTHING) -> StatePatch:
+        """Return the change in its stored form."""
         self._check()
         more: dict[str, Any] = {}
         if self.goal is not None:
@@ -114,8 +114,8 @@ class StateChange:
         if self.plan is not None:
             more["plan"] = tuple(PlanItem(item=item) for item in redaction.texts(self.plan))
         if not isinstance(self.data, UnsetType):
-            more["data"] = Raw(canonical(redaction.value(shape.dump(self.data))))
-            more["data_versions"] = dict(shape.versions)
+            more["data"] = Raw(canonical(redaction.value(codec.dump(self.data))))
+            more["data_versions"] = dict(codec.versions)
         facts = tuple(
             Fact(
                 key=key,
@@ -149,13 +149,13 @@ def _is_named(given: Any) -> bool:
 
 
 _PARTS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
-    ("goal", _is_text, "text"),
-    ("source", _is_text, "text"),
-    ("plan", _is_texts, "list of texts"),
-    ("questions", _is_texts, "list of texts"),
-    ("flags", _is_texts, "list of texts"),
-    ("retract", _is_texts, "list of texts"),
-    ("derived_from", _is_texts, "list of texts"),
-    ("facts", _is_named, "mapping from names"),
-    ("answered", lambda given: _is_named(given) and _is_texts(list(given.values())), "mapping from questions to texts"),
+    ("goal", _is_text, "a str"),
+    ("source", _is_text, "a str"),
+    ("plan", _is_texts, "a list of str"),
+    ("questions", _is_texts, "a list of str"),
+    ("flags", _is_texts, "a list of str"),
+    ("retract", _is_texts, "a list of str"),
+    ("derived_from", _is_texts, "a list of str"),
+    ("facts", _is_named, "a mapping with str keys"),
+    ("answered", lambda given: _is_named(given) and _is_texts(list(given.values())), "a mapping from str to str"),
 )

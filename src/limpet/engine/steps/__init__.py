@@ -1,1 +1,1 @@
-"""Running a step: attempts, verdicts, unknown outcomes, compensation."""
+"""Execution of a step: attempts, verdicts, unknown outcomes, compensation."""

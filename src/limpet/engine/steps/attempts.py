@@ -1,4 +1,4 @@
-"""One attempt of a tool: within its time, and with what it says about how far it is."""
+"""One attempt of a tool: its timeout and its progress reports."""
 
 import asyncio
 from contextlib import suppress
@@ -13,11 +13,14 @@ __all__ = ["ProgressReports", "TimedOut", "within"]
 
 
 class TimedOut(TimeoutError):
-    """An attempt took longer than it may."""
+    """An attempt exceeded its timeout."""
 
 
 async def within(x: Execution, work: Any, limit: int) -> Any:
-    """What the work gives, if it ends in time; an effect that is cut off may have been applied."""
+    """Return the result of the work. Raises TimedOut after `limit` microseconds.
+
+    A cancelled effect may have been applied.
+    """
     task = asyncio.ensure_future(work)
     expired = False
 
@@ -26,53 +29,53 @@ async def within(x: Execution, work: Any, limit: int) -> Any:
         expired = True
         task.cancel()
 
-    take_back = x.kit.clock.call_later(limit, expire)
+    cancel_timer = x.kit.clock.call_later(limit, expire)
     try:
         await asyncio.wait({task})
     except asyncio.CancelledError:
         task.cancel()
         raise
     finally:
-        take_back()
+        cancel_timer()
     if expired and task.cancelled():
-        raise TimedOut(f"it took longer than {limit / SECOND:g} s")
+        raise TimedOut(f"timed out after {limit / SECOND:g} s")
     return task.result()
 
 
 class ProgressReports:
-    """How far an attempt is, as its tool says: recorded about once in a second, whatever thread it comes from."""
+    """Records the progress that a tool reports, from any thread, at most about once per second."""
 
     def __init__(self, execution: Execution, number: int, attempt: int) -> None:
         self._x, self._number, self._attempt = execution, number, attempt
         self._loop = asyncio.get_running_loop()
         self._last: int | None = None
-        self._take_back: Any = None
+        self._cancel_timer: Any = None
         self._flushing: asyncio.Task[None] | None = None
         self.call: Call | None = None
 
     def notify(self) -> None:
-        """Something was said; from any thread."""
-        with suppress(RuntimeError):  # the loop was closed: nobody listens, and what runs on a thread goes on
-            self._loop.call_soon_threadsafe(self._look)
+        """Schedule a report. Thread-safe."""
+        with suppress(RuntimeError):  # the loop is closed, and the tool continues on its thread
+            self._loop.call_soon_threadsafe(self._write_or_delay)
 
     def close(self) -> None:
-        """The attempt is over."""
+        """Stop reporting: the attempt is over."""
         self.call = None
-        if self._take_back is not None:
-            self._take_back()
+        if self._cancel_timer is not None:
+            self._cancel_timer()
 
-    def _look(self) -> None:
+    def _write_or_delay(self) -> None:
         now = self._x.kit.clock.ticks()
         if self.call is None or self._x.is_closed:
             return
         if self._last is not None and now < self._last + SECOND:
-            if self._take_back is None:
-                self._take_back = self._x.kit.clock.call_later(self._last + SECOND - now, self._write)
+            if self._cancel_timer is None:
+                self._cancel_timer = self._x.kit.clock.call_later(self._last + SECOND - now, self._write)
             return
         self._write()
 
     def _write(self) -> None:
-        self._take_back = None
+        self._cancel_timer = None
         if self.call is None or self._x.is_closed:
             return
         call = self.call

@@ -1,6 +1,6 @@
-"""Compensation: what a run did is undone in reverse order, once each, when the run fails or is cancelled.
+"""Compensation: undo a run's effects in reverse order, once each, when the run fails or is cancelled.
 
-What there is to undo is read from the log; so it goes on where it was, whoever drives it.
+The log determines what is left to undo, so any worker can continue a compensation.
 """
 
 from collections.abc import AsyncIterator
@@ -30,23 +30,23 @@ class EffectToUndo:
     started: b.StepStarted
     output: Payload | None = None
     running: bool = True
-    """The last attempt has no answer yet."""
+    """Whether the last attempt has no outcome yet."""
     maybe: bool = False
-    """Some attempt was applied, or may have been."""
+    """Whether an attempt was applied, or may have been."""
     undone: bool = False
     attempts: int = 0
-    """Of undoing it."""
+    """Number of attempts to undo the step."""
     failure: Failure | None = None
-    """Of the last of them, if nothing came after it."""
+    """Failure of the last attempt to undo it, if no event followed."""
 
     @property
     def is_applied(self) -> bool:
-        """Whether it was, or may have been; a partial value says that something was."""
+        """Whether the effect was applied, or may have been. A partial value counts as applied."""
         return self.maybe or self.running or self.output is not None
 
 
 async def effects_to_undo(log: AsyncIterator[AnyBody]) -> list[EffectToUndo]:
-    """The effects of a log that can be undone or must be marked, the last one first; nothing if none can be undone."""
+    """Return the effects in a log to undo or to mark as irreversible, last one first; empty if none can be undone."""
     steps: dict[int, EffectToUndo] = {}
     async for body in log:
         _learn(steps, body)
@@ -71,7 +71,7 @@ def _learn(steps: dict[int, EffectToUndo], body: AnyBody) -> None:  # noqa: C901
             steps[body.number].maybe, steps[body.number].running = True, False
         case b.StepFailed() if body.number in steps:
             step = steps[body.number]
-            step.running, step.maybe = False, step.maybe or not _says_nothing(step, body.failure)
+            step.running, step.maybe = False, step.maybe or not _means_not_applied(step, body.failure)
         case b.CompensationStarted() | b.CompensationFailed() if body.number in steps:
             steps[body.number].attempts = body.attempt
             steps[body.number].failure = body.failure if isinstance(body, b.CompensationFailed) else None
@@ -91,15 +91,15 @@ def _hook(step: EffectToUndo) -> Any:
     return tool.hooks.compensate if tool is not None else None
 
 
-def _says_nothing(step: EffectToUndo, failure: Failure) -> bool:
-    """Whether an error says that nothing was applied."""
+def _means_not_applied(step: EffectToUndo, failure: Failure) -> bool:
+    """Return whether an error means that nothing was applied."""
     tool = find_tool(step.started.tool)
     kinds = (*NOTHING_APPLIED, *(tool.traits.not_applied if tool is not None else ()))
     return step.started.effect in LEAVES_NOTHING or any(was(failure, kind) for kind in kinds)
 
 
 class Compensation:
-    """The undoing of one run."""
+    """The compensation of one run."""
 
     def __init__(self, execution: Execution, waits: Waits) -> None:
         self._x = execution
@@ -107,7 +107,7 @@ class Compensation:
         self._because: Failure | None = None
 
     async def run(self, steps: list[EffectToUndo], because: Failure | None) -> None:
-        """Undo them one after the other; the first event says what the run failed with."""
+        """Undo steps one after another. The first event records the failure of the run."""
         self._because = None if self._x.history.is_undoing else because
         for step in steps:
             tool = _tool(step)
@@ -115,7 +115,7 @@ class Compensation:
                 continue
             number = step.started.number
             if tool.hooks.compensate is None:
-                skipped = b.CompensationSkipped(number=number, reason="it is irreversible", because=self._first())
+                skipped = b.CompensationSkipped(number=number, reason="irreversible", because=self._first())
                 self._x.journal.add(skipped)
             else:
                 await self._undo(step, tool)
@@ -126,9 +126,9 @@ class Compensation:
 
     async def _undo(self, step: EffectToUndo, tool: Tool[..., Any, Any]) -> None:
         x, number, attempt = self._x, step.started.number, max(step.attempts, 1)
-        failure = step.failure  # of the last attempt: what follows was not known yet
-        if x.effects == "ask" and not await self._may(tool, step):
-            reason = "a person said to leave it"
+        failure = step.failure  # the failure of an attempt whose follow-up is not recorded yet
+        if x.effects == "ask" and not await self._may_undo(tool, step):
+            reason = "skipped by a person"
             x.journal.add(b.CompensationSkipped(number=number, reason=reason, because=self._first()))
             return
         while True:
@@ -145,8 +145,8 @@ class Compensation:
             )
             if isinstance(again, Again):
                 await self._waits.pause(f"undo/{number}", x.kit.now() + again.after)
-            elif not await self._again(tool, number, attempt, failure):
-                x.journal.add(b.CompensationSkipped(number=number, reason="a person said to leave it"))
+            elif not await self._should_retry(tool, number, attempt, failure):
+                x.journal.add(b.CompensationSkipped(number=number, reason="skipped by a person"))
                 return
             attempt, failure = attempt + 1, None
 
@@ -163,30 +163,30 @@ class Compensation:
             assert tool.hooks.compensate is not None
             work = x.kit.perform(tool, tool.hooks.compensate, ((result, *args), named), call)
             await (work if tool.traits.timeout is None else within(x, work, tool.traits.timeout))
-        except Exception as error:  # noqa: BLE001 - whatever it raises is recorded
+        except Exception as error:  # noqa: BLE001 - every error is recorded
             failure = failure_of(error)
             await x.append(b.CompensationFailed(number=number, attempt=attempt, failure=failure))
             return failure
         await x.append(b.CompensationCompleted(number=number, attempt=attempt))
         return None
 
-    async def _may(self, tool: Tool[..., Any, Any], step: EffectToUndo) -> bool:
-        """Whether it may be undone, in a fork that does nothing without a yes; once begun, it goes on."""
+    async def _may_undo(self, tool: Tool[..., Any, Any], step: EffectToUndo) -> bool:
+        """Ask whether to undo a step, in a fork with effects="ask". A started compensation continues without asking."""
         number = step.started.number
-        question = f"May {tool.name} (step {number}) be undone?"
+        question = f"Undo {tool.name} (step {number})?"
         return bool(step.attempts) or await self._ask(
             tool, number, f"undo/{number}/approval#1", question, ("undo", "skip")
         )
 
-    async def _again(self, tool: Tool[..., Any, Any], number: int, attempt: int, failure: Failure) -> bool:
-        """Whether a person wants it tried again."""
-        question = f"Undoing {tool.name} (step {number}) failed: {failure.message}. What now?"
+    async def _should_retry(self, tool: Tool[..., Any, Any], number: int, attempt: int, failure: Failure) -> bool:
+        """Ask whether to retry a failed compensation."""
+        question = f"Undoing {tool.name} (step {number}) failed: {failure.message}. Retry or skip?"
         return await self._ask(tool, number, f"undo/{number}/request#{attempt}", question, ("retry", "skip"))
 
     async def _ask(
         self, tool: Tool[..., Any, Any], number: int, name: str, question: str, choices: tuple[str, str]
     ) -> bool:
-        """Whether a person approves, or chooses the first."""
+        """Return whether a person approves, or chooses the first option."""
         x, approvals = self._x, self._x.agent.rules.approvals
         opened = b.RequestOpened(
             request=x.kit.ids.new(),

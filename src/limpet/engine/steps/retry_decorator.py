@@ -1,4 +1,4 @@
-"""Trying a plain function again: for code outside of runs. A step has its own retry, which survives the process."""
+"""`retry`: retries of a plain function outside of runs. A step has its own retries, which survive the process."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
@@ -26,16 +26,16 @@ def retry(fn: Callable[[], T], attempts: int = 3, *, clock: Clock | None = None)
 
 
 def retry(fn: Callable[[], Any], attempts: int = 3, *, clock: Clock | None = None) -> Any:
-    """What a function gives, tried so many times, with 1 s, 2 s, 4 s … in between; to be awaited if the function is.
+    """Call a function up to `attempts` times, with pauses of 1 s, 2 s, 4 s …, and return its result.
 
-    The last error is raised, with those before it as notes. `Permanent` ends it at once; `RetryAfter` says how long to
-    wait.
+    If the function returns an awaitable, the result is a coroutine to await. The last error is raised, with the earlier
+    ones as notes. `Permanent` ends the retries immediately; `RetryAfter` sets the pause.
     """
     tries = _Tries(attempts, clock or SystemClock())
     while True:
         try:
             found = fn()
-        except Exception as error:  # noqa: BLE001 - whatever it is, it may go better the next time
+        except Exception as error:  # noqa: BLE001 - any error may be temporary
             tries.block(tries.pause_after(error))
         else:
             return _awaited(fn, found, tries) if isawaitable(found) else found
@@ -53,7 +53,7 @@ async def _awaited(fn: Callable[[], Awaitable[T]], first: Awaitable[T], tries: "
 
 
 class _Tries:
-    """How often something was tried, and what went wrong each time."""
+    """Attempts of one call, and their errors."""
 
     def __init__(self, attempts: int, clock: Clock) -> None:
         self._retry = Retry(attempts, first="1s", factor=2, cap="52w", jitter=False)
@@ -61,7 +61,7 @@ class _Tries:
         self.clock = clock
 
     def pause_after(self, error: Exception) -> int:
-        """How long to wait for the next attempt, in microseconds; raises the error if there is none."""
+        """Return the pause before the next attempt, in microseconds. Raises the error if there is none."""
         self._errors.append(error)
         next = decide(self._retry, attempt_of(len(self._errors), error), 1)
         if isinstance(next, Again):
@@ -71,7 +71,7 @@ class _Tries:
         raise error
 
     def block(self, how_long: int) -> None:
-        """Wait by the clock's own way, on another thread, because this one may have an event loop that runs."""
+        """Sleep on another thread, because this one may have a running event loop."""
 
         async def sleep() -> None:
             await self.clock.sleep(how_long)

@@ -1,7 +1,7 @@
-"""Steps: intent before effect, attempts that are durable, results verbatim.
+"""Steps: record the intent before the effect, make attempts durable, and return results unchanged.
 
-A step is where its last event says it is: not begun, running (then its worker died), to be tried again, unknown, or
-settled. Each turn of one loop takes it from there to its next event; so a step that was killed goes on like any other.
+A step's last event tells its state: not started, running (so its worker died), to be retried, unknown, or settled. A
+loop takes it from there to its next event. So a step whose worker was killed continues like any other.
 """
 
 import asyncio
@@ -47,8 +47,8 @@ from limpet.stores.blobs import Blob
 
 __all__ = ["Step", "Steps"]
 
-NO_MODEL = "this fork asks no model; make one with model='live' to let it"
-# How a secret looks in encoded arguments.
+NO_MODEL = "this fork makes no model calls; fork with model='live' to allow them"
+# The marker of a secret in encoded arguments.
 MARKED = MARK.encode()
 
 
@@ -65,14 +65,14 @@ class Steps:
         self._freshness = Freshness(execution, self.reads)
         self.approvals = ApprovalGate(execution, waits, self._freshness)
         self._unknowns = UnknownOutcomes(execution, waits, self.approvals)
-        self._samples = StubResults(execution)
+        self._stub_results = StubResults(execution)
 
     def find(
         self, tool: Tool[..., Any, Any], args: Sequence[Any], kwargs: Mapping[str, Any], name: str | None = None
     ) -> tuple[Step, Record | None]:
-        """The step that the code asks for now: its identity and its number are taken at the call.
+        """Return the step that the code calls now, and its record. The step gets its identity and number here.
 
-        What a model is asked is not compared: another wording of instructions is no other call.
+        The arguments of a model call are not compared with the log, so that instructions can be edited.
         """
         check_tool(tool)
         redaction = self._x.kit.store.redaction
@@ -90,14 +90,14 @@ class Steps:
         return step, record
 
     async def run(self, step: Step, record: Record | None) -> Any:
-        """The result, recorded or now; raises StepFailed or what it is a kind of."""
+        """Return the result of the step, recorded or new. Raises StepFailed or a subclass."""
         x = self._x
         await x.wait_until_open()
         if record is not None and record.settled is not None:
             assert record.end is not None
             await x.enter(record.end)
             return await self._outcome(step, record.settled)
-        latest = await self._where(step, record)
+        latest = await self._last_event(step, record)
         try:
             while not _is_settled(latest):
                 latest = await self._next(step, latest)
@@ -107,26 +107,26 @@ class Steps:
         assert latest is not None
         self._invalidate(step, latest)
         ticket = x.return_order.issue_ticket()
-        await x.finish(ticket, _moment(step.tool))
+        await x.finish(ticket, _checkpoint_moment(step.tool))
         return await self._outcome(step, latest)
 
     def _invalidate(self, step: Step, latest: Latest) -> None:
-        """What was read of sources that it changes does not hold any more, unless nothing was applied."""
+        """Mark data from the sources that the step changes as out of date, unless nothing was applied."""
         if isinstance(latest, b.StepFailed):
             return
         for source in step.tool.traits.invalidates:
             self._x.journal.add(b.ExternalInvalidated(source=source, number=step.number))
             self._x.memory.forget_reads(source)
 
-    async def _where(self, step: Step, record: Record | None) -> Latest:
-        """The last event of a step that is not settled."""
+    async def _last_event(self, step: Step, record: Record | None) -> Latest:
+        """Return the last event of an unsettled step."""
         x, traits = self._x, step.tool.traits
         if record is None:
             return None
         opened = record.opened
         assert isinstance(opened, b.StepStarted)
         args = step.args
-        if traits.effect != "none" or opened.grant is not None:  # as they were used: a person may have edited them
+        if traits.effect != "none" or opened.grant is not None:  # the arguments as used; a person may have edited them
             args = step.tool.renew(await x.unpack(opened.args), opened.args.versions)
         self._prepare(step, args)
         step.key = opened.key or step.key
@@ -138,13 +138,13 @@ class Steps:
             await self._waits.until_cancelled(record)
         if not _is_settled(latest):
             return latest
-        voided = _voided(latest)
-        if voided is None:  # it begins anew, and is permitted anew: what was approved was used
+        voided = _restart_point(latest)
+        if voided is None:  # the step starts over and needs a new approval, because the old one was used
             step.packed = None
         return voided
 
-    async def _permit(self, step: Step) -> None:
-        """Have a new step allowed, with the arguments that it is allowed with."""
+    async def _get_permission(self, step: Step) -> None:
+        """Get permission for a new step, and the arguments that it may use."""
         if step.tool.traits.fresh:
             await self._freshness.recall(step.name)
         if self._x.is_late:
@@ -155,12 +155,17 @@ class Steps:
         permit = await self.approvals.request_start(step.tool, step.name, step.number, step.args)
         if step.tool.traits.effect != "none":
             await self._x.check_new(step.name)
-        step.grant, step.heard, step.is_afforded, step.is_fresh = permit.grant, permit.heard, True, permit.is_fresh
+        step.grant, step.last_seen, step.is_budget_checked, step.is_fresh = (
+            permit.grant,
+            permit.last_seen,
+            True,
+            permit.is_fresh,
+        )
         self._prepare(step, permit.args)
 
     def _prepare(self, step: Step, args: dict[str, Any]) -> None:
-        """Its arguments as used, and its key."""
-        used = step.asked
+        """Set the step's arguments as used, and its key."""
+        used = step.args_digest
         if args is not step.args:
             step.args, step.encoded = args, canonical(args)
             used = sha256(step.encoded).hexdigest()
@@ -173,7 +178,7 @@ class Steps:
         match latest:
             case None:
                 if step.packed is None:
-                    await self._permit(step)
+                    await self._get_permission(step)
                 return await self._attempt(step, 1)
             case b.StepStarted():
                 return await self._after_death(step, latest)
@@ -186,61 +191,64 @@ class Steps:
             case b.StepUnknown():
                 return await self._unknowns.resolve(step, latest)
             case b.StepResolved():
-                return await self._after_nothing(step, latest)
+                return await self._after_not_applied(step, latest)
             case _:
                 raise AssertionError(latest)
 
     async def _after_death(self, step: Step, started: b.StepStarted) -> Latest:
-        """Its worker died: repeated if that was declared safe, else nobody knows."""
-        if started.stubbed:  # nothing was begun
+        """Continue after the worker died: repeat the attempt if that is declared safe, else the outcome is unknown."""
+        if started.stubbed:  # nothing was started
             return await self._attempt(step, started.attempt)
         verdict = judge(step.tool.traits, started.attempt, None, self._x.random_fraction())
         unknown = b.StepUnknown(**step.place(started.attempt), reason="died")
         if isinstance(verdict, FindOut):
-            return self._note(unknown)
-        if step.tool.traits.effect != "none" or step.tool.traits.most is not None:
-            self._note(unknown)  # what was put aside for it counts as spent
+            return self._add(unknown)
+        if step.tool.traits.effect != "none" or step.tool.traits.max_spend is not None:
+            self._add(unknown)  # the amount reserved for it counts as spent
         return await self._attempt(step, started.attempt)
 
-    async def _after_nothing(self, step: Step, resolved: b.StepResolved) -> Latest:
-        """Nothing was applied: after a death it is done now; after an error, as often as `retry` says."""
+    async def _after_not_applied(self, step: Step, resolved: b.StepResolved) -> Latest:
+        """Continue after it turned out that nothing was applied.
+
+        After a death, the attempt is repeated. After an error, `retry` decides whether there is another one.
+        """
         retry, failure = step.tool.traits.retry, resolved.failure
         if failure is None:
             return await self._attempt(step, resolved.attempt, nothing_left=True)
         if retry and resolved.attempt < retry.attempts and any(failure_was(failure, kind) for kind in retry.on):
             return await self._attempt(step, resolved.attempt + 1, nothing_left=True)
-        return self._note(b.StepFailed(**step.place(resolved.attempt), failure=failure))
+        return self._add(b.StepFailed(**step.place(resolved.attempt), failure=failure))
 
     async def _escalate(self, step: Step, failed: b.StepFailed) -> Latest:
-        """A person says whether it is tried again, has failed, or what its result is."""
+        """Ask a person whether to retry the step, fail it, or use a given result."""
         place = step.place(failed.attempt)
         with self._x.work():
             await self._x.flush()
-        said = await self.approvals.escalate(step.tool, step.name, failed, step.args)
-        if said.what == "retry":
+        decision = await self.approvals.escalate(step.tool, step.name, failed, step.args)
+        if decision.what == "retry":
             return await self._attempt(step, failed.attempt + 1)
-        if said.what == "fail":
-            return self._note(b.StepFailed(**place, failure=failed.failure))
-        output, blobs = step.pack(self._x.kit.store, said.result)
-        body = b.StepResolved(**place, how="person", outcome="applied", output=output, request=said.request)
+        if decision.what == "fail":
+            return self._add(b.StepFailed(**place, failure=failed.failure))
+        output, blobs = step.pack(self._x.kit.store, decision.result)
+        body = b.StepResolved(**place, how="person", outcome="applied", output=output, request=decision.request)
         self._x.journal.add(body, blobs=blobs)
         return body
 
-    def _note(self, body: Note) -> Note:
+    def _add(self, body: Note) -> Note:
         self._x.journal.add(body)
         return body
 
     # One attempt
 
     async def _attempt(self, step: Step, attempt: int, *, nothing_left: bool = False) -> Latest:
-        """Try it; `nothing_left` says that those before have left nothing behind."""
+        """Make one attempt. `nothing_left` means that earlier attempts have applied nothing."""
         x = self._x
         if x.is_late:
             raise x.deadline_error(step.name)
-        if step.tool.traits.most is not None and not step.is_afforded:
-            await self.approvals.afford(step.name, step.number, step.tool.traits.most)
+        if step.tool.traits.max_spend is not None and not step.is_budget_checked:
+            await self.approvals.check_budget(step.name, step.number, step.tool.traits.max_spend)
         is_fresh = step.is_fresh
-        step.is_afforded = step.is_fresh = False
+        step.is_budget_checked = step.is_fresh = False
         await x.wait_until_open()
         if (
             not is_fresh
@@ -250,20 +258,23 @@ class Steps:
             return stale
         with x.work():
             if x.is_stubbed(step.tool):
-                return await self._make_up(step, attempt)
+                return await self._stub(step, attempt)
             if step.tool.traits.effect == "transaction" and not x.kit.perform.is_stubbed(step.tool):
                 return await self._transact(step, attempt)
-            if not await self._begin(step, attempt):
+            if not await self._record_start(step, attempt):
                 await x.flush()
-                step.packed = None  # to be permitted anew
+                step.packed = None  # needs a new approval
                 return None
-            body = await self._act(step, attempt)
+            body = await self._call_tool(step, attempt)
             if isinstance(body, b.StepFailed) and not body.is_final and x.must_flush("step_returns"):
                 await x.flush()
             return body
 
     async def _stale(self, step: Step, attempt: int, nothing_left: bool) -> Latest:
-        """Refuse to start on old news; one that was begun before ends with that."""
+        """Refuse an attempt that depends on out-of-date data.
+
+        A step that started before fails, or its outcome stays unknown.
+        """
         x, traits = self._x, step.tool.traits
         source = self._freshness.stale(step.tool)
         if source is None:
@@ -273,18 +284,18 @@ class Steps:
             await self._freshness.refuse(step.tool, step.name, source)
         place, failure = step.place(attempt), failure_of(Stale(tool=step.tool.name, source=source))
         if traits.effect == "none" or nothing_left or isinstance(record.latest, b.StepFailed):
-            return self._note(b.StepFailed(**place, failure=failure))
+            return self._add(b.StepFailed(**place, failure=failure))
         if not isinstance(record.latest, b.StepUnknown):
             x.journal.add(b.StepUnknown(**place, reason="died"))
-        return self._note(b.StepResolved(**place, how="declared", outcome="gave_up", failure=failure))
+        return self._add(b.StepResolved(**place, how="declared", outcome="gave_up", failure=failure))
 
-    async def _make_up(self, step: Step, attempt: int) -> Latest:
-        """Do nothing, and say what it would have given, in a fork that only tries."""
+    async def _stub(self, step: Step, attempt: int) -> Latest:
+        """Record a stubbed result instead of calling the tool, in a fork without live effects."""
         x, started = self._x, replace(self._started(step, attempt), stubbed=True)
         if step.tool.kind == "model":
             await x.halt(NotStubbed(tool=step.tool.name, number=step.number, reason=NO_MODEL))
         try:
-            result, step.made_up = await self._samples.result(step)
+            result, step.made_up = await self._stub_results.result(step)
             started = replace(started, made_up=step.made_up)
             packed, blobs = step.pack(x.kit.store, result)
         except NotStubbed as error:
@@ -295,26 +306,31 @@ class Steps:
         x.journal.add(started, body, blobs=(*step.blobs, *blobs))
         return body
 
-    async def _begin(self, step: Step, attempt: int) -> bool:
-        """Put the beginning of an attempt into the log; not if a standing permission may be revoked by now."""
-        x, beginning = self._x, self._beginning(step, attempt)
-        heard, step.heard = step.heard, None
-        if heard is not None:
-            return await self._begin_if_current(step, attempt, beginning, heard)
-        x.journal.add(*beginning, blobs=step.blobs)
+    async def _record_start(self, step: Step, attempt: int) -> bool:
+        """Record the start of an attempt. Returns False if a standing permission may have been revoked."""
+        x, opening = self._x, self._start_events(step, attempt)
+        last_seen, step.last_seen = step.last_seen, None
+        if last_seen is not None:
+            return await self._record_start_if_current(step, attempt, opening, last_seen)
+        x.journal.add(*opening, blobs=step.blobs)
         step.attempt, step.grant, step.call = attempt, None, None  # an approval is used once
         if step.tool.traits.effect != "none":
             await x.flush()
         return True
 
-    async def _begin_if_current(self, step: Step, attempt: int, beginning: Sequence[AnyBody], heard: int) -> bool:
-        """The same, unless something came meanwhile; if the code leaves it meanwhile, that is written behind it."""
+    async def _record_start_if_current(
+        self, step: Step, attempt: int, opening: Sequence[AnyBody], last_seen: int
+    ) -> bool:
+        """Record the start of an attempt unless other events arrived first.
+
+        If the code cancels the step meanwhile, its outcome is recorded as unknown.
+        """
         x, is_left = self._x, False
 
         async def write() -> bool:
             with x.work():
                 done = await x.write_until_stored(
-                    lambda: x.journal.append_if_current(*beginning, heard=heard, blobs=step.blobs)
+                    lambda: x.journal.append_if_current(*opening, heard=last_seen, blobs=step.blobs)
                 )
                 if done and is_left and not x.is_closed:
                     x.journal.add(b.StepUnknown(**step.place(attempt), reason="cancelled"))
@@ -329,27 +345,29 @@ class Steps:
             step.attempt, step.grant, step.call = attempt, None, None
         return written
 
-    async def _act(self, step: Step, attempt: int) -> b.StepCompleted | b.StepFailed | b.StepUnknown | b.StepResolved:
-        """Call the function, and put what came of it into the log."""
+    async def _call_tool(
+        self, step: Step, attempt: int
+    ) -> b.StepCompleted | b.StepFailed | b.StepUnknown | b.StepResolved:
+        """Call the function, and record the outcome."""
         x, reports = self._x, ProgressReports(self._x, step.number, attempt)
         redaction = x.kit.store.redaction
-        call = Call(step.key, attempt, sends=step.key, told=reports.notify, redaction=redaction)
+        call = Call(step.key, attempt, sends=step.key, on_change=reports.notify, redaction=redaction)
         step.call = reports.call = call
         if not step.tool.is_async:
             call.late = asyncio.get_running_loop().create_future()
         with x.running_tool():
             try:
                 output = await self._perform(step, call)
-            except Exception as error:  # noqa: BLE001 - whatever a tool raises is recorded
-                return self._went_wrong(step, attempt, call, error)
+            except Exception as error:  # noqa: BLE001 - every error of a tool is recorded
+                return self._failed(step, attempt, call, error)
             else:
                 return self._completed(step, attempt, output, call)
             finally:
                 reports.close()
 
-    def _beginning(self, step: Step, attempt: int) -> Sequence[AnyBody]:
-        """What goes into the log before an attempt; what it may use up is put aside, where that is limited."""
-        most, started = step.tool.traits.most, self._started(step, attempt)
+    def _start_events(self, step: Step, attempt: int) -> Sequence[AnyBody]:
+        """Return the events that start an attempt. If the budget is limited, they reserve what the attempt may use."""
+        most, started = step.tool.traits.max_spend, self._started(step, attempt)
         limits = self._x.journal.fold.working.budget
         if most is None or limits is None or not (limits.max_llm_tokens or limits.max_cost):
             return (started,)
@@ -364,7 +382,7 @@ class Steps:
             tool=step.tool.name,
             number=step.number,
             attempt=attempt,
-            asked=step.asked,
+            asked=step.args_digest,
             args=step.packed,
             effect=traits.effect,
             key=step.key,
@@ -375,7 +393,7 @@ class Steps:
         )
 
     async def _perform(self, step: Step, call: Call) -> Any:
-        """Call the function, within its time and the run's."""
+        """Call the function, within its timeout and the run's deadline."""
         x = self._x
         work = x.kit.perform(step.tool, step.tool.fn, step.bound(), call)
         until = None if x.deadline is None else max(x.deadline - x.kit.now(), 1)
@@ -387,12 +405,12 @@ class Steps:
         try:
             packed, blobs = step.pack(self._x.kit.store, step.tool.plain_result(output))
         except InvalidValue as error:
-            return self._note(b.StepCompleted(**place, unavailable=failure_of(error), spent=spent))
+            return self._add(b.StepCompleted(**place, unavailable=failure_of(error), spent=spent))
         body = b.StepCompleted(**place, output=packed, spent=spent)
         self._x.journal.add(body, blobs=blobs)
         return body
 
-    def _went_wrong(
+    def _failed(
         self, step: Step, attempt: int, call: Call, error: Exception
     ) -> b.StepFailed | b.StepUnknown | b.StepResolved:
         x, place = self._x, step.place(attempt)
@@ -408,13 +426,13 @@ class Steps:
                 asks = escalate is not None and escalate.asks_after(failure, attempt)
                 body = b.StepFailed(**place, failure=failure, escalated=asks, spent=call.total)
             case FailStep() if self._unknowns.escalates:
-                return self._note(unknown)
+                return self._add(unknown)
             case FailStep():
                 x.journal.add(unknown)
-                return self._note(b.StepResolved(**place, how="declared", outcome="gave_up", failure=failure))
+                return self._add(b.StepResolved(**place, how="declared", outcome="gave_up", failure=failure))
             case FindOut():
-                return self._note(unknown)
-        return self._note(body)
+                return self._add(unknown)
+        return self._add(body)
 
     def _keep_partial(self, step: Step, attempt: int, call: Call) -> None:
         if call.partial_value is not None:
@@ -423,7 +441,10 @@ class Steps:
             )
 
     def _cancelled(self, step: Step, latest: Latest) -> None:
-        """The code itself cancelled it: on replay it is not begun again, but waits to be cancelled again."""
+        """Record that the code cancelled the step.
+
+        On replay the step does not start again, but waits for the same cancellation.
+        """
         x = self._x
         if x.is_closed or x.stopped is not None or (step.attempt == 0 and latest is None):
             return
@@ -435,7 +456,7 @@ class Steps:
         x.journal.add(b.StepUnknown(**step.place(attempt), reason="cancelled", spent=spent))
 
     async def _transact(self, step: Step, attempt: int) -> Latest:
-        """The tool's writes and the step's events commit together, so there is nothing to be unknown."""
+        """Commit the tool's writes and the step's events together, so the outcome is never unknown."""
         x = self._x
         call = Call(step.key, attempt, sends=step.key, redaction=x.kit.store.redaction)
         done: list[b.StepCompleted] = []
@@ -448,10 +469,10 @@ class Steps:
             done[:] = [completed]
             return (self._started(step, attempt), completed), (*step.blobs, *blobs)
 
-        heard, step.heard = step.heard, None
+        last_seen, step.last_seen = step.last_seen, None
         while True:
             try:
-                await x.journal.transact(work, heard=heard)
+                await x.journal.transact(work, heard=last_seen)
                 return done[0]
             except (ConnectionLost, StoreBusy):
                 await x.kit.clock.sleep(SECOND)
@@ -459,17 +480,17 @@ class Steps:
                 record = x.history.records.get(step.name)
                 if record is not None and isinstance(record.settled, b.StepCompleted):
                     return record.settled
-                if heard is not None and heard < x.journal.heard:
-                    step.packed = None  # a standing permission may be revoked by now
+                if last_seen is not None and last_seen < x.journal.heard:
+                    step.packed = None  # a standing permission may have been revoked
                     return None
             except (LeaseLost, StoreUnavailable) as error:
                 await x.halt(error)
-            except Exception as error:  # noqa: BLE001 - whatever a tool raises is recorded
+            except Exception as error:  # noqa: BLE001 - every error of a tool is recorded
                 x.journal.add(self._started(step, attempt), blobs=step.blobs)
-                step.grant = None  # it was used
-                return self._went_wrong(step, attempt, call, error)
+                step.grant = None  # the approval was used
+                return self._failed(step, attempt, call, error)
 
-    # What the code gets
+    # Result for the code
 
     async def _outcome(self, step: Step, settled: AnyBody) -> Any:
         match settled:
@@ -483,8 +504,8 @@ class Steps:
                     return step.tool.load_result(output, versions)
                 except InvalidValue as error:
                     failure = failure_of(error)
-                    if output is None and isinstance(settled, b.StepResolved):  # it was applied: no more was said
-                        failure = replace(failure, message="nobody said what it returned")
+                    if output is None and isinstance(settled, b.StepResolved):  # answered without a result
+                        failure = replace(failure, message="no result was given")
                     raise self._error(OutputUnavailable, step, settled.attempt, failure) from error
             case b.StepCompleted():
                 raise self._error(OutputUnavailable, step, settled.attempt, settled.unavailable)
@@ -501,14 +522,14 @@ class Steps:
             number=step.number,
             attempts=attempts,
             error_type=failure.type if failure else "",
-            message=failure.message if failure else "it is not known what came of it",
+            message=failure.message if failure else "outcome unknown",
             error_types=failure.mro if failure else (),
         )
         return self._x.attribute_error(error, step.name)
 
 
-def _moment(tool: Tool[..., Any, Any]) -> Moment:
-    """What it means for the disk that a step of a tool returns; what a model said was paid for."""
+def _checkpoint_moment(tool: Tool[..., Any, Any]) -> Moment:
+    """Return the checkpoint moment of a returning step. Replies of models are paid for, so they are always written."""
     if tool.kind == "model":
         return "model_returns"
     return "step_returns" if tool.traits.effect == "none" else "effect_returns"
@@ -526,8 +547,11 @@ def _is_settled(latest: AnyBody | None) -> bool:
             return False
 
 
-def _voided(latest: AnyBody | None) -> Latest:
-    """Where a step begins again whose failure a resume took back: nobody knows still, or from the start."""
+def _restart_point(latest: AnyBody | None) -> Latest:
+    """Return where a step restarts after a resume undid its failure.
+
+    StepUnknown if the outcome is still unknown, None to start over.
+    """
     if isinstance(latest, b.StepResolved):
         return b.StepUnknown(
             name=latest.name, number=latest.number, attempt=latest.attempt, reason="error", failure=latest.failure

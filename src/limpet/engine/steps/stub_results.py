@@ -1,4 +1,4 @@
-"""What an effect would have given, where it is not done: as in the run that was forked, else made up by its type."""
+"""Stubbed results of effects: the result from the forked run if it has one, else a sample of the declared type."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ from limpet.events import bodies as b
 __all__ = ["StubResults", "sample"]
 
 Schema = Mapping[str, Any]
-# What refers to itself is made up so deep, and then as short as its schema allows.
+# Depth of samples of recursive types. Beyond DEEPEST the shortest alternative is used; at ENDLESS the sample ends.
 DEEPEST, ENDLESS = 8, 64
 _FORMATS: Mapping[str, str] = {
     "date-time": "1970-01-01T00:00:00Z",
@@ -26,27 +26,27 @@ _FORMATS: Mapping[str, str] = {
 }
 
 
-class _Given(NamedTuple):
-    """What the run that was forked was given."""
+class _Recorded(NamedTuple):
+    """Results recorded in the forked run."""
 
     steps: Mapping[str, Payload]
-    """By the identity of the step, behind the cut."""
+    """By the identity of the step; only steps after the fork point."""
     calls: Mapping[tuple[str, str], Payload]
-    """By the tool and what it was asked, anywhere. What was made up there is not given."""
+    """By tool and digest of the arguments, for all steps. Stubbed results are not included."""
 
 
 class StubResults:
-    """The results of one execution in which nothing outside is touched."""
+    """Results of one execution that must not touch external systems."""
 
     def __init__(self, execution: Execution) -> None:
         self._x = execution
-        self._given: _Given | None = None
+        self._recorded: _Recorded | None = None
 
     async def result(self, step: Step) -> tuple[Any, bool]:
-        """What a step gives, and whether that is made up.
+        """Return the result of a step, and whether it is a sample.
 
-        The run that was forked has it, if the same step had an effect there, or the same tool was asked the same;
-        else it is something of its type.
+        The result comes from the forked run, if the same step had an effect there, or the same tool had the same
+        arguments. Otherwise it is a sample of the declared type.
         """
         known = await self._known(step)
         value = sample(step.tool.result_schema) if known is None else await self._x.unpack(known)
@@ -58,17 +58,17 @@ class StubResults:
         return value, known is None
 
     async def _known(self, step: Step) -> Payload | None:
-        if self._given is None:
-            self._given = await self._read()
-        same = self._given.calls.get((step.tool.name, step.asked))
-        return same if step.tool.traits.effect == "none" else self._given.steps.get(step.name, same)
+        if self._recorded is None:
+            self._recorded = await self._read()
+        same = self._recorded.calls.get((step.tool.name, step.args_digest))
+        return same if step.tool.traits.effect == "none" else self._recorded.steps.get(step.name, same)
 
-    async def _read(self) -> _Given:
-        """Read the log of the run that was forked: it is there as long as its fork is."""
+    async def _read(self) -> _Recorded:
+        """Read the log of the forked run, which exists as long as its forks do."""
         fork = self._x.journal.state.fork
         steps, calls = dict[str, Payload](), dict[tuple[str, str], Payload]()
         if fork is None:
-            return _Given(steps, calls)
+            return _Recorded(steps, calls)
         store, asked = self._x.kit.store, dict[int, tuple[str, str]]()
         async for event in store.log(fork.run):
             body = store.decode(event)
@@ -82,11 +82,11 @@ class StubResults:
                 calls[asked[body.number]] = body.output
                 if event.seq > fork.at:
                     steps[body.name] = body.output
-        return _Given(steps, calls)
+        return _Recorded(steps, calls)
 
 
 def sample(schema: Schema) -> Any:
-    """Some value that fits a JSON Schema, the simplest there is; perhaps none does, which whoever uses it checks."""
+    """Return the simplest value that fits a JSON Schema. The caller checks it, because there may be none."""
     return _sample(schema, schema, 0)
 
 
@@ -94,12 +94,12 @@ def _sample(schema: Schema, root: Schema, depth: int) -> Any:
     given = [schema[name] for name in ("const", "default") if name in schema] + list(schema.get("enum", ()))[:1]
     if given or depth > ENDLESS:
         return given[0] if given else None
-    other = _stands_for(schema, root, depth)
+    other = _substitute(schema, root, depth)
     return _of_type(schema, root, depth) if other is None else _sample(other, root, depth + 1)
 
 
-def _stands_for(schema: Schema, root: Schema, depth: int) -> Schema | None:
-    """The schema that another one only names, or is one or all of."""
+def _substitute(schema: Schema, root: Schema, depth: int) -> Schema | None:
+    """Return the schema that this one refers to, or a part or combination of it; None if it describes a type itself."""
     if "$ref" in schema:
         return resolved(schema, root) or {}
     for name in ("anyOf", "oneOf"):
@@ -131,7 +131,7 @@ def _of_type(schema: Schema, root: Schema, depth: int) -> Any:
 
 
 def _choose(alternatives: list[Schema], depth: int) -> Schema:
-    """The first that says something, but deep inside nothing where that is allowed."""
+    """Return the first alternative that is not null; null, if it is allowed, at a greater depth."""
     empty = [each for each in alternatives if each.get("type") == "null"]
     if empty and depth > DEEPEST:
         return empty[0]
@@ -146,7 +146,7 @@ def _items(schema: Schema, root: Schema, depth: int) -> list[Any]:
 
 
 def _number(schema: Schema, step: float) -> Any:
-    """The number next to 0 within the bounds."""
+    """Return a number within the bounds, 0 if possible."""
     found = 0
     for value in (0, schema.get("minimum"), schema.get("maximum")):
         if value is not None and not faults(value, {**schema, "type": "number"}):

@@ -1,4 +1,4 @@
-"""What nobody knows: an effect began, and has no answer. Its `verify` is asked, then a person; or it tells itself."""
+"""Resolution of unknown outcomes: by the tool's `verify`, by a person, or by the function itself if it returns late."""
 
 import asyncio
 from typing import Any
@@ -18,36 +18,36 @@ from limpet.stores.blobs import Blob
 
 __all__ = ["UnknownOutcomes"]
 
-# A `verify` that does not answer cannot tell.
-VERIFY_WITHIN = 60 * SECOND
+# Timeout of a `verify` without its own.
+VERIFY_TIMEOUT = 60 * SECOND
 
 
 class UnknownOutcomes:
-    """What nobody knows in one execution."""
+    """Resolves the unknown outcomes of one execution."""
 
-    def __init__(self, execution: Execution, waits: Waits, permits: ApprovalGate) -> None:
+    def __init__(self, execution: Execution, waits: Waits, approvals: ApprovalGate) -> None:
         self._x = execution
         self._waits = waits
-        self._permits = permits
+        self._approvals = approvals
 
     async def resolve(self, step: Step, unknown: b.StepUnknown) -> b.StepResolved:
-        """An effect has no answer: its `verify` is asked, then a person. An idempotent one is done again."""
+        """Resolve an unknown outcome: ask `verify`, then a person. An idempotent effect is repeated instead."""
         place = step.place(unknown.attempt)
         asks = self.escalates and unknown.reason in ("error", "timeout")
         if step.tool.traits.effect != "once" and not asks:
-            return self._note(b.StepResolved(**place, how="declared", outcome="not_applied"))
-        if not self._permits.is_settling(step.name):
+            return self._add(b.StepResolved(**place, how="declared", outcome="not_applied"))
+        if not self._approvals.is_asked_outcome(step.name):
             verified = await self._verify(step, unknown)
             if verified is not None:
                 return verified
-        asking = asyncio.ensure_future(self._permits.settle_unknown(step.tool, step.name, unknown, step.args))
-        while await self._comes_late(step, asking):
+        asking = asyncio.ensure_future(self._approvals.settle_unknown(step.tool, step.name, unknown, step.args))
+        while await self._returns_late(step, asking):
             late = await self._resolve_late(step, unknown)
             if late is not None:
                 asking.cancel()
                 await asyncio.wait({asking})
                 return late
-            await asyncio.sleep(0)  # noqa: TID251 - a turn: somebody may have decided
+            await asyncio.sleep(0)  # noqa: TID251 - one loop iteration, in which an answer may arrive
         outcome, result, request = await asking
         output, blobs = step.pack(self._x.kit.store, result) if outcome == "applied" else (None, ())
         body = b.StepResolved(
@@ -63,12 +63,12 @@ class UnknownOutcomes:
 
     @property
     def escalates(self) -> bool:
-        """Whether a person is asked also about an idempotent effect, instead of an error."""
+        """Whether a person is asked about idempotent effects, too, instead of raising an error."""
         escalate = self._x.agent.rules.escalate
         return escalate is not None and escalate.unknown
 
-    async def _comes_late(self, step: Step, asking: "asyncio.Future[Any]") -> bool:
-        """Whether the function itself tells what came of it, on its thread, before a person does."""
+    async def _returns_late(self, step: Step, asking: "asyncio.Future[Any]") -> bool:
+        """Wait until the function returns on its thread or a person decides. Returns whether the function was first."""
         late = step.call.late if step.call is not None else None
         try:
             await asyncio.wait({asking} if late is None else {asking, late}, return_when=asyncio.FIRST_COMPLETED)
@@ -79,7 +79,7 @@ class UnknownOutcomes:
         return not asking.done()
 
     async def _resolve_late(self, step: Step, unknown: b.StepUnknown) -> b.StepResolved | None:
-        """What it told by itself, written together with taking back the request; not if that was decided meanwhile."""
+        """Record a late result and withdraw the request in one append. Returns None if it was decided first."""
         assert step.call is not None
         assert step.call.late is not None
         place, blobs = step.place(unknown.attempt), tuple[Blob, ...]()
@@ -88,7 +88,7 @@ class UnknownOutcomes:
             body = b.StepResolved(**place, how="late", outcome="applied", output=output)
         except InvalidValue as error:
             body = b.StepResolved(**place, how="late", outcome="applied", failure=failure_of(error))
-        name = self._permits.unknown_name(step.name)
+        name = self._approvals.unknown_name(step.name)
         return body if await self._waits.withdraw(name, body, blobs=blobs) else None
 
     async def _verify(self, step: Step, unknown: b.StepUnknown) -> b.StepResolved | None:
@@ -102,17 +102,17 @@ class UnknownOutcomes:
             call = Call(step.key, unknown.attempt)
             try:
                 work = x.kit.perform(step.tool, verify, step.bound(), call)
-                found = await within(x, work, step.tool.traits.timeout or VERIFY_WITHIN)
+                found = await within(x, work, step.tool.traits.timeout or VERIFY_TIMEOUT)
                 if isinstance(found, Done):
                     output, blobs = step.pack(x.kit.store, step.tool.plain_result(found.result))
                     body = b.StepResolved(**place, how="verify", outcome="applied", output=output)
                     x.journal.add(body, blobs=blobs)
                     return body
-            except Exception as error:  # noqa: BLE001 - it cannot tell: a person is asked
+            except Exception as error:  # noqa: BLE001 - `verify` cannot tell, so a person is asked
                 x.journal.add(b.RiskFlagged(flag=f"verify failed: {step.tool.name}", detail=failure_of(error).message))
                 return None
-        return self._note(b.StepResolved(**place, how="verify", outcome="not_applied", failure=unknown.failure))
+        return self._add(b.StepResolved(**place, how="verify", outcome="not_applied", failure=unknown.failure))
 
-    def _note(self, body: b.StepResolved) -> b.StepResolved:
+    def _add(self, body: b.StepResolved) -> b.StepResolved:
         self._x.journal.add(body)
         return body

@@ -1,8 +1,8 @@
-"""What follows when an attempt did not give a result. Pure.
+"""The decision after an attempt without a result. Pure.
 
-An effect that started and has no answer is *unknown*, unless its error says that nothing was applied. It is repeated
-only if its author declared that safe: an idempotent one with its key. A `once` effect is never repeated blindly: its
-`verify` is asked, then a person.
+If an effect started and has no outcome, it is unknown whether it was applied, unless its error means that nothing was.
+Limpet repeats it only if that is declared safe: an idempotent effect, with its key. Limpet never repeats a `once`
+effect without asking: first its `verify`, then a person.
 """
 
 from dataclasses import dataclass
@@ -14,60 +14,60 @@ from limpet.policy.retry import Again, Attempt, Retry, decide
 __all__ = ["FailStep", "FindOut", "NotApplied", "Permanent", "RetryAfter", "TryAgain", "attempt_of", "judge"]
 
 NO_RETRY = Retry(1)
-# Reads, and what was undone with its transaction.
+# Effects of which a failed attempt leaves nothing: reads, and transactions, which are rolled back.
 LEAVES_NOTHING = ("none", "transaction")
 
 
 class Permanent(Exception):
-    """A tool raises this: nothing was applied, and no retry helps."""
+    """Raised by a tool: nothing was applied, and a retry would not help."""
 
-    __module__ = "limpet"  # its stored name is the public one
+    __module__ = "limpet"  # stored under its public name
 
 
 class NotApplied(Exception):
-    """A tool raises this: nothing was applied, and trying again may help."""
+    """Raised by a tool: nothing was applied, and a retry may help."""
 
     __module__ = "limpet"
 
 
 class RetryAfter(Exception):
-    """A tool raises this: nothing was applied, and it may be tried again after a time."""
+    """Raised by a tool: nothing was applied, and a retry may help after this duration."""
 
     __module__ = "limpet"
 
     def __init__(self, how_long: Duration, message: str = "") -> None:
-        super().__init__(message or f"try again after {how_long}")
+        super().__init__(message or f"retry after {how_long}")
         self.after = microseconds(how_long)
 
 
-# Errors that say so, whatever the effect is.
+# Errors that mean that nothing was applied, for every effect.
 NOTHING_APPLIED = (Permanent, NotApplied, RetryAfter)
 
 
 @dataclass(frozen=True)
 class TryAgain:
-    """Try it again, with the same key."""
+    """Retry with the same key."""
 
     after: int
-    """Microseconds."""
+    """Delay in microseconds."""
 
 
 @dataclass(frozen=True)
 class FindOut:
-    """Nobody knows whether it was applied, and repeating is not safe: ask its `verify`, then a person."""
+    """Unknown whether the effect was applied, and not safe to repeat: ask its `verify`, then a person."""
 
 
 @dataclass(frozen=True)
 class FailStep:
-    """The step has failed; perhaps it was applied all the same."""
+    """The step has failed. `unknown`: it may have been applied nevertheless."""
 
     unknown: bool
 
 
 def judge(traits: Traits, attempt: int, error: BaseException | None, chance: float) -> TryAgain | FindOut | FailStep:
-    """What follows an attempt, counted from 1, that raised this; without an error its worker died, which counts none.
+    """Decide what follows attempt number `attempt`, which raised `error`. None means that its worker died.
 
-    `chance` is a number from 0 to 1 that the caller drew.
+    A death does not count as an attempt. `chance` is a random number from 0 to 1, drawn by the caller.
     """
     if error is None:
         return FindOut() if traits.effect == "once" else TryAgain(0)
@@ -79,7 +79,7 @@ def judge(traits: Traits, attempt: int, error: BaseException | None, chance: flo
 
 
 def attempt_of(number: int, error: BaseException) -> Attempt:
-    """An attempt that raised, as its retry is decided."""
+    """Return a failed attempt in the form that the retry policy takes."""
     return Attempt(
         number=number,
         error=error,

@@ -1,1 +1,1 @@
-"""Waiting for time, signals and people."""
+"""Waits for time, signals, people and other runs."""

@@ -1,4 +1,4 @@
-"""Asking a person, as the agent's code does it: yes or no, one of some options, or an answer of a type."""
+"""`run.ask`: questions to a person, with a yes or no, one of some options, or a typed answer."""
 
 from collections.abc import Coroutine, Sequence
 from typing import Any, TypedDict
@@ -16,7 +16,7 @@ __all__ = ["QuestionOptions", "Questions"]
 
 
 class QuestionOptions(TypedDict, total=False):
-    """How a person is asked."""
+    """Options of `run.ask`."""
 
     answer: Any
     options: Sequence[str]
@@ -35,9 +35,9 @@ class Questions:
         self._waits = waits
 
     def ask(self, question: str, how: QuestionOptions) -> Coroutine[Any, Any, Any]:
-        """Take the question's place; what it returns waits for the answer."""
+        """Take the question's identity, and return a coroutine that waits for the answer."""
         if unknown := set(how) - set(QuestionOptions.__annotations__):
-            raise TypeError(f"ask() has no {sorted(unknown)}")
+            raise TypeError(f"ask() got unknown arguments: {', '.join(sorted(unknown))}")
         check("answer", how.get("answer", Any), type)
         wanted = codec_of(how["answer"]) if "answer" in how else codec_of(str if "options" in how else bool)
         name = self._x.take_name(how.get("name") or "ask")
@@ -52,12 +52,12 @@ class Questions:
         if (period := how.get("expires")) is not None:
             expires = x.kit.now() + microseconds(period)
             if x.deadline is not None and expires > x.deadline:
-                raise InvalidValue(path="expires", reason="the run's deadline lies before it")
+                raise InvalidValue(path="expires", reason="later than the run's deadline")
         options = [*how["options"]] if "options" in how else None
         if options is not None and "default" in how and how["default"] not in options:
-            raise InvalidValue(path="default", reason=f"{brief(how['default'])} is none of the options")
+            raise InvalidValue(path="default", reason=f"{brief(how['default'])} is not one of the options")
         if how.get("escalate") and expires is None:
-            raise InvalidValue(path="escalate", reason="say expires=, or nobody else is ever asked")
+            raise InvalidValue(path="escalate", reason="needs expires=")
         return b.RequestOpened(
             request=x.kit.ids.new(),
             name=name,
@@ -76,21 +76,21 @@ class Questions:
         await x.wait_until_open()
         if opened is not None:
             await x.check_new(name)
-        asked = opened if record is None else record.opened
-        assert isinstance(asked, b.RequestOpened)
-        decided = await self._waits.request(record, asked)
+        request = opened if record is None else record.opened
+        assert isinstance(request, b.RequestOpened)
+        decided = await self._waits.request(record, request)
         if decided.answer is None:
-            if asked.default is not None:
-                return wanted.load(await x.unpack(asked.default))
+            if request.default is not None:
+                return wanted.load(await x.unpack(request.default))
             raise x.attribute_error(
                 Expired(request=decided.request, expired_at=decided.expires or x.deadline or 0), name
             )
         try:
-            return wanted.load(_said(decided.answer, await x.unpack(decided.answer.answer)))
+            return wanted.load(_value_of(decided.answer, await x.unpack(decided.answer.answer)))
         except InvalidValue as error:
             raise x.attribute_error(InvalidAnswer(request=decided.request, reason=error.reason), name) from error
 
 
-def _said(answer: b.RequestAnswered, value: Any) -> Any:
-    """An approval is a yes, a rejection a no."""
+def _value_of(answer: b.RequestAnswered, value: Any) -> Any:
+    """Return the answer; an approval means True, a rejection False."""
     return value if answer.decision == "answered" else answer.decision == "approved"

@@ -1,6 +1,6 @@
-"""Telling people of a request: for each channel a run of a built-in agent, created in the append that asks.
+"""Notifications of requests: one run of a built-in agent per channel, created in the append that opens the request.
 
-So a request that is in the inbox is told, whatever dies; and telling it never holds up the run that asks.
+So every request in the inbox is notified, even after a crash, and a notification never delays the asking run.
 """
 
 from collections.abc import Sequence
@@ -18,28 +18,31 @@ AGENT = "limpet.notify"
 
 
 class NotificationRuns(NamedTuple):
-    """What goes into the append that asks: that it is told, and the runs that tell it."""
+    """Events and runs for the append that opens a request."""
 
     called: tuple[b.AgentCalled, ...]
     runs: tuple[Create, ...]
 
 
 def notification_runs(x: Execution, opened: b.RequestOpened, to: Sequence[str]) -> NotificationRuns:
-    """Tell all channels of a request that is for these: anew each time, if it went on to somebody else or came back."""
+    """Return the notifications of a request for these people, one per channel.
+
+    Each escalation or reopening gets new ones.
+    """
     called: list[b.AgentCalled] = []
     runs: list[Create] = []
-    for channel in x.kit.channels if x.effects != "stub" else ():  # who only tries does not disturb anybody
-        told = {"request": opened.request, "channel": channel, "to": list(to)}
+    for channel in x.kit.channels if x.effects != "stub" else ():  # a fork without live effects notifies no one
+        input = {"request": opened.request, "channel": channel, "to": list(to)}
         names = (f"{opened.name}/notify:{channel}#{time}" for time in count(1))
         name = next(each for each in names if each not in x.history.records)
         run = f"notify-{opened.request}-{channel}-{name.rpartition('#')[2]}"
         called.append(
-            b.AgentCalled(name=name, run=run, agent=AGENT, mode="notify", asked=digest(told), agent_version=channel)
+            b.AgentCalled(name=name, run=run, agent=AGENT, mode="notify", asked=digest(input), agent_version=channel)
         )
         created = b.RunCreated(
             agent=AGENT,
-            agent_version=channel,  # so that it is claimed where that channel is known
-            input=inline(told),
+            agent_version=channel,  # so that a worker that knows the channel claims the run
+            input=inline(input),
             parent=Lineage(run=x.run, name=name, mode="notify"),
         )
         runs.append(Create(run=run, bodies=(created,), actor=x.kit.worker))

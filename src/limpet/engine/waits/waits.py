@@ -1,7 +1,7 @@
-"""What a run waits for: a person, a time, a signal, another run. Waiting holds no effect, and can be parked.
+"""Waits of a run for a person, a time, a signal or another run. A waiting run can be parked.
 
-A wait ends by an event of its own, which says how and by what; so the code sees the same end again. One that the code
-itself cancels is withdrawn.
+A wait ends with its own event, which records how it ended, so the code sees the same end on replay. If the code cancels
+a wait, it is withdrawn.
 """
 
 import asyncio
@@ -19,22 +19,22 @@ from limpet.stores.blobs import Blob
 
 __all__ = ["RequestOutcome", "Waits"]
 
-# On top of the time that it took the code to cancel something before.
-PATIENCE = 10_000_000
-Look = Callable[[], b.WaitEnded | None]
+# Time to wait for the code to repeat a recorded cancellation, in addition to the time that it took before.
+CANCEL_TIMEOUT = 10_000_000
+Check = Callable[[], b.WaitEnded | None]
 Opening = b.RequestOpened | b.TimerSet | b.WaitOpened | b.AgentCalled
 
 
 class RequestOutcome(NamedTuple):
-    """How a request ended: by somebody's answer, or by silence."""
+    """The end of a request: an answer, or None if it expired."""
 
     request: str
     answer: b.RequestAnswered | None
     expires: int | None
 
 
-class _Silence(NamedTuple):
-    """What is written when nobody has decided in time, and the runs that tell somebody else."""
+class _Expiration(NamedTuple):
+    """Events to write when a request has expired, and the runs that notify the next person."""
 
     bodies: tuple[AnyBody, ...]
     runs: tuple[Create, ...] = ()
@@ -48,50 +48,53 @@ class Waits:
         self._slots: dict[str, OpenWait] = {}
         execution.waiting = self._slots
         self._taken: set[int] = set()
-        self._silences: dict[str, _Silence] = {}
-        """What was sent because nobody decided in time, and is not known to be written."""
-        self.left: dict[str, int] = {}
-        """Calls that the code is going to cancel again, each with how long that is waited for."""
+        self._expirations: dict[str, _Expiration] = {}
+        """Expirations that were sent but may not be written yet, by the name of the wait."""
+        self.awaiting_cancel: dict[str, int] = {}
+        """Calls that the code cancelled according to the log and should cancel again, each with its time limit."""
 
     @property
     def open(self) -> tuple[OpenWait, ...]:
-        """What the code waits for."""
+        """The open waits."""
         return tuple(self._slots.values())
 
     @property
     def next_wake(self) -> int | None:
-        """When the first of them must be looked at."""
+        """Time of the first wait that is due, or None."""
         return earliest(*(slot.wake for slot in self._slots.values()))
 
     def check(self) -> None:
-        """End what has ended, in the order in which that came."""
-        for hear in (*self._x.subscribers.values(),):
-            hear()
-        ended = [(slot, end) for slot in self.open if (end := slot.look()) is not None]
+        """End the waits that are over, in the order of their events."""
+        for notify in (*self._x.subscribers.values(),):
+            notify()
+        ended = [(slot, end) for slot in self.open if (end := slot.check()) is not None]
         for slot, _ in sorted(ended, key=lambda each: (each[1].event is None, each[1].event or each[0].wake or 0)):
-            end = slot.look()  # once more: another may have taken it
+            end = slot.check()  # checked again, because another wait may have taken the event
             if end is not None and slot.name in self._slots:
                 self._end(slot, end)
 
     async def expire(self) -> bool:
-        """Write down of which requests nobody decided in time, until something comes from elsewhere; whether any."""
-        now, heard = self._x.kit.now(), self._x.journal.heard
+        """Record expired requests, until other events arrive. Returns whether any were due."""
+        now, last_seen = self._x.kit.now(), self._x.journal.heard
         due = [slot for slot in self.open if slot.request and slot.wake is not None and slot.wake <= now]
         for slot in due:
-            if not await self._expire(slot, heard):
+            if not await self._expire(slot, last_seen):
                 break
         return bool(due)
 
-    async def _expire(self, slot: OpenWait, heard: int) -> bool:
-        """Write that down; if the reply is lost, just this is written again, so that it is there once."""
+    async def _expire(self, slot: OpenWait, last_seen: int) -> bool:
+        """Record the expiration of one request.
+
+        After a lost reply, exactly the same is written again, so that it is written once.
+        """
         x, name, request = self._x, slot.name, slot.request
         assert request is not None
-        silence = self._silences[name] = self._silences.get(name) or self._silence(slot, request)
-        written = await x.journal.append_if_current(*silence.bodies, heard=heard, legs=silence.runs)
-        del self._silences[name]
+        expiration = self._expirations[name] = self._expirations.get(name) or self._expiration(slot, request)
+        written = await x.journal.append_if_current(*expiration.bodies, heard=last_seen, legs=expiration.runs)
+        del self._expirations[name]
         if not written or name not in self._slots:
             return written
-        ended = silence.bodies[-1]
+        ended = expiration.bodies[-1]
         if not isinstance(ended, b.WaitEnded):
             self._slots[name] = slot._replace(wake=self._expiry(request))
         elif not slot.ended.done():
@@ -99,18 +102,18 @@ class Waits:
             slot.ended.set_result((ended, x.return_order.issue_ticket()))
         return True
 
-    def _silence(self, slot: OpenWait, request: b.RequestOpened) -> "_Silence":
-        """What follows when nobody has decided in time: somebody else is asked, or the wait is over."""
+    def _expiration(self, slot: OpenWait, request: b.RequestOpened) -> "_Expiration":
+        """Return what follows the expiration of a request: the next person is asked, or the wait ends."""
         x, done = self._x, len(self._x.history.escalations.get(request.request, ()))
         if done < len(request.escalate) and slot.wake != x.deadline:
             period = max((request.expires or 0) - self._opened_at(request), 1)
             later = earliest(x.kit.now() + period, x.deadline)
             to = (request.escalate[done],)
             body = b.RequestExpired(request=request.request, outcome="escalated", to=to, expires=later)
-            told = notification_runs(x, request, to)
-            return _Silence((body, *told.called), told.runs)
+            notifications = notification_runs(x, request, to)
+            return _Expiration((body, *notifications.called), notifications.runs)
         expired = b.RequestExpired(request=request.request, outcome="raised" if request.default is None else "default")
-        return _Silence((expired, b.WaitEnded(name=slot.name, how="timeout")))
+        return _Expiration((expired, b.WaitEnded(name=slot.name, how="timeout")))
 
     def _opened_at(self, request: b.RequestOpened) -> int:
         record = self._x.history.records.get(request.name)
@@ -122,10 +125,10 @@ class Waits:
             self._taken.add(ended.event)
         slot.ended.set_result((ended, self._x.settle(ended)))
 
-    # The kinds of waits
+    # Kinds of waits
 
     async def sleep(self, name: str, record: Record | None, until: int) -> None:
-        """Until a time; a deadline before it ends the wait with an error."""
+        """Wait until a time. Raises DeadlineExceeded if the run's deadline is earlier."""
         opened = record.opened if record is not None else b.TimerSet(name=name, wake=until)
         assert isinstance(opened, b.TimerSet)
         wait = Wait(what="time", key=name)
@@ -134,7 +137,7 @@ class Waits:
             raise self._x.deadline_error(name)
 
     async def signal(self, name: str, record: Record | None, signal: str, expires: int | None) -> b.WaitEnded:
-        """Until a signal comes, or a time."""
+        """Wait for a signal, or until a time."""
         opened = record.opened if record is not None else b.WaitOpened(name=name, signal=signal, expires=expires)
         assert isinstance(opened, b.WaitOpened)
 
@@ -147,7 +150,7 @@ class Waits:
         return await self._wait(record, opened, Wait(what="signal", key=opened.signal), opened.expires, look)
 
     async def child(self, record: Record) -> b.WaitEnded:
-        """Until another run returns; it was called before."""
+        """Wait for a called run to return."""
         opened = record.opened
         assert isinstance(opened, b.AgentCalled)
 
@@ -163,16 +166,16 @@ class Waits:
         return ended
 
     def returned(self, record: Record) -> int | None:
-        """The event with which a run that was called has returned, after what a resume took back."""
+        """Return the event with which a called run returned, ignoring returns that a resume has undone."""
         assert isinstance(record.opened, b.AgentCalled)
         run = record.opened.run
         for seq, body in self._x.history.commands.items():
-            if isinstance(body, b.AgentReturned) and body.run == run and seq > max(record.since, record.seq):
+            if isinstance(body, b.AgentReturned) and body.run == run and seq > max(record.ignored_return, record.seq):
                 return seq
         return None
 
     async def request(self, record: Record | None, opened: b.RequestOpened) -> RequestOutcome:
-        """Until a person decides, or nobody has in time; the request is in the inbox when this begins to wait."""
+        """Wait until a person decides or the request expires. The request is in the inbox before the wait starts."""
         x = self._x
         if record is not None:
             assert isinstance(record.opened, b.RequestOpened)
@@ -189,7 +192,7 @@ class Waits:
         return RequestOutcome(opened.request, answer, self._expiry(opened))
 
     async def pause(self, name: str, until: int) -> None:
-        """Until the next attempt of a step is due; the log knows that already."""
+        """Wait until the next attempt of a step is due; the log already has that time."""
         if not self._x.kit.backoffs:
             return
         place, wait = f"{name}/retry", Wait(what="time", key=f"retry:{name}")
@@ -202,14 +205,14 @@ class Waits:
                     ended.set_result((b.WaitEnded(name=name, how="fired"), 0))
 
         self._slots[place] = OpenWait(place, wait, earliest(until, self._x.deadline), look, ended)
-        self._x.changed()
+        self._x.wake_driver()
         try:
             await ended
         finally:
             self._slots.pop(place, None)
 
     async def _wait(
-        self, record: Record | None, opened: Opening, wait: Wait, wake: int | None, look: Look
+        self, record: Record | None, opened: Opening, wait: Wait, wake: int | None, look: Check
     ) -> b.WaitEnded:
         x, name = self._x, opened.name
         await x.wait_until_open()
@@ -226,8 +229,8 @@ class Waits:
         request = opened if isinstance(opened, b.RequestOpened) else None
         until = self._expiry(request) if request is not None else earliest(wake, x.deadline)
         self._slots[name] = OpenWait(name, wait, until, look, ended, request)
-        x.touched = x.kit.clock.ticks()
-        x.changed()
+        x.active_at = x.kit.clock.ticks()
+        x.wake_driver()
         try:
             end, ticket = await ended
         except asyncio.CancelledError:
@@ -237,33 +240,33 @@ class Waits:
         return end
 
     def _was_closed(self, opened: Opening) -> bool:
-        """Whether the end of a failed run closed a request that nobody had decided: it is opened again."""
+        """Return whether a request was closed undecided when the run failed, so it must be opened again."""
         if not isinstance(opened, b.RequestOpened) or self._x.journal.fold.is_asking(opened.request):
             return False
         history = self._x.history
         return opened.request not in history.expired and history.answer_to(opened.request) is None
 
     async def until_cancelled(self, record: Record) -> NoReturn:
-        """The code cancelled this then, and is going to cancel it again: it stays open until it does."""
+        """Wait for the code to cancel this call, as it did before."""
         x = self._x
-        patience = x.kit.clock.ticks() + max(record.left - record.time, 0) + PATIENCE
-        self.left[record.name] = patience
-        take_back = x.kit.clock.call_later(patience - x.kit.clock.ticks(), x.changed)
-        x.changed()
+        give_up_at = x.kit.clock.ticks() + max(record.cancelled_at - record.time, 0) + CANCEL_TIMEOUT
+        self.awaiting_cancel[record.name] = give_up_at
+        cancel_timer = x.kit.clock.call_later(give_up_at - x.kit.clock.ticks(), x.wake_driver)
+        x.wake_driver()
         try:
             await x.never_return()
         finally:
-            take_back()
-            self.left.pop(record.name, None)
+            cancel_timer()
+            self.awaiting_cancel.pop(record.name, None)
         raise AssertionError
 
     def overdue(self) -> str | None:
-        """A call that the code cancelled once, and does not cancel again."""
+        """Return a call that the code cancelled before but has not cancelled again in time, or None."""
         now = self._x.kit.clock.ticks()
-        return next((name for name, patience in self.left.items() if patience <= now), None)
+        return next((name for name, give_up_at in self.awaiting_cancel.items() if give_up_at <= now), None)
 
     def _expiry(self, request: b.RequestOpened) -> int | None:
-        """When a request is over: its time counts anew for each person it went on to."""
+        """Return when a request expires; after an escalation, the period starts again for the next person."""
         done = self._x.history.escalations.get(request.request)
         return earliest(done[-1].expires if done else request.expires, self._x.deadline)
 
@@ -272,20 +275,25 @@ class Waits:
         if not isinstance(opened, b.RequestOpened):
             x.journal.add(opened)
             return
-        told = notification_runs(x, opened, opened.to)
+        notifications = notification_runs(x, opened, opened.to)
         with x.work():
-            taken = await x.write_until_stored(lambda: x.journal.append_together(opened, *told.called, legs=told.runs))
-            assert taken is None, f"{taken} tells of {opened.request} already"
+            taken = await x.write_until_stored(
+                lambda: x.journal.append_together(opened, *notifications.called, legs=notifications.runs)
+            )
+            assert taken is None, f"{taken} already notifies of {opened.request}"
 
-    async def withdraw(self, name: str, *behind: AnyBody, blobs: Sequence[Blob] = ()) -> bool:
-        """Withdraw a request, and write something behind that; not if it was decided meanwhile, or is not asked yet."""
+    async def withdraw(self, name: str, *more: AnyBody, blobs: Sequence[Blob] = ()) -> bool:
+        """Withdraw a request, and write other events with that.
+
+        Returns False if the request was decided meanwhile, or is not open yet.
+        """
         x, slot = self._x, self._slots.get(name)
         if slot is None or slot.request is None or not x.journal.fold.is_asking(slot.request.request):
             return False
-        heard, withdrawn = x.journal.heard, b.WaitEnded(name=name, how="withdrawn", request=slot.request.request)
+        last_seen, withdrawn = x.journal.heard, b.WaitEnded(name=name, how="withdrawn", request=slot.request.request)
         with x.work():
             written = await x.write_until_stored(
-                lambda: x.journal.append_if_current(withdrawn, *behind, heard=heard, blobs=blobs)
+                lambda: x.journal.append_if_current(withdrawn, *more, heard=last_seen, blobs=blobs)
             )
         if written:
             self._slots.pop(name, None)
@@ -297,7 +305,7 @@ class Waits:
         request: b.RequestOpened | None,
         ended: "asyncio.Future[tuple[b.WaitEnded, int]]",
     ) -> None:
-        """The code itself cancelled it; not because the run is parked or stopped."""
+        """Record that the code cancelled the wait, unless the run is being parked or stopped."""
         if ended.done() and not ended.cancelled():
             self._x.return_order.cancel_ticket(ended.result()[1])
             return
@@ -306,7 +314,7 @@ class Waits:
             self._x.journal.add(b.WaitEnded(name=name, how="withdrawn", request=id))
 
     def _timed(self, name: str, until: int | None, how: Literal["fired", "timeout"]) -> b.WaitEnded | None:
-        """Whether its time, or the run's, has come."""
+        """Return the end of a wait if its time or the run's deadline has passed, else None."""
         now = self._x.kit.now()
         if until is not None and now >= until and (self._x.deadline is None or until <= self._x.deadline):
             return b.WaitEnded(name=name, how=how)

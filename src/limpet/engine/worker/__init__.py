@@ -1,1 +1,1 @@
-"""Claiming and driving runs."""
+"""The worker: claims runs and drives them."""

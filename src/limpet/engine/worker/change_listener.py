@@ -1,4 +1,4 @@
-"""Hearing of changes in some runs, for everybody in this process together: one watch, one look for all."""
+"""Notification of changes in runs: one watch and one query serve all subscribers of this process."""
 
 import asyncio
 import logging
@@ -14,96 +14,96 @@ __all__ = ["GONE", "ChangeListener", "Subscription"]
 
 log = logging.getLogger("limpet")
 
-# Microseconds until it is looked again for somebody who could not be told.
-AGAIN = 100_000
+# Microseconds before the next query, after a failure or for subscribers that want no changes at the moment.
+POLL_AGAIN = 100_000
 GONE = LogPosition(0, 0, "gone")
-"""Of a run that was deleted: whoever waits for it would wait for ever."""
+"""Position of a deleted run, so that nothing waits for it indefinitely."""
 
 
 class Subscription(NamedTuple):
-    """Somebody who wants to know when a run's log has grown."""
+    """A subscriber to changes of one run's log."""
 
     run: str
-    known: Callable[[], int | None]
-    """The last event that is known there; nothing while it does not matter."""
-    tell: Callable[[LogPosition], object]
+    known_seq: Callable[[], int | None]
+    """Returns the last known sequence, or None while the subscriber wants no changes."""
+    notify: Callable[[LogPosition], object]
 
 
 class ChangeListener:
-    """Listens while it runs."""
+    """Notifies subscribers of changes while `run` is running."""
 
     def __init__(self, store: Store, clock: Clock, every: int) -> None:
-        self._store, self._clock, self._every = store, clock, every
-        self._interests: dict[Subscription, None] = {}
-        self._callers: list[Callable[[], object]] = []
-        self._rung = asyncio.Event()
+        self._store, self._clock, self._interval = store, clock, every
+        self._subscriptions: dict[Subscription, None] = {}
+        self._callbacks: list[Callable[[], object]] = []
+        self._wake_event = asyncio.Event()
 
-    def subscribe(self, interest: Subscription) -> None:
-        """Begin to tell somebody; they are told first of what there is already."""
-        self._interests[interest] = None
-        self._rung.set()
+    def subscribe(self, subscription: Subscription) -> None:
+        """Add a subscriber; it is notified first of what it does not know yet."""
+        self._subscriptions[subscription] = None
+        self._wake_event.set()
 
     def notify(self, run: str, place: LogPosition) -> None:
-        """A run has come to its end here: whoever waits for that is told at once."""
-        for each in [each for each in self._interests if each.run == run]:
-            each.tell(place)
+        """Notify subscribers that a run has ended in this process."""
+        for each in [each for each in self._subscriptions if each.run == run]:
+            each.notify(place)
 
-    def unsubscribe(self, interest: Subscription) -> None:
-        """Stop telling them."""
-        self._interests.pop(interest, None)
+    def unsubscribe(self, subscription: Subscription) -> None:
+        """Remove a subscriber."""
+        self._subscriptions.pop(subscription, None)
 
     def add_callback(self, call: Callable[[], object]) -> None:
-        """Call somebody whenever anything may have changed."""
-        self._callers.append(call)
+        """Call a function whenever anything in the store may have changed."""
+        self._callbacks.append(call)
 
     def remove_callback(self, call: Callable[[], object]) -> None:
-        """Stop calling them."""
-        self._callers = [each for each in self._callers if each != call]
+        """Remove a callback."""
+        self._callbacks = [each for each in self._callbacks if each != call]
 
     def wake(self) -> None:
-        """Something may have changed."""
-        self._rung.set()
+        """Query now: something may have changed."""
+        self._wake_event.set()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Notify until cancelled."""
         with self._store.watch() as watch:
-            ringing = asyncio.ensure_future(self._ring(watch.changed))
+            watching = asyncio.ensure_future(self._watch(watch.changed))
             try:
                 while True:
-                    await self._rung.wait()
-                    self._rung.clear()
+                    await self._wake_event.wait()
+                    self._wake_event.clear()
                     try:
-                        await self._look()
-                    except Exception as error:  # whoever works with the store hears of it there; it is looked again
+                        await self._notify_changed()
+                    except Exception as error:  # callers of the store get the error themselves; query again
                         if isinstance(error, StoreReplaced):
-                            for each in list(self._interests):
-                                each.tell(GONE)  # nothing will come any more: whoever waits looks, and gets the error
+                            for each in list(self._subscriptions):
+                                each.notify(GONE)  # no change will ever come: subscribers query, and get the error
                         elif not isinstance(error, LimpetError):
-                            log.exception("changes could not be looked for")
-                        self._rung.set()
-                        await self._clock.sleep(AGAIN)
-                    if self._every:
-                        await self._clock.sleep(self._every)
+                            log.exception("change listener: polling the store failed")
+                        self._wake_event.set()
+                        await self._clock.sleep(POLL_AGAIN)
+                    if self._interval:
+                        await self._clock.sleep(self._interval)
             finally:
-                ringing.cancel()
+                watching.cancel()
 
-    async def _ring(self, changed: Callable[[], Awaitable[None]]) -> None:
+    async def _watch(self, changed: Callable[[], Awaitable[None]]) -> None:
         while True:
             await changed()
-            self._rung.set()
-            for call in self._callers:
+            self._wake_event.set()
+            for call in self._callbacks:
                 call()
-            if self._every:
-                await self._clock.sleep(self._every)  # a busy store changes all the time
+            if self._interval:
+                await self._clock.sleep(self._interval)  # a busy store changes all the time
 
-    async def _look(self) -> None:
-        wanted = [(each, known) for each in list(self._interests) if (known := each.known()) is not None]
-        if len(wanted) < len(self._interests) and self._every:
-            self._clock.call_later(AGAIN, self._rung.set)  # it may matter to them soon
+    async def _notify_changed(self) -> None:
+        wanted = [(each, known) for each in list(self._subscriptions) if (known := each.known_seq()) is not None]
+        if len(wanted) < len(self._subscriptions) and self._interval:
+            self._clock.call_later(POLL_AGAIN, self._wake_event.set)  # they may want changes soon
         if not wanted:
             return
         places = await self._store.places([each.run for each, _ in wanted])
         for each, known in wanted:
             place = places.get(each.run, GONE)
-            if (place is GONE or place.seq > known) and each in self._interests:
-                each.tell(place)
+            if (place is GONE or place.seq > known) and each in self._subscriptions:
+                each.notify(place)

@@ -1,7 +1,8 @@
-"""A rehearsal: the code of a run gone through against its log, with nothing done outside and nothing kept.
+"""A dry run: the code of a run executed against its log, without calling tools and without writing anything.
 
-Recorded calls answer as they did. The first call that is not recorded ends it, unless its tool is allowed. It is a
-drive like any other, so what is seen here is what a worker would come to; but how it leaves is only looked at.
+Recorded calls return their recorded results. The first call that is not recorded ends the dry run, unless its tool is
+allowed. It uses the same driver as a worker, so it finds what a worker would find; only the end of the run is reported
+instead of written.
 """
 
 import asyncio
@@ -25,43 +26,43 @@ __all__ = ["AllowedTools", "DryRun", "DryRunResult"]
 
 @dataclass(frozen=True, kw_only=True)
 class DryRunResult:
-    """How far the code came."""
+    """How far the code got."""
 
     how: Literal["returned", "raised", "waits", "reached", "diverged", "refused"]
-    """`reached` is the end of what is recorded, `refused` that its input or log cannot be taken."""
+    """`reached`: the end of the recorded calls. `refused`: the input or the log was refused."""
     value: Any = None
-    """What it returned, as JSON."""
+    """Return value of the function, as JSON."""
     error: BaseException | None = None
     waits: tuple[str, ...] = ()
     steps: frozenset[int] = frozenset()
-    """Those that it came to."""
+    """Numbers of the steps that the code reached."""
     state: AgentState
-    """What the code knew then."""
+    """Working state at that point."""
 
 
 class AllowedTools(UserCode):
-    """Calls nothing, but for the tools that are allowed by name."""
+    """Calls only the tools that are allowed by name."""
 
     def __init__(self, allow: Collection[str] = ()) -> None:
         super().__init__()
         self._allow = frozenset(allow)
         self.stop: Callable[[LimpetError], object] = lambda _: None
-        """Told what the code came to."""
+        """Called with the error that ends the dry run."""
 
     async def __call__(self, tool: Tool[..., Any, Any], /, fn: Callable[..., Any], args: Bound, call: Call) -> Any:
-        """What an allowed function returns; for any other, the rehearsal ends here."""
+        """Call an allowed function, or end the dry run."""
         if tool.name in self._allow and fn is tool.fn:
             return await super().__call__(tool, fn, args, call)
         self.stop(NotRecorded(tool=tool.name, effect=tool.traits.effect))
         raise asyncio.CancelledError
 
     def is_stubbed(self, _: Tool[..., Any, Any]) -> bool:
-        """A transaction is not begun either."""
+        """Return True: a transaction must not be started either."""
         return True
 
 
 class DryRun(RunDriver):
-    """One claimed copy of a run, gone through."""
+    """A dry run of one claimed copy of a run."""
 
     def __init__(
         self,
@@ -69,16 +70,16 @@ class DryRun(RunDriver):
         claimed: Claimed,
         agent: Agent[Any, Any],
         blocked: AllowedTools,
-        coming_to: Callable[[int], object] | None = None,
+        on_step: Callable[[int], object] | None = None,
         last: int | None = None,
     ) -> None:
         super().__init__(kit, claimed, agent)
-        self._blocked, self._coming_to, self._last = blocked, coming_to, last
+        self._blocked, self._on_step, self._last = blocked, on_step, last
         self._done: DryRunResult | None = None
         self._steps: set[int] = set()
 
     async def execute(self) -> DryRunResult:
-        """Go through it, until the code has ended, waits, or comes to something new."""
+        """Execute the code until it ends, waits, or reaches a call that is not recorded."""
         await self.drive()
         assert self._done is not None
         return self._done
@@ -86,20 +87,20 @@ class DryRun(RunDriver):
     def _execution(self) -> Execution:
         x = super()._execution()
         self._blocked.stop, x.is_dry_run = x.stop, True
-        x.on_step = lambda number: self._comes_to(x, number)
+        x.on_step = lambda number: self._on_step_reached(x, number)
         return x
 
-    def _comes_to(self, x: Execution, number: int) -> None:
+    def _on_step_reached(self, x: Execution, number: int) -> None:
         self._steps.add(number)
         if self._last is not None and number > self._last:
-            x.stop(NotRecorded(tool=f"step {number}", effect="behind the last that was asked for"))
-        elif self._coming_to is not None:
-            self._coming_to(number)
+            x.stop(NotRecorded(tool=f"step {number}", effect="after the last requested step"))
+        elif self._on_step is not None:
+            self._on_step(number)
 
     async def _conclude(self, x: Execution, task: "asyncio.Task[Any]") -> None:
-        x.close("its function has ended")
+        x.close("function ended")
         if x.stopped is not None:
-            await self._stopped(x, task)
+            await self._handle_stop(x, task)
             return
         error = asyncio.CancelledError("the code cancelled itself") if task.cancelled() else task.exception()
         value = None
@@ -112,15 +113,15 @@ class DryRun(RunDriver):
         how: Any = "returned" if error is None else "diverged" if isinstance(error, Divergence) else "raised"
         self._end_with(how, x, value=value, error=error)
 
-    async def _park(self, x: Execution, waits: tuple[Wait, ...], wake: int | None, heard: int) -> bool:  # noqa: ARG002
+    async def _park(self, x: Execution, waits: tuple[Wait, ...], wake: int | None, last_seen: int) -> bool:  # noqa: ARG002
         self._end_with("waits", x, waits=tuple(map(str, waits)))
         return True
 
-    async def _stopped(self, x: Execution, task: "asyncio.Task[Any] | None") -> None:
+    async def _handle_stop(self, x: Execution, task: "asyncio.Task[Any] | None") -> None:
         error = x.stopped
-        x.close("it was stopped")
+        x.close("stopped")
         if task is not None:
-            await self._cut(task)
+            await self._cancel_code(task)
         how: Any = "reached" if isinstance(error, NotRecorded) else "refused"
         self._end_with("diverged" if isinstance(error, Divergence) else how, x, error=error)
 

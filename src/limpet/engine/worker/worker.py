@@ -1,4 +1,8 @@
-"""A worker on duty: it claims runs by its lease, drives them, and gives back what it has when it goes."""
+"""The worker: registers with a lease, claims runs, drives them concurrently, and releases them when it stops.
+
+A lease belongs to the worker, a fence to each run it claims. The worker renews its lease at 30% of its length. If it
+dies, another worker claims its runs under a higher fence, and the old worker can no longer append to them.
+"""
 
 import asyncio
 import logging
@@ -39,17 +43,22 @@ __all__ = ["Timing", "Worker", "WorkerLoop"]
 
 log = logging.getLogger("limpet")
 
-# How much longer a worker rests between empty claims while it drives something.
-BUSY_RESTS = 10
-# How often it looks whether a suspect has got on, and made room for others.
-LOOK_AT_SUSPECTS = SECOND // 20
-# Renewal stops when the event loop has not turned for so long: its runs are better off elsewhere.
-STUCK = 60 * SECOND
+# The idle time is multiplied by this while the worker drives runs.
+BUSY_IDLE_FACTOR = 10
+# How often the worker checks whether a suspect has settled a step, which allows it to claim others.
+SUSPECT_POLL = SECOND // 20
+# A worker whose event loop is blocked for this long stops renewing its lease, so that other workers claim its runs.
+LOOP_STUCK_AFTER = 60 * SECOND
 
 
 @defining
 class Worker:
-    """How a worker works: number of concurrent runs, length of its lease, time to finish when it stops, parole."""
+    """Settings of a worker.
+
+    `concurrency` is the maximum number of concurrent runs, and `lease` the time for which the worker counts as alive
+    without renewing. When the worker stops, running effects have `grace` to finish. `parole` lists how long a
+    quarantined run rests before each retry; after the last one, an operator decides.
+    """
 
     def __init__(
         self,
@@ -60,146 +69,160 @@ class Worker:
         parole: Sequence[Duration] = ("1m", "10m", "1h"),
     ) -> None:
         if concurrency < 1 or microseconds(lease) < 1000:
-            raise DefinitionError(what="A worker", reason="it drives at least one run, for at least a millisecond")
+            raise DefinitionError(what="a worker", reason="concurrency must be at least 1, and lease at least 1 ms")
         self.concurrency, self.lease, self.grace = concurrency, microseconds(lease), microseconds(grace)
         self.parole = tuple(microseconds(each) for each in parole)
-        """How long a run that killed its workers rests before each further try; then an operator decides."""
+        """Rest of a quarantined run before each retry, in microseconds; after the last retry, an operator decides."""
 
 
 class Timing:
-    """The pauses of a worker, in microseconds."""
+    """Intervals of the worker loop, in microseconds."""
 
-    def __init__(self, *, look: int = SECOND, rest: int = SECOND // 100, threads: bool = True) -> None:
-        self.poll = look
-        """How often it looks for runs whose time has come, and for dead workers."""
-        self.idle = rest
-        """How long it rests after it found nothing."""
-        self.lease_thread = threads
-        """Whether the lease is renewed on a thread of its own."""
+    def __init__(self, *, poll: int = SECOND, idle: int = SECOND // 100, lease_thread: bool = True) -> None:
+        self.poll = poll
+        """Maximum time between two rounds of claims: how late a due timer or a dead worker is noticed."""
+        self.idle = idle
+        """Pause after each round of claims; 0 for none."""
+        self.lease_thread = lease_thread
+        """Whether to renew the lease on a separate thread, so that a blocked event loop does not lose it immediately.
+        """
 
 
 class StoreClock:
-    """An estimate of the store's clock: as it was told last, and what has passed since, whatever is done to clocks."""
+    """Local estimate of the store's clock: the last time it reported, plus the monotonic time since then.
+
+    Setting the machine's clock does not change it.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._offset = clock.now() - clock.ticks()
 
     def now(self) -> int:
-        """The store's clock, about."""
+        """Return the estimated store time, in microseconds."""
         return self._clock.ticks() + self._offset
 
     def sync(self, now: int) -> None:
-        """The store said so."""
+        """Set the estimate to a time that the store just reported."""
         self._offset = now - self._clock.ticks()
 
 
 class WorkerLoop:
-    """One worker of a store, while it works."""
+    """One running worker: renews its lease, claims runs, and drives each of them in a task."""
 
     def __init__(
-        self, kit: Kit, agents: Sequence[Agent[Any, Any]], worker: Worker, time: StoreClock, pace: Timing
+        self, kit: Kit, agents: Sequence[Agent[Any, Any]], worker: Worker, store_clock: StoreClock, timing: Timing
     ) -> None:
-        self._kit, self._worker, self._time, self._pace = kit, worker, time, pace
+        self._kit, self._worker, self._store_clock, self._timing = kit, worker, store_clock, timing
         self.id = kit.worker
-        self._agents = _by_version(agents)
-        self._row = WorkerRow(id=self.id, agents=_served(agents))
-        self._drives: dict[str, RunDriver] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._small: set[asyncio.Task[None]] = set()
-        self._claiming = asyncio.Lock()
-        self._wakes: dict[str, int] = {}
+        self._agents_by_version = _index_by_version(agents)
+        self._worker_row = WorkerRow(id=self.id, agents=_versions_by_agent(agents))
+        self._drivers: dict[str, RunDriver] = {}
+        self._driver_tasks: set[asyncio.Task[None]] = set()
+        self._side_tasks: set[asyncio.Task[None]] = set()
+        """Short background tasks; asyncio itself keeps only weak references."""
+        self._claim_lock = asyncio.Lock()
+        self._wake_times: dict[str, int] = {}
+        """When each run that was parked here is due, by the store's clock."""
         self._suspects: dict[str, RunDriver] = {}
         self._cleared = 0
-        """How many suspects have settled something here, or left, and did not kill this worker."""
-        self._left_alone: dict[str, tuple[int, int]] = {}
-        """Agents whose logs a newer worker writes: how often such a log was met, and until when none is claimed."""
-        self._rung = asyncio.Event()
-        self._urgent = asyncio.Event()
+        """Number of suspects that settled a step here, or left, without killing this worker."""
+        self._skipped_agents: dict[str, tuple[int, int]] = {}
+        """Agents whose logs a newer worker writes: how often that was noticed, and until when to claim none of their
+        runs.
+        """
+        self._work_hint = asyncio.Event()
+        """Set when something in the store changed or a timer is due: a claim may find something."""
+        self._work_now = asyncio.Event()
+        """Set by `wake`: a claim will probably find something, so do not idle."""
         self._stopping = False
-        self._ticked = kit.clock.ticks()
+        self._loop_alive_at = kit.clock.ticks()
+        """When the event loop last ran a callback, in monotonic microseconds."""
         self._stop_renewing = Flag()
         self._background: list[asyncio.Task[None]] = []
 
     @property
     def store(self) -> Store:
-        """Where its runs are."""
+        """The store of the runs."""
         return self._kit.store
 
     @property
     def is_busy(self) -> bool:
-        """Whether it drives anything."""
-        return bool(self._drives)
+        """Whether the worker drives at least one run."""
+        return bool(self._drivers)
 
     def is_driving(self, run: str) -> bool:
-        """Whether it drives this run now; whoever waits for it hears when it has left."""
-        return run in self._drives
+        """Return whether this worker drives the run now; subscribers are notified when it no longer does."""
+        return run in self._drivers
 
     @property
     def waiting(self) -> "list[tuple[str, asyncio.Task[Any]]]":
-        """Runs that only wait at this moment, each with the task of its code."""
-        found = [(run, drive.waiting) for run, drive in self._drives.items()]
+        """Runs whose code only waits at this moment, each with the task of that code."""
+        found = [(run, driver.waiting_task) for run, driver in self._drivers.items()]
         return [(run, task) for run, task in found if task is not None]
 
-    async def start(self, ear: ChangeListener) -> int:
-        """Register, and take over at once what an earlier process of this machine left; how many runs."""
-        self._ear = ear
-        self._take_in(await self.store.register(self._row, lease=self._worker.lease))
-        self._renewing()
+    async def start(self, listener: ChangeListener) -> int:
+        """Register, claim ready runs (such as those of a dead process on this machine), and start the claim loop.
+
+        Returns the number of runs claimed.
+        """
+        self._listener = listener
+        self._note_renewal(await self.store.register(self._worker_row, lease=self._worker.lease))
+        self._start_renewal()
         found = await self.claim()
-        self._background.append(asyncio.create_task(self._work(), name="limpet:worker"))
+        self._background.append(asyncio.create_task(self._claim_loop(), name="limpet:worker"))
         return found
 
     def wake(self) -> None:
-        """There is work."""
-        self._rung.set()
-        self._urgent.set()
+        """Claim now: a run was started, or one has left this worker."""
+        self._work_hint.set()
+        self._work_now.set()
 
     async def stop(self) -> None:
-        """Claim nothing any more, let effects under way finish within the grace, give back everything, and go."""
+        """Stop claiming, let running effects finish within the grace period, release every run, and retire."""
         self._stopping = True
         for task in self._background:
             task.cancel()
-        for drive in list(self._drives.values()):
-            drive.drain()
-        await wait_within(self._kit.clock, set(self._tasks), self._worker.grace)
-        await self._leave()
+        for driver in list(self._drivers.values()):
+            driver.drain()
+        await wait_within(self._kit.clock, set(self._driver_tasks), self._worker.grace)
+        await self._retire()
 
-    async def _leave(self) -> None:
-        left = [task for task in self._tasks if not task.done()]
-        if left:
-            log.warning("%d runs were not finished within the grace, and are given back as they are", len(left))
-            code = [task for drive in self._drives.values() for task in drive.kill()]
-            for task in (*left, *code):
+    async def _retire(self) -> None:
+        unfinished = [task for task in self._driver_tasks if not task.done()]
+        if unfinished:
+            log.warning("%d runs did not finish within the grace period; releasing them", len(unfinished))
+            code = [task for driver in self._drivers.values() for task in driver.kill()]
+            for task in (*unfinished, *code):
                 task.cancel()
-            await wait_within(self._kit.clock, {*left, *code}, SECOND)
+            await wait_within(self._kit.clock, {*unfinished, *code}, SECOND)
         self._stop_renewing.set()
         with suppress(LimpetError):
             await self.store.retire(self.id)
 
     async def kill(self) -> None:
-        """End as a killed process does: nothing more is written, nothing is given back."""
+        """Stop as if the process had been killed: write nothing more and release nothing. For tests."""
         self._stopping = True
         self._stop_renewing.set()
-        ending = [*self._background, *self._tasks]
-        for drive in self._drives.values():
-            ending += drive.kill()
-        for task in ending:
+        tasks = [*self._background, *self._driver_tasks]
+        for driver in self._drivers.values():
+            tasks += driver.kill()
+        for task in tasks:
             task.cancel()
-        if ending:
-            await asyncio.wait(ending)
+        if tasks:
+            await asyncio.wait(tasks)
 
     def rename(self, id: str) -> None:
-        """Work under another name, chosen before it begins."""
+        """Change the worker's id; only before `start`."""
         self.id = id
         self._kit = replace(self._kit, worker=id)
-        self._row = structs.replace(self._row, id=id)
+        self._worker_row = structs.replace(self._worker_row, id=id)
 
-    # The lease
+    # Lease
 
-    def _renewing(self) -> None:
-        if not self._pace.lease_thread:
-            self._background.append(asyncio.create_task(self._renew_here(), name="limpet:lease"))
+    def _start_renewal(self) -> None:
+        if not self._timing.lease_thread:
+            self._background.append(asyncio.create_task(self._renew_on_loop(), name="limpet:lease"))
             return
         loop = asyncio.get_running_loop()
         Thread(target=self._renew_on_thread, args=(loop,), name="limpet-lease", daemon=True).start()
@@ -207,223 +230,233 @@ class WorkerLoop:
     def _renew_on_thread(self, loop: asyncio.AbstractEventLoop) -> None:
         while not self._stop_renewing.wait(self._worker.lease * 0.3 / SECOND):
             try:
-                loop.call_soon_threadsafe(self._tick)
-                if self._kit.clock.ticks() - self._ticked <= STUCK:
-                    loop.call_soon_threadsafe(self._renewed, asyncio.run(self._renew()))
-            except Exception as error:  # noqa: BLE001 - a machine may lack files or threads for a moment
+                loop.call_soon_threadsafe(self._note_loop_alive)
+                if self._kit.clock.ticks() - self._loop_alive_at <= LOOP_STUCK_AFTER:
+                    loop.call_soon_threadsafe(self._on_renewal, asyncio.run(self._renew()))
+            except Exception as error:  # noqa: BLE001 - also OSError: files or threads may run out for a moment
                 if loop.is_closed():
                     return
-                self._not_renewed(error)
+                self._log_failed_renewal(error)
 
-    def _tick(self) -> None:
-        """The event loop turns, whether or not the store can be reached."""
-        self._ticked = self._kit.clock.ticks()
+    def _note_loop_alive(self) -> None:
+        """Record that the event loop is alive, whether or not the store can be reached."""
+        self._loop_alive_at = self._kit.clock.ticks()
 
-    async def _renew_here(self) -> None:
+    async def _renew_on_loop(self) -> None:
         while True:
             await self._kit.clock.sleep(self._worker.lease * 3 // 10)
             try:
-                self._renewed(await self._renew())
+                self._on_renewal(await self._renew())
             except LimpetError as error:
-                self._not_renewed(error)
+                self._log_failed_renewal(error)
 
-    def _not_renewed(self, error: Exception) -> None:
-        log.warning("the lease of worker %s was not renewed: %s", self.id, error)
+    def _log_failed_renewal(self, error: Exception) -> None:
+        log.warning("worker %s: lease renewal failed: %s", self.id, error)
 
     async def _renew(self) -> Renewal:
         try:
             return await self.store.renew(self.id, lease=self._worker.lease)
-        except NotFound:  # it was given up, and what it had is somebody else's
-            return await self.store.register(self._row, lease=self._worker.lease)
+        except NotFound:  # the lease expired, and other workers have claimed its runs
+            return await self.store.register(self._worker_row, lease=self._worker.lease)
 
-    def _renewed(self, renewal: Renewal) -> None:
-        """Runs that are not ours any more are stopped; our event loop is alive."""
-        self._take_in(renewal)
-        for run, drive in self._drives.items():
-            if renewal.held.get(run) != drive.fence and drive.seq:
-                self._spawn(self._check(run, drive))
-        if renewal.held.keys() - self._drives.keys():
-            self._spawn(self._adopt(renewal.held))
+    def _on_renewal(self, renewal: Renewal) -> None:
+        """Compare the runs that the store says this worker holds with those it drives. Runs on the event loop."""
+        self._note_renewal(renewal)
+        for run, driver in self._drivers.items():
+            if renewal.held.get(run) != driver.fence and driver.seq:
+                self._spawn(self._check_ownership(run, driver))
+        if renewal.held.keys() - self._drivers.keys():
+            self._spawn(self._adopt_held_runs(renewal.held))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Something small beside everything else."""
+        """Run a short coroutine in the background, and keep a reference to it until it ends."""
         task = asyncio.create_task(work)
-        self._small.add(task)
-        task.add_done_callback(self._small.discard)
+        self._side_tasks.add(task)
+        task.add_done_callback(self._side_tasks.discard)
 
-    async def _check(self, run: str, drive: RunDriver) -> None:
-        """A renewal may have been on its way while the run was claimed, parked or ended."""
+    async def _check_ownership(self, run: str, driver: RunDriver) -> None:
+        """Stop the driver if its run has another fence in the store.
+
+        The renewal alone is no proof: the run may have been claimed, parked or ended while the reply was in flight.
+        """
         with suppress(LimpetError):
             row = await self.store.get(run)
-            if self._drives.get(run) is drive and row.fence != drive.fence:
-                drive.lose_lease()
+            if self._drivers.get(run) is driver and row.fence != driver.fence:
+                driver.lose_lease()
 
-    def _take_in(self, renewal: Renewal) -> None:
-        self._tick()
-        self._time.sync(renewal.now)
+    def _note_renewal(self, renewal: Renewal) -> None:
+        self._note_loop_alive()
+        self._store_clock.sync(renewal.now)
 
-    # Runs
+    # Claims
 
-    async def _work(self) -> None:
-        self._ear.add_callback(self._rung.set)
+    async def _claim_loop(self) -> None:
+        self._listener.add_callback(self._work_hint.set)
         try:
             while not self._stopping:
                 await self._wait_for_work()
-                await self._claim_all()
+                await self._claim_until_full()
         finally:
-            self._ear.remove_callback(self._rung.set)
+            self._listener.remove_callback(self._work_hint.set)
 
     async def _wait_for_work(self) -> None:
-        """Until somebody rings, or a time that is known has come."""
-        soonest = min(self._wakes.values(), default=None)
-        look = min(self._pace.poll, LOOK_AT_SUSPECTS) if self._suspects else self._pace.poll
-        pause = look if soonest is None else min(look, max(soonest - self._time.now(), 0))
-        take_back = self._kit.clock.call_later(pause, self._rung.set)
+        """Wait for `wake`, a change in the store, the next known wake time, or the poll interval."""
+        next_wake = min(self._wake_times.values(), default=None)
+        poll = min(self._timing.poll, SUSPECT_POLL) if self._suspects else self._timing.poll
+        delay = poll if next_wake is None else min(poll, max(next_wake - self._store_clock.now(), 0))
+        cancel_timer = self._kit.clock.call_later(delay, self._work_hint.set)
         try:
-            await self._rung.wait()
+            await self._work_hint.wait()
         finally:
-            take_back()
-        self._rung.clear()
+            cancel_timer()
+        self._work_hint.clear()
 
-    async def _claim_all(self) -> None:
-        """Claim until there is nothing more, or no room."""
+    async def _claim_until_full(self) -> None:
+        """Claim until no run is ready or the worker is full, then idle."""
         try:
-            while not self._stopping and len(self._drives) < self._worker.concurrency:
+            while not self._stopping and len(self._drivers) < self._worker.concurrency:
                 if not await self.claim():
                     break
-        except ConnectionLost:  # what the claim gave us is ours all the same
-            await self._recover()
+        except ConnectionLost:  # the claim may have succeeded although its reply was lost
+            await self._recover_lost_claim()
         except Exception as error:
-            is_ours = isinstance(error, LimpetError)
-            log.error("worker %s cannot claim: %s", self.id, error, exc_info=not is_ours)  # noqa: TRY400 - ours say it all
+            is_expected = isinstance(error, LimpetError)
+            # A LimpetError explains itself; only unexpected errors need a traceback.
+            log.error("worker %s: claim failed: %s", self.id, error, exc_info=not is_expected)  # noqa: TRY400
             await self._kit.clock.sleep(SECOND)
-        if self._pace.idle:
-            await self._rest()
+        if self._timing.idle:
+            await self._idle()
 
-    async def _rest(self) -> None:
-        """Claims cost, and most of what is written while runs are driven here is their own; a start rings at once."""
-        self._urgent.clear()
-        rest = self._pace.idle * (BUSY_RESTS if self._drives else 1)
-        take_back = self._kit.clock.call_later(rest, self._urgent.set)
+    async def _idle(self) -> None:
+        """Pause between rounds of claims; `wake` ends the pause.
+
+        A claim is a write. While runs are driven here, most changes in the store are their own appends, and claiming
+        after each of them would find nothing.
+        """
+        self._work_now.clear()
+        idle = self._timing.idle * (BUSY_IDLE_FACTOR if self._drivers else 1)
+        cancel_timer = self._kit.clock.call_later(idle, self._work_now.set)
         try:
-            await self._urgent.wait()
+            await self._work_now.wait()
         finally:
-            take_back()
+            cancel_timer()
 
     async def claim(self) -> int:
-        """Take what can be taken now, and begin to drive it; how many runs."""
-        now = self._time.now()
-        self._wakes = {run: wake for run, wake in self._wakes.items() if wake > now}
-        async with self._claiming:
-            limit = self._worker.concurrency - len(self._drives)
+        """Claim as many ready runs as fit, start driving them, and return their number."""
+        now = self._store_clock.now()
+        self._wake_times = {run: wake for run, wake in self._wake_times.items() if wake > now}
+        async with self._claim_lock:
+            limit = self._worker.concurrency - len(self._drivers)
             claimed = await self._claim(limit) if limit > 0 else ()
             for each in claimed:
-                self._drive(each)
+                self._start_driver(each)
         return len(claimed)
 
     async def _claim(self, limit: int) -> Sequence[Claimed]:
-        """Claim runs; register again first if another worker took this one for dead."""
+        """Claim runs; if another worker dropped this one as dead, register again first."""
         self._clear_suspects()
-        skip = [agent for agent, (_, until) in self._left_alone.items() if until > self._time.now()]
+        skip = [agent for agent, (_, until) in self._skipped_agents.items() if until > self._store_clock.now()]
         claim = partial(self.store.claim, self.id, limit=limit, skip=skip, cleared=self._cleared)
         try:
             return await claim()
         except NotFound:
-            self._renewed(await self._renew())
+            self._on_renewal(await self._renew())
             return await claim()
 
     def _clear_suspects(self) -> None:
-        left = {run for run, each in self._suspects.items() if self._drives.get(run) is not each or not each.is_suspect}
+        left = {
+            run for run, each in self._suspects.items() if self._drivers.get(run) is not each or not each.is_suspect
+        }
         for run in left:
             del self._suspects[run]
         self._cleared += len(left)
 
-    async def _adopt(self, held: Mapping[str, int]) -> None:
-        """Drive runs that were claimed for us though the reply was lost."""
-        async with self._claiming:
+    async def _adopt_held_runs(self, held: Mapping[str, int]) -> None:
+        """Drive runs that the store assigned to this worker in a claim whose reply was lost."""
+        async with self._claim_lock:
             for run, fence in held.items():
-                if run in self._drives or self._stopping:
+                if run in self._drivers or self._stopping:
                     continue
                 with suppress(LimpetError):
                     row = await self.store.get(run)
-                    if row.worker == self.id and row.fence == fence and run not in self._drives:
-                        self._drive(Claimed(row, died=False))
+                    if row.worker == self.id and row.fence == fence and run not in self._drivers:
+                        self._start_driver(Claimed(row, died=False))
 
-    async def _recover(self) -> None:
-        """The reply to a claim was lost: what it gave us is ours all the same."""
+    async def _recover_lost_claim(self) -> None:
+        """Find out, by renewing the lease, which runs a claim with a lost reply assigned to this worker."""
         try:
-            self._renewed(await self._renew())
+            self._on_renewal(await self._renew())
         except LimpetError as error:
-            log.warning("worker %s will look again for its runs: %s", self.id, error)
-            self._rung.set()
+            log.warning("worker %s: retrying a claim with a lost reply: %s", self.id, error)
+            self._work_hint.set()
             await self._kit.clock.sleep(SECOND)
 
-    def _drive(self, claimed: Claimed) -> None:
+    def _start_driver(self, claimed: Claimed) -> None:
         row = claimed.row
-        self._wakes.pop(row.id, None)
-        agent = self._agents[row.agent, row.agent_version]
-        drive = self._drives[row.id] = RunDriver(self._kit, claimed, agent)
-        if drive.is_suspect:
-            self._suspects[row.id] = drive
-        task = asyncio.create_task(self._see_through(drive), name=f"limpet:drive:{row.id}")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._wake_times.pop(row.id, None)
+        agent = self._agents_by_version[row.agent, row.agent_version]
+        driver = self._drivers[row.id] = RunDriver(self._kit, claimed, agent)
+        if driver.is_suspect:
+            self._suspects[row.id] = driver
+        task = asyncio.create_task(self._supervise(driver), name=f"limpet:drive:{row.id}")
+        self._driver_tasks.add(task)
+        task.add_done_callback(self._driver_tasks.discard)
 
-    async def _see_through(self, drive: RunDriver) -> None:  # noqa: C901 - one way out after the other
-        def known() -> int | None:
-            return drive.seq if drive.wants_changes else None
+    async def _supervise(self, driver: RunDriver) -> None:  # noqa: C901 - one branch per way a run can leave
+        def known_seq() -> int | None:
+            return driver.seq if driver.wants_changes else None
 
-        def tell(place: Any) -> None:
-            self._spawn(drive.catch_up(place.seq, place.fence))
+        def notify(place: Any) -> None:
+            self._spawn(driver.catch_up(place.seq, place.fence))
 
-        interest = Subscription(drive.run, known, tell)
-        self._ear.subscribe(interest)
+        subscription = Subscription(driver.run, known_seq, notify)
+        self._listener.subscribe(subscription)
         try:
-            await drive.drive()
+            await driver.drive()
         except (Tampered, DamagedEvent) as error:
-            await self._set_aside(drive, "unreadable", str(error))
+            await self._park_for_operator(driver, "unreadable", str(error))
         except NewerVersion as error:
-            await self._leave_to_newer(drive, error)
+            await self._release_to_newer(driver, error)
         except Exception as error:
-            log.exception("run %s cannot be driven here", drive.run)
-            await self._try_later(drive, error)
+            log.exception("run %s: unexpected error; releasing the run", driver.run)
+            await self._release_or_park(driver, error)
         finally:
-            self._ear.unsubscribe(interest)
-            if self._drives.get(drive.run) is drive:
-                del self._drives[drive.run]
-            if drive.end_place is not None:
-                self._ear.notify(drive.run, drive.end_place)
-            if drive.wake_at is not None:
-                self._wakes[drive.run] = drive.wake_at
+            self._listener.unsubscribe(subscription)
+            if self._drivers.get(driver.run) is driver:
+                del self._drivers[driver.run]
+            if driver.end_place is not None:
+                self._listener.notify(driver.run, driver.end_place)
+            if driver.wake_at is not None:
+                self._wake_times[driver.run] = driver.wake_at
             self.wake()
-            self._ear.wake()
+            self._listener.wake()
 
-    async def _set_aside(self, drive: RunDriver, key: str, why: str) -> None:
-        """Park a run that the next worker could not drive either."""
-        log.error("run %s waits for an operator: %s", drive.run, why)
+    async def _park_for_operator(self, driver: RunDriver, key: str, why: str) -> None:
+        """Park a run for an operator, because every other worker would fail in the same way."""
+        log.error("run %s: parked for an operator: %s", driver.run, why)
         bodies = (
             b.RiskFlagged(flag=key, detail=why[:2000]),
             b.RunWaiting(waits=(Wait(what="operator", key=key),)),
         )
         with suppress(LimpetError):
-            row = await self.store.get(drive.run)
-            codec, now = self.store.codec, self._time.now()
-            sealed = seal_all(row.head, row.id, bodies, time=now, fence=drive.fence, actor=self.id, codec=codec)
-            await self.store.append(Extend(run=row.id, after=row.head, fence=drive.fence, events=sealed))
+            row = await self.store.get(driver.run)
+            codec, now = self.store.codec, self._store_clock.now()
+            sealed = seal_all(row.head, row.id, bodies, time=now, fence=driver.fence, actor=self.id, codec=codec)
+            await self.store.append(Extend(run=row.id, after=row.head, fence=driver.fence, events=sealed))
 
-    async def _try_later(self, drive: RunDriver, error: Exception) -> None:
-        """Give back a run that could not be driven, for ever longer; after too many times, park it."""
-        _cut(drive)
+    async def _release_or_park(self, driver: RunDriver, error: Exception) -> None:
+        """Release a run that raised an unexpected error, with a growing pause; after too many failures, park it."""
+        _cancel_code(driver)
         why = f"{type(error).__name__}: {error}"[:500]
-        with suppress(LimpetError):  # a store that is away: the run is adopted again when it is there
-            fruitless = await self._fruitless(drive.run) + 1
+        with suppress(LimpetError):  # if the store is unreachable, a later renewal returns the run and it is adopted
+            fruitless = await self._count_failures(driver.run) + 1
             if fruitless >= MAX_FRUITLESS:
-                await self._set_aside(drive, "stuck", f"{fruitless} workers could not drive it: {why}")
+                await self._park_for_operator(driver, "stuck", f"{fruitless} attempts to drive the run failed: {why}")
             else:
-                await self._give_back(drive, why, pause_before_retry(fruitless), fruitless=True)
+                await self._release(driver, why, pause_before_retry(fruitless), fruitless=True)
 
-    async def _fruitless(self, run: str) -> int:
-        """How often workers could not drive a run since it settled anything."""
+    async def _count_failures(self, run: str) -> int:
+        """Return how often workers failed to drive a run since it last settled a step or was resumed."""
         count = 0
         async for event in self.store.log(run):
             body = self.store.decode(event)
@@ -433,41 +466,41 @@ class WorkerLoop:
                 count = 0
         return count
 
-    async def _leave_to_newer(self, drive: RunDriver, error: NewerVersion) -> None:
-        """Give back a run that a newer worker has written to, and claim no run of its agent for a while.
+    async def _release_to_newer(self, driver: RunDriver, error: NewerVersion) -> None:
+        """Release a run that a newer worker has written to, and claim no runs of its agent for a while.
 
-        A log that does not fit its own hashes is not newer: it was tampered with.
+        First check that the log matches its hashes: otherwise it was tampered with, and is not newer.
         """
-        _cut(drive)
+        _cancel_code(driver)
         try:
-            await verify_run(self.store, drive.run)
+            await verify_run(self.store, driver.run)
         except Tampered as tampered:
-            await self._set_aside(drive, "unreadable", str(tampered))
+            await self._park_for_operator(driver, "unreadable", str(tampered))
             return
         except LimpetError as failed:
-            log.warning("run %s will be looked at again: %s", drive.run, failed)
-            return  # it is adopted again when the store can be reached
-        met, until = self._left_alone.get(drive.agent, (0, 0))
-        if until <= self._time.now():
+            log.warning("run %s: verification failed, retrying later: %s", driver.run, failed)
+            return  # a later renewal returns the run, and it is adopted
+        met, until = self._skipped_agents.get(driver.agent, (0, 0))
+        if until <= self._store_clock.now():
             pause = pause_before_retry(met + 1)
-            self._left_alone[drive.agent] = (met + 1, self._time.now() + pause)
-            log.error("worker %s claims no run of %s for %d s: %s", self.id, drive.agent, pause // SECOND, error)
+            self._skipped_agents[driver.agent] = (met + 1, self._store_clock.now() + pause)
+            log.error("worker %s: claiming no runs of %s for %d s: %s", self.id, driver.agent, pause // SECOND, error)
         with suppress(LimpetError):
-            await self._give_back(drive, f"its worker is too old: {error}"[:500], SECOND)
+            await self._release(driver, f"worker too old: {error}"[:500], SECOND)
 
-    async def _give_back(self, drive: RunDriver, why: str, pause: int, *, fruitless: bool = False) -> None:
-        drive.wake_at = self._time.now() + pause
+    async def _release(self, driver: RunDriver, why: str, pause: int, *, fruitless: bool = False) -> None:
+        driver.wake_at = self._store_clock.now() + pause
         await self.store.release(
-            drive.run, fence=drive.fence, worker=self.id, reason=why, retry_at=drive.wake_at, fruitless=fruitless
+            driver.run, fence=driver.fence, worker=self.id, reason=why, retry_at=driver.wake_at, fruitless=fruitless
         )
 
 
-def _cut(drive: RunDriver) -> None:
-    for task in drive.kill():
+def _cancel_code(driver: RunDriver) -> None:
+    for task in driver.kill():
         task.cancel()
 
 
-def _by_version(agents: Sequence[Agent[Any, Any]]) -> dict[tuple[str, str], Agent[Any, Any]]:
+def _index_by_version(agents: Sequence[Agent[Any, Any]]) -> dict[tuple[str, str], Agent[Any, Any]]:
     found: dict[tuple[str, str], Agent[Any, Any]] = {}
     for agent in agents:
         if (agent.name, agent.version) in found and found[agent.name, agent.version] is not agent:
@@ -479,8 +512,8 @@ def _by_version(agents: Sequence[Agent[Any, Any]]) -> dict[tuple[str, str], Agen
     return found
 
 
-def _served(agents: Sequence[Agent[Any, Any]]) -> dict[str, tuple[str, ...]]:
+def _versions_by_agent(agents: Sequence[Agent[Any, Any]]) -> dict[str, tuple[str, ...]]:
     served: dict[str, tuple[str, ...]] = {}
-    for name, version in _by_version(agents):
+    for name, version in _index_by_version(agents):
         served[name] = (*served.get(name, ()), version)
     return served
