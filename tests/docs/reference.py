@@ -78,7 +78,7 @@ def json_page() -> str:
         "",
         f"The JSON that `--json` prints and every other interface returns, version {json_views.VERSION}. `make fix`",
         "generates this page. A field keeps its name and type; a test fails with the name of one that does not. Times",
-        "are microseconds since 1970, UTC. An error is an object with `code`, `message`, `facts` and `hint`, on stderr.",
+        "are microseconds since 1970, UTC. An error on stderr is an object with `code`, `message`, `facts` and `hint`.",
         "",
         "| what | form |",
         "|---|---|",
