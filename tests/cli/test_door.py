@@ -11,7 +11,7 @@ import pytest
 import typer
 
 from limpet.cli import command
-from limpet.cli.commands import TOPICS
+from limpet.cli.command_group import TOPICS
 from tests.cli.stage import LIMPET, ROOT, limpet, terminal, told
 
 GROUP: Any = typer.main.get_command(command)

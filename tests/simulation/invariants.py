@@ -16,7 +16,7 @@ from msgspec.structs import replace
 import limpet
 from limpet.engine.definitions.tools import find_tool
 from limpet.errors import LimpetError
-from limpet.events import VOCABULARY, Event, Writer, canonical
+from limpet.events import VOCABULARY, Event, WrittenBy, canonical
 from limpet.events import bodies as b
 from limpet.journal import load, verify_run
 from limpet.policy.quarantine import SOLO_DEATHS, SUSPECT
@@ -210,7 +210,7 @@ def fence(seen: Seen, event: Event, body: Any, _: int) -> None:
     """A claim raises it; only the worker that has the run writes what an agent does."""
     claims = isinstance(body, b.RunClaimed)
     assert event.fence == seen.fence + claims, f"fence {event.fence} after {seen.fence}"
-    if VOCABULARY.kinds[event.kind].writer is Writer.OWNER:
+    if VOCABULARY.kinds[event.kind].writer is WrittenBy.OWNER:
         assert seen.holder == event.actor, f"by {event.actor}, while {seen.holder} has it"
 
 

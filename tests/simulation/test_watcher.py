@@ -12,7 +12,7 @@ from limpet.engine.definitions.tools import Tool
 from limpet.engine.execution.execution import Execution
 from limpet.engine.execution.handle import Result
 from limpet.engine.waits import waits
-from limpet.engine.waits.notices import NotificationRuns
+from limpet.engine.waits.notifications import NotificationRuns
 from limpet.engine.worker import run_driver
 from limpet.engine.worker.worker import StoreClock, WorkerLoop
 from limpet.events import Event, inline

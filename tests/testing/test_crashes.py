@@ -14,7 +14,7 @@ import pytest
 import limpet
 from limpet import testing
 from limpet.testing import crash_test
-from limpet.testing.faults import When
+from limpet.testing.crash_points import When
 
 
 def lines() -> list[str]:

@@ -9,6 +9,6 @@ from limpet.cli import replay as replay
 from limpet.cli import runs as runs
 from limpet.cli import serve as serve
 from limpet.cli import storage as storage
-from limpet.cli.commands import command
+from limpet.cli.command_group import command
 
 __all__ = ["command"]

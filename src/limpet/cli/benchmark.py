@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 import typer
 
 import limpet
-from limpet.cli.commands import command, example
+from limpet.cli.command_group import command, example
 from limpet.cli.load_app import run_in_app
 from limpet.cli.options import Json, OwnUrl
 from limpet.cli.output import TableLayout, bar, print_json, print_table, print_text

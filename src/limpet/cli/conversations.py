@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from limpet.cli.commands import command, example
+from limpet.cli.command_group import command, example
 from limpet.cli.load_app import idle_app, run_in_app, run_with_app, run_with_time
 from limpet.cli.options import STORE, ConversationId, Json, OwnUrl, RunId, Url
 from limpet.cli.output import TableLayout, about, print_json, print_text

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from limpet.cli.commands import command, example
+from limpet.cli.command_group import command, example
 from limpet.cli.options import Json
 from limpet.cli.output import print_json
 from limpet.cli.reload import ReloadOptions, develop, parse_target

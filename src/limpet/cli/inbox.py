@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from limpet.cli.commands import command, example
+from limpet.cli.command_group import command, example
 from limpet.cli.load_app import run_with_app, run_with_time
 from limpet.cli.options import STORE, By, Json, RequestId, Url, complete_run, input_of, json_object, json_or_text
 from limpet.cli.output import clean, print_json, print_text

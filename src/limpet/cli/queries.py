@@ -5,7 +5,7 @@ from typing import Annotated, Any, TypeVar, get_args
 
 import typer
 
-from limpet.cli.commands import command, example
+from limpet.cli.command_group import command, example
 from limpet.cli.load_app import run_with_app, run_with_time, worker_command
 from limpet.cli.options import STORE, AgentName, Json, Last, RunId, Since, Url
 from limpet.cli.output import TableLayout, about, clean, print_json, print_table, print_text

@@ -15,7 +15,7 @@ from typing import IO
 
 import typer
 
-from limpet.cli.commands import failed
+from limpet.cli.command_group import failed
 from limpet.cli.load_app import load_worker, make_worker, serve_until_stopped
 from limpet.cli.watch import watch
 from limpet.engine.definitions.agents import Agent

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from limpet.cli.commands import command, example
+from limpet.cli.command_group import command, example
 from limpet.cli.load_app import idle_app, named_app, run_in_app, run_with_app
 from limpet.cli.options import (
     Code,

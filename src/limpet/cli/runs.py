@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from limpet.cli.commands import command, example
+from limpet.cli.command_group import command, example
 from limpet.cli.load_app import run_with_app
 from limpet.cli.options import STORE, Json, RunId, Url, complete_agent, input_of, pair_of
 from limpet.cli.output import clean, print_json, print_text

@@ -10,7 +10,7 @@ import msgspec
 import typer
 
 import limpet
-from limpet.cli.commands import command, example
+from limpet.cli.command_group import command, example
 from limpet.cli.dev import starters
 from limpet.cli.load_app import app_target, idle_app, load_worker, serve_until_stopped
 from limpet.cli.options import Json, OwnUrl

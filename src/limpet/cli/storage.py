@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from limpet.cli.commands import command, example, print_error
+from limpet.cli.command_group import command, example, print_error
 from limpet.cli.load_app import run_with_app
 from limpet.cli.options import STORE, Json, RunId, Url, complete_run, pair_of
 from limpet.cli.output import bar, print_json, print_text

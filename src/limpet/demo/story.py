@@ -12,12 +12,12 @@ from rich.console import Console
 
 import limpet
 from limpet.clock import Duration
-from limpet.demo.agent import PLAN, RUN, VICTIM, support
 from limpet.demo.folder import DEFAULT, Folder, fresh
-from limpet.demo.processes import DemoBroken, Worker, worker
 from limpet.demo.service import FACTS, Service, serving
 from limpet.demo.stage import Stage, somebody_types
+from limpet.demo.ticket_agent import PLAN, RUN, VICTIM, support
 from limpet.demo.words import args_of, words
+from limpet.demo.worker_processes import DemoBroken, WorkerProcess, worker
 from limpet.service.json_body import yes_or_no
 
 __all__ = ["DemoOptions", "play"]
@@ -124,7 +124,7 @@ class _Story:
 
     # The run
 
-    async def _begin(self, handle: limpet.Handle[str], first: Worker) -> None:
+    async def _begin(self, handle: limpet.Handle[str], first: WorkerProcess) -> None:
         self._stage.chapter(f"A process begins a run of {len(PLAN)} steps, on a flaky service.")
         self._stage.line(f"run {handle.id}, driven by process {first.pid}", "dim")
         await self._follow(handle, lambda event: event.kind == "run.waiting")
@@ -168,7 +168,7 @@ class _Story:
         await self._held.wait()
         return int(found.body["number"])
 
-    async def _kill(self, app: limpet.App, first: Worker, service: Service, step: int) -> int:
+    async def _kill(self, app: limpet.App, first: WorkerProcess, service: Service, step: int) -> int:
         self._stage.chapter(f"The process is killed, in the middle of step {step}.")
         self._stage.line(f"the service has sent {service.done[VICTIM]} mail, and not answered yet")
         await self._stage.rest(3)
@@ -180,7 +180,7 @@ class _Story:
         await self._stage.rest(3)
         return status
 
-    async def _go_on(self, handle: limpet.Handle[str], second: Worker) -> None:
+    async def _go_on(self, handle: limpet.Handle[str], second: WorkerProcess) -> None:
         self._stage.chapter("Another process goes on from there.")
         self._stage.line(f"run {handle.id}, driven by process {second.pid}", "dim")
         await self._follow(handle, lambda event: event.kind == "run.completed")

@@ -7,7 +7,7 @@ import sys
 from threading import Thread, Timer
 
 import limpet
-from limpet.demo.agent import support
+from limpet.demo.ticket_agent import support
 
 __all__: list[str] = []
 

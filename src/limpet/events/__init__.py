@@ -22,7 +22,7 @@ from limpet.events.parts import (
 )
 from limpet.events.references import blobs_of
 from limpet.events.values import Payload, canonical, digest, inline, parse
-from limpet.events.vocabulary import KINDS, VOCABULARY, AnyBody, Kind, Vocabulary, Writer
+from limpet.events.vocabulary import KINDS, VOCABULARY, AnyBody, Kind, Vocabulary, WrittenBy
 
 __all__ = [
     "GENESIS",
@@ -56,7 +56,7 @@ __all__ = [
     "StatePatch",
     "Vocabulary",
     "Wait",
-    "Writer",
+    "WrittenBy",
     "blobs_of",
     "canonical",
     "digest",

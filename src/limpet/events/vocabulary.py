@@ -15,7 +15,7 @@ from limpet.errors import DamagedEvent, InvalidArgument, NewerVersion
 from limpet.events import bodies as b
 from limpet.events.values import encode
 
-__all__ = ["KINDS", "VOCABULARY", "AnyBody", "Kind", "Vocabulary", "Writer"]
+__all__ = ["KINDS", "VOCABULARY", "AnyBody", "Kind", "Vocabulary", "WrittenBy"]
 
 AnyBody = (
     b.StepStarted
@@ -69,7 +69,7 @@ AnyBody = (
 )
 
 
-class Writer(Enum):
+class WrittenBy(Enum):
     """Who may write a kind."""
 
     CREATOR = "creator"
@@ -90,7 +90,7 @@ class Kind(NamedTuple):
     name: str
     version: int
     body: type[AnyBody]
-    writer: Writer
+    writer: WrittenBy
 
 
 Upcasts = Mapping[tuple[str, int], Callable[[dict[str, Any]], dict[str, Any]]]
@@ -175,7 +175,7 @@ def _refused(error: Exception) -> str:
     return "contains a lone surrogate" if isinstance(error, UnicodeEncodeError) else str(error)
 
 
-_CREATOR, _OWNER, _COMMAND, _STORE, _SPEAKER = Writer
+_CREATOR, _OWNER, _COMMAND, _STORE, _SPEAKER = WrittenBy
 
 KINDS = (
     Kind("run.created", 2, b.RunCreated, _CREATOR),

@@ -16,7 +16,7 @@ from limpet.engine.definitions.traits import Traits
 from limpet.engine.execution.user_code import ThreadPool
 from limpet.engine.execution.views import Request
 from limpet.engine.run.run import Run
-from limpet.engine.waits.notices import AGENT
+from limpet.engine.waits.notifications import AGENT
 from limpet.events.values import encode
 from limpet.policy.retry import Retry
 from limpet.redaction import hide_secrets_in

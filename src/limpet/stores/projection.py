@@ -70,7 +70,7 @@ class Undoing(NamedTuple):
 RowChange = Left | GoalChanged | Woken | Cancelling | Paused | Resumed | Undoing
 
 
-class RequestOpened(NamedTuple):
+class RequestInserted(NamedTuple):
     """A request was opened."""
 
     row: RequestRow
@@ -98,7 +98,7 @@ class RequestEscalated(NamedTuple):
     expires: int | None
 
 
-RequestChange = RequestOpened | RequestClosed | ApprovalUsed | RequestEscalated
+RequestChange = RequestInserted | RequestClosed | ApprovalUsed | RequestEscalated
 
 
 class Delta(NamedTuple):
@@ -291,7 +291,7 @@ def apply(row: RunRow, change: RowChange, now: int) -> RunRow:
 def apply_request(row: RequestRow | None, change: RequestChange) -> RequestRow | None:
     """Return the request's row after a change. The first decision is final."""
     match change:
-        case RequestOpened():
+        case RequestInserted():
             return change.row
         case RequestClosed():
             if row is None or row.status != "open":
@@ -363,7 +363,7 @@ def _request_opened(event: Event, body: b.RequestOpened) -> Delta:
         expires=body.expires,
         digest=body.digest,
     )
-    return Delta(request=RequestOpened(row))
+    return Delta(request=RequestInserted(row))
 
 
 def _request_expired(body: b.RequestExpired) -> Delta:

@@ -12,7 +12,7 @@ from limpet.stores.projection import (
     Delta,
     RequestChange,
     RequestClosed,
-    RequestOpened,
+    RequestInserted,
     apply,
     apply_request,
     claimed_row,
@@ -140,7 +140,7 @@ def _at(row: RunRow, event: Event) -> RunRow:
 
 
 def _collect_request(requests: dict[str, RequestRow], change: RequestChange | None) -> None:
-    if isinstance(change, RequestOpened):
+    if isinstance(change, RequestInserted):
         requests[change.row.id] = change.row
     elif change is not None and (after := apply_request(requests.get(change.request), change)) is not None:
         requests[change.request] = after

@@ -16,7 +16,7 @@ from limpet.stores.projection import (
     GoalChanged,
     RequestChange,
     RequestClosed,
-    RequestOpened,
+    RequestInserted,
     apply,
     apply_request,
     project,
@@ -96,7 +96,7 @@ class Transaction:
                 self._apply_request(row, RequestClosed(request.id, "withdrawn"))
 
     def _apply_request(self, row: RunRow, change: RequestChange) -> None:
-        if isinstance(change, RequestOpened):
+        if isinstance(change, RequestInserted):
             after: RequestRow | None = hide_request(self.codec, change.row)
             before = None
         else:
@@ -137,7 +137,7 @@ def references(bodies: Iterable[AnyBody]) -> list[str]:
 
 def request_of(change: RequestChange) -> str:
     """Return the request that a change is about."""
-    return change.row.id if isinstance(change, RequestOpened) else change.request
+    return change.row.id if isinstance(change, RequestInserted) else change.request
 
 
 def _command(body: AnyBody) -> str | None:

@@ -10,7 +10,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from msgspec import Struct
 
 from limpet.errors import InvalidAppend, InvalidValue
-from limpet.events import VOCABULARY, AnyBody, Event, Head, Packed, Sealed, Writer, canonical
+from limpet.events import VOCABULARY, AnyBody, Event, Head, Packed, Sealed, WrittenBy, canonical
 from limpet.events.bodies import (
     Command,
     ConversationCreated,
@@ -353,13 +353,13 @@ def check_contract(row: ContractRow) -> None:
 
 
 def _check_creation(leg: Create) -> None:
-    _check_bodies(leg.run, leg.bodies[:1], Writer.CREATOR)
+    _check_bodies(leg.run, leg.bodies[:1], WrittenBy.CREATOR)
     if isinstance(leg.bodies[0], RunForked | ConversationForked) and leg.bodies[0].at < 1:
         raise InvalidAppend(run=leg.run, reason="a fork must share at least the first event")
     if isinstance(leg.bodies[0], RunCreated | RunForked | ConversationCreated | ConversationForked):
         _check_words(leg.run, leg.bodies[0])
     if VOCABULARY.kind_of(leg.bodies[0]).name.startswith("conversation."):
-        _check_bodies(leg.run, leg.bodies[1:], Writer.SPEAKER, at_least=0)
+        _check_bodies(leg.run, leg.bodies[1:], WrittenBy.SPEAKER, at_least=0)
     elif len(leg.bodies) > 1:
         raise InvalidAppend(run=leg.run, reason="a run must be created with one event")
     elif isinstance(leg.bodies[0], RunCreated) and leg.bodies[0].initial is not None:
@@ -368,7 +368,7 @@ def _check_creation(leg: Create) -> None:
 
 def _check_extension(leg: Extend) -> None:
     fence = leg.fence or 0
-    writer = Writer.SPEAKER if leg.fence is None else Writer.OWNER
+    writer = WrittenBy.SPEAKER if leg.fence is None else WrittenBy.OWNER
     if not leg.events or (leg.fence is not None and leg.fence < 1):
         raise InvalidAppend(run=leg.run, reason="needs an event and a fence of at least 1")
     seq = leg.after.seq
@@ -378,7 +378,7 @@ def _check_extension(leg: Extend) -> None:
         if event.run != leg.run or event.seq != seq or event.fence != fence:
             raise InvalidAppend(run=leg.run, reason=f"event {event.seq} was sealed for another run, sequence or fence")
         _check_writer(leg.run, sealed.body, writer)
-        if writer is Writer.SPEAKER:  # An owner's journal has checked its own events.
+        if writer is WrittenBy.SPEAKER:  # An owner's journal has checked its own events.
             VOCABULARY.check(sealed.body)
     for sealed in leg.events[:-1]:
         if isinstance(sealed.body, LEAVING):
@@ -386,7 +386,7 @@ def _check_extension(leg: Extend) -> None:
 
 
 def _check_commands(leg: SendCommands) -> None:
-    _check_bodies(leg.run, leg.bodies, Writer.COMMAND)
+    _check_bodies(leg.run, leg.bodies, WrittenBy.COMMAND)
     ids = [check_id(body.command) for body in leg.bodies if isinstance(body, Command)]
     if len(set(ids)) != len(ids):
         raise InvalidAppend(run=leg.run, reason="two commands have the same id")
@@ -395,7 +395,7 @@ def _check_commands(leg: SendCommands) -> None:
         raise InvalidAppend(run=leg.run, reason="a request can only be decided once")
 
 
-def _check_bodies(run: str, bodies: tuple[AnyBody, ...], writer: Writer, at_least: int = 1) -> None:
+def _check_bodies(run: str, bodies: tuple[AnyBody, ...], writer: WrittenBy, at_least: int = 1) -> None:
     if len(bodies) < at_least:
         raise InvalidAppend(run=run, reason="nothing to append")
     for body in bodies:
@@ -424,7 +424,7 @@ def _too_long(word: str) -> str:
     return f"{word[:20]!r}… has more than {LONGEST_WORD} bytes, the limit of indexed text"
 
 
-def _check_writer(run: str, body: AnyBody, writer: Writer) -> None:
+def _check_writer(run: str, body: AnyBody, writer: WrittenBy) -> None:
     kind = VOCABULARY.kind_of(body)
     if kind.writer is not writer:
         raise InvalidAppend(run=run, reason=f"{kind.name} can only be written by the {kind.writer.value}")

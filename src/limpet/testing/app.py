@@ -16,7 +16,7 @@ from limpet.service.settings import Settings
 from limpet.service.views import LIVE
 from limpet.stores import Backend, RunFilter, RunRow
 from limpet.stores.memory import MemoryBackend
-from limpet.testing.faults import Fault, FaultyStore, When, events
+from limpet.testing.crash_points import CrashPoint, FaultyStore, When, events
 from limpet.testing.stubs import Stubs
 from limpet.testing.timeout_warning import warn_of_timeouts
 
@@ -106,7 +106,7 @@ class TestApp(App):
 
         `app.crash_at("after", "step.started", tool="refund")`. It comes when the test next waits for something.
         """
-        self._world.faulty.faults.append(Fault(when, events(kind, facts), nth))
+        self._world.faulty.faults.append(CrashPoint(when, events(kind, facts), nth))
 
     @property
     def crashes(self) -> int:

@@ -22,7 +22,7 @@ from limpet.errors import LimpetError, TrialStuck
 from limpet.ids import RandomIds
 from limpet.stores.sqlite import SqliteBackend
 from limpet.testing.app import TestApp, TestSettings
-from limpet.testing.faults import Fault, events
+from limpet.testing.crash_points import CrashPoint, events
 from limpet.testing.stubs import Witness
 from limpet.testing.trials import family, see_through
 
@@ -116,7 +116,7 @@ async def _drive(agent: Agent[Any, Any], trial: Mapping[str, Any], say: Callable
 
     settings.faulty.die = die
     if "when" in trial:
-        settings.faulty.faults.append(Fault(trial["when"], events("", {}), trial["nth"]))
+        settings.faulty.faults.append(CrashPoint(trial["when"], events("", {}), trial["nth"]))
     app = await TestApp(settings, family(agent)).open()
     await app.start(agent, agent.input_codec.load(trial["input"]), id=trial["run"])
     return await see_through(app, trial["run"], trial["answers"])

@@ -17,7 +17,7 @@ from limpet.engine.definitions.agents import Agent
 from limpet.engine.definitions.types import codec_of
 from limpet.errors import DefinitionError, TrialStuck
 from limpet.ids import RandomIds
-from limpet.testing.faults import When
+from limpet.testing.crash_points import When
 
 __all__ = ["CrashReport", "crash_everywhere"]
 

@@ -8,7 +8,7 @@ from limpet.engine.definitions.agents import Agent
 from limpet.errors import NotResumable, TrialStuck
 from limpet.events import bodies as b
 from limpet.testing.app import TestApp, app
-from limpet.testing.faults import Bodies, Fault
+from limpet.testing.crash_points import Bodies, CrashPoint
 from limpet.testing.trials import family, see_through
 
 __all__ = ["always_resume"]
@@ -42,7 +42,7 @@ async def always_resume(
     async def trial(nth: int) -> _Seen:
         async with app(*family(agent)) as world:
             prepare(world)
-            world._world.faulty.faults.append(Fault("after", _is_calm, nth))
+            world._world.faulty.faults.append(CrashPoint("after", _is_calm, nth))
             await world.start(agent, input, id=RUN)
             try:
                 end = await see_through(world, RUN, answers)

@@ -14,7 +14,7 @@ import pytest
 from msgspec import NODEFAULT, Raw, Struct, UnsetType
 
 from limpet.errors import DamagedEvent, InvalidArgument, NewerVersion
-from limpet.events import KINDS, VOCABULARY, AnyBody, Kind, Vocabulary, Writer, inline
+from limpet.events import KINDS, VOCABULARY, AnyBody, Kind, Vocabulary, WrittenBy, inline
 from limpet.events import bodies as b
 from limpet.events.values import Payload
 from limpet.events.vocabulary import UPCASTS
@@ -112,9 +112,9 @@ def turn_v1_to_v2(body: dict[str, Any]) -> dict[str, Any]:
 
 WITH_A_PAST = Vocabulary(
     [
-        Kind("step.completed", 3, b.StepCompleted, Writer.OWNER),
-        Kind("turn.started", 2, b.TurnStarted, Writer.OWNER),
-        Kind("run.released", 2, b.RunReleased, Writer.STORE),
+        Kind("step.completed", 3, b.StepCompleted, WrittenBy.OWNER),
+        Kind("turn.started", 2, b.TurnStarted, WrittenBy.OWNER),
+        Kind("run.released", 2, b.RunReleased, WrittenBy.STORE),
     ],
     {
         ("step.completed", 1): completed_v1_to_v2,
@@ -165,13 +165,13 @@ def test_every_version_of_a_kind_can_be_lifted_to_the_newest() -> None:
 
 def test_every_command_carries_the_id_it_is_known_by() -> None:
     """Commands are exactly the bodies that can be sent twice and count once."""
-    commands = {kind.name for kind in KINDS if kind.writer is Writer.COMMAND}
+    commands = {kind.name for kind in KINDS if kind.writer is WrittenBy.COMMAND}
     assert commands == {kind.name for kind in KINDS if issubclass(kind.body, b.Command)}
 
 
 def test_the_commands_are_a_closed_list() -> None:
     """These and no others may come from outside."""
-    assert {kind.name for kind in KINDS if kind.writer is Writer.COMMAND} == {
+    assert {kind.name for kind in KINDS if kind.writer is WrittenBy.COMMAND} == {
         "request.answered",
         "grant.given",
         "grant.revoked",

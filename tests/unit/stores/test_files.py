@@ -43,7 +43,7 @@ async def test_nothing_is_acknowledged_that_is_in_no_file(
     tmp_path: Path, harm: Callable[[Path, Path], None], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The batch under way and all after it raise, whoever writes or reads; nothing heals it."""
-    monkeypatch.setattr("limpet.stores.sqlite.files.EVERY", 0.0)
+    monkeypatch.setattr("limpet.stores.sqlite.file_identity.EVERY", 0.0)
     other = await make_other(tmp_path)
     async with open_store(f"sqlite:///{tmp_path}/limpet.db") as store:
         await store.create("r0", created(), actor="test")
@@ -83,7 +83,7 @@ async def waits(run: limpet.Run, _: int) -> int:
 
 async def test_whoever_waits_for_a_run_hears_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits for ever for a result that cannot come."""
-    monkeypatch.setattr("limpet.stores.sqlite.files.EVERY", 0.0)
+    monkeypatch.setattr("limpet.stores.sqlite.file_identity.EVERY", 0.0)
     async with limpet.open(f"sqlite:///{tmp_path}/limpet.db", agents=[waits]) as app:
         handle = await app.start(waits, 1)
         waiting = asyncio.ensure_future(handle.result())

@@ -31,7 +31,7 @@ from limpet.engine.run.conversation import Message, Role, RunConversation, task_
 from limpet.engine.run.missed_awaits import AwaitTracker, track_awaits
 from limpet.engine.run.working_state import State, StateChange
 from limpet.engine.steps.steps import Steps
-from limpet.engine.waits.asks import QuestionOptions, Questions
+from limpet.engine.waits.questions import QuestionOptions, Questions
 from limpet.engine.waits.waits import Waits
 from limpet.errors import Expired, InvalidValue
 from limpet.events import Artifact, PlanStatus, Revision, StatePatch, inline

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple, NoReturn
 from limpet.clock import earliest
 from limpet.engine.execution.execution import Execution, OpenWait
 from limpet.engine.replay.history import Record
-from limpet.engine.waits.notices import notification_runs
+from limpet.engine.waits.notifications import notification_runs
 from limpet.events import AnyBody, Wait
 from limpet.events import bodies as b
 from limpet.stores import Create

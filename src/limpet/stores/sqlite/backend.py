@@ -37,7 +37,7 @@ from limpet.stores.rows import Feed, Recent
 from limpet.stores.sql_files import load
 from limpet.stores.sql_reads import LAST, SqlReads
 from limpet.stores.sqlite.faults import Failed, Fault, error_text, failing, meaning
-from limpet.stores.sqlite.files import Files
+from limpet.stores.sqlite.file_identity import Files
 from limpet.stores.sqlite.locks import HAVE_FLOCK, Gate, WorkerLocks
 from limpet.stores.sqlite.migrate import migrate, newest, schema_version
 from limpet.stores.sqlite.tables import SqliteTables

@@ -10,14 +10,14 @@ from limpet.events import bodies as b
 from limpet.stores import Backend, Create, Extend, Inline, Missed, SendCommands, Store, Taken, Transacted, writes
 from limpet.stores.backend import Outcome
 
-__all__ = ["Fault", "FaultyStore", "When", "describe_events", "events"]
+__all__ = ["CrashPoint", "FaultyStore", "When", "describe_events", "events"]
 
 When = Literal["before", "after"]
 Bodies = Sequence[AnyBody]
 
 
 @dataclass
-class Fault:
+class CrashPoint:
     """Where a process dies: about the n-th commit of events that match."""
 
     when: When
@@ -66,7 +66,7 @@ class FaultyStore(Store):
 
     def __init__(self, backend: Backend) -> None:
         super().__init__(backend, Inline())
-        self.faults: list[Fault] = []
+        self.faults: list[CrashPoint] = []
         self.died_at = ""
         """The events of the commit about which it died, in words."""
         self.is_down = False

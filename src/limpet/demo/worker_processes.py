@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, TypeVar
 
-from limpet.demo.agent import PORT
+from limpet.demo.ticket_agent import PORT
 
-__all__ = ["DemoBroken", "Worker", "worker"]
+__all__ = ["DemoBroken", "WorkerProcess", "worker"]
 
 T = TypeVar("T")
 # Variables of the user's environment that would change the worker's behaviour.
@@ -21,7 +21,7 @@ class DemoBroken(Exception):
     """An error after which the demo cannot continue."""
 
 
-class Worker:
+class WorkerProcess:
     """A worker process."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
@@ -54,7 +54,7 @@ class Worker:
 
 
 @asynccontextmanager
-async def worker(url: str, port: int) -> AsyncIterator[Worker]:
+async def worker(url: str, port: int) -> AsyncIterator[WorkerProcess]:
     """Start a worker process, and kill it at the end.
 
     Its stdin is a pipe that closes when this process ends, even by SIGKILL, so that no worker is left behind. It has
@@ -71,6 +71,6 @@ async def worker(url: str, port: int) -> AsyncIterator[Worker]:
             env=env | {PORT: str(port)},
             start_new_session=True,
         )
-        found = Worker(process)
+        found = WorkerProcess(process)
         stack.push_async_callback(found.kill)
         yield found
