@@ -4,6 +4,7 @@ python examples/ask_from_elsewhere.py
 """
 
 import asyncio
+import json
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -38,12 +39,12 @@ async def support(run: limpet.Run, order: str) -> bool:
 
 @asynccontextmanager
 async def serving() -> AsyncIterator[str]:
-    """What `limpet serve` is; the address that it prints."""
-    command = [LIMPET, "serve", "--port", "0", "--url", STORE]
+    """Run `limpet serve`, and yield the URL that it prints."""
+    command = [LIMPET, "serve", "--port", "0", "--url", STORE, "--json"]
     server = await asyncio.create_subprocess_exec(*command, env={"LIMPET_TOKEN": TOKEN}, stdout=asyncio.subprocess.PIPE)
     assert server.stdout is not None
     try:
-        yield (await server.stdout.readline()).decode().split()[0]
+        yield json.loads(await server.stdout.readline())["url"]
     finally:
         server.terminate()
         await server.wait()

@@ -217,7 +217,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> str:
-    """`limpet.__version__`, looked up when somebody asks: it costs a fifth of the import."""
+    """Look up `limpet.__version__` on demand: importing the metadata costs a fifth of the import time."""
     if name == "__version__":
         metadata = _importlib.import_module("importlib.metadata")
         return str(metadata.version("limpet"))

@@ -23,16 +23,16 @@ def main() -> None:
     command(prog_name="limpet")
 
 
-def _demo(**wishes: Any) -> int:
+def _demo(**options: Any) -> int:
     from limpet.demo.story import DemoOptions, play  # noqa: PLC0415 - only those who watch it need it
 
-    return play(DemoOptions(**wishes))
+    return play(DemoOptions(**options))
 
 
-def _serve(*, app: App, told: Callable[[str], None], **wishes: Any) -> int:
+def _serve(*, app: App, told: Callable[[str], None], **options: Any) -> int:
     from limpet.web.server import ServerOptions, serve  # noqa: PLC0415 - only servers need it
 
-    asyncio.run(serve(app, ServerOptions(**wishes, also=_agents(app)), told))
+    asyncio.run(serve(app, ServerOptions(**options, also=_agents(app)), told))
     return 0
 
 

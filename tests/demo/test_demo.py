@@ -27,7 +27,7 @@ def counters(said: str) -> dict[str, tuple[int, ...]]:
 
 def commands(said: str) -> list[str]:
     """What it says to type at the end."""
-    return [line.strip() for line in said.partition("Look around:")[2].strip().splitlines()[:-2]]
+    return [line.strip() for line in said.partition("Inspect it yourself:")[2].strip().splitlines()[:-2]]
 
 
 @pytest.fixture(scope="module")
@@ -47,15 +47,15 @@ def test_it_tells_the_truth_without_a_terminal(told: tuple[Path, dict[str, str],
     assert "\x1b" not in said
     before, after = said.split("kill -9 ")
     assert "step 6 of 9  mail" in before
-    assert "it ended with -9 (SIGKILL)\n   where are we? running, step 6 of 9\n" in after
-    assert "the one before it is dead" in after
+    assert "exited with -9 (SIGKILL)\n   status: running, step 6 of 9\n" in after
+    assert "the previous worker is dead" in after
     assert not any(f"step {number} of 9  " in after for number in range(1, 7))
     assert all(f"step {number} of 9  " in after for number in (7, 8, 9))
-    assert 'found out: applied, "mail-1"' in after
+    assert 'verified: applied, "mail-1"' in after
     once = {"mail": (1, 0, 1), "crm": (1, 0, 1), "archive": (1, 0, 1)}
     assert counters(said) == once | {"refund": (3, 1, 1), "team": (2, 1, 1)}
-    assert re.sub(r"\s+", " ", said).count("; tried again") == 4
-    assert "requests to the service meanwhile: 0" in after
+    assert re.sub(r"\s+", " ", said).count("; retrying") == 4
+    assert "requests to the service during the fork: 0" in after
     assert "2 runs with " in after
     with sync.open(f"sqlite:///{folder}/my demo/limpet.db", worker=False) as app:
         kinds = [(each.kind, each.body) for each in app.log("ticket-42")]
@@ -81,7 +81,7 @@ def test_what_it_says_to_type_can_be_typed(told: tuple[Path, dict[str, str], str
 def test_it_fits_the_terminal(tmp_path: Path, columns: int) -> None:
     """No line is longer than it is wide; the bar moves; a person says no, and that is what happens."""
     with on_terminal(*DEMO, "--pause", "20ms", cwd=tmp_path, columns=columns, env=env_of(tmp_path)) as terminal:
-        terminal.until("approved by")
+        terminal.until("Enter approves")
         terminal.type("No, too dear.\n" if columns == 60 else "approve\n")
         said = terminal.rest()
     assert terminal.process.returncode == 0, said
@@ -107,10 +107,10 @@ def test_the_bar_says_the_step_that_is_told() -> None:
 
 def test_it_can_be_interrupted_anywhere_and_started_again(tmp_path: Path) -> None:
     """Ctrl-C: one line, 130, no process left; another start tells it from the beginning. In no colour, if wished."""
-    for words in ("1. A process", "Enter: approve", "in the middle of step 6", "Another process"):
+    for words in ("1. A worker process", "Enter approves", "in the middle of step 6", "Another process"):
         with on_terminal(*DEMO, "--pause", "100ms", cwd=tmp_path, env=env_of(tmp_path, NO_COLOR="1")) as terminal:
             if words in ("in the middle of step 6", "Another process"):
-                terminal.until("Enter: approve")
+                terminal.until("Enter approves")
                 terminal.type("\n")
             terminal.until(words)
             terminal.type("\x03")
@@ -157,6 +157,6 @@ def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
         done = subprocess.run(
             [*DEMO, "its"], cwd=tmp_path, env=env_of(tmp_path), capture_output=True, text=True, check=False
         )
-        assert "a demo is under way in it" in done.stderr
+        assert "another demo is running in it" in done.stderr
         first.communicate()
     assert first.returncode == 0

@@ -149,7 +149,7 @@ def test_runs_are_a_table_on_a_terminal(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("target", "why"),
     [
-        ("nothing.py", "there is no file nothing.py"),
+        ("nothing.py", "no file nothing.py"),
         ("app", "is neither a file, such as app.py, nor MODULE:ATTRIBUTE"),
         ("my-app.py", "cannot be imported"),
     ],

@@ -25,7 +25,9 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("new")
     done = run(LIMPET, "init", "My Agents", cwd=folder)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines()[0] == "My Agents has app.py, test_app.py, pyproject.toml, README.md, .gitignore"
+    assert (
+        done.stdout.splitlines()[0] == "Created app.py, test_app.py, pyproject.toml, README.md, .gitignore in My Agents"
+    )
     return folder / "My Agents"
 
 

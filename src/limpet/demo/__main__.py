@@ -14,7 +14,7 @@ if __name__ == "__main__":
     asked = argparse.ArgumentParser(prog="limpet demo", description="An agent is killed, and another process goes on.")
     asked.add_argument("folder", nargs="?", type=Path, default=DEFAULT, help="where its store is kept")
     asked.add_argument("--slow", action="store_true", help="for talks")
-    asked.add_argument("--yes", action="store_true", help="approve at once: nobody is at the keyboard")
+    asked.add_argument("--yes", action="store_true", help="approve automatically instead of prompting")
     asked.add_argument("--pause", help="how long each line is there before the next one comes, such as 50ms")
     try:
         sys.exit(play(DemoOptions(**vars(asked.parse_args()))))

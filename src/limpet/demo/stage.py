@@ -12,7 +12,7 @@ from rich.text import Text
 from limpet.clock import Duration, SystemClock, microseconds
 from limpet.redaction import hide_secrets
 
-__all__ = ["Stage", "somebody_types"]
+__all__ = ["Stage", "has_keyboard"]
 
 INDENT = 3
 
@@ -107,7 +107,7 @@ class Stage:
                 self._progress.update(task.id, completed=number, description=f"step {number} of {task.total:.0f}")
 
 
-def somebody_types() -> bool:
+def has_keyboard() -> bool:
     """Return whether there is a keyboard."""
     return sys.stdin is not None and sys.stdin.isatty()
 

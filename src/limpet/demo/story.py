@@ -14,7 +14,7 @@ import limpet
 from limpet.clock import Duration
 from limpet.demo.folder import DEFAULT, Folder, fresh
 from limpet.demo.service import FACTS, Service, serving
-from limpet.demo.stage import Stage, somebody_types
+from limpet.demo.stage import Stage, has_keyboard
 from limpet.demo.ticket_agent import PLAN, RUN, VICTIM, support
 from limpet.demo.words import args_of, words
 from limpet.demo.worker_processes import DemoBroken, WorkerProcess, worker
@@ -51,13 +51,13 @@ class DemoOptions:
         return "1200ms" if self.slow else "200ms" if console.is_terminal else 0
 
 
-def play(wishes: DemoOptions, console: Console | None = None) -> int:
+def play(options: DemoOptions, console: Console | None = None) -> int:
     """Play the demo, and return the exit code. An interrupt prints one line, and leaves no process behind."""
-    console = console or Console(highlight=False, quiet=wishes.json)
+    console = console or Console(highlight=False, quiet=options.json)
     try:
-        stage = Stage(console, wishes.pause_on(console))
-        with fresh(wishes.folder) as folder:
-            return asyncio.run(_interruptible(_Story(wishes, folder, stage), console))
+        stage = Stage(console, options.pause_on(console))
+        with fresh(options.folder) as folder:
+            return asyncio.run(_interruptible(_Story(options, folder, stage), console))
     except KeyboardInterrupt:
         return _interrupted(console, signal.SIGINT)
 
@@ -93,8 +93,8 @@ def _interrupted(console: Console, number: signal.Signals) -> int:
 class _Story:
     """One performance of the demo."""
 
-    def __init__(self, wishes: DemoOptions, folder: Folder, stage: Stage) -> None:
-        self._wishes, self._folder, self._stage = wishes, folder, stage
+    def __init__(self, options: DemoOptions, folder: Folder, stage: Stage) -> None:
+        self._options, self._folder, self._stage = options, folder, stage
         self._held = asyncio.Event()
         self._seen = 0
 
@@ -117,7 +117,7 @@ class _Story:
                     await second.end()
                 await self._verify(app)
         self._close(step, fork)
-        if self._wishes.json:
+        if self._options.json:
             told = {"run": RUN, "fork": fork, "step": step, "killed": killed, "url": self._folder.url}
             print(json.dumps(told | {"done": {name: service.done[name] for name in ACTIONS}}))  # noqa: T201
         return 0 if _is_true(service) else 1
@@ -125,15 +125,15 @@ class _Story:
     # The run
 
     async def _begin(self, handle: limpet.Handle[str], first: WorkerProcess) -> None:
-        self._stage.chapter(f"A process begins a run of {len(PLAN)} steps, on a flaky service.")
-        self._stage.line(f"run {handle.id}, driven by process {first.pid}", "dim")
+        self._stage.chapter(f"A worker process starts a run of {len(PLAN)} steps against a flaky service.")
+        self._stage.line(f"run {handle.id}, executed by process {first.pid}", "dim")
         await self._follow(handle, lambda event: event.kind == "run.waiting")
 
     async def _decide(self, app: limpet.App) -> None:
         """Approve as the person at the keyboard, or automatically."""
-        self._stage.chapter("It asks a person.")
+        self._stage.chapter("The agent asks a person.")
         info = await app.info(RUN)
-        self._stage.line(f"where are we? {info.status}, {info.position}", "dim")
+        self._stage.line(f"status: {info.status}, {info.position}", "dim")
         [request] = await app.inbox(run=RUN)
         self._stage.line(f"{request.question} {request.tool}({args_of(request.args)})", "bold")
         assert request.context is not None
@@ -151,15 +151,15 @@ class _Story:
 
     async def _answer(self) -> tuple[bool, str] | None:
         """Read a decision and its reason from the keyboard; return None after a timeout."""
-        if self._wishes.yes or not somebody_types():
-            why = "--yes" if self._wishes.yes else "nobody is at a keyboard"
-            self._stage.line(f"{why}: it is approved by itself", "dim")
+        if self._options.yes or not has_keyboard():
+            why = "--yes" if self._options.yes else "no keyboard"
+            self._stage.line(f"{why}: approved automatically", "dim")
             return None
-        self._stage.line(f"Enter: approve · n, and why: reject · nothing for {PATIENCE}: approved by itself", "magenta")
+        self._stage.line(f"Enter approves · n and a reason reject · automatic after {PATIENCE}", "magenta")
         while (typed := await self._stage.typed(PATIENCE)) is not None:
             if (said := yes_or_no(typed.strip() or "yes")) is not None:
                 return said
-            self._stage.line("Say yes, or no and why.", "magenta")
+            self._stage.line("Type yes, or no and a reason.", "magenta")
         return None
 
     async def _until_held(self, handle: limpet.Handle[str]) -> int:
@@ -169,20 +169,20 @@ class _Story:
         return int(found.body["number"])
 
     async def _kill(self, app: limpet.App, first: WorkerProcess, service: Service, step: int) -> int:
-        self._stage.chapter(f"The process is killed, in the middle of step {step}.")
-        self._stage.line(f"the service has sent {service.done[VICTIM]} mail, and not answered yet")
+        self._stage.chapter(f"The process is killed in the middle of step {step}.")
+        self._stage.line(f"the service has sent {service.done[VICTIM]} mail, but has not replied yet")
         await self._stage.rest(3)
         status = await first.kill()
         service.killed.set()
-        self._stage.line(f"kill -9 {first.pid}: it ended with {status} ({signal.Signals(-status).name})", "bold red")
+        self._stage.line(f"kill -9 {first.pid}: exited with {status} ({signal.Signals(-status).name})", "bold red")
         info = await app.info(RUN)
-        self._stage.line(f"where are we? {info.status}, {info.position}")
+        self._stage.line(f"status: {info.status}, {info.position}")
         await self._stage.rest(3)
         return status
 
     async def _go_on(self, handle: limpet.Handle[str], second: WorkerProcess) -> None:
-        self._stage.chapter("Another process goes on from there.")
-        self._stage.line(f"run {handle.id}, driven by process {second.pid}", "dim")
+        self._stage.chapter("Another process continues from there.")
+        self._stage.line(f"run {handle.id}, executed by process {second.pid}", "dim")
         await self._follow(handle, lambda event: event.kind == "run.completed")
 
     async def _follow(self, handle: limpet.Handle[str], wanted: Callable[[limpet.EventView], bool]) -> limpet.EventView:
@@ -203,41 +203,41 @@ class _Story:
     # The inspection afterwards
 
     async def _count(self, service: Service) -> None:
-        self._stage.chapter("What was really done? The service's own counters:")
+        self._stage.chapter("What was really done? Counters of the service:")
         rows = [
             [name, *(str(each[name]) for each in (service.asked, service.refused, service.done))] for name in ACTIONS
         ]
-        self._stage.table(["action", "asked", "refused", "done"], rows)
+        self._stage.table(["action", "requests", "refused", "applied"], rows)
         asked, refused = sum(service.asked.values()), sum(service.refused.values())
-        self._stage.line(f"{asked} requests with all reads, {refused} of them refused", "dim")
+        self._stage.line(f"{asked} requests in all, with reads; {refused} of them refused", "dim")
         await self._stage.rest(4)
 
     async def _look_back(self, app: limpet.App, step: int) -> None:
-        self._stage.chapter(f"What did it know before step {step}, and after?")
+        self._stage.chapter(f"The state before step {step}, and what changed after it:")
         self._stage.lines(await app.state(RUN, before=step))
         changed = await app.diff(RUN, since=limpet.Point(before=step), until=limpet.Point(before=step + 1))
-        self._stage.line(f"and until step {step + 1}:", "dim")
+        self._stage.line(f"changed before step {step + 1}:", "dim")
         self._stage.lines(changed, "green")
         await self._stage.rest(4)
 
     async def _fork(self, app: limpet.App, service: Service, step: int) -> str:
         """Fork before the step with another fact, with stubbed effects."""
         facts = ", ".join(f"{name} = {value}" for name, value in OTHERWISE.items())
-        self._stage.chapter(f"What if? A fork before step {step}, with {facts}.")
+        self._stage.chapter(f"What if? A fork before step {step} with {facts}, and stubbed effects:")
         asked = service.asked.total()
         fork = await app.fork(RUN, at=step, patch={"facts": OTHERWISE}, effects="stub")
         self._stage.line(f"{fork.id}: {await fork.result()}")
         self._stage.lines(await app.compare(RUN, fork.id), "dim")
-        self._stage.line(f"requests to the service meanwhile: {service.asked.total() - asked}", "green")
+        self._stage.line(f"requests to the service during the fork: {service.asked.total() - asked}", "green")
         await self._stage.rest(4)
         return fork.id
 
     async def _verify(self, app: limpet.App) -> None:
-        self._stage.chapter("Is it what was written?")
+        self._stage.chapter("Is the log intact?")
         self._stage.line(str(await app.verify()), "green")
 
     def _close(self, step: int, fork: str) -> None:
-        self._stage.chapter("Look around:")
+        self._stage.chapter("Inspect it yourself:")
         for text in (*self._folder.preparations(), *(f"limpet {each}" for each in _commands(step, fork))):
             self._stage.command(text)
         self._stage.console.print(f"\n{self._stage.seconds:.1f} s", style="dim")

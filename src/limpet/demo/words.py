@@ -14,17 +14,17 @@ def words(event: limpet.EventView, steps: int) -> tuple[str, str, int]:
     body = event.body
     match event.kind:
         case "run.claimed":
-            died = "; the one before it is dead" if body.get("died") else ""
-            return f"worker {_short(body['worker'])} has the run{died}", "dim", 0
+            died = "; the previous worker is dead" if body.get("died") else ""
+            return f"worker {_short(body['worker'])} claimed the run{died}", "dim", 0
         case "step.started":
             begins = f"step {body['number']} of {steps}  {_item(body['name'])}" if body["attempt"] == 1 else ""
             return begins, "", 0
         case "step.failed":
             return _failed(body), "yellow", 13
         case "step.unknown":
-            return f"unknown ({body['reason']}): it began, and its answer was not heard", "yellow", 13
+            return f"unknown ({body['reason']}): the reply never arrived", "yellow", 13
         case "step.resolved":
-            return f"found out: {body['outcome'].replace('_', ' ')}, {_value(body.get('output'))}", "green", 13
+            return f"verified: {body['outcome'].replace('_', ' ')}, {_value(body.get('output'))}", "green", 13
         case _:
             return _of_people(event)
 
@@ -49,7 +49,7 @@ def args_of(args: Mapping[str, Any]) -> str:
 
 
 def _failed(body: Mapping[str, Any]) -> str:
-    then = "given up" if body.get("retry_at") is None else "tried again"
+    then = "giving up" if body.get("retry_at") is None else "retrying"
     return f"attempt {body['attempt']}: {body['failure']['message']}; {then}"
 
 

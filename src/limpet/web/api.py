@@ -54,7 +54,7 @@ def asgi(
     """
     known = os.environ.get("LIMPET_TOKEN", "").strip() if auth is None else auth
     if not known:
-        raise DefinitionError(what="auth", reason="nobody could come in: say auth=, or set LIMPET_TOKEN")
+        raise DefinitionError(what="auth", reason="no client could authenticate; pass auth=, or set LIMPET_TOKEN")
     api = FastAPI(
         title="Limpet",
         version=str(VERSION),

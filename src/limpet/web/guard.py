@@ -80,7 +80,7 @@ class Guard:
 def _one_of(tokens: Sequence[str]) -> Callable[[str], bool]:
     """Return a function that checks a token in constant time."""
     if not tokens:
-        raise DefinitionError(what="auth", reason="no token is there: nobody could come in")
+        raise DefinitionError(what="auth", reason="no token was given, so no client could authenticate")
     for each in tokens:
         if not each.isascii() or not each.isprintable() or " " in each:
             raise DefinitionError(what="auth", reason="a token has characters that no header carries")

@@ -38,10 +38,10 @@ class ServerOptions:
     also: Mapping[str, Mounted]
 
 
-async def serve(app: App, wishes: ServerOptions, told: Callable[[str], None]) -> None:
+async def serve(app: App, options: ServerOptions, told: Callable[[str], None]) -> None:
     """Serve until SIGTERM or SIGINT; call `told` with the URL once the server is ready."""
-    names = (*LOCAL, wishes.host, *wishes.hosts)
-    inside = asgi(app, auth=wishes.token, hosts=names, also=wishes.also)
+    names = (*LOCAL, options.host, *options.hosts)
+    inside = asgi(app, auth=options.token, hosts=names, also=options.also)
     config = uvicorn.Config(
         inside,
         http=_Prompt,
@@ -53,10 +53,10 @@ async def serve(app: App, wishes: ServerOptions, told: Callable[[str], None]) ->
     )
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(app)
-        listening = stack.enter_context(_listening(wishes.host, wishes.port))
-        for _, enter in wishes.also.values():
+        listening = stack.enter_context(_listening(options.host, options.port))
+        for _, enter in options.also.values():
             await stack.enter_async_context(enter())
-        address = f"http://{_shown(wishes.host)}:{listening.getsockname()[1]}"
+        address = f"http://{_shown(options.host)}:{listening.getsockname()[1]}"
         await _Server(config, lambda: told(address)).serve([listening])
 
 

@@ -22,7 +22,7 @@ _FORMATS: Mapping[str, str] = {
     "duration": "PT0S",
     "uuid": "00000000-0000-0000-0000-000000000000",
     "uri": "about:blank",
-    "email": "nobody@example.invalid",
+    "email": "someone@example.invalid",
 }
 
 
