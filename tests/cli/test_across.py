@@ -68,7 +68,7 @@ def test_every_refund_over_a_sum_and_why(store: str) -> None:
     assert (found["result"], found["decision"]["because"]) == ("receipt-o-150", f"{LONG} (150)")
     assert limpet("calls", "across_refund", "--agent", "across_chat").stdout == "there is no such call\n"
     wrong = limpet("calls", "--where", "cents")
-    assert (wrong.exit_code, "is no condition" in wrong.stderr) == (2, True)
+    assert (wrong.exit_code, "invalid condition" in wrong.stderr) == (2, True)
 
 
 def test_decisions_and_errors(store: str) -> None:

@@ -447,7 +447,7 @@ async def test_what_is_misspelt_about_a_run_is_refused() -> None:
     async with testing.app(agent) as app:
         for begin in (app.start, app.run):
             wrong: Any = {"idd": "r1"}
-            with pytest.raises(limpet.InvalidArgument, match="idd is not right: of a run one says id, session"):
+            with pytest.raises(limpet.InvalidArgument, match="Invalid idd: unknown option; allowed: id, session"):
                 await begin(agent, **wrong)
         assert await app.runs() == []
 

@@ -23,7 +23,7 @@ from limpet.events import bodies as b
 from limpet.ids import LONGEST_ID, check_id
 from limpet.journal import load_whole
 from limpet.redaction import Redaction
-from limpet.service.conversation_extent import said_until
+from limpet.service.conversations import last_message_at
 from limpet.service.moments import no_step
 from limpet.state import RunState
 from limpet.state.patch import Working
@@ -179,7 +179,7 @@ async def make_fork(
 async def _legs(store: Store, name: str, run: str, body: b.RunForked, actor: str) -> list[Create]:
     """A fork, and with it one of the conversation that it is in: what it says is said there."""
     talk, own = body.conversation or conversation_of(run), conversation_of(name)
-    at = await said_until(store, run, body.at, talk)
+    at = await last_message_at(store, run, body.at, talk)
     if not at:
         return [Create(run=name, bodies=(body,), actor=actor)]
     told = b.ConversationForked(conversation=talk, at=at, session=body.session, user=body.user)

@@ -1,4 +1,7 @@
-"""The desk: what waits for people, and what they decide. A decision is checked before it is taken; the first stands."""
+"""The inbox: requests to people, and their decisions.
+
+Each decision is validated before it is written. The first one is final.
+"""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
@@ -25,7 +28,7 @@ EVERYBODY = "anyone"
 
 
 class Inbox:
-    """Everything that people decide in one app."""
+    """The open requests of an app, and the commands that decide them."""
 
     def __init__(self, settings: Settings, tell: Callable[..., Awaitable[None]]) -> None:
         self._settings = settings
@@ -35,7 +38,7 @@ class Inbox:
     async def inbox(
         self, *, to: str | None, run: str | None, risk: str | None, older_than: Duration | None
     ) -> list[Request]:
-        """What waits for a person, the oldest first; `to` is a person, with their groups, or a group."""
+        """Return the open requests, the oldest first. `to` is a person, including their groups, or a group."""
         names = [None] if to is None else [to, *self._groups(to)]
         found: dict[str, RequestRow] = {}
         for name in dict.fromkeys(names):
@@ -57,7 +60,7 @@ class Inbox:
         await self._tell(found.run, *bodies, blobs=blobs, judged=self._judged(found))
 
     async def approve(self, request: str | Request, by: str, args: Mapping[str, Any] | None, *, standing: bool) -> None:
-        """Say yes: once, with other arguments, or for every further call of this tool in this run."""
+        """Approve a request: once, with other arguments, or for all further calls of this tool in this run."""
         found = await self._for(request, by)
         check_approvable(found, standing=standing)
         edited = None if args is None else hidden({**found.args, **args})
@@ -71,26 +74,26 @@ class Inbox:
         await self._tell(found.run, *bodies, blobs=blobs, judged=self._judged(found))
 
     async def reject(self, request: str | Request, by: str, because: str) -> None:
-        """Say no, and why."""
+        """Reject a request, with a reason."""
         found = await self._for(request, by)
         check_rejectable(found)
         decision = self._decision(found, "rejected", by, because=self._store.redaction.text(because))
         await self._tell(found.run, decision, judged=self._judged(found))
 
     async def grants(self, run: str) -> list[Grant]:
-        """The standing permissions of a run."""
+        """Return the standing approvals of a run."""
         await run_of(self._store, run)
         return [grant for grant in (await load(self._store, run)).grants if grant.standing]
 
     async def revoke(self, run: str, grant: str, by: str, because: str) -> None:
-        """End a standing permission: the next call asks again."""
+        """Revoke a standing approval: the next call of its tool asks again."""
         if grant not in {each.grant for each in await self.grants(run)}:
             raise NotFound(what="grant", id=grant)
         because = self._store.redaction.text(because)
         await self._tell(run, b.GrantRevoked(command=self._settings.ids.new(), grant=grant, by=by, because=because))
 
     async def _for(self, request: str | Request, by: str) -> Request:
-        """A request that this person may decide."""
+        """Return an open request, if this person may decide it. Raises NotAllowed."""
         found = await open_request(self._store, request if isinstance(request, str) else request.id)
         is_asked = self._settings.people is None or {EVERYBODY, by, *self._groups(by)} & set(found.to)
         if not by or not is_asked:
@@ -98,7 +101,9 @@ class Inbox:
         return found
 
     def _judged(self, request: Request) -> tuple[str, ...] | None:
-        """Whom it was for when it was looked at, where that decides who may answer."""
+        """Return the addressees that the check used, if groups are configured. The store rejects the command if they
+        changed.
+        """
         return None if self._settings.people is None else request.to
 
     def _groups(self, person: str) -> Sequence[str]:

@@ -22,7 +22,7 @@ from limpet.llm.prompt import (
     read_context,
     summary_of,
 )
-from limpet.service.conversation_extent import said_until
+from limpet.service.conversations import last_message_at
 from limpet.service.moments import Point, point
 from limpet.stores import RunRow, Store
 
@@ -67,7 +67,7 @@ async def context_of(
     seq = await point(store, row.id, where)
     state = await load(store, row.id, at_most=seq)
     conversation = row.conversation or conversation_of(row.id)
-    upto = await said_until(store, row.id, seq, conversation)
+    upto = await last_message_at(store, row.id, seq, conversation)
     found = await latest(store, conversation, last=RECENT, upto=upto) if upto else []
     messages = [each.spoken() for each in await shown(store, found)]
     known = Known(state.working, state.position.step or None, state.status, await task_of(store, state.input))

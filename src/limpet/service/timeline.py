@@ -1,4 +1,4 @@
-"""When a run worked and when it waited: spans of time, from its log."""
+"""The timeline of a run: when it worked and when it waited, from its log."""
 
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -9,21 +9,21 @@ from limpet.stores import Store
 
 __all__ = ["Span", "TimelineBuilder", "TimelineRow", "timeline"]
 
-# Who is waited for that has no name.
+# Names of waits that have no name in the log.
 WORKER, OPERATOR = "worker", "operator"
 SpanKind = Literal["running", "completed", "failed", "unknown", "waits"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Span:
-    """An attempt of a step, or the wait before the next; or what a run waited for."""
+    """One attempt of a step, the wait before its next attempt, or a wait of the run."""
 
     how: SpanKind
     start: int
     end: int | None = None
-    """Nothing while it lasts."""
+    """None while it lasts."""
     at_most: bool = False
-    """It began later, nobody knows when: beginning and end were written down together, as for a quick read."""
+    """Whether `start` is the earliest possible time: start and end were appended together, as for a quick read."""
 
 
 @dataclass(kw_only=True)
@@ -31,29 +31,29 @@ class TimelineRow:
     """A step with its attempts, or a wait of the whole run."""
 
     number: int | None
-    """Of the step; nothing for a wait."""
+    """Step number; None for a wait."""
     name: str
-    """The step's identity, or what was waited for."""
+    """The step's identity, or what the run waited for."""
     spans: list[Span] = field(default_factory=list)
 
     @property
     def start(self) -> int:
-        """When it began."""
+        """Start time."""
         return self.spans[0].start
 
     @property
     def end(self) -> int | None:
-        """When it ended; nothing while it lasts."""
+        """End time; None while it lasts."""
         return self.spans[-1].end
 
     def close(self, time: int, how: SpanKind | None = None) -> None:
-        """What lasts ends now."""
+        """End the current span."""
         last = self.spans[-1]
         if last.end is None:
             self.spans[-1] = replace(last, end=time, how=how or last.how)
 
     def begin_before(self, time: int) -> bool:
-        """If it has no length, it began at some time after this one; whether that is so."""
+        """If a row has a single span without length, set its earliest possible start. Returns whether it did."""
         [*more, last] = self.spans
         if not more and last.start == last.end and time < last.start:
             self.spans[-1] = replace(last, start=time, at_most=True)
@@ -62,7 +62,7 @@ class TimelineRow:
 
 
 async def timeline(store: Store, run: str) -> list[TimelineRow]:
-    """Every step and wait of a run in order; of a fork, from where it goes on by itself."""
+    """Return every step and wait of a run, in order. For a fork, only those after the fork point."""
     found = TimelineBuilder()
     async for event in store.log(run):
         found.learn(event, store.decode(event))
@@ -70,20 +70,20 @@ async def timeline(store: Store, run: str) -> list[TimelineRow]:
 
 
 class TimelineBuilder:
-    """The lines of a timeline, as far as a log was read."""
+    """Builds a timeline from the events of a log."""
 
     def __init__(self) -> None:
         self.lines: list[TimelineRow] = []
         self._steps: dict[int, TimelineRow] = {}
         self._waits: dict[str, TimelineRow] = {}
-        """What is waited for now: a timer, a signal, a request, a run, by its name; a worker; an operator."""
+        """Current waits by name: timers, signals, requests, called runs, a worker, an operator."""
         self._is_parked = False
         self._now = self._before = 0
 
     def learn(self, event: Event, body: AnyBody) -> None:
-        """Take in one event."""
+        """Add one event."""
         if isinstance(body, b.RunForked):
-            self.lines, self._steps, self._waits = [], {}, {}  # what came before is another run's
+            self.lines, self._steps, self._waits = [], {}, {}  # the events before belong to the original run
             self._now = 0
         if event.time > self._now:
             self._before, self._now = self._now, event.time
@@ -151,7 +151,7 @@ class TimelineBuilder:
             self.lines.append(line)
 
     def _over(self, time: int, key: str) -> None:
-        """A wait has ended; a run that is in no process waits for a worker from then on."""
+        """End a wait. A run that no process drives then waits for a worker."""
         line = self._waits.pop(key, None)
         if line is not None:
             self._close(line, time)
@@ -172,7 +172,9 @@ class TimelineBuilder:
             self._close(self._steps[number], time, how)
 
     def _close(self, line: TimelineRow, time: int, how: SpanKind | None = None) -> None:
-        """The time since the log was written before this is what the first one took that was written now."""
+        """End the current span of a row. The first span to end after a pause in the log gets the time since the last
+        event.
+        """
         line.close(time, how)
         if line.begin_before(self._before or time):
             self._before = time

@@ -1,4 +1,4 @@
-"""From rows and events to what users see."""
+"""Convert rows and events into the views that users get."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -41,24 +41,24 @@ LIVE: tuple[Status, ...] = ("pending", "running", "waiting")
 Ended = b.RunCompleted | b.RunFailed | b.RunCancelled
 TALK = b.ConversationCreated | b.ConversationForked | b.MessageAdded | b.ConversationCompacted
 
-# How many events before a request are looked at for what led to it.
+# Number of events before a request that are searched for its context.
 RECENT = 120
-# Of what an event says in brief; all of it is in its body.
+# Maximum length of an event on one line. Its body has everything.
 LONGEST = 400
-# What tells nobody anything at a glance.
+# Fields that are not shown on one line.
 QUIET = frozenset(
     {"asked", "command", "contract", "digest", "key", "mro", "number", "attempt", "schema", "traceback", "versions"}
 )
-# Of what a run was given, and of what came of it, on its page.
+# Maximum length of a run's input and output in its report.
 SHORT = 300
-# Of a failure, in it.
+# Fields of a failure that are not shown on one line.
 LONG = frozenset({"mro", "traceback"})
-# What is said in microseconds since 1970.
+# Fields in microseconds since 1970.
 TIMES = frozenset({"deadline", "expires", "retry_at", "stale_at", "start_at", "timeout_at", "wake"})
 
 
 def info_of(row: RunRow, waits_for: str | None) -> RunInfo:
-    """A run as lists show it; what it waits for depends on who lives."""
+    """Return the summary of a run, for lists. What it waits for depends on the live workers."""
     position = Position(seq=row.seq, step=row.step, steps=row.steps, item=row.item, items=row.items)
     return RunInfo(
         id=row.id,
@@ -80,22 +80,26 @@ def info_of(row: RunRow, waits_for: str | None) -> RunInfo:
 
 
 def waits_for_operator(run: RunInfo) -> bool:
-    """Whether a run goes on only when it is resumed, whatever else happens to it."""
+    """Return whether a run continues only when it is resumed."""
     return "operator:" in (run.waits_for or "")
 
 
 def waits_for_worker(run: RunInfo) -> bool:
-    """Whether a run could go on, and no live worker serves it."""
+    """Return whether a run is ready and no live worker serves it."""
     return (run.waits_for or "").startswith("worker:")
 
 
 def no_run(id: str) -> InvalidArgument:
-    """What is said where a conversation is named, and a run is wanted."""
-    return InvalidArgument(path="run", reason=f"{id!r} is a conversation, for `messages` and `say`")
+    """Return the error for a conversation's id where a run's id is required."""
+    return InvalidArgument(path="run", reason=f"{id!r} is a conversation; use `messages` or `say`")
 
 
 async def end_of(store: Store, run: str) -> Ended | None:
-    """How a run has ended, if it has: the last event of its log, but for what may still be told to a failed one."""
+    """Return how a run ended, or None if it has not.
+
+    The end is the last event of its log, except that a failed run can still receive an extended budget or the result of
+    a run that it called.
+    """
     before = None
     while page := await store.read(run, before=before, limit=1, backwards=True):
         body = store.decode(page[0])
@@ -110,7 +114,7 @@ async def end_of(store: Store, run: str) -> Ended | None:
 
 
 async def entries_of(store: Store, events: Sequence[Event]) -> list[Shown]:
-    """Events with their bodies as plain JSON."""
+    """Return events with their bodies as plain JSON."""
     bodies = await readable(store, [store.decode(event) for event in events])
     return [
         Shown(run=event.run, seq=event.seq, kind=event.kind, time=event.time, body=msgspec.json.decode(encode(body)))
@@ -119,7 +123,7 @@ async def entries_of(store: Store, events: Sequence[Event]) -> list[Shown]:
 
 
 def in_brief(body: Mapping[str, Any]) -> str:
-    """What the body of an event says, in a line for people."""
+    """Return the body of an event as one line of text."""
     words = " ".join(_members(body))
     return words if len(words) <= LONGEST else f"{words[:LONGEST]}…"
 
@@ -147,19 +151,21 @@ def _brief(value: Any) -> str:
 
 
 async def said_in(store: Store, payload: Payload | None) -> str:
-    """What was given to a run, or came of it, in short; what is very big by its size."""
+    """Return a short text of a run's input or output. A large one is shown by its size."""
     if payload is None:
         return ""
     value: Any = {"blob": "", "bytes": payload.size}
     if payload.size <= INLINE:
-        with suppress(BlobDamaged, NotFound):  # whoever looks at what is broken sees the rest; `verify` says what is
+        with suppress(BlobDamaged, NotFound):  # a damaged blob must not hide the rest; `verify` reports it
             value = await store.unpack(payload)
     said = "" if value is None else value if isinstance(value, str) else _brief(value)
     return said if len(said) <= SHORT else f"{said[:SHORT]}…"
 
 
 async def readable(store: Store, bodies: Sequence[AnyBody]) -> list[AnyBody]:
-    """What events say, for people: what was said, and is stored once, is there."""
+    """Load the values of payloads that are stored in blobs, so that people can read them. Large ones are left as they
+    are.
+    """
     found = [(place, _SAID[type(body)]) for place, body in enumerate(bodies) if type(body) in _SAID]
     payloads = {place: getattr(bodies[place], name) for place, name in found}
     small = {place: each for place, each in payloads.items() if each and not each.is_inline and each.bytes <= INLINE}
@@ -167,7 +173,7 @@ async def readable(store: Store, bodies: Sequence[AnyBody]) -> list[AnyBody]:
         return list(bodies)
     try:
         values = dict(zip(small, await store.unpack_all(list(small.values())), strict=True))
-    except (BlobDamaged, NotFound):  # whoever looks at what is broken sees the rest; `verify` says what is
+    except (BlobDamaged, NotFound):  # A damaged blob must not hide the other events; `verify` reports it.
         return list(bodies)
     names = dict(found)
     return [
@@ -187,7 +193,7 @@ _SAID: Mapping[type, str] = {
 
 
 async def request_of(store: Store, row: RequestRow) -> Request:
-    """A request with what it asks, which is in its event, and what led to it, which is in the log before it."""
+    """Return a request with its question, from its event, and its context, from the log before it."""
     log, state = await _before(store, row)
     opened = log.pop()
     assert isinstance(opened, b.RequestOpened)
@@ -214,7 +220,7 @@ async def request_of(store: Store, row: RequestRow) -> Request:
 
 
 async def _beginning(store: Store, payload: Payload) -> str | None:
-    """The beginning of what is in a blob, as text."""
+    """Return the first part of a blob, as text."""
     if isinstance(payload.blob, UnsetType):
         return None
     async for part in store.read_blob(payload.blob):
@@ -223,7 +229,7 @@ async def _beginning(store: Store, payload: Payload) -> str | None:
 
 
 async def _before(store: Store, row: RequestRow) -> tuple[list[AnyBody], RunState]:
-    """The end of the log up to a request, and the state there."""
+    """Return the last events up to a request, and the state there."""
     page = await store.read(row.run, before=row.seq + 1, limit=RECENT, backwards=True)
     recent = await readable(store, [store.decode(event) for event in reversed(page)])
     if row.seq > RECENT:
