@@ -37,11 +37,11 @@ class Loop:
 
     def __init__(self) -> None:
         self._ready: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
-        self._thread = Thread(target=lambda: asyncio.run(self._live()), name="limpet-sync", daemon=True)
+        self._thread = Thread(target=lambda: asyncio.run(self._run()), name="limpet-sync", daemon=True)
         self._thread.start()
-        self._loop, self._over = self._ready.result()
+        self._loop, self._stopped = self._ready.result()
 
-    async def _live(self) -> None:
+    async def _run(self) -> None:
         over = asyncio.Event()
         self._ready.set_result((asyncio.get_running_loop(), over))
         await over.wait()
@@ -58,9 +58,9 @@ class Loop:
             future.cancel()
             raise
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """Stop the loop, and wait until its thread has ended."""
-        self._loop.call_soon_threadsafe(self._over.set)
+        self._loop.call_soon_threadsafe(self._stopped.set)
         self._thread.join()
 
 
@@ -75,7 +75,7 @@ class Handle(Generic[Out]):
         return f"<handle of run {self.id}>"
 
     def result(self, *, timeout: Duration | None = None) -> Out:
-        """Wait for the run to end and return its result. Raises RunFailed, RunCancelled, or NotDone after the timeout."""
+        """Wait for the run to end and return its result. Raises RunFailed, RunCancelled, or NotDone on timeout."""
         return self._app.wait(lambda _: self._handle.result(timeout=timeout))
 
     def info(self) -> RunInfo:
@@ -100,7 +100,7 @@ class Handle(Generic[Out]):
 Method = Callable[Concatenate[AsyncApp, P], Coroutine[Any, Any, T]]
 
 
-def _waited(method: Method[P, T]) -> Callable[Concatenate["App", P], T]:
+def _blocking(method: Method[P, T]) -> Callable[Concatenate["App", P], T]:
     """Return the blocking version of a method."""
 
     @wraps(method)
@@ -110,7 +110,7 @@ def _waited(method: Method[P, T]) -> Callable[Concatenate["App", P], T]:
     return call
 
 
-def _handle(method: Method[P, AsyncHandle[Out]]) -> Callable[Concatenate["App", P], Handle[Out]]:
+def _blocking_handle(method: Method[P, AsyncHandle[Out]]) -> Callable[Concatenate["App", P], Handle[Out]]:
     """Return the blocking version of a method that returns a handle."""
 
     @wraps(method)
@@ -120,7 +120,9 @@ def _handle(method: Method[P, AsyncHandle[Out]]) -> Callable[Concatenate["App", 
     return call
 
 
-def _each(method: Callable[Concatenate[AsyncApp, P], AsyncIterator[T]]) -> Callable[Concatenate["App", P], Iterator[T]]:
+def _blocking_iterator(
+    method: Callable[Concatenate[AsyncApp, P], AsyncIterator[T]],
+) -> Callable[Concatenate["App", P], Iterator[T]]:
     """Return the blocking version of a method that yields values."""
 
     @wraps(method)
@@ -170,7 +172,7 @@ class App:
     def _stop(self) -> None:
         loop, self._loop = self._loop, None
         assert loop is not None
-        loop.end()
+        loop.stop()
 
     def __enter__(self) -> Self:
         return self.open()
@@ -242,66 +244,66 @@ class App:
 
     # Control runs
 
-    resume = _handle(AsyncApp.resume)
-    pause = _waited(AsyncApp.pause)
-    cancel = _waited(AsyncApp.cancel)
-    signal = _waited(AsyncApp.signal)
+    resume = _blocking_handle(AsyncApp.resume)
+    pause = _blocking(AsyncApp.pause)
+    cancel = _blocking(AsyncApp.cancel)
+    signal = _blocking(AsyncApp.signal)
 
     # Conversations
 
-    say = _waited(AsyncApp.say)
-    messages = _waited(AsyncApp.messages)
-    conversations = _waited(AsyncApp.conversations)
-    sessions = _waited(AsyncApp.sessions)
+    say = _blocking(AsyncApp.say)
+    messages = _blocking(AsyncApp.messages)
+    conversations = _blocking(AsyncApp.conversations)
+    sessions = _blocking(AsyncApp.sessions)
 
     # Requests
 
-    inbox = _waited(AsyncApp.inbox)
-    answer = _waited(AsyncApp.answer)
-    approve = _waited(AsyncApp.approve)
-    reject = _waited(AsyncApp.reject)
-    grants = _waited(AsyncApp.grants)
-    revoke = _waited(AsyncApp.revoke)
+    inbox = _blocking(AsyncApp.inbox)
+    answer = _blocking(AsyncApp.answer)
+    approve = _blocking(AsyncApp.approve)
+    reject = _blocking(AsyncApp.reject)
+    grants = _blocking(AsyncApp.grants)
+    revoke = _blocking(AsyncApp.revoke)
 
     # Runs
 
-    runs = _waited(AsyncApp.runs)
-    info = _waited(AsyncApp.info)
-    result = _waited(AsyncApp.result)
-    log = _waited(AsyncApp.log)
-    events = _each(AsyncApp.events)
-    value = _waited(AsyncApp.value)
-    artifact = _waited(AsyncApp.artifact)
-    timeline = _waited(AsyncApp.timeline)
-    state = _waited(AsyncApp.state)
-    context = _waited(AsyncApp.context)
-    prompt = _waited(AsyncApp.prompt)
-    diff = _waited(AsyncApp.diff)
-    compare = _waited(AsyncApp.compare)
+    runs = _blocking(AsyncApp.runs)
+    info = _blocking(AsyncApp.info)
+    result = _blocking(AsyncApp.result)
+    log = _blocking(AsyncApp.log)
+    events = _blocking_iterator(AsyncApp.events)
+    value = _blocking(AsyncApp.value)
+    artifact = _blocking(AsyncApp.artifact)
+    timeline = _blocking(AsyncApp.timeline)
+    state = _blocking(AsyncApp.state)
+    context = _blocking(AsyncApp.context)
+    prompt = _blocking(AsyncApp.prompt)
+    diff = _blocking(AsyncApp.diff)
+    compare = _blocking(AsyncApp.compare)
 
     # Fork and replay
 
-    fork = _handle(AsyncApp.fork)
-    replay = _waited(AsyncApp.replay)
-    replay_all = _each(AsyncApp.replay_all)
+    fork = _blocking_handle(AsyncApp.fork)
+    replay = _blocking(AsyncApp.replay)
+    replay_all = _blocking_iterator(AsyncApp.replay_all)
 
     # Verify, export and delete
 
-    verify = _waited(AsyncApp.verify)
-    save_heads = _waited(AsyncApp.save_heads)
-    export = _waited(AsyncApp.export)
-    load = _handle(AsyncApp.load)
-    prune = _waited(AsyncApp.prune)
+    verify = _blocking(AsyncApp.verify)
+    save_heads = _blocking(AsyncApp.save_heads)
+    export = _blocking(AsyncApp.export)
+    load = _blocking_handle(AsyncApp.load)
+    prune = _blocking(AsyncApp.prune)
 
     # Queries across runs
 
-    search = _waited(AsyncApp.search)
-    decisions = _waited(AsyncApp.decisions)
-    errors = _waited(AsyncApp.errors)
-    tool_calls = _waited(AsyncApp.tool_calls)
-    agents = _waited(AsyncApp.agents)
-    workers = _waited(AsyncApp.workers)
-    stats = _waited(AsyncApp.stats)
+    search = _blocking(AsyncApp.search)
+    decisions = _blocking(AsyncApp.decisions)
+    errors = _blocking(AsyncApp.errors)
+    tool_calls = _blocking(AsyncApp.tool_calls)
+    agents = _blocking(AsyncApp.agents)
+    workers = _blocking(AsyncApp.workers)
+    stats = _blocking(AsyncApp.stats)
 
 
 def open(

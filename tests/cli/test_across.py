@@ -153,7 +153,7 @@ def test_what_a_run_knows_and_what_its_model_saw(store: str) -> None:
     assert "\nassistant: The harbour is closed.\n" in said
     assert told("prompt", "talk-2", "1")["is_exact"]
     wrong = limpet("prompt", "refund-50", "1")
-    assert (wrong.exit_code, "There is no call of a model" in wrong.stderr) == (1, True)
+    assert (wrong.exit_code, "No model call" in wrong.stderr) == (1, True)
 
 
 FORMS: dict[str, list[str]] = {

@@ -81,7 +81,7 @@ WRONG: list[tuple[str, int, str, str]] = [
     ("export order-1 {folder}/no/run.zip", 1, "file_failed", "run.zip.part cannot be used"),
     ("load {folder}/binary", 1, "invalid_bundle", "is not a bundle with a run"),
     ("load {folder}/nowhere", 1, "invalid_bundle", "no such file"),
-    ("verify --heads {folder}/binary", 1, "invalid_bundle", "it holds no heads"),
+    ("verify --heads {folder}/binary", 1, "invalid_bundle", "not a list of heads"),
 ]
 
 
@@ -254,7 +254,7 @@ def test_no_schema_is_made_on_a_server(postgres_schema: str, words: list[str]) -
     assert done.stderr.startswith("error: There is no store at postgresql://")
     assert done.stderr.endswith("[no_store]\n")
     [found] = json.loads(limpet("doctor", "--json", "--url", postgres_schema).stdout)
-    assert (found["what"], found["says"]) == ("store", "there is none")
+    assert (found["what"], found["says"]) == ("store", "no store")
 
 
 def test_the_password_of_a_server_is_not_said() -> None:

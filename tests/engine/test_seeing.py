@@ -86,7 +86,7 @@ async def test_where_a_model_was_asked_is_said() -> None:
         await app.run(agent, "go", id="r")
         with pytest.raises(NotFound) as missing:
             await app.prompt("r", step=2)
-    assert missing.value.__notes__ == ["A model was asked at 1, 3, 5."]
+    assert missing.value.__notes__ == ["Model calls are at steps 1, 3, 5."]
 
 
 async def test_what_is_chosen_can_be_chosen_otherwise() -> None:

@@ -14,24 +14,24 @@ from limpet.engine.execution.views import Request
 from limpet.errors import InvalidAnswer, InvalidValue
 from limpet.events import Limits
 
-__all__ = ["answer_of", "check_approvable", "check_args", "check_rejectable"]
+__all__ = ["check_approvable", "check_args", "check_rejectable", "validate_answer"]
 
 YES_OR_NO = {"type": "boolean"}
 
 
-def answer_of(request: Request, answer: object) -> Any:
+def validate_answer(request: Request, answer: object) -> Any:
     """Return an answer as JSON. Raises InvalidAnswer if it does not match the request."""
     try:
         plain = codec_of(type(answer)).dump(answer)
     except InvalidValue as error:
         raise InvalidAnswer(request=request.id, reason=f"{error.path}: {error.reason}") from error
-    wrong = _changed(answer) or _fault(request, plain)
+    wrong = _not_json(answer) or _mismatch(request, plain)
     if wrong is not None:
         raise InvalidAnswer(request=request.id, reason=wrong)
     return plain
 
 
-def _changed(answer: object) -> str | None:
+def _not_json(answer: object) -> str | None:
     """Return why JSON cannot represent the answer exactly, or None."""
     if isinstance(answer, set | frozenset):
         return "a set has no order; pass a list"
@@ -40,7 +40,7 @@ def _changed(answer: object) -> str | None:
             return f"the key {brief(other[0])} is not a string"
         answer = list(answer.values())
     items = answer if isinstance(answer, list | tuple) else ()
-    return next((wrong for each in items if (wrong := _changed(each)) is not None), None)
+    return next((wrong for each in items if (wrong := _not_json(each)) is not None), None)
 
 
 def _are_limits(plain: Any, names: list[str]) -> bool:
@@ -87,17 +87,17 @@ def check_rejectable(request: Request) -> None:
         raise InvalidAnswer(request=request.id, reason=reason)
 
 
-def _fault(request: Request, plain: Any) -> str | None:
+def _mismatch(request: Request, plain: Any) -> str | None:
     match request.kind:
         case "approval":
             return "requests of kind 'approval' take an approval or a rejection: `limpet approve`, `limpet reject`"
         case "unknown":
             if isinstance(plain, dict) and set(plain) == {"applied"}:
-                return _misfit(plain["applied"], request)
+                return _schema_faults(plain["applied"], request)
             return None if plain in OUTCOMES else f'pass one of {", ".join(OUTCOMES)}, or {{"applied": RESULT}}'
         case "escalation" if request.tool is not None:
             if isinstance(plain, dict) and set(plain) == {"result"}:
-                return _misfit(plain["result"], request)
+                return _schema_faults(plain["result"], request)
             fits = plain in CHOICES
             return None if fits else f'pass {" or ".join(CHOICES)}, or {{"result": RESULT}}'
         case "budget":
@@ -106,8 +106,8 @@ def _fault(request: Request, plain: Any) -> str | None:
         case _:
             if request.options:
                 return None if plain in request.options else f"pass one of {', '.join(map(str, request.options))}"
-            return _misfit(plain, request)
+            return _schema_faults(plain, request)
 
 
-def _misfit(value: Any, request: Request) -> str | None:
+def _schema_faults(value: Any, request: Request) -> str | None:
     return "; ".join(faults(value, request.schema or {})) or None

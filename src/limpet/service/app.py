@@ -37,7 +37,7 @@ from limpet.ids import check_id
 from limpet.policy.retention import KeepRule
 from limpet.service.archives import MAX_BYTES
 from limpet.service.bundles import export_run, load_run
-from limpet.service.files import using
+from limpet.service.files import file_errors
 from limpet.service.fork import ForkOptions, make_fork, plan_fork
 from limpet.service.notifications import notifier
 from limpet.service.once import agent_of, create_once
@@ -47,7 +47,7 @@ from limpet.service.read_api import ReadApi
 from limpet.service.replay import Replay, ReplayCheck, ReplayOptions, check, replay
 from limpet.service.resolve import each_run, run_of
 from limpet.service.settings import Settings
-from limpet.service.views import Ended, end_of, entries_of
+from limpet.service.views import Ended, event_views, read_end
 from limpet.state import ENDED
 from limpet.stores import Appended, Create, RunFilter, RunRow, Store, Taken
 from limpet.stores.blobs import INLINE, SAID, Blob
@@ -93,11 +93,11 @@ class App(ReadApi):
     def __init__(self, settings: Settings, agents: Sequence[Agent[Any, Any]] = ()) -> None:
         for each in agents:
             check_agent(each)
-        super().__init__(settings, {each.name: each for each in agents}, self._tell)
+        super().__init__(settings, {each.name: each for each in agents}, self._send)
         self._all = tuple(agents)
-        self._duty: WorkerLoop | None = None
-        self._ear: ChangeListener | None = None
-        self._hearing: asyncio.Task[None] | None = None
+        self._worker_loop: WorkerLoop | None = None
+        self._listener: ChangeListener | None = None
+        self._listener_task: asyncio.Task[None] | None = None
 
     def replace(
         self,
@@ -128,7 +128,7 @@ class App(ReadApi):
     @property
     def is_open(self) -> bool:
         """Whether the app is open."""
-        return self._hearing is not None
+        return self._listener_task is not None
 
     @property
     def serves(self) -> tuple[Agent[Any, Any], ...]:
@@ -138,55 +138,55 @@ class App(ReadApi):
     # Open and close
 
     def _check_open(self) -> ChangeListener:
-        if self._ear is None:
+        if self._listener is None:
             raise not_open()
-        return self._ear
+        return self._listener
 
     async def open(self) -> Self:
         """Open the store. With agents, start a worker and claim runs that an earlier process left."""
         if not self._settings.creates_store:
-            await self._check_there()
+            await self._check_store_exists()
         await self.store.open()
         try:
             self._time.sync(await self.store.now())
             is_working = self._settings.worker is not None
             if self._settings.creates_store:  # An app that only reads writes nothing.
                 await save_contracts(self.store, self._all, served=is_working)
-            self._ear = ChangeListener(self.store, self._settings.clock, self._settings.listen)
-            self._hearing = asyncio.create_task(self._ear.run(), name="limpet:change-listener")
+            self._listener = ChangeListener(self.store, self._settings.clock, self._settings.listen_interval)
+            self._listener_task = asyncio.create_task(self._listener.run(), name="limpet:change-listener")
             if (self._all or self._settings.channels) and self._settings.worker is not None:
-                await self._begin_duty(self._settings.worker)
+                await self._start_worker(self._settings.worker)
         except BaseException:
             await self.close()
             raise
         return self
 
-    async def _check_there(self) -> None:
-        is_there = False
+    async def _check_store_exists(self) -> None:
+        exists = False
         try:
-            is_there = await self.store.is_there()
+            exists = await self.store.is_there()
         finally:
-            if not is_there:
+            if not exists:
                 await self.store.close()
-        if not is_there:
+        if not exists:
             raise NoStore(url=self._settings.url)
 
-    async def _begin_duty(self, worker: Worker) -> None:
-        assert self._ear is not None
-        telling = [notifier(self.store, self._settings.clock, *each) for each in self._settings.channels.items()]
-        self._duty = self._settings.worker_loop([*self._all, *telling], worker, self._time, self)
-        found = await self._duty.start(self._ear)
+    async def _start_worker(self, worker: Worker) -> None:
+        assert self._listener is not None
+        notifiers = [notifier(self.store, self._settings.clock, *each) for each in self._settings.channels.items()]
+        self._worker_loop = self._settings.worker_loop([*self._all, *notifiers], worker, self._time, self)
+        found = await self._worker_loop.start(self._listener)
         names = ", ".join(sorted(self._agents))
-        log.info("worker %s: serving %s; resuming %d runs", self._duty.id, names, found)
+        log.info("worker %s: serving %s; resuming %d runs", self._worker_loop.id, names, found)
 
     async def close(self) -> None:
         """Wait for running effects within the worker's grace period, release its runs, and close the store."""
-        if self._duty is not None:
-            await self._duty.stop()
-            self._duty = None
-        if self._hearing is not None:
-            self._hearing.cancel()
-            self._hearing = None
+        if self._worker_loop is not None:
+            await self._worker_loop.stop()
+            self._worker_loop = None
+        if self._listener_task is not None:
+            self._listener_task.cancel()
+            self._listener_task = None
         await self.store.close()
 
     async def __aenter__(self) -> Self:
@@ -245,7 +245,7 @@ class App(ReadApi):
         redaction = self.store.redaction
         plain = redaction.value(plain)
         packed, blobs = self.store.pack(plain, inline=SAID if how.get("conversation") else INLINE)
-        begins = await self._begins(how.get("at"))
+        begins = await self._start_time(how.get("at"))
         deadline = known.rules.deadline
         more = {name: how.get(name) for name in ("session", "user", "conversation")}
         body = creation(
@@ -255,7 +255,7 @@ class App(ReadApi):
             initial=_initial(known, how.get("constraints")),
             more={**more, "labels": redaction.value(dict(how.get("labels") or {})), "start_at": begins},
         )
-        run = await self._own_id(how.get("id"), how.get("conversation"))
+        run = await self._new_run_id(how.get("id"), how.get("conversation"))
 
         def alike(stored: Payload) -> bool:
             if not stored.is_inline:
@@ -263,18 +263,18 @@ class App(ReadApi):
             return bool(known.dump_input(known.input_codec.load(stored.value(), stored.versions)) == plain)
 
         await self._create(run, body, plain, alike, blobs)
-        if self._duty is not None:
-            self._duty.wake()
+        if self._worker_loop is not None:
+            self._worker_loop.wake()
         return Handle(self, run, known)
 
-    async def _own_id(self, id: str | None, conversation: str | None) -> str:
+    async def _new_run_id(self, id: str | None, conversation: str | None) -> str:
         """Return the id for a new run. Runs and conversations share one namespace."""
         run = self._settings.ids.new() if id is None else check_id(id)
         if run == conversation or run.endswith(CHAT):
             reason = f"{run!r} is a conversation's id; a run needs another id, which does not end with {CHAT}"
             raise InvalidArgument(path="id", reason=reason)
         if conversation is not None:
-            await self._talks.check(conversation)
+            await self._conversations.exists(conversation)
         return run
 
     async def _create(self, run: str, body: b.RunCreated, plain: Any, alike: Any, blobs: Sequence[Blob]) -> None:
@@ -285,7 +285,7 @@ class App(ReadApi):
         check_id(body.conversation)
         while True:
             owner = {"session": body.session, "user": body.user}
-            said, more = await self._talks.first(body.conversation, plain, run, self._actor, **owner)
+            said, more = await self._conversations.first_message(body.conversation, plain, run, self._actor, **owner)
             created = Create(run=run, bodies=(body,), actor=self._actor)
             done = await self.store.append(created, said, blobs=(*blobs, *more))
             if isinstance(done, Taken) and done.row.id == run:
@@ -294,7 +294,7 @@ class App(ReadApi):
             if isinstance(done, Appended):
                 return
 
-    async def _begins(self, at: datetime | Duration | None) -> int | None:
+    async def _start_time(self, at: datetime | Duration | None) -> int | None:
         if at is None:
             return None
         if isinstance(at, datetime):
@@ -310,7 +310,7 @@ class App(ReadApi):
     async def get(self, run: str, agent: Agent[Any, Any] | None = None, /) -> Handle[Any]:
         """Return a handle on an existing run. With `agent`, its result has that agent's output type."""
         row = await run_of(self.store, run)
-        return Handle(self, run, agent or self._serving(row.agent, row.agent_version))
+        return Handle(self, run, agent or self._find_code(row.agent, row.agent_version))
 
     async def once(self, key: str, fn: Callable[[], Awaitable[T]], /) -> T:
         """Call `fn` once for a key and record its result; later calls with the same key return that result.
@@ -318,16 +318,16 @@ class App(ReadApi):
         Use this in a server that has to handle repeated requests with an idempotency key. If the process dies during
         the call, the next `once` with the same key calls `fn` again.
         """
-        ear = self._check_open()
+        listener = self._check_open()
         created = await create_once(self._settings, key)
         if created.status not in ENDED:
-            duty = self._settings.worker_loop([agent_of(key, fn)], self._settings.worker or Worker(), self._time, self)
-            await duty.start(ear)
+            loop = self._settings.worker_loop([agent_of(key, fn)], self._settings.worker or Worker(), self._time, self)
+            await loop.start(listener)
             try:
-                await self._until_ended(key, None)
+                await self._wait_until_ended(key, None)
             finally:
-                await duty.stop()
-        result: T = (await self._how_it_ended(key)).value
+                await loop.stop()
+        result: T = (await self._outcome(key)).value
         return result
 
     # Control runs
@@ -336,32 +336,32 @@ class App(ReadApi):
         """Continue a paused run, or a failed one from its failed step. A completed run is left unchanged."""
         row = await run_of(self.store, run)
         if row.status != "completed":
-            await self._tell(run, b.ResumeRequested(command=self._settings.ids.new()))
-        return Handle(self, run, self._serving(row.agent, row.agent_version))
+            await self._send(run, b.ResumeRequested(command=self._settings.ids.new()))
+        return Handle(self, run, self._find_code(row.agent, row.agent_version))
 
     async def pause(self, run: str, /) -> None:
         """Pause a run until it is resumed. Running effects finish first."""
         await run_of(self.store, run)
-        await self._tell(run, b.PauseRequested(command=self._settings.ids.new()))
+        await self._send(run, b.PauseRequested(command=self._settings.ids.new()))
 
     async def cancel(self, run: str, /, *, reason: str) -> None:
         """Cancel a run and the runs that it called. Running effects finish; steps with a compensation are undone."""
         await run_of(self.store, run)
         reason = self.store.redaction.text(reason)
-        await self._tell(run, b.CancelRequested(command=self._settings.ids.new(), reason=reason))
+        await self._send(run, b.CancelRequested(command=self._settings.ids.new(), reason=reason))
 
     async def signal(self, run: str, name: str, value: object, /) -> None:
         """Send a value to a run, which `run.receive(name)` returns. Each value is delivered once, in order."""
         await run_of(self.store, run)
         packed, blobs = self.store.pack(value)
         body = b.SignalReceived(command=self._settings.ids.new(), signal=name, value=packed)
-        await self._tell(run, body, blobs=blobs)
+        await self._send(run, body, blobs=blobs)
 
-    async def _tell(self, run: str, *bodies: Any, blobs: Any = (), judged: tuple[str, ...] | None = None) -> None:
+    async def _send(self, run: str, *bodies: Any, blobs: Any = (), judged: tuple[str, ...] | None = None) -> None:
         self._check_open()
         await self.store.send_commands(run, *bodies, actor=self._actor, blobs=blobs, judged=judged)
-        if self._duty is not None:
-            self._duty.wake()
+        if self._worker_loop is not None:
+            self._worker_loop.wake()
 
     # Conversations
 
@@ -371,13 +371,13 @@ class App(ReadApi):
         If no run is active there, the message is stored for the next one, and None is returned. With `interrupt`, an
         LLM agent ends its turn after the steps that are running.
         """
-        return await self._talks.say(conversation, text, actor=self._actor, interrupt=interrupt)
+        return await self._conversations.say(conversation, text, actor=self._actor, interrupt=interrupt)
 
     # Requests
 
     async def answer(self, request: str | Request, answer: object, /, *, by: str) -> None:
         """Answer a request. The answer must match what the request asks for. The first answer is final."""
-        await self._desk.answer(request, answer, by)
+        await self._inbox.answer(request, answer, by)
 
     async def approve(
         self, request: str | Request, /, *, by: str, args: Mapping[str, Any] | None = None, standing: bool = False
@@ -387,15 +387,15 @@ class App(ReadApi):
         `args` replaces some of the tool's arguments. `standing=True` also approves further calls of this tool in this
         run, until `revoke`.
         """
-        await self._desk.approve(request, by, args, standing=standing)
+        await self._inbox.approve(request, by, args, standing=standing)
 
     async def reject(self, request: str | Request, /, *, by: str, because: str) -> None:
         """Reject a request, with a reason."""
-        await self._desk.reject(request, by, because)
+        await self._inbox.reject(request, by, because)
 
     async def revoke(self, run: str, grant: str, /, *, by: str, because: str = "") -> None:
         """Revoke a standing approval: the next call of its tool asks again."""
-        await self._desk.revoke(run, grant, by, because)
+        await self._inbox.revoke(run, grant, by, because)
 
     # Fork and replay
 
@@ -427,15 +427,15 @@ class App(ReadApi):
         without an effect, and `model="live"` allows model calls.
         """
         row = await run_of(self.store, run)
-        agent = self._serving(row.agent, version or row.agent_version)
+        agent = self._find_code(row.agent, version or row.agent_version)
         more = {"patch": patch or {}, "results": results or {}, "input": input}
-        said: Mapping[Outside, str | None] = {"reads": reads, "model": model}
-        live = tuple(outside for outside, how in said.items() if how == "live")
-        wanted = ForkOptions(at=at, seq=seq, effects=effects, live=live, version=version, **more)
-        body, blobs = await plan_fork(self.store, row, agent, wanted, self._time.now())
+        modes: Mapping[Outside, str | None] = {"reads": reads, "model": model}
+        live = tuple(outside for outside, mode in modes.items() if mode == "live")
+        options = ForkOptions(at=at, seq=seq, effects=effects, live=live, version=version, **more)
+        body, blobs = await plan_fork(self.store, row, agent, options, self._time.now())
         name = await make_fork(self.store, run, body, blobs, actor=self._actor, id=id)
-        if self._duty is not None:
-            self._duty.wake()
+        if self._worker_loop is not None:
+            self._worker_loop.wake()
         return Handle(self, name, agent)
 
     async def replay(
@@ -452,7 +452,7 @@ class App(ReadApi):
         Nothing is written. Recorded calls return their recorded results; other calls are not made, unless `allow` names
         their tool. `on_step` is called with the number of each step when the code reaches it.
         """
-        agent = self._agent_of(await run_of(self.store, run))
+        agent = self._require_code(await run_of(self.store, run))
         return await replay(self.store, run, agent, self, to, ReplayOptions(allow, on_step))
 
     async def replay_all(
@@ -470,11 +470,11 @@ class App(ReadApi):
         for name in [agent] if agent is not None else list(self._agents):
             left, where = last, RunFilter(agent=name, status=tuple(status))
             async for row in each_run(self.store, where, page=min(last, LARGEST_PAGE)):
-                yield await check(self.store, row.id, self._agent_of(row), self)
+                yield await check(self.store, row.id, self._require_code(row), self)
                 if (left := left - 1) == 0:
                     break
 
-    def _serving(self, name: str, version: str) -> Agent[Any, Any] | None:
+    def _find_code(self, name: str, version: str) -> Agent[Any, Any] | None:
         """Return the code for a version of an agent: exactly this version, else one that accepts it, else the last one
         given.
         """
@@ -483,9 +483,9 @@ class App(ReadApi):
         fitting = [each for each in serving if version in each.rules.accepts]
         return next(iter(exact or fitting or serving[::-1]), None)
 
-    def _agent_of(self, row: RunRow) -> Agent[Any, Any]:
+    def _require_code(self, row: RunRow) -> Agent[Any, Any]:
         """Return the current code of a run's agent."""
-        found = self._serving(row.agent, row.agent_version)
+        found = self._find_code(row.agent, row.agent_version)
         if found is None:
             reason = f"the code of {row.agent} is required: limpet.open(..., agents=[...]), or --app MODULE:ATTRIBUTE"
             raise InvalidArgument(path="agents", reason=reason)
@@ -495,7 +495,7 @@ class App(ReadApi):
 
     async def export(self, run: str, path: str | Path, /) -> None:
         """Write a run to a file that people can read, and that `load` imports into another store."""
-        with using(path) as file:
+        with file_errors(path) as file:
             await export_run(self.store, run, file)
 
     async def load(self, path: str | Path, /, *, max_bytes: int = MAX_BYTES) -> Handle[Any]:
@@ -503,9 +503,9 @@ class App(ReadApi):
 
         The file is read into memory as a whole: one that would unpack to more than `max_bytes` (1 GiB) is rejected.
         """
-        with using(path) as file:
+        with file_errors(path) as file:
             row = await load_run(self.store, file, self._actor, max_bytes)
-        return Handle(self, row.id, self._serving(row.agent, row.agent_version))
+        return Handle(self, row.id, self._find_code(row.agent, row.agent_version))
 
     async def prune(
         self,
@@ -524,7 +524,7 @@ class App(ReadApi):
         folder, each run is exported there first. `snapshots` is the number of snapshots to keep per run.
         """
         rule = KeepRule(older_than=older_than, by_status=by_status, by_agent=by_agent)
-        with nullcontext() if archive is None else using(archive) as folder:
+        with nullcontext() if archive is None else file_errors(archive) as folder:
             done = await prune(self.store, rule, dry_run=dry_run, archive=folder)
         if snapshots is not None and not dry_run:
             done.snapshots = await rotate(self.store, keep=snapshots, older_than=older_than)
@@ -536,13 +536,13 @@ class App(ReadApi):
         """Wait until a run has ended, and return its result. Raises RunFailed, RunCancelled, or NotDone after the
         timeout.
         """
-        ended = await end_of(self.store, run)
+        ended = await read_end(self.store, run)
         if ended is None:
-            await self._until_ended(run, timeout)
-        return await self._how_it_ended(run, ended)
+            await self._wait_until_ended(run, timeout)
+        return await self._outcome(run, ended)
 
-    async def _how_it_ended(self, run: str, ended: Ended | None = None) -> Result:
-        match ended or await end_of(self.store, run):
+    async def _outcome(self, run: str, ended: Ended | None = None) -> Result:
+        match ended or await read_end(self.store, run):
             case b.RunCompleted(output=output):
                 return Result(await self.store.unpack(output), output.versions)
             case b.RunFailed(failure=failure, number=step):
@@ -558,36 +558,36 @@ class App(ReadApi):
             case None:
                 raise NotDone(run=run, status=(await self.store.get(run)).status)
 
-    async def _until_ended(self, run: str, timeout: Duration | None) -> None:
-        ear = self._check_open()
+    async def _wait_until_ended(self, run: str, timeout: Duration | None) -> None:
+        listener = self._check_open()
         ended = asyncio.Event()
-        duty = self._duty
-        interest = Subscription(
+        loop = self._worker_loop
+        subscription = Subscription(
             run,
-            lambda: None if duty is not None and duty.is_driving(run) else 0,
+            lambda: None if loop is not None and loop.is_driving(run) else 0,
             lambda place: ended.set() if place is GONE or place.status in ENDED else None,
         )
-        take_back = None if timeout is None else self._settings.clock.call_later(microseconds(timeout), ended.set)
-        ear.subscribe(interest)
+        cancel_timer = None if timeout is None else self._settings.clock.call_later(microseconds(timeout), ended.set)
+        listener.subscribe(subscription)
         try:
             await ended.wait()
         finally:
-            ear.unsubscribe(interest)
-            if take_back is not None:
-                take_back()
+            listener.unsubscribe(subscription)
+            if cancel_timer is not None:
+                cancel_timer()
 
     async def events(self, run: str, after: int = 0, *, follow: bool = True) -> AsyncIterator[EventView]:
         """Yield the events of a run until it has ended. Without `follow`, only yield those that exist now."""
         grown = asyncio.Event()
-        interest = Subscription(run, lambda: after, lambda _: grown.set())
-        if follow and self._ear is not None:
-            self._ear.subscribe(interest)
+        subscription = Subscription(run, lambda: after, lambda _: grown.set())
+        if follow and self._listener is not None:
+            self._listener.subscribe(subscription)
         try:
             while True:
                 row = await self.store.get(run)
                 async for event in self.store.log(run, after=after):
                     after = event.seq
-                    [entry] = await entries_of(self.store, [event])
+                    [entry] = await event_views(self.store, [event])
                     yield entry
                 if not follow or (row.status in ENDED and after >= row.seq):
                     return
@@ -596,12 +596,12 @@ class App(ReadApi):
                 await grown.wait()
                 grown.clear()
         finally:
-            if self._ear is not None:
-                self._ear.unsubscribe(interest)
+            if self._listener is not None:
+                self._listener.unsubscribe(subscription)
 
     @property
     def _actor(self) -> str:
-        return self._duty.id if self._duty is not None else "app"
+        return self._worker_loop.id if self._worker_loop is not None else "app"
 
 
 def _initial(agent: Agent[Any, Any], constraints: Mapping[str, Any] | None) -> StatePatch | None:

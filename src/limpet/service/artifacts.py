@@ -8,13 +8,13 @@ from msgspec import UnsetType
 from limpet.errors import NotFound
 from limpet.events import Payload
 from limpet.events import bodies as b
-from limpet.service.resolve import near
+from limpet.service.resolve import suggest
 from limpet.stores import Store
 
-__all__ = ["LONGEST", "PIECE", "ArtifactPiece", "content_of", "find_artifact", "piece_of"]
+__all__ = ["DEFAULT_PIECE", "MAX_CHARACTER", "ArtifactPiece", "content_of", "find_artifact", "piece_of"]
 
-PIECE = 12_000
-LONGEST = 4
+DEFAULT_PIECE = 12_000
+MAX_CHARACTER = 4
 """Maximum length of a character in UTF-8, in bytes."""
 
 
@@ -37,7 +37,7 @@ async def content_of(store: Store, run: str, artifact: str) -> Payload:
     """Return the content of an artifact of a run, or of one that its caller passed along."""
     known = await _contents(store, run)
     if artifact not in known:
-        raise near(NotFound(what="artifact", id=artifact), [*known])
+        raise suggest(NotFound(what="artifact", id=artifact), [*known])
     return known[artifact]
 
 
@@ -47,7 +47,7 @@ async def find_artifact(store: Store, run: str, given: str) -> str:
     found = [given] if given in known else [each for each in known if each.startswith(given)]
     if len(found) == 1:
         return found[0]
-    raise near(NotFound(what="artifact", id=given), found or [*known])
+    raise suggest(NotFound(what="artifact", id=given), found or [*known])
 
 
 async def _contents(store: Store, run: str) -> dict[str, Payload]:
@@ -94,5 +94,5 @@ def _text(piece: bytes, *, is_last: bool) -> str | None:
     try:
         return piece.decode()
     except UnicodeDecodeError as error:
-        is_cut = not is_last and error.start > 0 and len(piece) - error.start < LONGEST
+        is_cut = not is_last and error.start > 0 and len(piece) - error.start < MAX_CHARACTER
         return piece[: error.start].decode() if is_cut else None

@@ -46,15 +46,15 @@ class SessionInfo:
 class Conversations:
     """All conversations of a store."""
 
-    def __init__(self, settings: Settings, tell: Callable[..., Awaitable[None]], now: Callable[[], int]) -> None:
-        self._settings, self._store, self._tell, self._now = settings, settings.store, tell, now
+    def __init__(self, settings: Settings, send: Callable[..., Awaitable[None]], now: Callable[[], int]) -> None:
+        self._settings, self._store, self._send, self._now = settings, settings.store, send, now
 
-    def talk(self, id: str, actor: str, *, session: str | None = None, user: str | None = None) -> ConversationWriter:
+    def writer(self, id: str, actor: str, *, session: str | None = None, user: str | None = None) -> ConversationWriter:
         """Return a writer for a conversation."""
         first = b.ConversationCreated(session=session, user=user)
         return ConversationWriter(self._store, id, self._now, actor, first)
 
-    async def check(self, conversation: str) -> bool:
+    async def exists(self, conversation: str) -> bool:
         """Return whether a conversation exists. Raises InvalidArgument if the id is that of a run."""
         try:
             row = await self._store.get(check_id(conversation))
@@ -68,9 +68,9 @@ class Conversations:
         return True
 
     async def say(self, conversation: str, text: str, *, actor: str, interrupt: bool) -> str | None:
-        """Send a message to the active run of a conversation, and return its id. Without one, store it and return None."""
-        await self.check(conversation)
-        run = await self._listener(conversation)
+        """Send a message to the active run of a conversation and return its id, or store it and return None."""
+        await self.exists(conversation)
+        run = await self._active_run(conversation)
         if run is not None:
             packed, blobs = self._store.pack(text, inline=SAID)
             new = self._settings.ids.new
@@ -78,17 +78,17 @@ class Conversations:
             if interrupt:
                 bodies.append(b.SignalReceived(command=new(), signal=INTERRUPT, value=inline(None)))
             try:
-                await self._tell(run, *bodies, blobs=blobs)
+                await self._send(run, *bodies, blobs=blobs)
             except (WrongState, NotFound):
                 pass  # the run has ended since
             else:
                 return run
         packed, blobs = self._store.pack(text, inline=SAID)
         added = b.MessageAdded(message=self._settings.ids.new(), role="user", content=packed)
-        await self.talk(conversation, actor).append(added, blobs=blobs)
+        await self.writer(conversation, actor).append(added, blobs=blobs)
         return None
 
-    async def _listener(self, conversation: str) -> str | None:
+    async def _active_run(self, conversation: str) -> str | None:
         """Return the id of the newest run in a conversation that has not ended."""
         page = await self._store.runs(RunFilter(conversation=conversation, status=LIVE), limit=1)
         if page.rows:
@@ -100,9 +100,9 @@ class Conversations:
             return None
         return row.id if row is not None and row.type == "run" and row.status in LIVE else None
 
-    async def first(self, conversation: str, text: str, run: str, actor: str, **owner: Any) -> tuple[Leg, Any]:
+    async def first_message(self, conversation: str, text: str, run: str, actor: str, **owner: Any) -> tuple[Leg, Any]:
         """Return the append that adds a run's input to its conversation as the first message, and its blobs."""
-        talk = self.talk(conversation, actor, **owner)
+        talk = self.writer(conversation, actor, **owner)
         await talk.look()
         packed, blobs = self._store.pack(text, inline=SAID)
         added = b.MessageAdded(message=self._settings.ids.new(), role="user", content=packed, run=run)
@@ -110,7 +110,7 @@ class Conversations:
 
     async def messages(self, conversation: str, *, last: int | None, whole: bool) -> list[Message]:
         """Return the newest messages of a conversation, in order."""
-        if not await self.check(conversation):
+        if not await self.exists(conversation):
             raise NotFound(what="conversation", id=conversation)
         return await shown(self._store, await latest(self._store, conversation, last=last, whole=whole))
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 from limpet.errors import FileFailed
 
-__all__ = ["using"]
+__all__ = ["file_errors"]
 
 
 @contextmanager
-def using(path: str | Path) -> Iterator[Path]:
+def file_errors(path: str | Path) -> Iterator[Path]:
     """Yield the path. Raise FileFailed for an OSError inside, and for an invalid path."""
     try:
         yield Path(path)

@@ -23,7 +23,7 @@ from limpet.engine.run.conversation import Message
 from limpet.errors import InvalidArgument, LimpetError, QueryTimeout, Unexpected
 from limpet.redaction import hide_secrets_in
 from limpet.service.app import App
-from limpet.service.artifacts import LONGEST, PIECE, ArtifactPiece, piece_of
+from limpet.service.artifacts import DEFAULT_PIECE, MAX_CHARACTER, ArtifactPiece, piece_of
 from limpet.service.conversations import ConversationInfo, SessionInfo
 from limpet.service.json_views import as_json
 from limpet.service.moments import Comparison, Diff, MomentJson
@@ -71,17 +71,17 @@ class Operation:
     """Whether the result may contain credentials: it is not redacted."""
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """Description for clients, from the function's docstring."""
         return inspect.cleandoc(self.handler.__doc__ or "")
 
     @cached_property
-    def form(self) -> Any:
+    def result_type(self) -> Any:
         """Type of the result, for the OpenAPI schema."""
         return get_type_hints(self.handler)["return"]
 
     @cached_property
-    def given(self) -> type[BaseModel]:
+    def parameters(self) -> type[BaseModel]:
         """Model of the parameters, which validates them."""
         hints = get_type_hints(self.handler, include_extras=True)
         _, *parameters = inspect.signature(self.handler).parameters.values()
@@ -96,12 +96,12 @@ class Operation:
         """Names of the parameters in the path."""
         return tuple(re.findall(r"{(\w+)}", self.path))
 
-    async def answer(self, app: App, given: Mapping[str, Any]) -> Any:
+    async def run(self, app: App, arguments: Mapping[str, Any]) -> Any:
         """Validate the arguments, run the operation, and return its result as redacted plain JSON. Raises only
         LimpetError.
         """
         try:
-            checked = self.given.model_validate(given)
+            checked = self.parameters.model_validate(arguments)
         except ValidationError as error:
             raise self._invalid_argument(error) from None
         with limpet_errors(self.name):
@@ -118,7 +118,7 @@ class Operation:
         wrong = error.errors(include_url=False, include_context=False, include_input=False)[0]
         reason = wrong["msg"][:1].lower() + wrong["msg"][1:]
         if wrong["type"] == "extra_forbidden":
-            reason = f"unknown argument; {self.name} takes {', '.join(self.given.model_fields) or 'none'}"
+            reason = f"unknown argument; {self.name} takes {', '.join(self.parameters.model_fields) or 'none'}"
         return InvalidArgument(path=".".join(map(str, wrong["loc"])) or "arguments", reason=reason)
 
 
@@ -239,7 +239,9 @@ async def artifact(
     run: RunId,
     artifact: Annotated[str, Field(description="Artifact id, from the run's context or state.")],
     start: Annotated[int, Field(ge=0, le=MAX_INTEGER, description="Offset of the first byte.")] = 0,
-    limit: Annotated[int, Field(ge=LONGEST, le=4_000_000, description="Maximum number of bytes.")] = PIECE,
+    limit: Annotated[
+        int, Field(ge=MAX_CHARACTER, le=4_000_000, description="Maximum number of bytes.")
+    ] = DEFAULT_PIECE,
 ) -> ArtifactPiece:
     """Read an artifact of a run, or a piece of it. To continue, pass `next` as `start`."""
     return await piece_of(app.store, (await run_of(app.store, run)).id, artifact, start=start, limit=limit)

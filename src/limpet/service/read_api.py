@@ -20,7 +20,7 @@ from limpet.events import Payload
 from limpet.service import moments
 from limpet.service.artifacts import content_of
 from limpet.service.conversations import ConversationInfo, Conversations, SessionInfo
-from limpet.service.files import using
+from limpet.service.files import file_errors
 from limpet.service.inbox import Inbox
 from limpet.service.moments import Comparison, Diff, Moment, Point, state_at
 from limpet.service.prompts import PromptView, context_of, read_prompt
@@ -29,7 +29,7 @@ from limpet.service.resolve import each_run, run_of
 from limpet.service.settings import Settings
 from limpet.service.timeline import TimelineRow, timeline
 from limpet.service.verify import Verified, save_heads, verify_all, verify_one
-from limpet.service.views import entries_of, info_of
+from limpet.service.views import event_views, run_info
 from limpet.service.workers import (
     AgentInfo,
     LiveWorkers,
@@ -55,12 +55,12 @@ class ReadApi:
     """Query one store."""
 
     def __init__(
-        self, settings: Settings, agents: Mapping[str, Agent[Any, Any]], tell: Callable[..., Awaitable[None]]
+        self, settings: Settings, agents: Mapping[str, Agent[Any, Any]], send: Callable[..., Awaitable[None]]
     ) -> None:
         self._settings, self._agents = settings, dict(agents)
         self._time = StoreClock(settings.clock)
-        self._desk = Inbox(settings, tell)
-        self._talks = Conversations(settings, tell, self._time.now)
+        self._inbox = Inbox(settings, send)
+        self._conversations = Conversations(settings, send, self._time.now)
 
     @property
     def store(self) -> Store:
@@ -77,15 +77,15 @@ class ReadApi:
         """
         if last is not None:
             check_last(last)
-        return await self._talks.messages(conversation, last=last, whole=whole)
+        return await self._conversations.messages(conversation, last=last, whole=whole)
 
     async def conversations(self, *, session: str | None = None) -> list[ConversationInfo]:
         """Return the newest conversations, of one session or of all."""
-        return await self._talks.all(session)
+        return await self._conversations.all(session)
 
     async def sessions(self) -> list[SessionInfo]:
         """Return the sessions of the newest runs and conversations, the newest first."""
-        return await self._talks.sessions()
+        return await self._conversations.sessions()
 
     async def inbox(
         self,
@@ -100,11 +100,11 @@ class ReadApi:
         `to` is a person (including the groups they belong to) or a group. `run` and `risk` select requests of one run
         or risk; `older_than` those that have been open for at least that long.
         """
-        return await self._desk.inbox(to=to, run=run, risk=risk, older_than=older_than)
+        return await self._inbox.inbox(to=to, run=run, risk=risk, older_than=older_than)
 
     async def grants(self, run: str, /) -> list[Grant]:
         """Return the standing approvals of a run."""
-        return await self._desk.grants(run)
+        return await self._inbox.grants(run)
 
     # Runs
 
@@ -129,13 +129,13 @@ class ReadApi:
                 rows.append(row)
             if len(rows) == last:
                 break
-        fleet = await self._fleet()
-        return [info_of(row, fleet.waits_for(row)) for row in rows]
+        fleet = await self._live_workers()
+        return [run_info(row, fleet.waits_for(row)) for row in rows]
 
     async def log(self, run: str, /) -> list[EventView]:
         """Return all events of a run."""
         await self.store.get(run)
-        return await entries_of(self.store, [event async for event in self.store.log(run)])
+        return await event_views(self.store, [event async for event in self.store.log(run)])
 
     async def artifact(self, run: str, artifact: str, /) -> bytes:
         """Return the content of an artifact of a run."""
@@ -271,7 +271,7 @@ class ReadApi:
         """Return the number of runs, open requests and live workers."""
         return await stats_of(self.store, self._time.now())
 
-    async def _fleet(self) -> LiveWorkers:
+    async def _live_workers(self) -> LiveWorkers:
         return await live_workers(self.store, self._time.now())
 
     # Verification
@@ -287,8 +287,8 @@ class ReadApi:
         if run is not None:
             return await verify_one(self.store, run)
         with (
-            nullcontext() if heads is None else using(heads) as kept,
-            nullcontext() if pruned is None else using(pruned) as gone,
+            nullcontext() if heads is None else file_errors(heads) as kept,
+            nullcontext() if pruned is None else file_errors(pruned) as gone,
         ):
             return await verify_all(self.store, kept, pruned=gone)
 
@@ -296,7 +296,7 @@ class ReadApi:
         """Write the head of every log to a file, and return their number. Store it elsewhere, and pass it to
         `verify(heads=...)`.
         """
-        with using(path) as file:
+        with file_errors(path) as file:
             return await save_heads(self.store, file)
 
     async def value(self, payload: Mapping[str, Any]) -> Any:
@@ -308,4 +308,4 @@ class ReadApi:
     async def info(self, run: str) -> RunInfo:
         """Return the summary of a run, as lists show it."""
         row = await run_of(self.store, run)
-        return info_of(row, (await self._fleet()).waits_for(row))
+        return run_info(row, (await self._live_workers()).waits_for(row))

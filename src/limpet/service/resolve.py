@@ -5,7 +5,7 @@ from difflib import get_close_matches
 
 from limpet.engine.execution.views import Request
 from limpet.errors import AlreadyAnswered, NotFound
-from limpet.service.views import no_run, request_of
+from limpet.service.views import not_a_run, request_of
 from limpet.stores import RequestFilter, RequestRow, RunFilter, RunRow, Store
 from limpet.stores.store import LARGEST_PAGE
 
@@ -14,13 +14,13 @@ __all__ = [
     "find_conversation",
     "find_request",
     "find_run",
-    "near",
     "open_request",
     "run_of",
+    "suggest",
     "suggest_agent",
 ]
 
-SHOWN = 5
+MAX_SUGGESTIONS = 5
 # Number of runs whose decided requests are searched.
 NEWEST = 100
 
@@ -29,7 +29,7 @@ async def run_of(store: Store, id: str) -> RunRow:
     """Return the run with exactly this id. Raises InvalidArgument for a conversation."""
     row = await store.get(id)
     if row.type != "run":
-        raise no_run(id)
+        raise not_a_run(id)
     return row
 
 
@@ -59,7 +59,7 @@ async def find_run(store: Store, given: str) -> RunRow:
     first = min(found, key=lambda row: len(row.id), default=None)
     if first is not None and all(row is first or row.id.startswith(f"{first.id}.") for row in found):
         return first  # The others are named after it.
-    raise near(NotFound(what="run", id=given), [row.id for row in found] or await _near(store, given))
+    raise suggest(NotFound(what="run", id=given), [row.id for row in found] or await _similar_runs(store, given))
 
 
 async def find_conversation(store: Store, given: str) -> str:
@@ -73,7 +73,7 @@ async def find_conversation(store: Store, given: str) -> str:
     found = [id for id in known if id.startswith(given)]
     if len(found) == 1:
         return found[0]
-    raise near(NotFound(what="conversation", id=given), found or get_close_matches(given, known))
+    raise suggest(NotFound(what="conversation", id=given), found or get_close_matches(given, known))
 
 
 async def find_request(store: Store, given: str) -> RequestRow:
@@ -83,11 +83,11 @@ async def find_request(store: Store, given: str) -> RequestRow:
     known = {row.id: row for row in await store.requests()}
     found = [id for id in known if id.startswith(given)]
     if not found:
-        decided = await _of_newest(store)
+        decided = await _newest_requests(store)
         known, found = known | decided, [id for id in decided if id.startswith(given)]
     if len(found) == 1:
         return known[found[0]]
-    raise near(NotFound(what="request", id=given), found or get_close_matches(given, known))
+    raise suggest(NotFound(what="request", id=given), found or get_close_matches(given, known))
 
 
 async def open_request(store: Store, id: str) -> Request:
@@ -103,23 +103,23 @@ async def open_request(store: Store, id: str) -> Request:
 async def suggest_agent(store: Store, error: NotFound) -> NotFound:
     """Add a note with similar agent names to an error, or with all names if none is similar."""
     known = sorted({row.agent for row in await store.contracts()})
-    return near(error, get_close_matches(error.id, known) or known)
+    return suggest(error, get_close_matches(error.id, known) or known)
 
 
-def near(error: NotFound, known: list[str]) -> NotFound:
+def suggest(error: NotFound, known: list[str]) -> NotFound:
     """Add a note that suggests ids to an error, and return it."""
     if known:
-        more = f" or {len(known) - SHOWN} more" if len(known) > SHOWN else ""
-        error.add_note(f"Did you mean {', '.join(known[:SHOWN])}{more}?")
+        more = f" or {len(known) - MAX_SUGGESTIONS} more" if len(known) > MAX_SUGGESTIONS else ""
+        error.add_note(f"Did you mean {', '.join(known[:MAX_SUGGESTIONS])}{more}?")
     return error
 
 
-async def _of_newest(store: Store) -> dict[str, RequestRow]:
+async def _newest_requests(store: Store) -> dict[str, RequestRow]:
     """Return all requests of the newest runs by id, including decided ones."""
     runs = [row.id for row in (await store.runs(limit=NEWEST)).rows]
     return {row.id: row for run in runs for row in await store.requests(RequestFilter(status=None, run=run))}
 
 
-async def _near(store: Store, given: str) -> list[str]:
+async def _similar_runs(store: Store, given: str) -> list[str]:
     """Return similar ids among the newest runs."""
     return get_close_matches(given, [row.id for row in (await store.runs(limit=LARGEST_PAGE)).rows])

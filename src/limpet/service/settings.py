@@ -34,9 +34,9 @@ class Settings:
         self.perform: ToolCaller = UserCode()
         self.linger = SECOND
         """How long a run that only waits stays in memory, in microseconds."""
-        self.hush = SECOND // 10
+        self.command_poll = SECOND // 10
         """How long a run may be busy before its worker polls for commands to it, in microseconds."""
-        self.listen = SECOND // 50
+        self.listen_interval = SECOND // 50
         """Minimum interval between two polls for changes by other processes, in microseconds."""
         self.backoffs = True
         """Whether to wait between attempts."""
@@ -59,7 +59,7 @@ class Settings:
             perform=self.perform,
             now=time.now,
             linger=self.linger,
-            hush=self.hush,
+            hush=self.command_poll,
             backoffs=self.backoffs,
             port=port,
             channels=tuple(self.channels),

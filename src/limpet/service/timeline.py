@@ -52,7 +52,7 @@ class TimelineRow:
         if last.end is None:
             self.spans[-1] = replace(last, end=time, how=how or last.how)
 
-    def begin_before(self, time: int) -> bool:
+    def set_earliest_start(self, time: int) -> bool:
         """If a row has a single span without length, set its earliest possible start. Returns whether it did."""
         [*more, last] = self.spans
         if not more and last.start == last.end and time < last.start:
@@ -65,55 +65,55 @@ async def timeline(store: Store, run: str) -> list[TimelineRow]:
     """Return every step and wait of a run, in order. For a fork, only those after the fork point."""
     found = TimelineBuilder()
     async for event in store.log(run):
-        found.learn(event, store.decode(event))
-    return found.lines
+        found.add(event, store.decode(event))
+    return found.rows
 
 
 class TimelineBuilder:
     """Builds a timeline from the events of a log."""
 
     def __init__(self) -> None:
-        self.lines: list[TimelineRow] = []
+        self.rows: list[TimelineRow] = []
         self._steps: dict[int, TimelineRow] = {}
         self._waits: dict[str, TimelineRow] = {}
         """Current waits by name: timers, signals, requests, called runs, a worker, an operator."""
         self._is_parked = False
         self._now = self._before = 0
 
-    def learn(self, event: Event, body: AnyBody) -> None:
+    def add(self, event: Event, body: AnyBody) -> None:
         """Add one event."""
         if isinstance(body, b.RunForked):
-            self.lines, self._steps, self._waits = [], {}, {}  # the events before belong to the original run
+            self.rows, self._steps, self._waits = [], {}, {}  # the events before belong to the original run
             self._now = 0
         if event.time > self._now:
             self._before, self._now = self._now, event.time
-        self._learn_step(event.time, body)
-        self._learn_run(event.time, body)
-        self._learn_wait(event.time, body)
+        self._add_step(event.time, body)
+        self._add_run(event.time, body)
+        self._add_wait(event.time, body)
 
-    def _learn_step(self, time: int, body: AnyBody) -> None:
+    def _add_step(self, time: int, body: AnyBody) -> None:
         match body:
             case b.StepStarted():
-                self._begin(time, body)
+                self._start_step(time, body)
             case b.StepCompleted():
-                self._end(time, body.number, "completed")
+                self._end_step(time, body.number, "completed")
             case b.StepFailed():
-                self._end(time, body.number, "failed")
+                self._end_step(time, body.number, "failed")
                 if body.retry_at is not None and body.number in self._steps:
                     self._steps[body.number].spans.append(Span(how="waits", start=time))
             case b.StepUnknown():
-                self._end(time, body.number, "unknown")
+                self._end_step(time, body.number, "unknown")
             case _:
                 pass
 
-    def _learn_run(self, time: int, body: AnyBody) -> None:
+    def _add_run(self, time: int, body: AnyBody) -> None:
         match body:
             case b.RunCreated() | b.RunForked() | b.RunReleased() | b.ResumeRequested():
                 self._wait(time, WORKER, WORKER)
             case b.RunClaimed():
                 self._is_parked = False
-                self._over(time, WORKER)
-                self._over(time, OPERATOR)
+                self._end_wait(time, WORKER)
+                self._end_wait(time, OPERATOR)
             case b.RunWaiting():
                 self._is_parked = True
                 if any(wait.what == OPERATOR for wait in body.waits):
@@ -125,7 +125,7 @@ class TimelineBuilder:
             case _:
                 pass
 
-    def _learn_wait(self, time: int, body: AnyBody) -> None:
+    def _add_wait(self, time: int, body: AnyBody) -> None:
         match body:
             case b.TimerSet():
                 self._wait(time, body.name, "time")
@@ -136,21 +136,21 @@ class TimelineBuilder:
             case b.AgentCalled(mode="call"):
                 self._wait(time, body.run, f"run {body.run}")
             case b.WaitEnded():
-                self._over(time, body.name)
-                self._over(time, body.request or "")
+                self._end_wait(time, body.name)
+                self._end_wait(time, body.request or "")
             case b.RequestAnswered() | b.RequestExpired(outcome="default" | "raised"):
-                self._over(time, body.request)
+                self._end_wait(time, body.request)
             case b.AgentReturned():
-                self._over(time, body.run)
+                self._end_wait(time, body.run)
             case _:
                 pass
 
     def _wait(self, time: int, key: str, what: str) -> None:
         if key not in self._waits:
             line = self._waits[key] = TimelineRow(number=None, name=what, spans=[Span(how="waits", start=time)])
-            self.lines.append(line)
+            self.rows.append(line)
 
-    def _over(self, time: int, key: str) -> None:
+    def _end_wait(self, time: int, key: str) -> None:
         """End a wait. A run that no process drives then waits for a worker."""
         line = self._waits.pop(key, None)
         if line is not None:
@@ -158,16 +158,16 @@ class TimelineBuilder:
             if self._is_parked:
                 self._wait(time, WORKER, WORKER)
 
-    def _begin(self, time: int, body: b.StepStarted) -> None:
+    def _start_step(self, time: int, body: b.StepStarted) -> None:
         line = self._steps.get(body.number)
         if line is None:
             line = self._steps[body.number] = TimelineRow(number=body.number, name=body.name)
-            self.lines.append(line)
+            self.rows.append(line)
         else:
             line.close(time)
         line.spans.append(Span(how="running", start=time))
 
-    def _end(self, time: int, number: int, how: SpanKind) -> None:
+    def _end_step(self, time: int, number: int, how: SpanKind) -> None:
         if number in self._steps:
             self._close(self._steps[number], time, how)
 
@@ -176,5 +176,5 @@ class TimelineBuilder:
         event.
         """
         line.close(time, how)
-        if line.begin_before(self._before or time):
+        if line.set_earliest_start(self._before or time):
             self._before = time

@@ -25,39 +25,39 @@ from limpet.stores.blobs import INLINE
 __all__ = [
     "LIVE",
     "Ended",
-    "end_of",
-    "entries_of",
-    "in_brief",
-    "info_of",
-    "no_run",
-    "readable",
+    "event_views",
+    "load_values",
+    "not_a_run",
+    "one_line",
+    "read_end",
     "request_of",
-    "said_in",
+    "run_info",
+    "short_text",
     "waits_for_operator",
     "waits_for_worker",
 ]
 
 LIVE: tuple[Status, ...] = ("pending", "running", "waiting")
 Ended = b.RunCompleted | b.RunFailed | b.RunCancelled
-TALK = b.ConversationCreated | b.ConversationForked | b.MessageAdded | b.ConversationCompacted
+CONVERSATION_EVENTS = b.ConversationCreated | b.ConversationForked | b.MessageAdded | b.ConversationCompacted
 
 # Number of events before a request that are searched for its context.
 RECENT = 120
 # Maximum length of an event on one line. Its body has everything.
-LONGEST = 400
+MAX_LINE = 400
 # Fields that are not shown on one line.
-QUIET = frozenset(
+HIDDEN_FIELDS = frozenset(
     {"asked", "command", "contract", "digest", "key", "mro", "number", "attempt", "schema", "traceback", "versions"}
 )
 # Maximum length of a run's input and output in its report.
-SHORT = 300
+MAX_TEXT = 300
 # Fields of a failure that are not shown on one line.
-LONG = frozenset({"mro", "traceback"})
+HIDDEN_IN_FAILURES = frozenset({"mro", "traceback"})
 # Fields in microseconds since 1970.
 TIMES = frozenset({"deadline", "expires", "retry_at", "stale_at", "start_at", "timeout_at", "wake"})
 
 
-def info_of(row: RunRow, waits_for: str | None) -> RunInfo:
+def run_info(row: RunRow, waits_for: str | None) -> RunInfo:
     """Return the summary of a run, for lists. What it waits for depends on the live workers."""
     position = Position(seq=row.seq, step=row.step, steps=row.steps, item=row.item, items=row.items)
     return RunInfo(
@@ -89,12 +89,12 @@ def waits_for_worker(run: RunInfo) -> bool:
     return (run.waits_for or "").startswith("worker:")
 
 
-def no_run(id: str) -> InvalidArgument:
+def not_a_run(id: str) -> InvalidArgument:
     """Return the error for a conversation's id where a run's id is required."""
     return InvalidArgument(path="run", reason=f"{id!r} is a conversation; use `messages` or `say`")
 
 
-async def end_of(store: Store, run: str) -> Ended | None:
+async def read_end(store: Store, run: str) -> Ended | None:
     """Return how a run ended, or None if it has not.
 
     The end is the last event of its log, except that a failed run can still receive an extended budget or the result of
@@ -105,27 +105,27 @@ async def end_of(store: Store, run: str) -> Ended | None:
         body = store.decode(page[0])
         if isinstance(body, Ended):
             return body
-        if isinstance(body, TALK):
-            raise no_run(run)
+        if isinstance(body, CONVERSATION_EVENTS):
+            raise not_a_run(run)
         if not isinstance(body, b.AgentReturned | b.BudgetExtended):
             return None
         before = page[0].seq
     raise NotFound(what="run", id=run)
 
 
-async def entries_of(store: Store, events: Sequence[Event]) -> list[Shown]:
+async def event_views(store: Store, events: Sequence[Event]) -> list[Shown]:
     """Return events with their bodies as plain JSON."""
-    bodies = await readable(store, [store.decode(event) for event in events])
+    bodies = await load_values(store, [store.decode(event) for event in events])
     return [
         Shown(run=event.run, seq=event.seq, kind=event.kind, time=event.time, body=msgspec.json.decode(encode(body)))
         for event, body in zip(events, bodies, strict=True)
     ]
 
 
-def in_brief(body: Mapping[str, Any]) -> str:
+def one_line(body: Mapping[str, Any]) -> str:
     """Return the body of an event as one line of text."""
     words = " ".join(_members(body))
-    return words if len(words) <= LONGEST else f"{words[:LONGEST]}…"
+    return words if len(words) <= MAX_LINE else f"{words[:MAX_LINE]}…"
 
 
 def _members(body: Mapping[str, Any]) -> Iterator[str]:
@@ -133,7 +133,7 @@ def _members(body: Mapping[str, Any]) -> Iterator[str]:
         tries = f"/{body['attempt']}" if body.get("attempt", 1) > 1 else ""
         yield f"{'turn' if 'loop' in body else 'step'} {body['number']}{tries}"
     for name, value in body.items():
-        if name not in QUIET and value not in (None, "", {}, [], False):
+        if name not in HIDDEN_FIELDS and value not in (None, "", {}, [], False):
             yield f"{name}={format_time(value) if name in TIMES else _brief(value)}"
 
 
@@ -143,14 +143,18 @@ def _brief(value: Any) -> str:
     if isinstance(value, dict) and "blob" in value:
         return f"({value.get('bytes', 0)} bytes)"
     if isinstance(value, dict):
-        shown = {name: each for name, each in value.items() if name not in LONG and each not in (None, "", {}, [])}
+        shown = {
+            name: each
+            for name, each in value.items()
+            if name not in HIDDEN_IN_FAILURES and each not in (None, "", {}, [])
+        }
         return "{" + ", ".join(f"{name}: {_brief(each)}" for name, each in shown.items()) + "}"
     if isinstance(value, list):
         return "[" + ", ".join(map(_brief, value)) + "]"
     return repr(value) if isinstance(value, str) and " " in value else str(value)
 
 
-async def said_in(store: Store, payload: Payload | None) -> str:
+async def short_text(store: Store, payload: Payload | None) -> str:
     """Return a short text of a run's input or output. A large one is shown by its size."""
     if payload is None:
         return ""
@@ -159,14 +163,14 @@ async def said_in(store: Store, payload: Payload | None) -> str:
         with suppress(BlobDamaged, NotFound):  # a damaged blob must not hide the rest; `verify` reports it
             value = await store.unpack(payload)
     said = "" if value is None else value if isinstance(value, str) else _brief(value)
-    return said if len(said) <= SHORT else f"{said[:SHORT]}…"
+    return said if len(said) <= MAX_TEXT else f"{said[:MAX_TEXT]}…"
 
 
-async def readable(store: Store, bodies: Sequence[AnyBody]) -> list[AnyBody]:
+async def load_values(store: Store, bodies: Sequence[AnyBody]) -> list[AnyBody]:
     """Load the values of payloads that are stored in blobs, so that people can read them. Large ones are left as they
     are.
     """
-    found = [(place, _SAID[type(body)]) for place, body in enumerate(bodies) if type(body) in _SAID]
+    found = [(place, _PAYLOADS[type(body)]) for place, body in enumerate(bodies) if type(body) in _PAYLOADS]
     payloads = {place: getattr(bodies[place], name) for place, name in found}
     small = {place: each for place, each in payloads.items() if each and not each.is_inline and each.bytes <= INLINE}
     if not small:
@@ -182,7 +186,7 @@ async def readable(store: Store, bodies: Sequence[AnyBody]) -> list[AnyBody]:
     ]
 
 
-_SAID: Mapping[type, str] = {
+_PAYLOADS: Mapping[type, str] = {
     b.AgentReturned: "output",
     b.MessageAdded: "content",
     b.RunCreated: "input",
@@ -215,11 +219,11 @@ async def request_of(store: Store, row: RequestRow) -> Request:
         opened=row.opened,
         expires=row.expires,
         digest=row.digest,
-        context=brief(state, log, opened, await _beginning(store, state.input)),
+        context=brief(state, log, opened, await _first_part(store, state.input)),
     )
 
 
-async def _beginning(store: Store, payload: Payload) -> str | None:
+async def _first_part(store: Store, payload: Payload) -> str | None:
     """Return the first part of a blob, as text."""
     if isinstance(payload.blob, UnsetType):
         return None
@@ -231,7 +235,7 @@ async def _beginning(store: Store, payload: Payload) -> str | None:
 async def _before(store: Store, row: RequestRow) -> tuple[list[AnyBody], RunState]:
     """Return the last events up to a request, and the state there."""
     page = await store.read(row.run, before=row.seq + 1, limit=RECENT, backwards=True)
-    recent = await readable(store, [store.decode(event) for event in reversed(page)])
+    recent = await load_values(store, [store.decode(event) for event in reversed(page)])
     if row.seq > RECENT:
         return recent, await load(store, row.run, at_most=row.seq)
     folding = Fold()

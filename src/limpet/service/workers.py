@@ -70,7 +70,7 @@ class LiveWorkers:
     """The workers whose lease is valid."""
 
     now: int
-    living: frozenset[str]
+    ids: frozenset[str]
     served: Mapping[str, set[str]]
     """Versions that live workers serve, by agent."""
 
@@ -82,7 +82,7 @@ class LiveWorkers:
         is_ready = row.ready_at is not None and row.ready_at <= self.now
         if row.status == "waiting" and not is_ready:
             return ", ".join(each for each in row.waits if each != f"signal:{INTERRUPT}") or "time"
-        if row.status not in LIVE or row.worker in self.living or row.agent_version in self.served.get(row.agent, ()):
+        if row.status not in LIVE or row.worker in self.ids or row.agent_version in self.served.get(row.agent, ()):
             return None
         return f"worker:{row.agent} {row.agent_version}"
 
@@ -94,7 +94,7 @@ async def live_workers(store: Store, now: int) -> LiveWorkers:
     for worker in living:
         for name, versions in worker.agents.items():
             served.setdefault(name, set()).update(versions)
-    return LiveWorkers(now=now, living=frozenset(each.id for each in living), served=served)
+    return LiveWorkers(now=now, ids=frozenset(each.id for each in living), served=served)
 
 
 async def served_by(store: Store, now: int) -> Mapping[str, set[str]]:
@@ -142,6 +142,6 @@ async def stats_of(store: Store, now: int) -> Stats:
         runs=runs,
         agents=by_agent,
         requests=len(await store.requests(RequestFilter(status="open"), limit=MANY)),
-        workers=len(fleet.living),
+        workers=len(fleet.ids),
         unserved=tuple(agent for agent in lives if agent not in fleet.served),
     )

@@ -39,16 +39,18 @@ class TestSettings(Settings):
         self.faulty = FaultyStore(backend(self.frozen))
         super().__init__(self.faulty, self.frozen, _Ids())
         self.worker = Worker(lease=FOREVER)
-        self.pace = Timing(look=microseconds(FOREVER), rest=0, threads=False)
+        self.timing = Timing(look=microseconds(FOREVER), rest=0, threads=False)
         self.perform = self.stubs = Stubs()
-        self.linger = self.listen = self.hush = 0
+        self.linger = self.listen_interval = self.command_poll = 0
         self.backoffs = False
 
-    def duty(self, agents: Sequence[Agent[Any, Any]], worker: Worker, time: StoreClock, port: Port) -> WorkerLoop:
-        """Every life of the worker has the same name: the next one takes over at once what the last one had."""
-        duty = super().worker_loop(agents, worker, time, port)
-        duty.rename(f"w-{'-'.join(sorted(each.name for each in agents))}")
-        return duty
+    def worker_loop(
+        self, agents: Sequence[Agent[Any, Any]], worker: Worker, time: StoreClock, port: Port
+    ) -> WorkerLoop:
+        """Create a worker loop with the same id each time, so that it takes over its predecessor's runs immediately."""
+        loop = super().worker_loop(agents, worker, time, port)
+        loop.rename(f"w-{'-'.join(sorted(each.name for each in agents))}")
+        return loop
 
 
 class _Ids:
@@ -91,8 +93,8 @@ class TestApp(App):
         while clock.now() < target:
             due = [time for time in (clock.next_alarm, await self._next_wake()) if time is not None]
             clock.set(min([target, *(time for time in due if time > clock.now())]))
-            if self._duty is not None:
-                self._duty.wake()
+            if self._worker_loop is not None:
+                self._worker_loop.wake()
             await self.settle()
 
     def deploy(self, *agents: Agent[Any, Any]) -> None:
@@ -113,34 +115,34 @@ class TestApp(App):
 
     async def crash(self) -> None:
         """The process is killed, and another one begins on the same store."""
-        if self._duty is None:
+        if self._worker_loop is None:
             return
         self._crashes += 1
-        await self._duty.kill()
+        await self._worker_loop.kill()
         self._world.faulty.is_down = False
-        await self._begin_duty(self._world.worker or Worker())
+        await self._start_worker(self._world.worker or Worker())
 
     async def close(self) -> None:
         """The process ends here, whatever is under way: no time passes in which it could finish."""
-        if self._duty is not None:
-            await self._duty.kill()
-            self._duty = None
+        if self._worker_loop is not None:
+            await self._worker_loop.kill()
+            self._worker_loop = None
         await super().close()
 
     async def result(self, run: str, timeout: Duration | None) -> Result:  # noqa: ARG002 - no time passes
         """What a run returned; NotDone if it waits, because nothing moves by itself."""
         await self.settle()
-        return await self._how_it_ended(run)
+        return await self._outcome(run)
 
     async def is_settled(self) -> bool:
         """Whether every run waits or has ended."""
         if self._world.faulty.is_down:
             await self.crash()
-        duty = self._duty
-        for run, task in duty.waiting if duty is not None else ():
+        loop = self._worker_loop
+        for run, task in loop.waiting if loop is not None else ():
             if run not in self._warned and warn_of_timeouts(run, task):
                 self._warned.add(run)
-        return duty is None or (not duty.is_busy and await duty.claim() == 0 and not duty.is_busy)
+        return loop is None or (not loop.is_busy and await loop.claim() == 0 and not loop.is_busy)
 
     async def _next_wake(self) -> int | None:
         return min((row.ready_at for row in await self._live() if row.ready_at is not None), default=None)
