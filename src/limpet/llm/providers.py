@@ -1,4 +1,4 @@
-"""What all adapters of providers do alike: tell calls apart, read what a refusal means, hold one client per loop."""
+"""Common parts of the model adapters: unique call ids, the meaning of error responses, one client per event loop."""
 
 import asyncio
 import re
@@ -32,15 +32,15 @@ __all__ = [
 
 T = TypeVar("T")
 LONGEST_WAIT = 86_400
-"""Seconds that a provider may ask us to wait."""
+"""Maximum delay that a provider can request, in seconds."""
 LONGEST_MESSAGE = 2_000
 MAY_PASS = (408, 409, 425, 429)
-"""Of the statuses that blame the request: those that say nothing about it."""
+"""Client errors (4xx) that are not caused by the content of the request."""
 SAYS_WHEN = (429, 503)
 
 
 def distinct(calls: Iterable[ToolCall], messages: Iterable[PromptMessage]) -> tuple[ToolCall, ...]:
-    """The calls, each with an id that is unique in its conversation: one without, or with a taken one, gets another."""
+    """Give each call an id that is unique in its conversation."""
     taken = {call.id for message in messages for call in message.calls}
     found: list[ToolCall] = []
     for call in calls:
@@ -60,7 +60,7 @@ def _free(id: str, taken: set[str]) -> str:
 
 
 def finish_of(finish: str | None, calls: Sequence[ToolCall]) -> Finish:
-    """Why it ended; calls count more than what a server says of them, but they may have been cut off."""
+    """Return why a reply ended. Calls take precedence over the server's reason, but they may have been cut off."""
     if finish == "length":
         return "length"
     if finish == "content_filter":
@@ -69,19 +69,19 @@ def finish_of(finish: str | None, calls: Sequence[ToolCall]) -> Finish:
 
 
 def whole(text: str) -> str:
-    """Text that came in pieces: halves of a character that were told apart are one again, and half of one is none."""
+    """Return text joined from pieces: split surrogate pairs are joined, and lone halves are replaced."""
     if text.isascii():
         return text
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def thoughts(by: str, kept: Any) -> Thoughts | None:
-    """What is kept of a reply, if there is anything; text in it is whole."""
+    """Return reasoning data to keep, or None if there is none."""
     return Thoughts(by=by, kept=whole_in(kept)) if kept else None
 
 
 def whole_in(value: Any) -> Any:
-    """JSON in which every text is whole."""
+    """Apply `whole` to every text in a JSON value."""
     if isinstance(value, dict):
         return {whole_in(name): whole_in(each) for name, each in value.items()}
     if isinstance(value, list):
@@ -90,22 +90,22 @@ def whole_in(value: Any) -> Any:
 
 
 def kept_by(by: str, message: PromptMessage) -> Any:
-    """What was kept of a message; none, if somebody else did."""
+    """Return the reasoning data of a message, or None if another model produced it."""
     return message.thoughts.kept if message.thoughts is not None and message.thoughts.by == by else None
 
 
 def fitting_name(name: str) -> str:
-    """A tool's name as every provider takes it: letters, digits, _ and -, and not too many."""
+    """Return a name that every provider accepts: letters, digits, _ and -, at most 64."""
     return re.sub("[^A-Za-z0-9_-]", "_", name)[:64]
 
 
 def format_name(schema: Mapping[str, Any]) -> str:
-    """What the form of an answer is called: letters, digits, _ and -, and not too many."""
+    """Return a name for an output schema that every provider accepts."""
     return fitting_name(str(schema.get("title") or "output"))
 
 
 def message_of(body: object) -> str:
-    """What a provider says in the body of an error, whatever its form."""
+    """Return the message in the body of an error response, whatever its form."""
     if isinstance(body, dict):
         inner = body.get("message") or body.get("error") or body.get("detail")
         return message_of(inner) if inner else json.encode(body, enc_hook=str).decode()
@@ -113,9 +113,10 @@ def message_of(body: object) -> str:
 
 
 def meaning(who: str, status: int, says: str, headers: Mapping[str, str], *, spent: bool = False) -> Exception | None:
-    """What a step makes of a refusal; None if it is simply tried again.
+    """Return the exception for an error response, or None for a plain retry.
 
-    `spent` says that the account is used up, and not just its rate. What is said holds nothing that looks like a key.
+    `spent` means that the account's quota is used up, not only its rate limit. Credentials are removed from the
+    message.
     """
     text = hide_secrets(f"{who} answered {status}: {says}"[:LONGEST_MESSAGE])
     if spent:
@@ -129,7 +130,7 @@ def meaning(who: str, status: int, says: str, headers: Mapping[str, str], *, spe
 
 
 def _wait(headers: Mapping[str, str]) -> float | None:
-    """The seconds that an answer asks to wait; None if it does not, or not in words that can be read."""
+    """Return the delay in seconds that a response requests, or None."""
     found = _number(headers.get("retry-after-ms", ""), 1000)
     if found is None:
         found = _number(headers.get("retry-after", ""), 1)
@@ -137,7 +138,7 @@ def _wait(headers: Mapping[str, str]) -> float | None:
         until, now = _date(headers.get("retry-after", "")), _date(headers.get("date", ""))
         if until is None:
             return None
-        found = until - (SystemClock().now() / SECOND if now is None else now)  # by the provider's clock, if it tells
+        found = until - (SystemClock().now() / SECOND if now is None else now)  # its own clock, if it sends one
     return min(max(found, 0), LONGEST_WAIT)
 
 
@@ -150,7 +151,7 @@ def _number(text: str, per_second: int) -> float | None:
 
 
 def _date(text: str) -> float | None:
-    """Seconds since 1970."""
+    """Return seconds since 1970, or None."""
     try:
         date = parsedate_to_datetime(text)
         return date.replace(tzinfo=date.tzinfo or UTC).timestamp()
@@ -159,10 +160,10 @@ def _date(text: str) -> float | None:
 
 
 class PerLoop(Generic[T]):
-    """Something that belongs to an event loop, such as open connections: one for each, closed when its loop ends.
+    """A resource that belongs to an event loop, such as open connections: one per loop, closed when the loop ends.
 
-    `make` is called in a thread: importing a provider's package takes seconds, in which nothing else would happen. What
-    it returns is entered; it must not be a generator itself, because a loop that ends closes all of them at once.
+    `make` is called in a thread, because importing a provider's package can take seconds. Its result is entered as a
+    context manager; it must not be a generator, because an event loop closes all generators when it ends.
     """
 
     def __init__(self, make: Callable[[], AbstractAsyncContextManager[T]]) -> None:
@@ -170,7 +171,7 @@ class PerLoop(Generic[T]):
         self._held: dict[asyncio.AbstractEventLoop, _Held[T]] = {}
 
     async def get(self) -> T:
-        """The one of the running loop."""
+        """Return the resource of the running loop."""
         loop = asyncio.get_running_loop()
         held = self._held.get(loop)
         if held is None:
@@ -186,10 +187,10 @@ class _Held(Generic[T]):
         self._opened: list[tuple[AsyncIterator[T], T]] = []
 
     async def get(self) -> T:
-        """What is held; opened by the first who asks for it, and by the next if that fails."""
+        """Return the resource. The first caller opens it; after a failure, the next caller tries again."""
         async with self._opening:
             if not self._opened:
-                # A loop that ends closes its generators, and a generator that is closed leaves what it entered.
+                # An event loop closes its generators when it ends, and a closed generator exits the context it entered.
                 keeper = _keep(await asyncio.to_thread(self._make))
                 self._opened.append((keeper, await anext(keeper)))
         return self._opened[0][1]

@@ -1,4 +1,4 @@
-"""An app for tests: everything in memory, and nothing moves by itself."""
+"""An app for tests: everything is in memory, and time passes only when the test says so."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -25,12 +25,12 @@ __all__ = ["TestApp", "TestSettings", "app"]
 P = ParamSpec("P")
 T = TypeVar("T")
 FOREVER = "9000d"
-# Turns of the event loop before a thread is given real time.
+# Turns of the event loop before threads get real time.
 PATIENCE = 50
 
 
 class TestSettings(Settings):
-    """A store in memory without threads, a clock that stands still, the same ids in every test, no pauses."""
+    """Settings for tests: an in-memory store without threads, a frozen clock, the same ids in every test, no pauses."""
 
     __test__ = False
 
@@ -54,14 +54,14 @@ class TestSettings(Settings):
 
 
 class _Ids:
-    """The same in every test; what the code draws does not depend on how many processes there were."""
+    """The same ids in every test. Values drawn by agent code do not depend on the number of processes."""
 
     def __init__(self) -> None:
         self.new, self.bits = SeededIds(0).new, SeededIds(1).bits
 
 
 class TestApp(App):
-    """An app whose world a test moves."""
+    """An app whose clock, tools and crashes a test controls. Created by `limpet.testing.app`."""
 
     __test__ = False
 
@@ -72,22 +72,22 @@ class TestApp(App):
         self._warned: set[str] = set()
 
     def stub(self, tool: Tool[P, T, Any], *results: T | BaseException) -> None:
-        """What a tool returns or raises, call by call; the last one for all further calls."""
+        """Set what a tool returns or raises, one value per call. The last one is used for all further calls."""
         self._world.stubs.stub(tool, results)
 
     def calls(self, tool: Tool[..., Any, Any]) -> list[Mapping[str, Any]]:
-        """What a tool was called with, in all lives of the process."""
+        """Return the arguments of all calls of a tool so far, across crashes."""
         return list(self._world.stubs.calls.get(tool.name, ()))
 
     async def settle(self) -> None:
-        """Until every run waits or has ended."""
+        """Wait until every run waits or has ended."""
         turns = 0
         while not await self.is_settled():
             turns += 1
             await (asyncio.sleep(0) if turns % PATIENCE else SystemClock().sleep(1000))  # noqa: TID251 - a turn
 
     async def advance(self, how_long: Duration, /) -> None:
-        """Let time pass, with everything that happens meanwhile in its order."""
+        """Let time pass, executing everything that is due, in order."""
         clock, target = self._world.frozen, self._world.frozen.now() + microseconds(how_long)
         await self.settle()
         while clock.now() < target:
@@ -98,23 +98,24 @@ class TestApp(App):
             await self.settle()
 
     def deploy(self, *agents: Agent[Any, Any]) -> None:
-        """Other code: the next process serves these agents."""
+        """Replace the served agents from the next process on; call `crash()` to start it."""
         self._all, self._agents = agents, {each.name: each for each in agents}
 
     def crash_at(self, when: When, kind: str = "", /, *, nth: int = 1, **facts: Any) -> None:
-        """Crash right "before" or "after" the commit of an event: the n-th of this kind that says this, or of any.
+        """Crash "before" or "after" the n-th commit of an event of this kind whose fields equal `facts`; any commit by
+        default.
 
-        `app.crash_at("after", "step.started", tool="refund")`. It comes when the test next waits for something.
+        Example: `app.crash_at("after", "step.started", tool="refund")`. The crash happens when the test next waits.
         """
         self._world.faulty.faults.append(Fault(when, events(kind, facts), nth))
 
     @property
     def crashes(self) -> int:
-        """How often the process crashed."""
+        """Number of crashes so far."""
         return self._crashes
 
     async def crash(self) -> None:
-        """The process is killed, and another one begins on the same store."""
+        """Kill the worker, and start another one on the same store."""
         if self._worker_loop is None:
             return
         self._crashes += 1
@@ -123,19 +124,19 @@ class TestApp(App):
         await self._start_worker(self._world.worker or Worker())
 
     async def close(self) -> None:
-        """The process ends here, whatever is under way: no time passes in which it could finish."""
+        """Kill the worker, whatever it is doing, and close the store: no time passes in which it could finish."""
         if self._worker_loop is not None:
             await self._worker_loop.kill()
             self._worker_loop = None
         await super().close()
 
     async def result(self, run: str, timeout: Duration | None) -> Result:  # noqa: ARG002 - no time passes
-        """What a run returned; NotDone if it waits, because nothing moves by itself."""
+        """Wait until nothing moves, and return the result of a run. Raises NotDone if the run waits."""
         await self.settle()
         return await self._outcome(run)
 
     async def is_settled(self) -> bool:
-        """Whether every run waits or has ended."""
+        """Return whether every run waits or has ended."""
         if self._world.faulty.is_down:
             await self.crash()
         loop = self._worker_loop
@@ -154,6 +155,9 @@ class TestApp(App):
 
 @asynccontextmanager
 async def app(*agents: Agent[Any, Any]) -> AsyncIterator[TestApp]:
-    """An app in memory: the clock stands still until `advance`; only the time between attempts passes at once."""
+    """Open an in-memory app for tests: `async with limpet.testing.app(agent) as app`.
+
+    The clock moves only with `app.advance(...)`, except that delays between attempts of a step pass immediately.
+    """
     async with TestApp(TestSettings(), agents) as opened:
         yield opened

@@ -28,14 +28,14 @@ from limpet.testing.trials import family, see_through
 
 __all__ = ["main"]
 
-# What takes longer, in seconds, hangs: an import, and a life.
+# Timeouts in seconds, of the import and of one life of a run.
 IMPORTING = 120
 LONGEST = 60
 Said = dict[str, Any]
 
 
 def main() -> None:
-    """Answer until nobody asks any more. What the agent prints goes to the standard error."""
+    """Answer messages until the input ends. Output of the agent is redirected to standard error."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     opening: Said = json.loads(sys.stdin.readline())
@@ -43,8 +43,8 @@ def main() -> None:
     signal.alarm(IMPORTING)
     try:
         agent, said = find_agent(opening["module"], opening["file"], opening["name"]), Said()
-    except Exception as error:  # noqa: BLE001 - whatever a module raises when it is imported
-        said = {"error": f"a new process cannot import it: {error!r}"}
+    except Exception as error:  # noqa: BLE001 - an import can raise anything
+        said = {"error": f"a new process cannot import the agent: {error!r}"}
     signal.alarm(0)
     print(json.dumps(said), file=answers, flush=True)
     for line in sys.stdin:
@@ -53,7 +53,7 @@ def main() -> None:
 
 
 def find_agent(module: str, file: str | None, name: str) -> Any:
-    """The agent, from its module; from its file, if that is not what is imported by the module's name."""
+    """Return the agent, from its module, or from its file if another file would be imported by that name."""
     try:
         spec = None if module == "__main__" else find_spec(module)
     except (ImportError, ValueError):
@@ -69,7 +69,7 @@ def find_agent(module: str, file: str | None, name: str) -> Any:
 
 
 def _fork(live: Callable[[Callable[[Said], object]], None]) -> Said:
-    """What a process of its own says before it ends or is killed."""
+    """Fork a process, and return what it reports before it ends or is killed."""
     ours, theirs = os.pipe()
     child = os.fork()
     if not child:
@@ -81,30 +81,26 @@ def _fork(live: Callable[[Callable[[Said], object]], None]) -> Said:
         text = pipe.read()
     how = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if how == -signal.SIGALRM:
-        return {"error": f"it took longer than {LONGEST} s"}
-    said: Said = json.loads(text) if text else {"error": f"its process ended by itself, with status {how}"}
+        return {"error": f"took longer than {LONGEST} s"}
+    said: Said = json.loads(text) if text else {"error": f"the process ended unexpectedly with status {how}"}
     return said
 
 
 def _live(agent: Agent[Any, Any], trial: Mapping[str, Any], say: Callable[[Said], object]) -> None:
     where = trial.get("where", "")
     try:
-        loop = asyncio.new_event_loop()  # nobody tidies up: the process ends at once
+        loop = asyncio.new_event_loop()  # The process ends right after it, so nothing is cleaned up.
         status, *what = loop.run_until_complete(_drive(agent, trial, say))
         say({"ended": f"failed with {what[0]}" if status == "failed" else status})
     except TrialStuck as stuck:
         is_end = where and not stuck.asks
-        say(
-            {"ended": f"came to no end ({stuck.reason})"}
-            if is_end
-            else {"error": f"{stuck.reason}. {where}".strip(". ")}
-        )
-    except BaseException as error:  # noqa: BLE001 - whoever waits must hear
+        say({"ended": f"did not end ({stuck.reason})"} if is_end else {"error": f"{stuck.reason}. {where}".strip(". ")})
+    except BaseException as error:  # noqa: BLE001 - the parent must get the error
         say({"error": str(error) if isinstance(error, LimpetError) else repr(error)})
 
 
 async def _drive(agent: Agent[Any, Any], trial: Mapping[str, Any], say: Callable[[Said], object]) -> list[Any]:
-    """Start the run or find it, and drive it to its end or to where this process is killed."""
+    """Start the run, or find it, and drive it to its end or until this process is killed."""
     path = f"{trial['folder']}/{trial['run']}"
     settings = TestSettings(partial(_Alone, path), FrozenClock(SystemClock().now()))
     settings.ids = RandomIds(settings.clock)
@@ -123,6 +119,6 @@ async def _drive(agent: Agent[Any, Any], trial: Mapping[str, Any], say: Callable
 
 
 class _Alone(SqliteBackend):
-    """A file that no other process writes to meanwhile: nobody has to look for changes."""
+    """A file that no other process writes to, so nothing polls for changes."""
 
     capabilities = replace(SqliteBackend.capabilities, processes=False)

@@ -1,4 +1,4 @@
-"""Tools in tests: what they are called with is kept, and what they return can be said."""
+"""Call tools in tests: record their arguments, and return stubbed results."""
 
 import inspect
 import json
@@ -17,7 +17,9 @@ __all__ = ["Stubs", "Witness"]
 
 
 class Witness:
-    """What came of effects, by their keys: what a person finds out who is asked. In a file it outlives a process."""
+    """Records the outcome of effects by idempotency key, to answer questions about unknown outcomes. A file survives
+    kills.
+    """
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
@@ -27,7 +29,7 @@ class Witness:
                 self._known.update(json.loads(line))
 
     def note(self, key: str, *result: Any) -> None:
-        """An effect began, or gave a result."""
+        """Record that an effect started, or its result."""
         line = canonical({key: [*result]}) + b"\n"
         self._known[key] = [*result]
         if self._path is not None:
@@ -35,7 +37,7 @@ class Witness:
                 file.write(line)
 
     def say(self, key: str) -> Any:
-        """What came of it, as a request of kind "unknown" is answered; nothing if that cannot be known."""
+        """Return the answer to a request of kind "unknown", or None if the outcome is unknown."""
         known = self._known.get(key)
         if known is None:
             return "not_applied"
@@ -43,7 +45,7 @@ class Witness:
 
 
 class Stubs(UserCode):
-    """Calls functions as a worker does, unless a tool is stubbed."""
+    """Calls tools as a worker does, unless they are stubbed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,13 +54,13 @@ class Stubs(UserCode):
         self.calls: dict[str, list[Mapping[str, Any]]] = {}
 
     def stub(self, tool: Tool[..., Any, Any], results: tuple[Any, ...]) -> None:
-        """What a tool returns or raises, call by call; the last one for all further calls."""
+        """Set what a tool returns or raises, one value per call. The last one is used for all further calls."""
         if not results:
-            raise ValueError(f"say what {tool.name} returns, or the error that it raises")
+            raise ValueError(f"pass at least one result or exception for {tool.name}")
         self._results[tool.name] = list(results)
 
     async def __call__(self, tool: Tool[..., Any, Any], /, fn: Callable[..., Any], args: Bound, call: Call) -> Any:
-        """What the stub says, else what the function returns."""
+        """Return the stubbed result, or call the function."""
         if fn is not tool.fn:
             return await super().__call__(tool, fn, args, call)
         self._note(tool, args)
@@ -66,7 +68,7 @@ class Stubs(UserCode):
             return await self._result(tool, args, call)
         self.witness.note(call.key)
         result = await self._result(tool, args, call)
-        with suppress(InvalidValue):  # it cannot be stored: whoever stores it says so
+        with suppress(InvalidValue):  # the engine reports results that cannot be stored
             self.witness.note(call.key, tool.plain_result(result))
         return result
 
@@ -74,11 +76,11 @@ class Stubs(UserCode):
         return self._next(tool) if tool.name in self._results else await super().__call__(tool, tool.fn, args, call)
 
     def is_stubbed(self, tool: Tool[..., Any, Any]) -> bool:
-        """Whether a test says what it returns."""
+        """Return whether a tool is stubbed."""
         return tool.name in self._results
 
     def call_inline(self, tool: Tool[..., Any, Any], args: Bound, call: Call) -> Any:
-        """The same for a function that is a transaction."""
+        """Return the stubbed result of a transaction, or call the function."""
         self._note(tool, args)
         return self._next(tool) if tool.name in self._results else super().call_inline(tool, args, call)
 
