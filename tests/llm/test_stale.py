@@ -143,7 +143,7 @@ async def test_what_was_never_read_or_does_not_answer_is_told() -> None:
         await app.answer(request, "yes", by="ann")
         assert await handle.result() == "done"
         texts = await results(app)
-        assert all("stale_price does not hold any more" in text for text in (texts[0], texts[3]))
+        assert all("the data from stale_price is out of date" in text for text in (texts[0], texts[3]))
         assert market.sold == []
         assert (await app.replay("r")).value == "done"
 

@@ -25,7 +25,7 @@ from limpet.engine.run.run import Run
 from limpet.engine.steps.verdict import NotApplied, Permanent
 from limpet.errors import DefinitionError, ExtraMissing
 from limpet.llm.model import ToolSpec
-from limpet.llm.providers import fitting_name
+from limpet.llm.providers import valid_name
 from limpet.llm.tools import CallableTool
 from limpet.policy.retry import Retry
 from limpet.secret import Secret
@@ -90,7 +90,7 @@ class MCPTools:
     def __repr__(self) -> str:
         return f"<tools of {self.name}>"
 
-    async def listed(self) -> list[dict[str, Any]]:
+    async def list_tools(self) -> list[dict[str, Any]]:
         """Return the tools that the server offers, as JSON."""
         connection = self._connection()
         found: list[dict[str, Any]] = []
@@ -103,7 +103,7 @@ class MCPTools:
                 break
         return found
 
-    def offered(self, listed: Sequence[Mapping[str, Any]]) -> list[CallableTool]:
+    def callable_tools(self, listed: Sequence[Mapping[str, Any]]) -> list[CallableTool]:
         """Return the tools that a model may call, from a recorded list."""
         there = {each["name"] for each in listed}
         if missing := [name for name in (*(self._only or ()), *self._effects, *self._risks) if name not in there]:
@@ -117,7 +117,7 @@ class MCPTools:
             return await self._call(name, arguments, None if effect == "none" else {KEY: current().key})
 
         traits = Traits(effect=effect, risk=self._risks.get(name), retry=self._retry, timeout=self._timeout)
-        tool: Tool[..., Any, Any] = Tool(call, fitting_name(f"{self._prefix}{name}"), traits)
+        tool: Tool[..., Any, Any] = Tool(call, valid_name(f"{self._prefix}{name}"), traits)
 
         async def does(run: Run[Any], args: dict[str, Any]) -> Any:
             return await run.step(tool, args)

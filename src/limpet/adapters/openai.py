@@ -21,14 +21,14 @@ from limpet.errors import ExtraMissing
 from limpet.llm.model import Prompt, PromptMessage, Reply, ToolCall, ToolSpec, Usage
 from limpet.llm.providers import (
     PerLoop,
-    distinct,
+    error_of,
     finish_of,
     format_name,
+    join_surrogates,
     kept_by,
-    meaning,
     message_of,
-    thoughts,
-    whole,
+    thoughts_of,
+    unique_calls,
 )
 from limpet.secret import Secret
 
@@ -147,7 +147,7 @@ class OpenAIModel:
         self, place: str, request: Prompt, choice: dict[str, Any], about: dict[str, Any], raw: Any = None
     ) -> Reply:
         message, finish = choice["message"], choice.get("finish_reason")
-        calls = distinct(_calls(message.get("tool_calls") or ()), request.messages)
+        calls = unique_calls(_calls(message.get("tool_calls") or ()), request.messages)
         refusal = message.get("refusal") or ""
         return Reply(
             text=_text(message.get("content")) or refusal,
@@ -156,13 +156,13 @@ class OpenAIModel:
             finish=finish_of("content_filter" if refusal else finish, calls),
             model=about.get("model") or self._model,
             raw=raw,
-            thoughts=thoughts(place, _kept(message)),
+            thoughts=thoughts_of(place, _kept(message)),
         )
 
     def _meaning(self, error: "APIStatusError") -> Exception | None:
         says = message_of(error.body) or error.message
         headers = error.response.headers
-        return meaning(self.name, error.status_code, says, headers, spent=error.code in SPENT)
+        return error_of(self.name, error.status_code, says, headers, spent=error.code in SPENT)
 
     def _new_client(self) -> "AsyncOpenAI":
         openai = importlib.import_module("openai")
@@ -214,10 +214,14 @@ class _Stream:
     def message(self) -> dict[str, Any]:
         """The complete message, as if it had not been streamed."""
         calls = [
-            {"id": each["id"], "function": {**each, "arguments": whole(each["arguments"])}, OF_CALL: each.get(OF_CALL)}
+            {
+                "id": each["id"],
+                "function": {**each, "arguments": join_surrogates(each["arguments"])},
+                OF_CALL: each.get(OF_CALL),
+            }
             for each in self._calls
         ]
-        said = {"content": whole("".join(self._text)), "refusal": whole("".join(self._refusal))}
+        said = {"content": join_surrogates("".join(self._text)), "refusal": join_surrogates("".join(self._refusal))}
         return {**said, "tool_calls": calls, **self._thoughts}
 
     def _add_call(self, delta: dict[str, Any]) -> None:

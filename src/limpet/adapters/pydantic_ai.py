@@ -18,14 +18,14 @@ from limpet.errors import ExtraMissing
 from limpet.llm.model import Prompt, PromptMessage, Reply, ToolCall, Usage
 from limpet.llm.providers import (
     PerLoop,
-    distinct,
+    error_of,
     finish_of,
     format_name,
+    join_surrogates,
     kept_by,
-    meaning,
     message_of,
-    thoughts,
-    whole,
+    thoughts_of,
+    unique_calls,
 )
 from limpet.redaction import hide_secrets
 from limpet.secret import Secret
@@ -122,26 +122,26 @@ class PydanticAIModel:
             raise ConnectionError(f"{self.name}: the reply was cut off")
 
     def _reply(self, request: Prompt, response: "ModelResponse", *, is_streamed: bool) -> Reply:
-        calls = distinct((_call(each) for each in response.tool_calls), request.messages)
+        calls = unique_calls((_call(each) for each in response.tool_calls), request.messages)
         text = "".join(part.content for part in response.parts if part.part_kind == "text")
         if response.finish_reason == "error" and not text and not calls:
             raise ConnectionError(f"{self.name} returned an error instead of a reply")
         refusal, plain = (response.provider_details or {}).get("refusal"), _plain(response)
         return Reply(
-            text=whole(text) or str(refusal or ""),
+            text=join_surrogates(text) or str(refusal or ""),
             calls=calls,
             usage=_usage(response),
             finish=finish_of(response.finish_reason, calls),
             model=response.model_name or self.name,
             raw=None if is_streamed else plain,
-            thoughts=thoughts(self._place, _kept(plain)),
+            thoughts=thoughts_of(self._place, _kept(plain)),
         )
 
     def _meaning(self, error: Any, errors: Any) -> Exception | None:
         """Return the exception for an error response, by its status, or by pydantic-ai's class if it has no status."""
         says, spent = message_of(error.body) or str(error), isinstance(error, errors.ModelQuotaExceededError)
         if isinstance(error, errors.ModelHTTPError):
-            return meaning(self.name, error.status_code, says, error.headers or {}, spent=spent)
+            return error_of(self.name, error.status_code, says, error.headers or {}, spent=spent)
         if spent or isinstance(error, errors.ModelRequestRejectedError):
             return Permanent(hide_secrets(f"{self.name} refused: {says}"))
         if isinstance(error, errors.ModelRateLimitError) and error.retry_after is not None:
@@ -231,7 +231,7 @@ def _is_opaque(part: Mapping[str, Any]) -> bool:
 def _mark(part: Mapping[str, Any]) -> dict[str, Any]:
     """Return a text or call without its content; for a text, with its length."""
     about = {name: value for name, value in part.items() if name not in OURS}
-    return about | ({"length": len(whole(part["content"]))} if part["part_kind"] == "text" else {})
+    return about | ({"length": len(join_surrogates(part["content"]))} if part["part_kind"] == "text" else {})
 
 
 def _known(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -277,7 +277,7 @@ def _piece(event: Any) -> str:
 def _call(part: Any) -> ToolCall:
     id = "" if part.tool_call_id.startswith(MADE_UP) else part.tool_call_id
     args = part.args if isinstance(part.args, str) else part.args_as_json_str()
-    return ToolCall(id=id, name=part.tool_name, args=whole(args))
+    return ToolCall(id=id, name=part.tool_name, args=join_surrogates(args))
 
 
 def _usage(response: "ModelResponse") -> Usage:

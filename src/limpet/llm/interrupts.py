@@ -31,19 +31,19 @@ class Interrupts:
     def __init__(self, run: Run[Any]) -> None:
         self._run, self._x = run, run.execution
 
-    async def hear(self) -> None:
+    async def receive_messages(self) -> None:
         """Receive the messages since the last turn. Only at the start of a turn, so that a replay is the same."""
         context = self._x.peek_name("context")
-        await self.put_down(context)
-        while self._is_there(INTERRUPT, "", context):
-            await self._take()  # nothing to interrupt yet
+        await self.add_messages(context)
+        while self._can_receive(INTERRUPT, "", context):
+            await self._receive_interrupt()  # nothing to interrupt yet
 
-    async def put_down(self, *begun: str) -> None:
+    async def add_messages(self, *begun: str) -> None:
         """Add received messages to the conversation, unless the log already has a record whose name starts with one of
         `begun`.
         """
         anything: Any = Any
-        while self._is_there(USER, "", *begun):
+        while self._can_receive(USER, "", *begun):
             try:
                 said = await self._run.receive(USER, anything, timeout=0)
             except Expired:
@@ -52,13 +52,13 @@ class Interrupts:
 
     async def is_interrupted(self, where: str, *begun: str) -> bool:
         """Return whether a user interrupts this turn. The result is the same in every execution."""
-        if not self._is_there(INTERRUPT, where, *begun):
+        if not self._can_receive(INTERRUPT, where, *begun):
             return False
         async with self._run.scope(where):
-            await self._take()
+            await self._receive_interrupt()
         return True
 
-    def _is_there(self, signal: str, scope: str, *begun: str) -> bool:
+    def _can_receive(self, signal: str, scope: str, *begun: str) -> bool:
         """Return whether a signal was received here, or can be.
 
         A new one can be received only if the log has no record whose name starts with one of `begun`.
@@ -72,25 +72,25 @@ class Interrupts:
             return False
         return bool(x.history.signals.get(signal)) and not any(name.startswith(begun) for name in x.history.records)
 
-    async def _take(self) -> None:
+    async def _receive_interrupt(self) -> None:
         anything: Any = Any
         with suppress(Expired):
             await self._run.receive(INTERRUPT, anything, timeout=0)
 
-    async def attend(
+    async def wait_for_calls(
         self, doing: "asyncio.Future[Any]", tasks: "Sequence[asyncio.Future[str]]", left: set[int]
     ) -> bool:
         """Wait until all calls are done, and return whether a user interrupted.
 
         On an interrupt, calls that wait for a person before they start are withdrawn.
         """
-        with self._listening() as heard:
+        with self._watching() as heard:
             is_interrupted, results = False, self._x.peek_name("results")
             while not doing.done():
                 heard.clear()
                 is_interrupted = is_interrupted or await self.is_interrupted(MEANWHILE, results)
                 if is_interrupted:
-                    self._leave(tasks, left)
+                    self._withdraw_waiting(tasks, left)
                 waiting: asyncio.Future[Any] = asyncio.ensure_future(heard.wait())
                 try:
                     await asyncio.wait([doing, waiting], return_when=asyncio.FIRST_COMPLETED)
@@ -99,7 +99,7 @@ class Interrupts:
             return is_interrupted
 
     @contextmanager
-    def _listening(self) -> Iterator[asyncio.Event]:
+    def _watching(self) -> Iterator[asyncio.Event]:
         """Watch for new events. An interrupt also wakes a parked run."""
         heard, wait = asyncio.Event(), Wait(what="signal", key=INTERRUPT)
         self._x.subscribers[wait] = heard.set
@@ -108,13 +108,13 @@ class Interrupts:
         finally:
             self._x.subscribers.pop(wait, None)
 
-    def _leave(self, tasks: "Sequence[asyncio.Future[str]]", left: set[int]) -> None:
+    def _withdraw_waiting(self, tasks: "Sequence[asyncio.Future[str]]", left: set[int]) -> None:
         for place, task in enumerate(tasks, 1):
-            if place not in left and not task.done() and self._has_not_begun(f"{current_scope().path}call-{place}/"):
+            if place not in left and not task.done() and self._has_not_started(f"{current_scope().path}call-{place}/"):
                 left.add(place)
                 task.cancel()
 
-    def _has_not_begun(self, scope: str) -> bool:
+    def _has_not_started(self, scope: str) -> bool:
         """Return whether a call waits for a person before it starts, or did so and was withdrawn."""
         x = self._x
         for slot in x.waiting.values():

@@ -29,7 +29,7 @@ from limpet.events import bodies as b
 from limpet.llm.interrupts import Interrupts
 from limpet.llm.model import Model, Prompt, PromptMessage, Reply, ToolCall
 from limpet.llm.prompt import (
-    REPLY,
+    MAX_REPLY,
     BuildContext,
     Context,
     Frame,
@@ -45,20 +45,20 @@ from limpet.llm.prompt import (
     summary_line,
     summary_of,
 )
-from limpet.llm.providers import distinct, whole, whole_in
+from limpet.llm.providers import join_surrogates, join_surrogates_in, unique_calls
 from limpet.llm.tools import (
     CallableTool,
     Handoff,
     Normalise,
     Toolbox,
     Usable,
+    by_name,
     callable_tools,
     handoff_of,
-    together,
     toolboxes,
     unchanged_result,
 )
-from limpet.llm.transcript import NO_RESULT, StoredMessage, content_of, is_object, recorded, replied
+from limpet.llm.transcript import NO_RESULT, StoredMessage, content_of, is_object, record_of, reply_of
 from limpet.policy.retry import Retry
 from limpet.policy.risk import Approvals
 
@@ -73,7 +73,7 @@ MOST_FAULTS = 20
 MISFIT = "Your answer does not fit what is asked for"
 CUT_OFF = "Your answer was cut off. Go on exactly where it ended, without repeating anything."
 CUT_CALL = "Your reply was cut off in this call, so it was not made. Say less at once."
-UNSUMMARISED = "the conversation was not summarised"
+NOT_SUMMARISED = "the conversation was not summarised"
 
 Ask = Callable[[Prompt], Awaitable[Reply]]
 """Asks the model, as a step."""
@@ -135,7 +135,7 @@ def llm_agent(  # noqa: PLR0913 - keyword-only
     approvals: Approvals | None = None,
     compact: Compaction | None = None,
     window: int = 100_000,
-    max_reply: int = REPLY,
+    max_reply: int = MAX_REPLY,
     max_turns: int = 100,
     prices: Mapping[str, tuple[float, float]] | None = None,
     choose: Choose = ask_model,
@@ -192,10 +192,10 @@ class _Loop:
     """The loop of one execution."""
 
     def __init__(self, llm: LLM, run: Run[Any]) -> None:
-        self._llm, self._run, self._x, self._talks = llm, run, run.execution, run.conversation
-        self._hearing = Interrupts(run)
+        self._llm, self._run, self._x, self._conversation = llm, run, run.execution, run.conversation
+        self._interrupts = Interrupts(run)
         self._tools, self._frame = llm.tools, llm.frame
-        self._stored = ""
+        self._frame_name = ""
         """Name under which the frame is recorded."""
         self._head = 0
         """End of the conversation when it was last read."""
@@ -203,7 +203,7 @@ class _Loop:
     async def start(self, given: Any) -> None:
         """Add the input to the conversation as the first user message, unless starting the run already did."""
         await self._find_tools()
-        await self._put_frame()
+        await self._record_frame()
         created = self._x.memory.created
         assert created is not None
         text = given if isinstance(given, str) else canonical(codec_of(type(given)).dump(given)).decode()
@@ -214,20 +214,20 @@ class _Loop:
         """List the tools of toolboxes. The list is recorded when the run starts, and used for the whole run."""
         found = list(self._tools.values())
         for box in self._llm.toolboxes:
-            tool: Tool[..., Any, Any] = Tool(box.listed, f"tools of {box.name}", LISTING)
+            tool: Tool[..., Any, Any] = Tool(box.list_tools, f"tools of {box.name}", LISTING)
             tool.kind = "read"
-            found += box.offered(await self._run.step(tool))
+            found += box.callable_tools(await self._run.step(tool))
         if self._llm.toolboxes:
-            self._tools = together(found)
+            self._tools = by_name(found)
             self._frame = msgspec.structs.replace(self._frame, tools=tuple(each.spec for each in found))
 
-    async def _put_frame(self) -> None:
+    async def _record_frame(self) -> None:
         """Record the constant part of all prompts once, so that old prompts can be rebuilt after code changes."""
         x = self._x
         packed, blobs = x.kit.store.pack(plain(self._frame), inline=0)
         assert isinstance(packed.blob, str)
-        self._stored = frame_name(packed.blob)
-        name = x.take_name(self._stored)
+        self._frame_name = frame_name(packed.blob)
+        name = x.take_name(self._frame_name)
         record = x.find(name, b.ValueRecorded)
         await x.wait_until_open()
         if record is None:
@@ -238,36 +238,36 @@ class _Loop:
 
     async def turn(self) -> Answer | None:
         """Execute one turn, and return the final answer if it is reached."""
-        await self._hearing.hear()
+        await self._interrupts.receive_messages()
         context = await self._read()
         if await self._repair(context):
             context = await self._read()
         if await self._compact(context):
             context = await self._read()
-        self._check_progress(context.said)
+        self._check_progress(context.messages)
         x = self._x
-        if await self._hearing.is_interrupted("early", x.peek_name("model"), x.peek_name("said")):
+        if await self._interrupts.is_interrupted("early", x.peek_name("model"), x.peek_name("said")):
             return None
         reply = await self._choose(context)
-        calls = distinct(reply.calls, [each.message for each in context.said])
-        await self._note(reply, calls)
-        if await self._hearing.is_interrupted(
+        calls = unique_calls(reply.calls, [each.message for each in context.messages])
+        await self._record_reply(reply, calls)
+        if await self._interrupts.is_interrupted(
             "late", f"{current_scope().path}call-", x.peek_name("results"), x.peek_name("say")
         ):
             if calls:
-                await self._put_results(calls, [INTERRUPTED] * len(calls))
+                await self._add_results(calls, [INTERRUPTED] * len(calls))
             return None
         if not calls:
-            return await self._answer(reply, context.said)
+            return await self._answer(reply, context.messages)
         return await self._act(calls, is_cut=reply.finish in ("length", "refused"))
 
     async def _read(self) -> Context:
         """Read the messages that may be shown. Called again after each change of the conversation."""
         x = self._x
         name = x.take_name("context")
-        self._head = head = await self._talks.head(name, x.find(name, b.ValueRecorded))
+        self._head = head = await self._conversation.head(name, x.find(name, b.ValueRecorded))
         return await x.retry_store(
-            lambda: read_context(x.kit.store, self._talks.id, upto=head, window=self._frame.window, run=x.run)
+            lambda: read_context(x.kit.store, self._conversation.id, upto=head, window=self._frame.window, run=x.run)
         )
 
     async def _repair(self, context: Context) -> bool:
@@ -282,16 +282,16 @@ class _Loop:
             name in x.history.records for name in (x.peek_name("summary"), x.peek_name("model"), x.peek_name("said"))
         ):
             return False  # nothing needed repair at that time
-        missing = [each for each in context.said if each.seq == 0]
-        broken = [each.message for each in missing if await self._is_over(each.run)]
+        missing = [each for each in context.messages if each.seq == 0]
+        broken = [each.message for each in missing if await self._has_ended(each.run)]
         if broken or x.peek_name("repair") in x.history.records:
             name = x.take_name("repair")
-            added = [self._talks.message("tool", NO_RESULT, call=each.call, repaired=True) for each in broken]
-            await self._talks.put_all(name, x.find(name, b.MessageSaid), added)
+            added = [self._conversation.message("tool", NO_RESULT, call=each.call, repaired=True) for each in broken]
+            await self._conversation.put_all(name, x.find(name, b.MessageSaid), added)
             return True
         return False
 
-    async def _is_over(self, run: str) -> bool:
+    async def _has_ended(self, run: str) -> bool:
         """Return whether a run will add no more results: it is this run, or it has ended, or it does not exist."""
         if run in ("", self._x.run):
             return True
@@ -306,24 +306,24 @@ class _Loop:
         """Return the next reply. The prompt is recorded by reference, or verbatim if the hook changed it."""
         state, step = self._x.working.freeze(), self._x.journal.fold.step
         made = build_prompt(self._frame, context, state, step or None, self._llm.build_context)
-        reference = self._reference(made.request, [list(each) for each in made.sight.chosen.ranges], context)
+        reference = self._reference(made.prompt, [list(each) for each in made.choice.chosen.ranges], context)
 
         async def ask(request: Prompt) -> Reply:
-            if request is made.request:
+            if request is made.prompt:
                 return await self._ask("model", request, reference)
             whole = {"model": self._llm.model().name, "request": plain(request)}
             return await self._ask("model", request, whole)
 
-        return await self._llm.choose(self._run, made.request, ask)
+        return await self._llm.choose(self._run, made.prompt, ask)
 
     def _reference(self, request: Prompt, ranges: list[list[int]], context: Context) -> dict[str, Any]:
         """Return the reference from which a prompt can be rebuilt."""
         found: dict[str, Any] = {
             "model": self._llm.model().name,
-            "conversation": self._talks.id,
+            "conversation": self._conversation.id,
             "head": self._head,
             "ranges": ranges,
-            "frame": self._stored,
+            "frame": self._frame_name,
             "digest": digest_of(request),
         }
         if context.summaries:
@@ -340,7 +340,7 @@ class _Loop:
 
             def on_text(piece: str) -> None:
                 pieces.append(piece)
-                call.partial(whole("".join(pieces)))
+                call.partial(join_surrogates("".join(pieces)))
 
             reply = await llm.model().reply(request, on_text=on_text)
             call.partial_value = None  # the recorded result replaces it
@@ -348,29 +348,31 @@ class _Loop:
             price = llm.prices.get(reference["model"], (0.0, 0.0))
             cost = usage.cost or (usage.input_tokens * price[0] + usage.output_tokens * price[1]) / 1e6
             call.spent(tokens=usage.input_tokens + usage.output_tokens, cost=cost)
-            return whole_in(recorded(self._unaltered(reply), llm.model().name))  # paid for: must be storable
+            return join_surrogates_in(
+                record_of(self._without_altered_thoughts(reply), llm.model().name)
+            )  # paid for: must be storable
 
         most = Spent(tokens=size + self._frame.reply)
         tool: Tool[..., Any, Any] = Tool(
             ask, name, Traits(effect="none", retry=RETRY, timeout=MODEL_TIMEOUT, most=most)
         )
         tool.kind = "model"
-        return replied(await self._run.step(tool, args))
+        return reply_of(await self._run.step(tool, args))
 
-    def _unaltered(self, reply: Reply) -> Reply:
+    def _without_altered_thoughts(self, reply: Reply) -> Reply:
         """Remove reasoning data in which a secret would be hidden: providers reject altered data."""
         kept = None if reply.thoughts is None else reply.thoughts.kept
         is_kept = self._x.kit.store.redaction.value(kept) == kept
         return reply if is_kept else msgspec.structs.replace(reply, thoughts=None)
 
-    async def _note(self, reply: Reply, calls: tuple[ToolCall, ...]) -> None:
+    async def _record_reply(self, reply: Reply, calls: tuple[ToolCall, ...]) -> None:
         """Record the model's message and its decision."""
         name = self._x.take_name("said")
         content = content_of(PromptMessage(role="assistant", text=reply.text, calls=calls))
-        kept = self._unaltered(reply)
-        whole = recorded(kept, "") if calls and kept.thoughts is not None else None
-        added = [self._talks.message("assistant", content, reply=whole)]
-        await self._talks.put_all(name, self._x.find(name, b.MessageSaid), added)
+        kept = self._without_altered_thoughts(reply)
+        whole = record_of(kept, "") if calls and kept.thoughts is not None else None
+        added = [self._conversation.message("assistant", content, reply=whole)]
+        await self._conversation.put_all(name, self._x.find(name, b.MessageSaid), added)
         chosen = ", ".join(call.name for call in calls) or "answer"
         over = list(dict.fromkeys(["answer", *self._tools, chosen]))
         why = reply.text[:500] or "it did not say" if calls else "it has an answer"  # the message has it
@@ -394,34 +396,34 @@ class _Loop:
         """Execute the calls and record their results. Returns the final answer if the task was handed off."""
         left = [CUT_CALL] if is_cut and not is_object(calls[-1].args) else []
         made = calls[: len(calls) - len(left)]
-        texts, is_interrupted = await self._do(made)
+        texts, is_interrupted = await self._execute(made)
         to = [(place, found) for place, call in enumerate(made) if (found := handoff_of(self._tools, call))]
         for place, each in to if is_interrupted else to[1:]:
             other = f"{each.agent.name} does not go on with it: {to[0][1].agent.name} does."
             texts[place] = INTERRUPTED if is_interrupted else other
-        await self._put_results(calls, [*texts, *left])
-        if not to or is_interrupted or await self._hearing.is_interrupted("over", f"{current_scope().path}handoff:"):
+        await self._add_results(calls, [*texts, *left])
+        if not to or is_interrupted or await self._interrupts.is_interrupted("over", f"{current_scope().path}handoff:"):
             return None
-        return await self._hand_over(to[0][1])
+        return await self._hand_off(to[0][1])
 
-    async def _do(self, calls: Sequence[ToolCall]) -> tuple[list[str], bool]:
+    async def _execute(self, calls: Sequence[ToolCall]) -> tuple[list[str], bool]:
         """Execute the calls concurrently, and return their results and whether a user interrupted.
 
         Calls that have not started when a user interrupts are skipped.
         """
         left: set[int] = set()
-        tasks = [asyncio.ensure_future(self._one(place, call, left)) for place, call in enumerate(calls, 1)]
+        tasks = [asyncio.ensure_future(self._execute_one(place, call, left)) for place, call in enumerate(calls, 1)]
         doing = asyncio.gather(*tasks)
         doing.add_done_callback(lambda done: done.cancelled() or done.exception())  # mark the exception as retrieved
         try:
-            is_interrupted = await self._hearing.attend(doing, tasks, left)
+            is_interrupted = await self._interrupts.wait_for_calls(doing, tasks, left)
         except asyncio.CancelledError:
             doing.cancel()
             await asyncio.wait({doing})
             raise
         return list(await doing), is_interrupted
 
-    async def _one(self, place: int, call: ToolCall, left: set[int]) -> str:
+    async def _execute_one(self, place: int, call: ToolCall, left: set[int]) -> str:
         try:
             async with self._run.scope(f"call-{place}"):
                 return await self._call(call)
@@ -436,17 +438,19 @@ class _Loop:
             return f"There is no tool {call.name!r}. There are: {', '.join(self._tools)}"
         return await tool.call(self._run, call, self._llm.normalise)
 
-    async def _put_results(self, calls: Sequence[ToolCall], texts: Sequence[str]) -> None:
+    async def _add_results(self, calls: Sequence[ToolCall], texts: Sequence[str]) -> None:
         """Add the result of each call to the conversation."""
         name = self._x.take_name("results")
-        added = [self._talks.message("tool", text, call=call.id) for call, text in zip(calls, texts, strict=True)]
-        await self._talks.put_all(name, self._x.find(name, b.MessageSaid), added)
+        added = [
+            self._conversation.message("tool", text, call=call.id) for call, text in zip(calls, texts, strict=True)
+        ]
+        await self._conversation.put_all(name, self._x.find(name, b.MessageSaid), added)
 
     # End
 
-    async def _hand_over(self, to: Handoff) -> Answer:
+    async def _hand_off(self, to: Handoff) -> Answer:
         """Hand off the task to another agent permanently, with all facts and artifacts and any new user messages."""
-        await self._hearing.put_down(f"{current_scope().path}handoff:")
+        await self._interrupts.add_messages(f"{current_scope().path}handoff:")
         state = self._run.state
         ids = [each.artifact_id for each in state.artifacts if each.artifact_id in self._x.memory.artifacts]
         return Answer(await self._run.handoff(to.agent, to.input, facts=list(state.facts), artifacts=ids))
@@ -459,7 +463,7 @@ class _Loop:
         """
         if reply.finish == "refused":
             raise ModelRefused(agent=self._llm.name, text=reply.text[:500])
-        text, replies = _whole(said, reply.text)
+        text, replies = _join_answer(said, reply.text)
         if reply.finish == "length":
             if replies > REPAIRS:
                 raise NoProgress(agent=self._llm.name, reason=f"the answer is still cut off after {replies} replies")
@@ -469,7 +473,7 @@ class _Loop:
             return Answer(self._value(text))
         except (InvalidValue, msgspec.DecodeError, RecursionError) as error:
             reason = error.reason if isinstance(error, InvalidValue) else "it is not JSON"
-            if _repairs(said) >= REPAIRS:
+            if _count_repairs(said) >= REPAIRS:
                 raise NoProgress(
                     agent=self._llm.name, reason=f"the answer does not match its type: {reason}"
                 ) from error
@@ -490,9 +494,11 @@ class _Loop:
         """Let the model summarise the older messages if there are too many. If that fails, nothing changes."""
         frame, rules = self._frame, self._llm.compact
         above = rules.above or frame.room * 3 // 4
-        if not self._is_time(context.said, above):
+        if not self._should_compact(context.messages, above):
             return False
-        old = _oldest(context.said, rules.keep or above // 3, frame.room - min(tokens(context.before), frame.room // 3))
+        old = _messages_to_summarise(
+            context.messages, rules.keep or above // 3, frame.room - min(tokens(context.summary), frame.room // 3)
+        )
         summary = await self._summary(context, old) if old else ""
         if not summary:
             return False
@@ -505,20 +511,20 @@ class _Loop:
             summary=packed,
             level=max((each.level for each in before), default=0) + 1,
             run=self._x.run,
-            pinned=tuple(sorted({each.seq for each in context.said if first <= each.seq <= last} - gone)),
+            pinned=tuple(sorted({each.seq for each in context.messages if first <= each.seq <= last} - gone)),
         )
         name = self._x.take_name("compacted")
-        await self._talks.put(name, self._x.find(name, b.MessageSaid), [body], blobs)
+        await self._conversation.put(name, self._x.find(name, b.MessageSaid), [body], blobs)
         return True
 
-    def _is_time(self, said: Sequence[StoredMessage], above: int) -> bool:
+    def _should_compact(self, said: Sequence[StoredMessage], above: int) -> bool:
         """Return whether to summarise now. Never in the middle of an answer; after a failure, only after each further
         quarter.
         """
         sizes = [size_of(each.message) for each in said]
         if sum(sizes) <= above or said[-1].message.text == CUT_OFF:
             return False
-        if UNSUMMARISED not in self._x.working.freeze().risk_flags:
+        if NOT_SUMMARISED not in self._x.working.freeze().risk_flags:
             return True
         own = (place for place, each in enumerate(said) if each.message.role == "assistant" and each.run == self._x.run)
         before = sum(sizes[: max(own, default=0)])  # size at the last turn
@@ -527,7 +533,7 @@ class _Loop:
 
     async def _summary(self, context: Context, old: Sequence[StoredMessage]) -> str:
         """Return the model's summary of the older messages, or "" (and set a risk flag) if the call fails."""
-        request = summary_of(self._frame, context.before, old)
+        request = summary_of(self._frame, context.summary, old)
         try:
             found = await self._ask("summary", request, self._reference(request, _ranges(old), context))
         except StepFailed as failed:
@@ -536,18 +542,18 @@ class _Loop:
             if found.text.strip() and found.finish != "refused":
                 return found.text
             why = f"the model said: {found.text[:500]!r}"
-        self._x.raise_flag(UNSUMMARISED, why)
+        self._x.raise_flag(NOT_SUMMARISED, why)
         return ""
 
 
-def _repairs(said: Sequence[StoredMessage]) -> int:
+def _count_repairs(said: Sequence[StoredMessage]) -> int:
     """Return how often the model's answer was sent back since the last message of a user."""
     texts = [each.message.text for each in reversed(said) if each.message.role == "user"]
     users = [text for text in texts if text != CUT_OFF]
     return sum(1 for _ in takewhile(lambda text: text.startswith(MISFIT), users))
 
 
-def _oldest(said: Sequence[StoredMessage], keep: int, room: int) -> list[StoredMessage]:
+def _messages_to_summarise(said: Sequence[StoredMessage], keep: int, room: int) -> list[StoredMessage]:
     """Return the messages to summarise: whole units before the newest ones, as many as fit into a prompt.
 
     Excludes pinned messages, and calls whose result is among the newest messages or still missing.
@@ -573,7 +579,7 @@ def _ranges(said: Sequence[StoredMessage]) -> list[list[int]]:
     return [list(each) for each in select([item_of(each) for each in said], 1 << 62).ranges]
 
 
-def _whole(said: Sequence[StoredMessage], last: str) -> tuple[str, int]:
+def _join_answer(said: Sequence[StoredMessage], last: str) -> tuple[str, int]:
     """Return an answer joined from the pieces that were cut off, and the number of replies. A piece may be empty."""
     pieces, replies, before = [last], 1, list(said)
     while before and before.pop().message.text == CUT_OFF:

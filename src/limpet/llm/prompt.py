@@ -20,7 +20,7 @@ from limpet.events import canonical
 from limpet.events.values import encode
 from limpet.journal import Entry, Summary, entries
 from limpet.llm.model import Prompt, PromptMessage, Thoughts, ToolSpec
-from limpet.llm.transcript import StoredMessage, message_of, repair, replied
+from limpet.llm.transcript import StoredMessage, message_of, repair, reply_of
 from limpet.state import AgentState
 from limpet.stores import Store
 
@@ -44,9 +44,9 @@ __all__ = [
     "summary_of",
 ]
 
-REPLY = 4_000
+MAX_REPLY = 4_000
 # Arguments with up to this many tokens are never cut.
-SMALL = 16
+SMALL_ARGS = 16
 NOTHING_SAID = "(Nothing was said.)"
 SUMMARY = (
     "Summarise this part of a conversation for yourself, so that you can go on with the task without it: what is "
@@ -61,7 +61,7 @@ class Frame(Struct, frozen=True, kw_only=True, dict=True):
     tools: tuple[ToolSpec, ...] = ()
     output: dict[str, Any] | None = None
     window: int = 100_000
-    reply: int = REPLY
+    reply: int = MAX_REPLY
     """Maximum number of tokens in a reply."""
 
     @cached_property
@@ -85,14 +85,14 @@ def frame_name(blob: str) -> str:
 class Context(NamedTuple):
     """The messages that may be shown, and a summary of the older ones."""
 
-    said: tuple[StoredMessage, ...]
+    messages: tuple[StoredMessage, ...]
     faults: tuple[str, ...] = ()
     """What had to be repaired."""
     summaries: tuple[Summary, ...] = ()
     """The oldest first."""
-    before: str = ""
+    summary: str = ""
     """Text of the summaries."""
-    goes_back: bool = False
+    has_older: bool = False
     """Whether there are older messages that no summary covers."""
 
 
@@ -110,19 +110,19 @@ async def read_context(store: Store, conversation: str, *, upto: int, window: in
         size += tokens_of(each.content.size) + EACH if isinstance(each, Entry) else 0
     found.reverse()
     read = list(zip(found, await store.unpack_all([each.content for each in found]), strict=True))
-    plain, faults = repair([_said(each, content) for each, content in read if isinstance(each, Entry)], run)
-    said = await _with_thoughts(store, plain, [each for each in found if isinstance(each, Entry)], run)
+    plain, faults = repair([_stored_message(each, content) for each, content in read if isinstance(each, Entry)], run)
+    said = await _add_reasoning(store, plain, [each for each in found if isinstance(each, Entry)], run)
     summaries = tuple(each for each in found if isinstance(each, Summary))
     before = "\n".join(text_of(content) for each, content in read if isinstance(each, Summary))
     return Context(said, faults, summaries, before, goes_back)
 
 
-def _said(each: Entry, content: Any) -> StoredMessage:
+def _stored_message(each: Entry, content: Any) -> StoredMessage:
     message = message_of(each.message.role, content, each.message.call or "")
     return StoredMessage(each.seq, message, each.message.pinned, each.message.run or "", each.message.repaired)
 
 
-async def _with_thoughts(
+async def _add_reasoning(
     store: Store, said: Sequence[StoredMessage], found: Sequence[Entry], run: str
 ) -> tuple[StoredMessage, ...]:
     """Add the reasoning data to calls since the last reply without calls; before that, providers do not need it.
@@ -139,11 +139,11 @@ async def _with_thoughts(
     replies = {each.seq: each.message.reply for each in found}
     wanted = [(each.seq, reply) for each in since if (reply := replies.get(each.seq)) is not None]
     read = await store.unpack_all([reply for _, reply in wanted])
-    thoughts = {seq: replied(reply).thoughts for (seq, _), reply in zip(wanted, read, strict=True)}
-    return tuple(_thinking(each, thoughts[each.seq]) if each.seq in thoughts else each for each in said)
+    thoughts = {seq: reply_of(reply).thoughts for (seq, _), reply in zip(wanted, read, strict=True)}
+    return tuple(_with_reasoning(each, thoughts[each.seq]) if each.seq in thoughts else each for each in said)
 
 
-def _thinking(said: StoredMessage, thoughts: Thoughts | None) -> StoredMessage:
+def _with_reasoning(said: StoredMessage, thoughts: Thoughts | None) -> StoredMessage:
     return said._replace(message=msgspec.structs.replace(said.message, thoughts=thoughts))
 
 
@@ -181,26 +181,26 @@ def choose_context(view: ContextView) -> ContextChoice:
 class BuiltPrompt(NamedTuple):
     """A prompt, and the choice from which it can be rebuilt."""
 
-    request: Prompt
-    sight: ContextChoice
+    prompt: Prompt
+    choice: ContextChoice
 
 
 def build_prompt(
     frame: Frame, context: Context, state: AgentState, step: int | None, choose: BuildContext
 ) -> BuiltPrompt:
     """Build the next prompt. Raises ContextTooSmall if not even the last message fits, without its reasoning data."""
-    summary = short(context.before, frame.room // 3)
-    view = ContextView(state, step, context.said, frame.room - tokens(summary))
+    summary = short(context.summary, frame.room // 3)
+    view = ContextView(state, step, context.messages, frame.room - tokens(summary))
     choice = choose(view)
     chosen = choice.chosen
-    if context.said and not chosen.places:
-        if any(each.message.thoughts is not None for each in context.said):
-            bare = tuple(_thinking(each, None) for each in context.said)
-            return build_prompt(frame, context._replace(said=bare), state, step, choose)
-        *_, last = units([item_of(each) for each in context.said])
+    if context.messages and not chosen.places:
+        if any(each.message.thoughts is not None for each in context.messages):
+            bare = tuple(_with_reasoning(each, None) for each in context.messages)
+            return build_prompt(frame, context._replace(messages=bare), state, step, choose)
+        *_, last = units([item_of(each) for each in context.messages])
         needed = frame.window - view.room + sum(item.size for item in last)
         raise ContextTooSmall(needed=needed, window=frame.window)
-    shown = [context.said[place].message for place in chosen.places]
+    shown = [context.messages[place].message for place in chosen.places]
     if chosen.limit is not None:
         shown = [_cut(each, chosen.limit) for each in shown]
     taken = tokens(choice.known) + sum(map(size_of, shown))
@@ -254,16 +254,16 @@ def plain(value: Frame | Prompt) -> Any:
 
 
 def _left_out(chosen: Selected, context: Context) -> str:
-    if not chosen.left_out and not context.goes_back:
+    if not chosen.left_out and not context.has_older:
         return ""
-    return f"({'More than ' if context.goes_back else ''}{chosen.left_out} earlier messages are not shown.)"
+    return f"({'More than ' if context.has_older else ''}{chosen.left_out} earlier messages are not shown.)"
 
 
 def item_of(said: StoredMessage) -> Item:
     """Return the properties of a message that its selection depends on."""
     message = said.message
     calls = tuple(call.id for call in message.calls)
-    least = size_of(_bare(message)) + min(tokens(message.text), LEAST)
+    least = size_of(_without_text(message)) + min(tokens(message.text), LEAST)
     return Item(said.seq, message.role, size_of(message), calls, message.call, said.pinned, least)
 
 
@@ -279,11 +279,11 @@ def spec_size(spec: ToolSpec) -> int:
     return tokens(spec.name) + tokens(spec.description) + tokens(canonical(spec.schema).decode()) + EACH
 
 
-def _bare(message: PromptMessage) -> PromptMessage:
+def _without_text(message: PromptMessage) -> PromptMessage:
     """Return a message without its text and without long arguments."""
     calls = tuple(
         call
-        if tokens(call.args) <= SMALL
+        if tokens(call.args) <= SMALL_ARGS
         else msgspec.structs.replace(call, args=f'{{"left_out":"{len(call.args)} characters"}}')
         for call in message.calls
     )
@@ -294,5 +294,5 @@ def _cut(message: PromptMessage, limit: int) -> PromptMessage:
     """Cut a message to at most `limit` tokens, if possible: drop long arguments and the middle of its text."""
     if size_of(message) <= limit:
         return message
-    bare = _bare(message)
+    bare = _without_text(message)
     return msgspec.structs.replace(bare, text=short(message.text, max(limit - size_of(bare), LEAST)))

@@ -18,28 +18,28 @@ from limpet.redaction import hide_secrets
 
 __all__ = [
     "PerLoop",
-    "distinct",
+    "error_of",
     "finish_of",
-    "fitting_name",
     "format_name",
+    "join_surrogates",
+    "join_surrogates_in",
     "kept_by",
-    "meaning",
     "message_of",
-    "thoughts",
-    "whole",
-    "whole_in",
+    "thoughts_of",
+    "unique_calls",
+    "valid_name",
 ]
 
 T = TypeVar("T")
-LONGEST_WAIT = 86_400
+MAX_WAIT = 86_400
 """Maximum delay that a provider can request, in seconds."""
-LONGEST_MESSAGE = 2_000
-MAY_PASS = (408, 409, 425, 429)
+MAX_MESSAGE = 2_000
+TRANSIENT = (408, 409, 425, 429)
 """Client errors (4xx) that are not caused by the content of the request."""
-SAYS_WHEN = (429, 503)
+WITH_RETRY_AFTER = (429, 503)
 
 
-def distinct(calls: Iterable[ToolCall], messages: Iterable[PromptMessage]) -> tuple[ToolCall, ...]:
+def unique_calls(calls: Iterable[ToolCall], messages: Iterable[PromptMessage]) -> tuple[ToolCall, ...]:
     """Give each call an id that is unique in its conversation."""
     taken = {call.id for message in messages for call in message.calls}
     found: list[ToolCall] = []
@@ -68,25 +68,25 @@ def finish_of(finish: str | None, calls: Sequence[ToolCall]) -> Finish:
     return "calls" if calls else "stop"
 
 
-def whole(text: str) -> str:
+def join_surrogates(text: str) -> str:
     """Return text joined from pieces: split surrogate pairs are joined, and lone halves are replaced."""
     if text.isascii():
         return text
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
-def thoughts(by: str, kept: Any) -> Thoughts | None:
+def thoughts_of(by: str, kept: Any) -> Thoughts | None:
     """Return reasoning data to keep, or None if there is none."""
-    return Thoughts(by=by, kept=whole_in(kept)) if kept else None
+    return Thoughts(by=by, kept=join_surrogates_in(kept)) if kept else None
 
 
-def whole_in(value: Any) -> Any:
+def join_surrogates_in(value: Any) -> Any:
     """Apply `whole` to every text in a JSON value."""
     if isinstance(value, dict):
-        return {whole_in(name): whole_in(each) for name, each in value.items()}
+        return {join_surrogates_in(name): join_surrogates_in(each) for name, each in value.items()}
     if isinstance(value, list):
-        return [whole_in(each) for each in value]
-    return whole(value) if isinstance(value, str) else value
+        return [join_surrogates_in(each) for each in value]
+    return join_surrogates(value) if isinstance(value, str) else value
 
 
 def kept_by(by: str, message: PromptMessage) -> Any:
@@ -94,14 +94,14 @@ def kept_by(by: str, message: PromptMessage) -> Any:
     return message.thoughts.kept if message.thoughts is not None and message.thoughts.by == by else None
 
 
-def fitting_name(name: str) -> str:
+def valid_name(name: str) -> str:
     """Return a name that every provider accepts: letters, digits, _ and -, at most 64."""
     return re.sub("[^A-Za-z0-9_-]", "_", name)[:64]
 
 
 def format_name(schema: Mapping[str, Any]) -> str:
     """Return a name for an output schema that every provider accepts."""
-    return fitting_name(str(schema.get("title") or "output"))
+    return valid_name(str(schema.get("title") or "output"))
 
 
 def message_of(body: object) -> str:
@@ -112,19 +112,19 @@ def message_of(body: object) -> str:
     return "" if body is None else str(body)
 
 
-def meaning(who: str, status: int, says: str, headers: Mapping[str, str], *, spent: bool = False) -> Exception | None:
+def error_of(who: str, status: int, says: str, headers: Mapping[str, str], *, spent: bool = False) -> Exception | None:
     """Return the exception for an error response, or None for a plain retry.
 
     `spent` means that the account's quota is used up, not only its rate limit. Credentials are removed from the
     message.
     """
-    text = hide_secrets(f"{who} answered {status}: {says}"[:LONGEST_MESSAGE])
+    text = hide_secrets(f"{who} answered {status}: {says}"[:MAX_MESSAGE])
     if spent:
         return Permanent(text)
-    wait = _wait(headers) if status in SAYS_WHEN else None
+    wait = _wait(headers) if status in WITH_RETRY_AFTER else None
     if wait is not None:
         return RetryAfter(wait, text)
-    if 400 <= status < 500 and status not in MAY_PASS:
+    if 400 <= status < 500 and status not in TRANSIENT:
         return Permanent(text)
     return None
 
@@ -139,7 +139,7 @@ def _wait(headers: Mapping[str, str]) -> float | None:
         if until is None:
             return None
         found = until - (SystemClock().now() / SECOND if now is None else now)  # its own clock, if it sends one
-    return min(max(found, 0), LONGEST_WAIT)
+    return min(max(found, 0), MAX_WAIT)
 
 
 def _number(text: str, per_second: int) -> float | None:
@@ -168,19 +168,19 @@ class PerLoop(Generic[T]):
 
     def __init__(self, make: Callable[[], AbstractAsyncContextManager[T]]) -> None:
         self._make = make
-        self._held: dict[asyncio.AbstractEventLoop, _Held[T]] = {}
+        self._held: dict[asyncio.AbstractEventLoop, _Resource[T]] = {}
 
     async def get(self) -> T:
         """Return the resource of the running loop."""
         loop = asyncio.get_running_loop()
         held = self._held.get(loop)
         if held is None:
-            held = _Held(self._make)
+            held = _Resource(self._make)
             self._held = {each: kept for each, kept in self._held.items() if not each.is_closed()} | {loop: held}
         return await held.get()
 
 
-class _Held(Generic[T]):
+class _Resource(Generic[T]):
     def __init__(self, make: Callable[[], AbstractAsyncContextManager[T]]) -> None:
         self._make = make
         self._opening = asyncio.Lock()

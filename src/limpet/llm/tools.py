@@ -39,15 +39,15 @@ __all__ = [
     "Normalise",
     "Toolbox",
     "Usable",
+    "by_name",
     "callable_tools",
     "handoff_of",
-    "together",
     "toolboxes",
     "unchanged_result",
 ]
 
 # Maximum size of a result in a prompt, in bytes. A larger one is stored as an artifact, and read in pieces.
-MOST_SHOWN = 16_000
+MAX_SHOWN = 16_000
 OPENED, NOTE = 6_000, 80
 STALE = "limpet.Stale"
 Does = Callable[[Run[Any], dict[str, Any]], Awaitable[Any]]
@@ -67,10 +67,10 @@ class Toolbox(Protocol):
     def name(self) -> str:
         """Name of the source, for the record."""
 
-    async def listed(self) -> list[dict[str, Any]]:
+    async def list_tools(self) -> list[dict[str, Any]]:
         """Return the available tools, as JSON."""
 
-    def offered(self, listed: Sequence[Mapping[str, Any]], /) -> list["CallableTool"]:
+    def callable_tools(self, listed: Sequence[Mapping[str, Any]], /) -> list["CallableTool"]:
         """Return the tools that a model may call, from a recorded list."""
 
 
@@ -85,7 +85,7 @@ class CallableTool(NamedTuple):
     """Something that a model may call."""
 
     spec: ToolSpec
-    does: Does
+    execute: Does
     hands_to: Agent[Any, Any] | None = None
     """The agent that takes over permanently after the call."""
 
@@ -103,12 +103,12 @@ class CallableTool(NamedTuple):
         args = self.args(call)
         if isinstance(args, str):
             return args
-        text = await self._done(run, call, args, normalise)
-        return await _edited(run, self.spec.name, args) + text
+        text = await self._result(run, call, args, normalise)
+        return await _edit_note(run, self.spec.name, args) + text
 
-    async def _done(self, run: Run[Any], call: ToolCall, args: dict[str, Any], normalise: Normalise) -> str:
+    async def _result(self, run: Run[Any], call: ToolCall, args: dict[str, Any], normalise: Normalise) -> str:
         try:
-            result = await self.does(run, args)
+            result = await self.execute(run, args)
             return await _shown(run, f"result of {self.spec.name}", await normalise(run, call, result))
         except Rejected as no:
             return f"{no.by} did not allow it: {no.because}"
@@ -124,12 +124,12 @@ Usable = Tool[..., Any, Any] | Agent[Any, Any] | External[..., Any] | Toolbox
 """What an LLM agent can use as a tool."""
 
 
-def _most_shown(run: Run[Any]) -> int:
+def _max_shown(run: Run[Any]) -> int:
     limits = run.execution.journal.fold.working.budget
-    return (limits and limits.max_artifact_bytes_in_context) or MOST_SHOWN
+    return (limits and limits.max_artifact_bytes_in_context) or MAX_SHOWN
 
 
-async def _edited(run: Run[Any], name: str, args: dict[str, Any]) -> str:
+async def _edit_note(run: Run[Any], name: str, args: dict[str, Any]) -> str:
     """Return a note if a person approved the call with other arguments: the model's own message still has the old ones.
 
     It depends only on answers in the log, so it is the same in every execution.
@@ -151,7 +151,7 @@ async def _edited(run: Run[Any], name: str, args: dict[str, Any]) -> str:
 
 async def _shown(run: Run[Any], what: str, value: Any) -> str:
     """Return a value as text for the model. A large one is stored as an artifact."""
-    text, most = value if isinstance(value, str) else canonical(value).decode(), _most_shown(run)
+    text, most = value if isinstance(value, str) else canonical(value).decode(), _max_shown(run)
     if len(text.encode()) <= most:
         return text or "done"
     summary = f"{what}, begins with: {text[:200]}"
@@ -162,7 +162,7 @@ async def _shown(run: Run[Any], what: str, value: Any) -> str:
 def callable_tools(tools: Sequence[Usable], handoffs: Sequence[Agent[Any, Any]]) -> Mapping[str, CallableTool]:
     """Return everything that a model may call, by name, except the tools of toolboxes."""
     own = [_of(each) for each in tools if isinstance(each, Tool | Agent | External)]
-    return together((*BUILT_IN, *own, *map(_of_handoff, handoffs)))
+    return by_name((*BUILT_IN, *own, *map(_of_handoff, handoffs)))
 
 
 def toolboxes(tools: Sequence[Usable]) -> list[Toolbox]:
@@ -175,7 +175,7 @@ def toolboxes(tools: Sequence[Usable]) -> list[Toolbox]:
     return found
 
 
-def together(tools: Iterable[CallableTool]) -> Mapping[str, CallableTool]:
+def by_name(tools: Iterable[CallableTool]) -> Mapping[str, CallableTool]:
     """Return tools by name. Raises DefinitionError for a duplicate."""
     found: dict[str, CallableTool] = {}
     for made in tools:
@@ -236,7 +236,7 @@ def _of_agent(agent: Agent[Any, Any]) -> CallableTool:
         return agent.dump_output(await run.call(agent, _input(agent, args)))
 
     description = inspect.getdoc(agent.fn) or f"Let {agent.name} do it."
-    return CallableTool(ToolSpec(name=agent.name, description=description, schema=_takes(agent)), does)
+    return CallableTool(ToolSpec(name=agent.name, description=description, schema=_argument_schema(agent)), does)
 
 
 def _of_handoff(agent: Agent[Any, Any]) -> CallableTool:
@@ -245,7 +245,7 @@ def _of_handoff(agent: Agent[Any, Any]) -> CallableTool:
         return f"{agent.name} is to go on with it."
 
     description = f"Hand the task over to {agent.name}, for good. {inspect.getdoc(agent.fn) or ''}".rstrip()
-    spec = ToolSpec(name=f"hand_over_to_{agent.name}", description=description, schema=_takes(agent))
+    spec = ToolSpec(name=f"hand_over_to_{agent.name}", description=description, schema=_argument_schema(agent))
     return CallableTool(spec, does, hands_to=agent)
 
 
@@ -265,7 +265,7 @@ def _is_object(schema: Mapping[str, Any]) -> bool:
     return schema.get("type") == "object" or "$ref" in schema
 
 
-def _takes(agent: Agent[Any, Any]) -> dict[str, Any]:
+def _argument_schema(agent: Agent[Any, Any]) -> dict[str, Any]:
     """Return an agent's input type as the JSON Schema of a call's arguments."""
     schema = agent.input_codec.schema()
     return schema if _is_object(schema) else _schema({"input": schema}, () if schema.get("type") == "null" else None)
@@ -327,7 +327,7 @@ async def _ask_person(run: Run[Any], args: dict[str, Any]) -> str:
 
 async def _open_artifact(run: Run[Any], args: dict[str, Any]) -> str:
     data, start = await run.content(args["artifact_id"]), max(args["start"], 0)
-    most = start + min(OPENED, max(_most_shown(run) - NOTE, NOTE))
+    most = start + min(OPENED, max(_max_shown(run) - NOTE, NOTE))
     ends = (place for place in range(most, most - 4, -1) if not b"\x80" <= data[place : place + 1] < b"\xc0")
     end = next(ends, most)  # do not cut a character of a text
     piece, left = data[start:end].decode(errors="ignore"), max(len(data) - end, 0)

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import structs
 
 from limpet.llm.model import Finish, PromptMessage, Reply, Thoughts, ToolCall
-from limpet.llm.providers import fitting_name
+from limpet.llm.providers import valid_name
 
 __all__ = [
     "NO_RESULT",
@@ -22,16 +22,16 @@ __all__ = [
     "content_of",
     "is_object",
     "message_of",
-    "recorded",
+    "record_of",
     "repair",
-    "replied",
+    "reply_of",
 ]
 
 NO_RESULT = "[no result: the call was interrupted, and it is not known what came of it]"
 UNDER_WAY = "[no result yet: another run of this conversation is at it]"
 # Characters that providers do not accept in ids, and the maximum length of an id.
-UNFIT = re.compile("[^A-Za-z0-9_-]")
-LONGEST = 64
+INVALID_IN_ID = re.compile("[^A-Za-z0-9_-]")
+MAX_ID = 64
 
 
 class StoredMessage(NamedTuple):
@@ -49,7 +49,7 @@ class StoredMessage(NamedTuple):
 class RepairedTranscript(NamedTuple):
     """A conversation that every provider accepts, and what was wrong with it."""
 
-    said: tuple[StoredMessage, ...]
+    messages: tuple[StoredMessage, ...]
     faults: tuple[str, ...]
 
 
@@ -60,7 +60,7 @@ def content_of(message: PromptMessage) -> Any:
     return {"text": message.text, "calls": [msgspec.to_builtins(call) for call in message.calls]}
 
 
-def recorded(reply: Reply, asked: str) -> Any:
+def record_of(reply: Reply, asked: str) -> Any:
     """Return a reply as its step records it: its text, if that is all. The text is stored once, together with the
     message.
 
@@ -68,7 +68,7 @@ def recorded(reply: Reply, asked: str) -> Any:
     """
     found = content_of(PromptMessage(role="assistant", text=reply.text, calls=reply.calls))
     more: dict[str, Any] = {}
-    if reply.finish != _usual(reply.calls):
+    if reply.finish != _default_finish(reply.calls):
         more["finish"] = reply.finish
     if not asked.endswith(reply.model):
         more["model"] = reply.model
@@ -77,12 +77,12 @@ def recorded(reply: Reply, asked: str) -> Any:
     return {"text": reply.text, **(found if isinstance(found, dict) else {}), **more} if more else found
 
 
-def _usual(calls: Sequence[ToolCall]) -> Finish:
+def _default_finish(calls: Sequence[ToolCall]) -> Finish:
     """Return the finish reason that a record omits."""
     return "calls" if calls else "stop"
 
 
-def replied(found: Any) -> Reply:
+def reply_of(found: Any) -> Reply:
     """Return a reply from its record."""
     if isinstance(found, str):
         return Reply(text=found)
@@ -90,7 +90,7 @@ def replied(found: Any) -> Reply:
     return Reply(
         text=found.get("text", ""),
         calls=calls,
-        finish=found.get("finish", _usual(calls)),
+        finish=found.get("finish", _default_finish(calls)),
         model=found.get("model", ""),
         thoughts=Thoughts(**found["thoughts"]) if "thoughts" in found else None,
     )
@@ -116,14 +116,14 @@ def _call(given: Any, place: int) -> ToolCall:
     named = given if isinstance(given, dict) else {}
     return ToolCall(
         id=_id(_text(named.get("id")) or f"call-{place}"),
-        name=fitting_name(_text(named.get("name")) or "unknown"),
+        name=valid_name(_text(named.get("name")) or "unknown"),
         args=_args(named.get("args")),
     )
 
 
 def _id(given: str) -> str:
     """Return an id that every provider accepts; the same input gives the same id."""
-    if len(given) <= LONGEST and not UNFIT.search(given):
+    if len(given) <= MAX_ID and not INVALID_IN_ID.search(given):
         return given
     return f"call_{sha256(given.encode(errors='replace')).hexdigest()[:32]}"
 
@@ -179,7 +179,7 @@ def _distinct(said: Sequence[StoredMessage], faults: list[str]) -> list[StoredMe
             id = call.id
             if id in made:
                 faults.append(f"message {each.seq} has a call with an id that another has: {id}")
-                id = _id(f"{id[: LONGEST - 24]}_{each.seq}_{place}")
+                id = _id(f"{id[: MAX_ID - 24]}_{each.seq}_{place}")
                 latest.setdefault(call.id, []).extend({id} - answered)  # an inserted result has that id
             made.add(id)
             calls.append(call if id == call.id else structs.replace(call, id=id))

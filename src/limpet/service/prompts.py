@@ -110,7 +110,7 @@ async def read_prompt(store: Store, run: str, step: int, chosen_by: BuildContext
     else:
         state = await load(store, run, at_most=before)
         made = build_prompt(frame, context, state.working, state.position.step or None, chosen_by or choose_context)
-        request, why = made.request, tuple(_why(made, context, args))
+        request, why = made.prompt, tuple(_why(made, context, args))
     is_exact = digest_of(request) == args["digest"]
     if not is_exact:
         why = (*why, NOT_EXACT if chosen_by is not None else f"{NOT_EXACT}, {UNKNOWN}")
@@ -127,14 +127,14 @@ async def _frame(store: Store, run: str, args: dict[str, Any]) -> Frame:
 
 
 def _summary(frame: Frame, context: Context, args: dict[str, Any]) -> tuple[Prompt, tuple[str, ...]]:
-    old = [each for each in context.said if any(first <= each.seq <= last for first, last in args["ranges"])]
-    return summary_of(frame, context.before, old), (f"messages {_list_ranges(args['ranges'])}, to be summarised",)
+    old = [each for each in context.messages if any(first <= each.seq <= last for first, last in args["ranges"])]
+    return summary_of(frame, context.summary, old), (f"messages {_list_ranges(args['ranges'])}, to be summarised",)
 
 
 def _why(made: BuiltPrompt, context: Context, args: dict[str, Any]) -> list[str]:
-    chosen, lines = made.sight.chosen, ["the agent's instructions"]
-    if made.sight.known:
-        lines.append(f"the agent's state at that time: {made.sight.known.count(chr(10)) + 1} lines")
+    chosen, lines = made.choice.chosen, ["the agent's instructions"]
+    if made.choice.known:
+        lines.append(f"the agent's state at that time: {made.choice.known.count(chr(10)) + 1} lines")
     for each in context.summaries:
         first, last = each.compacted.first, each.compacted.last
         lines.append(f"message {each.seq} of {args['conversation']}, a summary of messages {first} to {last}")
@@ -142,11 +142,11 @@ def _why(made: BuiltPrompt, context: Context, args: dict[str, Any]) -> list[str]
         lines.append(
             f"messages {_list_ranges(args['ranges'])} of {args['conversation']}, which ended at {args['head']}"
         )
-    thinking = sum(each.thoughts is not None for each in made.request.messages)
+    thinking = sum(each.thoughts is not None for each in made.prompt.messages)
     if thinking:
         lines.append(f"with the model's own reasoning data for the calls of {thinking} of them")
-    if chosen.left_out or context.goes_back:
-        lines.append(f"left out: {'more than ' if context.goes_back else ''}{chosen.left_out} earlier messages")
+    if chosen.left_out or context.has_older:
+        lines.append(f"left out: {'more than ' if context.has_older else ''}{chosen.left_out} earlier messages")
     if chosen.limit is not None:
         lines.append(f"each message cut to about {chosen.limit} tokens")
     if context.faults:

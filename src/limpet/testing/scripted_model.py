@@ -17,7 +17,7 @@ from msgspec import structs
 from limpet.engine.definitions.types import codec_of
 from limpet.engine.steps.verdict import Permanent
 from limpet.llm.model import Prompt, Reply, ToolCall, Usage
-from limpet.llm.providers import distinct
+from limpet.llm.providers import unique_calls
 
 __all__ = ["ScriptedModel", "calls"]
 
@@ -71,9 +71,9 @@ class ScriptedModel:
 
     def _as_reply(self, said: Any, request: Prompt) -> Reply:
         if isinstance(said, Reply):
-            return structs.replace(said, calls=distinct(said.calls, request.messages))
+            return structs.replace(said, calls=unique_calls(said.calls, request.messages))
         parts = said if isinstance(said, tuple | list) else [said]
-        made = distinct((each for each in parts if isinstance(each, ToolCall)), request.messages)
+        made = unique_calls((each for each in parts if isinstance(each, ToolCall)), request.messages)
         text = "".join(_text(each) for each in parts if not isinstance(each, ToolCall))
         return Reply(
             text=text,

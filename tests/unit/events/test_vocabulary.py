@@ -198,7 +198,7 @@ def test_an_unknown_kind_stops() -> None:
     """It was written by a newer Limpet, and is neither guessed at nor dropped."""
     with pytest.raises(NewerVersion) as caught:
         VOCABULARY.decode("step.teleported", 1, b"{}")
-    assert caught.value.facts == {"kind": "step.teleported", "version": 1, "reason": "unknown kind"}
+    assert caught.value.facts == {"what": "event 'step.teleported' version 1", "reason": "unknown kind"}
 
 
 @pytest.mark.parametrize("version", [-1, 0, 2, 99])
