@@ -294,7 +294,7 @@ def test_asking_from_elsewhere_is_an_example_that_runs(tmp_path: Path) -> None:
     assert run(str(ROOT / "examples" / "ask_from_elsewhere.py"), cwd=tmp_path).splitlines() == [
         "settle o-1 refund ['order']",
         "the customer's letter It arrived broken.",
-        "There is no run 'ticket-43' in this store.",
+        "No run 'ticket-43'.",
         "The order is o-1; I go on with `refund`.",
     ]
 

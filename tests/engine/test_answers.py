@@ -92,7 +92,7 @@ async def test_a_verb_with_a_wrong_argument_fails_the_run_readably() -> None:
         await run.decide("Which?", choose=1, over=[1, 2], because=wrong)
 
     async with testing.app(agent) as app:
-        with pytest.raises(limpet.RunFailed, match="because is not right"):
+        with pytest.raises(limpet.RunFailed, match="Invalid because"):
             await app.run(agent, id="r1")
         await app.verify("r1")
         assert [event.kind for event in await app.log("r1")] == ["run.created", "run.claimed", "run.failed"]

@@ -136,7 +136,7 @@ async def test_what_goes_is_put_into_files_first(tmp_path: Path) -> None:
         await app.advance("10d")
         done = await app.prune(older_than="1d", dry_run=False, archive=tmp_path / "old")
         assert sorted(done.runs) == ["r", "r.x"]
-        with pytest.raises(limpet.Tampered, match="gone"):
+        with pytest.raises(limpet.Tampered, match="the log is missing"):
             await app.verify(heads=tmp_path / "heads.jsonl")
         found = await app.verify(heads=tmp_path / "heads.jsonl", pruned=tmp_path / "old" / "pruned.jsonl")
         assert found.heads == 3

@@ -171,9 +171,9 @@ async def test_how_many_are_shown_is_one_or_more(last: Any) -> None:
         questions: list[Any] = [app.runs, app.decisions, app.errors, app.tool_calls]
         asked = [*(each(last=last) for each in questions), app.search("x", last=last), app.messages("c", last=last)]
         for each in asked:
-            with pytest.raises(limpet.InvalidArgument, match="last is not right"):
+            with pytest.raises(limpet.InvalidArgument, match="Invalid last"):
                 await each
-        with pytest.raises(limpet.InvalidArgument, match="last is not right"):
+        with pytest.raises(limpet.InvalidArgument, match="Invalid last"):
             await anext(app.replay_all(last=last))
 
 

@@ -217,7 +217,7 @@ async def test_a_conversation_and_a_run_are_not_taken_for_each_other() -> None:
     async with testing.app(none) as app:
         await app.run(none, id="r")
         await app.say("c", "hello")
-        with pytest.raises(limpet.NotFound, match="There is no conversation 'nowhere'"):
+        with pytest.raises(limpet.NotFound, match="No conversation 'nowhere'"):
             await app.messages("nowhere")
         with pytest.raises(limpet.InvalidArgument, match=r"'r' is a run; pass its conversation, 'r\.chat'"):
             await app.messages("r")

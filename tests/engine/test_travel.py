@@ -87,8 +87,8 @@ async def test_where_two_runs_went_apart() -> None:
         found = await app.compare("good", "bad")
         assert found.divergence is not None
         assert found.divergence[1:] == (
-            'rest/travel_look#5 began with {"n":6}',
-            'rest/travel_look#5 began with {"n":13}',
+            'rest/travel_look#5 started with {"n":6}',
+            'rest/travel_look#5 started with {"n":13}',
         )
         assert found.steps[6].after == 'travel_look({"n":13}) ✗ builtins.ValueError'
         assert (found.steps[7].before, found.steps[7].after) == ('travel_look({"n":7}) → 70', None)

@@ -416,8 +416,8 @@ class Trial:
             await self._come()
             await self._turn()
             await self._leave()
-            self.app._world.faulty.faults.clear()
-            self.app._world.faulty.is_down = False
+            self.app._test_settings.faulty.faults.clear()
+            self.app._test_settings.faulty.is_down = False
         else:
             await self.app.crash()
 
@@ -485,11 +485,11 @@ class Trial:
             self.app._worker_loop = None
 
     async def _come(self) -> None:
-        await self.app._start_worker(self.app._world.worker or Worker())
+        await self.app._start_worker(self.app._test_settings.worker or Worker())
 
     async def _pass(self, how_long: int) -> None:
         """Let time pass; whatever takes long still does."""
-        clock = self.app._world.frozen
+        clock = self.app._test_settings.frozen
         target = clock.now() + how_long
         while clock.now() < target:
             due = [time for time in (clock.next_alarm, await self.app._next_wake()) if time is not None]

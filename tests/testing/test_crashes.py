@@ -146,7 +146,7 @@ async def endless(run: limpet.Run) -> None:
 
 async def test_what_cannot_be_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     """A question that nobody answers, code that hangs, an agent that another process cannot find."""
-    hurried = crash_test.HELPER.replace("crash_child.main", "crash_child.LONGEST = 1; crash_child.main")
+    hurried = crash_test.HELPER.replace("crash_child.main", "crash_child.LIFE_TIMEOUT = 1; crash_child.main")
     monkeypatch.setattr(crash_test, "HELPER", hurried)
     with pytest.raises(limpet.TrialStuck, match="took longer than 1 s"):
         await testing.crash_everywhere(endless, None, effects=counted)
@@ -156,7 +156,7 @@ async def test_what_cannot_be_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     @limpet.agent()
     async def inner(run: limpet.Run) -> None: ...
 
-    with pytest.raises(limpet.DefinitionError, match="top level of a module, not in a function"):
+    with pytest.raises(limpet.DefinitionError, match="define it at the top level of a module"):
         await testing.crash_everywhere(inner, None, effects=counted)
 
 
@@ -186,7 +186,7 @@ async def test_a_crash_at_a_named_point(when: When, kind: str, calls: int) -> No
             app.crash_at("after", "step.ended")
         with pytest.raises(limpet.DefinitionError, match=r"unknown fields tool; step\.completed has name, number"):
             app.crash_at("before", "step.completed", tool="trial_pay")
-        with pytest.raises(limpet.DefinitionError, match="no event says all of that"):
+        with pytest.raises(limpet.DefinitionError, match="no event has all of them"):
             app.crash_at("before", colour="red")
 
 
@@ -236,5 +236,5 @@ async def test_agents_that_cannot() -> None:
         await testing.always_resume(local, None)
     with pytest.raises(AssertionError, match=r"was run a second time: new, missing or changed calls: trial_mail#1"):
         await testing.always_resume(chancy, None)
-    with pytest.raises(limpet.NotResumable, match=r"after step.completed .*: it stuck with it waits for operator:div"):
+    with pytest.raises(limpet.NotResumable, match=r"after step.completed .*: stuck with waiting for operator:div"):
         await testing.always_resume(counting, None)

@@ -84,14 +84,14 @@ class Interrupts:
 
         On an interrupt, calls that wait for a person before they start are withdrawn.
         """
-        with self._watching() as heard:
+        with self._watching() as changed:
             is_interrupted, results = False, self._x.peek_name("results")
             while not doing.done():
-                heard.clear()
+                changed.clear()
                 is_interrupted = is_interrupted or await self.is_interrupted(MEANWHILE, results)
                 if is_interrupted:
                     self._withdraw_waiting(tasks, left)
-                waiting: asyncio.Future[Any] = asyncio.ensure_future(heard.wait())
+                waiting: asyncio.Future[Any] = asyncio.ensure_future(changed.wait())
                 try:
                     await asyncio.wait([doing, waiting], return_when=asyncio.FIRST_COMPLETED)
                 finally:
@@ -101,10 +101,10 @@ class Interrupts:
     @contextmanager
     def _watching(self) -> Iterator[asyncio.Event]:
         """Watch for new events. An interrupt also wakes a parked run."""
-        heard, wait = asyncio.Event(), Wait(what="signal", key=INTERRUPT)
-        self._x.subscribers[wait] = heard.set
+        changed, wait = asyncio.Event(), Wait(what="signal", key=INTERRUPT)
+        self._x.subscribers[wait] = changed.set
         try:
-            yield heard
+            yield changed
         finally:
             self._x.subscribers.pop(wait, None)
 

@@ -87,7 +87,7 @@ class Context(NamedTuple):
 
     messages: tuple[StoredMessage, ...]
     faults: tuple[str, ...] = ()
-    """What had to be repaired."""
+    """Faults in the stored messages that were repaired."""
     summaries: tuple[Summary, ...] = ()
     """The oldest first."""
     summary: str = ""
@@ -148,7 +148,7 @@ def _with_reasoning(said: StoredMessage, thoughts: Thoughts | None) -> StoredMes
 
 
 class ContextView(NamedTuple):
-    """What a prompt can be built from."""
+    """The state and messages that a prompt can be built from; the argument of `build_context`."""
 
     state: AgentState
     """The agent's state."""

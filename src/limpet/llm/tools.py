@@ -1,4 +1,4 @@
-"""What a model may call: tools, agents, external sources, and built-in functions (notes, plan, questions, handoffs).
+"""Functions that a model may call: tools, agents, external sources, and built-ins (notes, plan, questions, handoffs).
 
 The result of a call is always text, also if it failed, so that the model can continue.
 """
@@ -121,7 +121,7 @@ class CallableTool(NamedTuple):
 
 
 Usable = Tool[..., Any, Any] | Agent[Any, Any] | External[..., Any] | Toolbox
-"""What an LLM agent can use as a tool."""
+"""Everything that an LLM agent can use as a tool."""
 
 
 def _max_shown(run: Run[Any]) -> int:

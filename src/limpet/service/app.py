@@ -73,7 +73,7 @@ class RunOptions(TypedDict, total=False):
     """Id of the conversation that the run takes part in; an input that is text is added to it as a message."""
     labels: Mapping[str, str] | None
     constraints: Mapping[str, Any] | None
-    """What the agent may not do without a person, such as `human_in_the_loop`."""
+    """Restrictions on what the agent may do without a person, such as `human_in_the_loop`."""
 
 
 class StartOptions(RunOptions, total=False):

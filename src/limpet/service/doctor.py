@@ -35,11 +35,11 @@ class Finding:
     """Result of one check."""
 
     what: str
-    """What was checked: store, database, schema, clock, runs, workers, agents, rows, disk, tools."""
+    """Subject of the check: store, database, schema, clock, runs, workers, agents, rows, disk, tools."""
     level: Level
     message: str
     hint: str = ""
-    """What to do; "" if nothing is wrong."""
+    """Advice on how to fix it; "" if nothing is wrong."""
 
     def __str__(self) -> str:
         return f"{self.message}. {self.hint}".strip() if self.hint else self.message

@@ -34,7 +34,7 @@ LIST, BEGUN = "pruned.jsonl", "pruning.jsonl"
 
 @dataclass(kw_only=True)
 class Pruned:
-    """What was deleted, or would be."""
+    """The runs that were deleted, or would be."""
 
     dry_run: bool
     runs: list[str] = field(default_factory=list)

@@ -104,7 +104,7 @@ class ReplayCheck:
 
     run: str
     problem: str | None = None
-    """What is wrong; None if it matches."""
+    """Why the code does not match; None if it does."""
     step: int = 0
     """Number of the last step in the log."""
 

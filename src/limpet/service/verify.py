@@ -53,7 +53,7 @@ class LogEnd(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True)
 class Verified:
-    """What was checked and found intact."""
+    """Numbers of items that were checked and found intact."""
 
     runs: int
     events: int

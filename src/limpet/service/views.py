@@ -124,8 +124,8 @@ async def event_views(store: Store, events: Sequence[Event]) -> list[Shown]:
 
 def one_line(body: Mapping[str, Any]) -> str:
     """Return the body of an event as one line of text."""
-    words = " ".join(_members(body))
-    return words if len(words) <= MAX_LINE else f"{words[:MAX_LINE]}…"
+    line = " ".join(_members(body))
+    return line if len(line) <= MAX_LINE else f"{line[:MAX_LINE]}…"
 
 
 def _members(body: Mapping[str, Any]) -> Iterator[str]:
@@ -162,8 +162,8 @@ async def short_text(store: Store, payload: Payload | None) -> str:
     if payload.size <= INLINE:
         with suppress(BlobDamaged, NotFound):  # a damaged blob must not hide the rest; `verify` reports it
             value = await store.unpack(payload)
-    said = "" if value is None else value if isinstance(value, str) else _brief(value)
-    return said if len(said) <= MAX_TEXT else f"{said[:MAX_TEXT]}…"
+    text = "" if value is None else value if isinstance(value, str) else _brief(value)
+    return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}…"
 
 
 async def load_values(store: Store, bodies: Sequence[AnyBody]) -> list[AnyBody]:

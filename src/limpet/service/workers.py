@@ -137,11 +137,11 @@ async def stats_of(store: Store, now: int) -> Stats:
     for (agent, status), count in sorted((await store.counts()).items()):
         by_agent.setdefault(agent, {})[status] = count
         runs[status] = runs.get(status, 0) + count
-    lives = [agent for agent, found in by_agent.items() if any(found.get(each) for each in LIVE)]
+    unfinished = [agent for agent, found in by_agent.items() if any(found.get(each) for each in LIVE)]
     return Stats(
         runs=runs,
         agents=by_agent,
         requests=len(await store.requests(RequestFilter(status="open"), limit=MANY)),
         workers=len(fleet.ids),
-        unserved=tuple(agent for agent in lives if agent not in fleet.served),
+        unserved=tuple(agent for agent in unfinished if agent not in fleet.served),
     )

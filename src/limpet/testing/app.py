@@ -1,4 +1,4 @@
-"""An app for tests: everything is in memory, and time passes only when the test says so."""
+"""An app for tests: everything is in memory, and time passes only when the test advances it."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -67,17 +67,17 @@ class TestApp(App):
 
     def __init__(self, settings: TestSettings, agents: Sequence[Agent[Any, Any]]) -> None:
         super().__init__(settings, agents)
-        self._world = settings
+        self._test_settings = settings
         self._crashes = 0
         self._warned: set[str] = set()
 
     def stub(self, tool: Tool[P, T, Any], *results: T | BaseException) -> None:
         """Set what a tool returns or raises, one value per call. The last one is used for all further calls."""
-        self._world.stubs.stub(tool, results)
+        self._test_settings.stubs.stub(tool, results)
 
     def calls(self, tool: Tool[..., Any, Any]) -> list[Mapping[str, Any]]:
         """Return the arguments of all calls of a tool so far, across crashes."""
-        return list(self._world.stubs.calls.get(tool.name, ()))
+        return list(self._test_settings.stubs.calls.get(tool.name, ()))
 
     async def settle(self) -> None:
         """Wait until every run waits or has ended."""
@@ -88,7 +88,7 @@ class TestApp(App):
 
     async def advance(self, how_long: Duration, /) -> None:
         """Let time pass, executing everything that is due, in order."""
-        clock, target = self._world.frozen, self._world.frozen.now() + microseconds(how_long)
+        clock, target = self._test_settings.frozen, self._test_settings.frozen.now() + microseconds(how_long)
         await self.settle()
         while clock.now() < target:
             due = [time for time in (clock.next_alarm, await self._next_wake()) if time is not None]
@@ -107,7 +107,7 @@ class TestApp(App):
 
         Example: `app.crash_at("after", "step.started", tool="refund")`. The crash happens when the test next waits.
         """
-        self._world.faulty.faults.append(Fault(when, events(kind, facts), nth))
+        self._test_settings.faulty.faults.append(Fault(when, events(kind, facts), nth))
 
     @property
     def crashes(self) -> int:
@@ -120,8 +120,8 @@ class TestApp(App):
             return
         self._crashes += 1
         await self._worker_loop.kill()
-        self._world.faulty.is_down = False
-        await self._start_worker(self._world.worker or Worker())
+        self._test_settings.faulty.is_down = False
+        await self._start_worker(self._test_settings.worker or Worker())
 
     async def close(self) -> None:
         """Kill the worker, whatever it is doing, and close the store: no time passes in which it could finish."""
@@ -137,7 +137,7 @@ class TestApp(App):
 
     async def is_settled(self) -> bool:
         """Return whether every run waits or has ended."""
-        if self._world.faulty.is_down:
+        if self._test_settings.faulty.is_down:
             await self.crash()
         loop = self._worker_loop
         for run, task in loop.waiting if loop is not None else ():

@@ -59,7 +59,7 @@ async def crash_everywhere(
     a POSIX system.
     """
     said = {key: codec_of(type(value)).dump(value) for key, value in answers.items()}
-    opening = {**_whereabouts(agent), "input": agent.dump_input(input), "answers": said}
+    opening = {**_import_path(agent), "input": agent.dump_input(input), "answers": said}
     async with _helper(agent.name, opening) as helper:
         report, trials = CrashReport(), _Trials(helper, effects)
         await trials.begin()
@@ -143,7 +143,7 @@ async def _helper(agent: str, opening: Mapping[str, Any]) -> AsyncIterator[_Help
             await process.communicate()
 
 
-def _whereabouts(agent: Agent[Any, Any]) -> dict[str, Any]:
+def _import_path(agent: Agent[Any, Any]) -> dict[str, Any]:
     """Return where another process can import an agent from: a module's top level, by name or file."""
     for names in (agent.fn.__globals__, *(vars(module) for module in list(sys.modules.values()))):
         for name, value in list(names.items()):

@@ -79,15 +79,17 @@ class FaultyStore(Store):
         return [self._one(op) for op in batch]
 
     def _one(self, op: writes.Op[Any]) -> Outcome:
-        self._come("before", _bodies(op))
-        if self._is_deaf(op):
-            return _silence(op)
+        self._check_faults("before", _bodies(op))
+        if self._is_from_dead_worker(op):
+            return _no_reply(op)
         [done] = super()._commit([op])
         if not isinstance(done, LimpetError | Missed | Taken):
-            self._come("after", [each.body for each in done.events] if isinstance(done, Transacted) else _bodies(op))
-        return _silence(op) if self._is_deaf(op) else done
+            self._check_faults(
+                "after", [each.body for each in done.events] if isinstance(done, Transacted) else _bodies(op)
+            )
+        return _no_reply(op) if self._is_from_dead_worker(op) else done
 
-    def _come(self, when: When, bodies: Bodies | None) -> None:
+    def _check_faults(self, when: When, bodies: Bodies | None) -> None:
         if bodies is None or self.is_down:
             return
         here = [fault.is_here(when, bodies) for fault in self.faults]  # count every fault
@@ -95,7 +97,7 @@ class FaultyStore(Store):
             self.is_down, self.died_at = True, describe_events(bodies)
             self.die()
 
-    def _is_deaf(self, op: writes.Op[Any]) -> bool:
+    def _is_from_dead_worker(self, op: writes.Op[Any]) -> bool:
         """Return whether a write comes from the dead worker: creations and commands come from other processes."""
         others = isinstance(op, writes.Append) and all(isinstance(leg, Create | SendCommands) for leg in op.legs)
         return self.is_down and not others
@@ -109,5 +111,5 @@ def _bodies(op: writes.Op[Any]) -> Bodies | None:
     return () if isinstance(op, writes.Transact) else None
 
 
-def _silence(op: writes.Op[Any]) -> Outcome:
+def _no_reply(op: writes.Op[Any]) -> Outcome:
     return () if isinstance(op, writes.Claim) else ConnectionLost(reason="the process was killed")

@@ -9,7 +9,7 @@ from limpet.errors import NotResumable, TrialStuck
 from limpet.events import bodies as b
 from limpet.testing.app import TestApp, app
 from limpet.testing.faults import Bodies, Fault
-from limpet.testing.trials import family, see_through
+from limpet.testing.trials import related_agents, run_to_end
 
 __all__ = ["always_resume"]
 
@@ -41,17 +41,17 @@ async def always_resume(
     """
 
     async def trial(nth: int) -> _Seen:
-        async with app(*family(agent)) as world:
+        async with app(*related_agents(agent)) as world:
             prepare(world)
-            world._world.faulty.faults.append(Fault("after", _is_calm, nth))
+            world._test_settings.faulty.faults.append(Fault("after", _starts_no_effect, nth))
             await world.start(agent, input, id=RUN)
             try:
-                end = await see_through(world, RUN, answers)
+                end = await run_to_end(world, RUN, answers)
             except TrialStuck as stuck:
                 if stuck.asks or not nth:
                     raise
                 end = ["stuck", stuck.reason]
-            return _Seen(end, await _done(world), world._world.faulty.died_at)
+            return _Seen(end, await _done(world), world._test_settings.faulty.died_at)
 
     usual = await trial(0)
     _compare(agent.name, usual, await trial(0), "was run a second time")
@@ -63,7 +63,7 @@ async def always_resume(
     return nth - 1
 
 
-def _is_calm(bodies: Bodies) -> bool:
+def _starts_no_effect(bodies: Bodies) -> bool:
     """Return whether a commit starts no effect: the outcome of an interrupted effect does not depend on agent code."""
     return bool(bodies) and not isinstance(bodies[-1], b.StepStarted)
 

@@ -13,10 +13,10 @@ from limpet.engine.execution.user_code import Bound, UserCode
 from limpet.errors import InvalidValue
 from limpet.events import canonical
 
-__all__ = ["Stubs", "Witness"]
+__all__ = ["EffectLog", "Stubs"]
 
 
-class Witness:
+class EffectLog:
     """Records the outcome of effects by idempotency key, to answer questions about unknown outcomes. A file survives
     kills.
     """
@@ -28,7 +28,7 @@ class Witness:
             for line in path.read_text(encoding="utf-8").splitlines():
                 self._known.update(json.loads(line))
 
-    def note(self, key: str, *result: Any) -> None:
+    def record(self, key: str, *result: Any) -> None:
         """Record that an effect started, or its result."""
         line = canonical({key: [*result]}) + b"\n"
         self._known[key] = [*result]
@@ -36,7 +36,7 @@ class Witness:
             with self._path.open("ab") as file:
                 file.write(line)
 
-    def say(self, key: str) -> Any:
+    def answer(self, key: str) -> Any:
         """Return the answer to a request of kind "unknown", or None if the outcome is unknown."""
         known = self._known.get(key)
         if known is None:
@@ -49,7 +49,7 @@ class Stubs(UserCode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.witness = Witness()
+        self.effect_log = EffectLog()
         self._results: dict[str, list[Any]] = {}
         self.calls: dict[str, list[Mapping[str, Any]]] = {}
 
@@ -66,10 +66,10 @@ class Stubs(UserCode):
         self._note(tool, args)
         if tool.traits.effect == "none":
             return await self._result(tool, args, call)
-        self.witness.note(call.key)
+        self.effect_log.record(call.key)
         result = await self._result(tool, args, call)
         with suppress(InvalidValue):  # the engine reports results that cannot be stored
-            self.witness.note(call.key, tool.plain_result(result))
+            self.effect_log.record(call.key, tool.plain_result(result))
         return result
 
     async def _result(self, tool: Tool[..., Any, Any], args: Bound, call: Call) -> Any:

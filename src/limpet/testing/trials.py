@@ -12,16 +12,16 @@ from limpet.state import ENDED
 from limpet.stores import RunRow
 from limpet.testing.app import TestApp
 
-__all__ = ["family", "see_through"]
+__all__ = ["related_agents", "run_to_end"]
 
 
-def family(agent: Agent[Any, Any]) -> list[Agent[Any, Any]]:
+def related_agents(agent: Agent[Any, Any]) -> list[Agent[Any, Any]]:
     """Return an agent and the agents that its code may call: those in its module and in enclosing functions."""
     named = (*agent.fn.__globals__.values(), *getclosurevars(agent.fn).nonlocals.values(), *agent.calls, agent)
     return list({(each.name, each.version): each for each in named if isinstance(each, Agent)}.values())
 
 
-async def see_through(app: TestApp, run: str, answers: Mapping[str, Any]) -> list[Any]:
+async def run_to_end(app: TestApp, run: str, answers: Mapping[str, Any]) -> list[Any]:
     """Answer requests and let time pass until a run has ended, and return how it ended. Raises TrialStuck if it never
     will.
     """
@@ -60,17 +60,17 @@ async def _let_time_pass(app: TestApp, row: RunRow, requests: Sequence[Request])
 
 async def _answer(app: TestApp, request: Request, answers: Mapping[str, Any]) -> bool:
     """Answer a request by tool, by question or by "*". Returns False if there is no answer."""
-    said = next((answers[key] for key in (request.tool or "", request.question, "*") if key in answers), None)
-    if request.kind == "unknown" and (said is None or isinstance(said, bool)):
-        said = app._world.stubs.witness.say(await _key(app, request))
-    if said is None:
+    answer = next((answers[key] for key in (request.tool or "", request.question, "*") if key in answers), None)
+    if request.kind == "unknown" and (answer is None or isinstance(answer, bool)):
+        answer = app._test_settings.stubs.effect_log.answer(await _key(app, request))
+    if answer is None:
         return False
     if request.kind != "approval":
-        await app.answer(request, said, by="trial")
-    elif said is False:
+        await app.answer(request, answer, by="trial")
+    elif answer is False:
         await app.reject(request, by="trial", because="rejected by answers=")
     else:
-        await app.approve(request, by="trial", args=said if isinstance(said, Mapping) else None)
+        await app.approve(request, by="trial", args=answer if isinstance(answer, Mapping) else None)
     return True
 
 
