@@ -42,7 +42,7 @@ logging.getLogger("limpet").addFilter(RedactingFilter())
 In = TypeVar("In", default=str)
 Out = TypeVar("Out", default=str)
 DEFAULT_URL = "sqlite:///limpet.db"
-LONGEST_CHANNEL = 50
+MAX_CHANNEL_NAME = 50
 
 
 @defining
@@ -55,21 +55,27 @@ def open(
     notify: Mapping[str, Channel] | None = None,
     redact: bool | Sequence[str | re.Pattern[str]] | None = None,
 ) -> App:
-    """An app over a store: with agents it drives their runs, and goes on with what an earlier process left behind.
+    """Return an app for a store. With agents, it runs a worker that drives their runs.
 
-    `worker=False` or LIMPET_WORKER=0 forbids that. With `people`, groups and who is in them, only those whom a request
-    is for can decide it. `notify` names channels that are told of each request: a `Webhook`, or a function that takes
-    the request. With `redact`, or LIMPET_REDACT=1, what looks like a credential is not even recorded; a list says what
-    else does. Nothing is touched until it is entered or awaited. See `open_store` for the address.
+    The app opens when it is entered (`async with`) or awaited; until then, nothing is touched.
+
+    - `url`: the store; see `open_store`.
+    - `agents`: the agents to serve. The worker also claims runs that an earlier process left unfinished.
+    - `worker`: a `Worker` with settings, or False for no worker. LIMPET_WORKER=0 also means no worker.
+    - `people`: members by group. If given, only the people to whom a request is addressed can decide it.
+    - `notify`: channels by name, which are notified of each request: a `Webhook`, or a function that takes the request.
+    - `redact`: True, or LIMPET_REDACT=1, replaces credentials by placeholders before anything is recorded. A list of
+      regular expressions adds to the built-in ones.
     """
     clock = SystemClock()
     settings = Settings(open_store(url), clock, RandomIds(clock))
-    settings.url = _address(url)
+    settings.url = _resolve_url(url)
     settings.people, settings.channels = people, dict(notify or {})
     settings.store.redaction = _redaction(redact)
     for name in settings.channels:
-        if len(check_id(name)) > LONGEST_CHANNEL:
-            raise DefinitionError(what="A channel", reason=f"{name[:20]}… is too long a name")
+        if len(check_id(name)) > MAX_CHANNEL_NAME:
+            reason = f"the name has more than {MAX_CHANNEL_NAME} characters"
+            raise DefinitionError(what=f"channel {name[:20]}…", reason=reason)
     if worker is False or os.environ.get("LIMPET_WORKER") == "0":
         settings.worker = None
     elif isinstance(worker, Worker):
@@ -78,7 +84,7 @@ def open(
 
 
 @defining
-def llm_agent(  # noqa: PLR0913 - all by name, and few at a time
+def llm_agent(  # noqa: PLR0913 - keyword-only
     name: str,
     *,
     model: str | Model,
@@ -100,13 +106,22 @@ def llm_agent(  # noqa: PLR0913 - all by name, and few at a time
     normalise: Normalise = unchanged_result,
     build_context: BuildContext = choose_context,
 ) -> Agent[In, Out]:
-    """An agent that a model drives with some tools: each call of it is a step, each choice a decision.
+    """Define an agent that a model drives. Each model call is a step, and each choice is recorded as a decision.
 
-    `model` is "openai:gpt-5-mini" (any compatible endpoint, by OPENAI_BASE_URL), "provider:name" for every other one,
-    or an object with a method `reply`. It is looked up when it is first asked. `prices` are those of a million tokens
-    in and out, by the model's name. The model may call `tools`, and hand the task over for good to one of `handoffs`.
-    `choose`, `normalise` and `build_context` replace how the next reply is chosen, how a tool's result is shown to the
-    model, and what the prompt contains.
+    - `model`: "openai:gpt-5-mini" (any compatible endpoint, with OPENAI_BASE_URL), "provider:name" for other providers,
+      or an object with a method `reply`. It is created at the first call.
+    - `instructions`: the system prompt.
+    - `input`, `output`: types of the input and the result. The default is text.
+    - `tools`: what the model may call: tools, other agents, external sources, MCP servers.
+    - `handoffs`: agents to which the model may transfer the task permanently.
+    - `version`, `budget`, `approvals`, `deadline`: as for `@agent`.
+    - `compact`: when to summarise old messages. None derives it from `window`.
+    - `window`: size of the model's context window, in tokens.
+    - `max_reply`: maximum length of a reply, in tokens.
+    - `max_turns`: maximum number of turns (a reply, and the calls that it requests) before the run fails.
+    - `prices`: price of a million input and output tokens, by model name.
+    - `choose`, `normalise`, `build_context`: hooks that replace how the next reply is chosen, how a tool's result is
+      shown to the model, and what the prompt contains.
     """
     models = importlib.import_module("limpet.adapters.models")
     models.check_model(model)
@@ -145,16 +160,19 @@ def open_store(
     compress: bool = False,
     patience: Duration | None = None,
 ) -> Store:
-    """A store by its address: `sqlite:///file.db` (four slashes for an absolute path), `postgresql://…` or `memory:`.
+    """Return a store, which opens when it is entered; until then, nothing is touched.
 
-    Without one, LIMPET_URL says which, else it is `sqlite:///limpet.db`. With `keys` it is encrypted;
-    LIMPET_KEYS (the keys themselves) or LIMPET_KEYS_FILE (a file with them) may say so too. `patience`, or
-    LIMPET_PATIENCE, is how long calls wait for a store that is away or busy: 20 s, and a minute for a lock of SQLite.
-    Nothing is touched until it is entered.
+    - `url`: `sqlite:///file.db` (four slashes for an absolute path), `postgresql://…` or `memory:`. The default is
+      LIMPET_URL, then `sqlite:///limpet.db`.
+    - `clock`: the clock of the store; None for its default.
+    - `keys`: master keys, to encrypt the store. The default is LIMPET_KEYS (the keys) or LIMPET_KEYS_FILE (a file).
+    - `compress`: whether to compress payloads.
+    - `patience`: how long calls wait for a store that is unreachable or busy. The default is LIMPET_PATIENCE, then
+      20 s, and one minute for a lock of SQLite.
     """
     if patience is None:
         patience = os.environ.get("LIMPET_PATIENCE") or None
-    backend = _backend(_address(url), clock, patience)
+    backend = _backend(_resolve_url(url), clock, patience)
     return Store(backend, keys=keys or _keys(), compress=compress, patience=patience)
 
 
@@ -174,7 +192,7 @@ def _keys() -> MasterKeys | None:
     return None
 
 
-def _address(url: str | None) -> str:
+def _resolve_url(url: str | None) -> str:
     return url if url is not None else os.environ.get("LIMPET_URL") or DEFAULT_URL
 
 

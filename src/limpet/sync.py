@@ -1,7 +1,7 @@
 """Limpet for blocking code: agents that are plain functions, and scripts without an event loop.
 
-An app of this module has an event loop on a thread of its own; each of its methods is the one of `limpet.App` of the
-same name, waited for. An interrupt (Ctrl-C) ends the waiting, not the run.
+An app of this module runs an event loop in its own thread. Each method calls the method of `limpet.App` with the same
+name and waits for it. An interrupt (Ctrl-C) ends the wait, not the run.
 """
 
 import asyncio
@@ -33,24 +33,24 @@ Out = TypeVar("Out")
 
 
 class Loop:
-    """An event loop on a thread of its own, which does not keep the process alive."""
+    """An event loop in its own daemon thread, which does not keep the process alive."""
 
     def __init__(self) -> None:
         self._ready: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
-        self._thread = Thread(target=lambda: asyncio.run(self._live()), name="limpet-sync", daemon=True)
+        self._thread = Thread(target=lambda: asyncio.run(self._run()), name="limpet-sync", daemon=True)
         self._thread.start()
-        self._loop, self._over = self._ready.result()
+        self._loop, self._stopped = self._ready.result()
 
-    async def _live(self) -> None:
+    async def _run(self) -> None:
         over = asyncio.Event()
         self._ready.set_result((asyncio.get_running_loop(), over))
         await over.wait()
 
     def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """What it returns or raises; whoever is interrupted stops waiting."""
+        """Run a coroutine on the loop, and return or raise its result. An interrupt cancels it."""
         if current_thread() is self._thread:
             coroutine.close()
-            raise RuntimeError("this code runs on the app's own event loop: use limpet.open() and await there")
+            raise RuntimeError("blocking call on the app's own event loop: use limpet.open() and await instead")
         future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         try:
             return future.result()
@@ -58,14 +58,14 @@ class Loop:
             future.cancel()
             raise
 
-    def end(self) -> None:
-        """Stop it, and wait until its thread has ended."""
-        self._loop.call_soon_threadsafe(self._over.set)
+    def stop(self) -> None:
+        """Stop the loop, and wait until its thread has ended."""
+        self._loop.call_soon_threadsafe(self._stopped.set)
         self._thread.join()
 
 
 class Handle(Generic[Out]):
-    """A run that was started."""
+    """A handle on a run."""
 
     def __init__(self, handle: AsyncHandle[Out], app: "App") -> None:
         self._handle, self._app = handle, app
@@ -75,31 +75,33 @@ class Handle(Generic[Out]):
         return f"<handle of run {self.id}>"
 
     def result(self, *, timeout: Duration | None = None) -> Out:
-        """What it returned, once it has; raises RunFailed, RunCancelled, or NotDone after the time-out."""
+        """Wait for the run to end and return its result. Raises RunFailed, RunCancelled, or NotDone on timeout."""
         return self._app.wait(lambda _: self._handle.result(timeout=timeout))
 
     def info(self) -> RunInfo:
-        """Where it is now."""
+        """Return the current summary of the run: status, position, what it waits for."""
         return self._app.wait(lambda _: self._handle.info())
 
     def events(self, *, after: int = 0, follow: bool = True) -> Iterator[EventView]:
-        """What happens, event by event, until it has ended; without `follow`, what has happened so far."""
+        """Yield the events after `after` until the run has ended. Without `follow`, only yield those that exist now."""
         return self._app.each(lambda _: self._handle.events(after=after, follow=follow))
 
     def tokens(self, *, after: int = 0) -> Iterator[str]:
-        """What its model says, piece by piece, until the run has ended; `after` an event, for whoever was cut off."""
+        """Yield the model's text piece by piece until the run has ended. `after` is an event number, to continue after
+        a break.
+        """
         return self._app.each(lambda _: self._handle.tokens(after=after))
 
     def cancel(self, reason: str) -> None:
-        """Stop it: effects under way finish, what can be undone is."""
+        """Cancel the run. Running effects finish; steps with a compensation are undone."""
         self._app.wait(lambda _: self._handle.cancel(reason))
 
 
 Method = Callable[Concatenate[AsyncApp, P], Coroutine[Any, Any, T]]
 
 
-def _waited(method: Method[P, T]) -> Callable[Concatenate["App", P], T]:
-    """A method of the app, waited for."""
+def _blocking(method: Method[P, T]) -> Callable[Concatenate["App", P], T]:
+    """Return the blocking version of a method."""
 
     @wraps(method)
     def call(app: "App", /, *args: P.args, **named: P.kwargs) -> T:
@@ -108,8 +110,8 @@ def _waited(method: Method[P, T]) -> Callable[Concatenate["App", P], T]:
     return call
 
 
-def _handle(method: Method[P, AsyncHandle[Out]]) -> Callable[Concatenate["App", P], Handle[Out]]:
-    """The same for one that gives a handle."""
+def _blocking_handle(method: Method[P, AsyncHandle[Out]]) -> Callable[Concatenate["App", P], Handle[Out]]:
+    """Return the blocking version of a method that returns a handle."""
 
     @wraps(method)
     def call(app: "App", /, *args: P.args, **named: P.kwargs) -> Handle[Out]:
@@ -118,8 +120,10 @@ def _handle(method: Method[P, AsyncHandle[Out]]) -> Callable[Concatenate["App", 
     return call
 
 
-def _each(method: Callable[Concatenate[AsyncApp, P], AsyncIterator[T]]) -> Callable[Concatenate["App", P], Iterator[T]]:
-    """The same for one that gives many, one after the other."""
+def _blocking_iterator(
+    method: Callable[Concatenate[AsyncApp, P], AsyncIterator[T]],
+) -> Callable[Concatenate["App", P], Iterator[T]]:
+    """Return the blocking version of a method that yields values."""
 
     @wraps(method)
     def call(app: "App", /, *args: P.args, **named: P.kwargs) -> Iterator[T]:
@@ -129,7 +133,7 @@ def _each(method: Callable[Concatenate[AsyncApp, P], AsyncIterator[T]]) -> Calla
 
 
 async def _next(found: AsyncIterator[T]) -> list[T]:
-    """The next one, if there is any."""
+    """Return the next value in a list, or an empty list at the end."""
     try:
         return [await anext(found)]
     except StopAsyncIteration:
@@ -137,14 +141,17 @@ async def _next(found: AsyncIterator[T]) -> list[T]:
 
 
 class App:
-    """Start runs, answer, look, steer, from blocking code. Use as `with`, or open it and close it."""
+    """Start, control and inspect the runs of one store, from blocking code.
+
+    Created by `limpet.sync.open`. Use it with `with`, or call `open()` and `close()`.
+    """
 
     def __init__(self, app: AsyncApp) -> None:
         self._app = app
         self._loop: Loop | None = None
 
     def open(self) -> Self:
-        """Open the store; with agents, begin to work, and go on with what an earlier process left behind."""
+        """Open the store. With agents, start a worker and claim runs that an earlier process left."""
         self._loop = Loop()
         try:
             self._loop.wait(self._app.open())
@@ -154,7 +161,7 @@ class App:
         return self
 
     def close(self) -> None:
-        """Let effects under way finish, give back what is being driven, and close the store."""
+        """Wait for running effects within the worker's grace period, release its runs, and close the store."""
         if self._loop is None:
             return
         try:
@@ -165,7 +172,7 @@ class App:
     def _stop(self) -> None:
         loop, self._loop = self._loop, None
         assert loop is not None
-        loop.end()
+        loop.stop()
 
     def __enter__(self) -> Self:
         return self.open()
@@ -174,18 +181,18 @@ class App:
         self.close()
 
     def wait(self, make: Callable[[AsyncApp], Coroutine[Any, Any, T]]) -> T:
-        """What the app itself, on its event loop, gives."""
+        """Call a function with the async app on its event loop, and return what its coroutine returns."""
         if self._loop is None:
             raise not_open()
         return self._loop.wait(make(self._app))
 
     def each(self, make: Callable[[AsyncApp], AsyncIterator[T]]) -> Iterator[T]:
-        """The same, one after the other."""
+        """Call a function with the async app, and yield the values of its async iterator."""
         found = make(self._app)
         while more := self.wait(lambda _: _next(found)):
             yield from more
 
-    # Starting
+    # Start runs
 
     @overload
     def run(self, agent: Agent[None, Out], /, **how: Unpack[RunOptions]) -> Out: ...
@@ -194,7 +201,10 @@ class App:
     def run(self, agent: Agent[In, Out], input: In, /, **how: Unpack[RunOptions]) -> Out: ...
 
     def run(self, agent: Agent[Any, Any], input: Any = None, /, **how: Unpack[RunOptions]) -> Any:
-        """Start a run, or find the one of this id, and wait for its result."""
+        """Start a run, wait for it, and return its result. If a run with this id exists, wait for that one.
+
+        Raises RunFailed or RunCancelled, and IdConflict if the existing run has another agent or input.
+        """
         return self.wait(lambda app: app.run(agent, input, **how))
 
     @overload
@@ -207,7 +217,11 @@ class App:
     def start(self, agent: str, input: Any = None, /, **how: Unpack[StartOptions]) -> Handle[Any]: ...
 
     def start(self, agent: Agent[Any, Any] | str, input: Any = None, /, **how: Unpack[StartOptions]) -> Handle[Any]:
-        """Start a run, or find the one of this id with the same input; it goes on by itself."""
+        """Start a run and return a handle, without waiting for it.
+
+        If a run with this id exists for the same agent and input, return a handle on it; otherwise it raises
+        IdConflict. `agent` may be the name of an agent that other workers serve; then `input` is plain JSON.
+        """
         return Handle(self.wait(lambda app: app.start(agent, input, **how)), self)
 
     @overload
@@ -217,75 +231,79 @@ class App:
     def get(self, run: str, /) -> Handle[Any]: ...
 
     def get(self, run: str, agent: Agent[Any, Any] | None = None, /) -> Handle[Any]:
-        """A handle on a run that exists."""
+        """Return a handle on an existing run. With `agent`, its result has that agent's output type."""
         return Handle(self.wait(lambda app: app.get(run) if agent is None else app.get(run, agent)), self)
 
     def once(self, key: str, fn: Callable[[], T], /) -> T:
-        """Do something once for a key, and give the same result ever after: for whoever writes a tool's server."""
+        """Call `fn` once for a key and record its result; later calls with the same key return that result.
+
+        Use this in a server that has to handle repeated requests with an idempotency key. If the process dies during
+        the call, the next `once` with the same key calls `fn` again.
+        """
         return self.wait(lambda app: app.once(key, partial(asyncio.to_thread, fn)))
 
-    # Steering
+    # Control runs
 
-    resume = _handle(AsyncApp.resume)
-    pause = _waited(AsyncApp.pause)
-    cancel = _waited(AsyncApp.cancel)
-    signal = _waited(AsyncApp.signal)
+    resume = _blocking_handle(AsyncApp.resume)
+    pause = _blocking(AsyncApp.pause)
+    cancel = _blocking(AsyncApp.cancel)
+    signal = _blocking(AsyncApp.signal)
 
-    # Talking
+    # Conversations
 
-    say = _waited(AsyncApp.say)
-    messages = _waited(AsyncApp.messages)
-    conversations = _waited(AsyncApp.conversations)
-    sessions = _waited(AsyncApp.sessions)
+    say = _blocking(AsyncApp.say)
+    messages = _blocking(AsyncApp.messages)
+    conversations = _blocking(AsyncApp.conversations)
+    sessions = _blocking(AsyncApp.sessions)
 
-    # People
+    # Requests
 
-    inbox = _waited(AsyncApp.inbox)
-    answer = _waited(AsyncApp.answer)
-    approve = _waited(AsyncApp.approve)
-    reject = _waited(AsyncApp.reject)
-    grants = _waited(AsyncApp.grants)
-    revoke = _waited(AsyncApp.revoke)
+    inbox = _blocking(AsyncApp.inbox)
+    answer = _blocking(AsyncApp.answer)
+    approve = _blocking(AsyncApp.approve)
+    reject = _blocking(AsyncApp.reject)
+    grants = _blocking(AsyncApp.grants)
+    revoke = _blocking(AsyncApp.revoke)
 
-    # Looking
+    # Runs
 
-    runs = _waited(AsyncApp.runs)
-    info = _waited(AsyncApp.info)
-    result = _waited(AsyncApp.result)
-    log = _waited(AsyncApp.log)
-    events = _each(AsyncApp.events)
-    value = _waited(AsyncApp.value)
-    artifact = _waited(AsyncApp.artifact)
-    timeline = _waited(AsyncApp.timeline)
-    state = _waited(AsyncApp.state)
-    context = _waited(AsyncApp.context)
-    prompt = _waited(AsyncApp.prompt)
-    diff = _waited(AsyncApp.diff)
-    compare = _waited(AsyncApp.compare)
+    runs = _blocking(AsyncApp.runs)
+    info = _blocking(AsyncApp.info)
+    result = _blocking(AsyncApp.result)
+    log = _blocking(AsyncApp.log)
+    events = _blocking_iterator(AsyncApp.events)
+    value = _blocking(AsyncApp.value)
+    artifact = _blocking(AsyncApp.artifact)
+    timeline = _blocking(AsyncApp.timeline)
+    state = _blocking(AsyncApp.state)
+    context = _blocking(AsyncApp.context)
+    prompt = _blocking(AsyncApp.prompt)
+    diff = _blocking(AsyncApp.diff)
+    compare = _blocking(AsyncApp.compare)
 
-    # Going back
+    # Fork and replay
 
-    fork = _handle(AsyncApp.fork)
-    replay = _waited(AsyncApp.replay)
-    replay_all = _each(AsyncApp.replay_all)
+    fork = _blocking_handle(AsyncApp.fork)
+    replay = _blocking(AsyncApp.replay)
+    replay_all = _blocking_iterator(AsyncApp.replay_all)
 
-    # Keeping
+    # Verify, export and delete
 
-    verify = _waited(AsyncApp.verify)
-    save_heads = _waited(AsyncApp.save_heads)
-    export = _waited(AsyncApp.export)
-    load = _handle(AsyncApp.load)
-    prune = _waited(AsyncApp.prune)
+    verify = _blocking(AsyncApp.verify)
+    save_heads = _blocking(AsyncApp.save_heads)
+    export = _blocking(AsyncApp.export)
+    load = _blocking_handle(AsyncApp.load)
+    prune = _blocking(AsyncApp.prune)
 
-    # Across runs
+    # Queries across runs
 
-    search = _waited(AsyncApp.search)
-    decisions = _waited(AsyncApp.decisions)
-    errors = _waited(AsyncApp.errors)
-    tool_calls = _waited(AsyncApp.tool_calls)
-    agents = _waited(AsyncApp.agents)
-    workers = _waited(AsyncApp.workers)
-    stats = _waited(AsyncApp.stats)
+    search = _blocking(AsyncApp.search)
+    decisions = _blocking(AsyncApp.decisions)
+    errors = _blocking(AsyncApp.errors)
+    tool_calls = _blocking(AsyncApp.tool_calls)
+    agents = _blocking(AsyncApp.agents)
+    workers = _blocking(AsyncApp.workers)
+    stats = _blocking(AsyncApp.stats)
 
 
 def open(
@@ -297,5 +315,5 @@ def open(
     notify: Mapping[str, Channel] | None = None,
     redact: bool | Sequence[str | re.Pattern[str]] | None = None,
 ) -> App:
-    """An app for blocking code; see `limpet.open`. Nothing is touched until it is entered."""
+    """Return an app for blocking code, which opens when it is entered. See `limpet.open` for the parameters."""
     return App(open_app(url, agents=agents, worker=worker, people=people, notify=notify, redact=redact))

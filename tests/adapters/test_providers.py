@@ -6,7 +6,7 @@ from typing import Any, Self
 
 import pytest
 
-from limpet.llm.providers import PerLoop, whole
+from limpet.llm.providers import PerLoop, join_surrogates
 
 
 class Line(AbstractAsyncContextManager["Line"]):
@@ -75,4 +75,4 @@ async def test_one_who_goes_away_while_it_is_opened_leaves_it_to_the_others() ->
     ids=["ascii", "unicode", "halves", "half of one"],
 )
 def test_text_in_pieces_is_whole_again(text: str, found: str) -> None:
-    assert whole(text) == found
+    assert join_surrogates(text) == found

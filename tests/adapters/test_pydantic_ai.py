@@ -178,7 +178,7 @@ async def test_an_error_instead_of_a_reply_may_be_one_the_next_time() -> None:
     def answer(_: list[ModelMessage], info: AgentInfo) -> ModelResponse:
         return ModelResponse(parts=[], finish_reason="error")
 
-    with pytest.raises(ConnectionError, match="ended with an error"):
+    with pytest.raises(ConnectionError, match="returned an error instead"):
         await say(model=FunctionModel(answer))
 
 
@@ -358,7 +358,7 @@ async def test_a_provider_whose_package_is_missing_is_named(monkeypatch: pytest.
 
 
 async def test_a_model_that_nobody_knows_is_permanent() -> None:
-    with pytest.raises(limpet.Permanent, match="nobody:x cannot be asked: Unknown model"):
+    with pytest.raises(limpet.Permanent, match="nobody:x cannot be used: Unknown model"):
         await say(model="nobody:x")
 
 

@@ -68,7 +68,7 @@ def test_every_refund_over_a_sum_and_why(store: str) -> None:
     assert (found["result"], found["decision"]["because"]) == ("receipt-o-150", f"{LONG} (150)")
     assert limpet("calls", "across_refund", "--agent", "across_chat").stdout == "no matching calls\n"
     wrong = limpet("calls", "--where", "cents")
-    assert (wrong.exit_code, "is no condition" in wrong.stderr) == (2, True)
+    assert (wrong.exit_code, "invalid condition" in wrong.stderr) == (2, True)
 
 
 def test_decisions_and_errors(store: str) -> None:
@@ -153,7 +153,7 @@ def test_what_a_run_knows_and_what_its_model_saw(store: str) -> None:
     assert "\nassistant: The harbour is closed.\n" in said
     assert told("prompt", "talk-2", "1")["is_exact"]
     wrong = limpet("prompt", "refund-50", "1")
-    assert (wrong.exit_code, "There is no call of a model" in wrong.stderr) == (1, True)
+    assert (wrong.exit_code, "No model call" in wrong.stderr) == (1, True)
 
 
 FORMS: dict[str, list[str]] = {

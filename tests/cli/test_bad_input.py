@@ -32,17 +32,17 @@ WRONG: list[tuple[str, int, str, str]] = [
     ("start order --input other --id order-2", 1, "id_conflict", "'order-2' is already used"),
     # values
     ("start order --input {{", 2, "wrong_usage", "The input is invalid: not valid JSON"),
-    ('start order --input {{"a":1,"a":2}}', 2, "wrong_usage", "it has the key 'a' twice"),
-    ('signal order-2 x [{{"a":1,"a":2}}]', 2, "wrong_usage", "it has the key 'a' twice"),
+    ('start order --input {{"a":1,"a":2}}', 2, "wrong_usage", "duplicate key 'a'"),
+    ('signal order-2 x [{{"a":1,"a":2}}]', 2, "wrong_usage", "duplicate key 'a'"),
     ("start order --input @{folder}/deep", 2, "wrong_usage", "nested more than"),
-    ("start order --input @{folder}/large", 2, "wrong_usage", "more than 16 MiB"),
+    ("start order --input @{folder}/large", 2, "wrong_usage", "larger than 16 MiB"),
     ("start order --input @{folder}/binary", 2, "wrong_usage", "not UTF-8 text"),
     ("start order --input @{folder}/nowhere", 1, "file_failed", "nowhere: No such file"),
     ("start order --input @{folder}", 1, "file_failed", "Is a directory"),
     ("start order --input 5", 1, "contract_error", "$ is not of type string"),
     ("start order", 1, "contract_error", "The input of order"),
     ("start order --input x --label team", 2, "wrong_usage", "'team' is not NAME=VALUE"),
-    ("answer {request} green", 1, "invalid_answer", "say one of red, blue"),
+    ("answer {request} green", 1, "invalid_answer", "pass one of red, blue"),
     ("answer {request} [", 2, "wrong_usage", "The answer is invalid"),
     ("answer {request}", 2, "wrong_usage", "no terminal to prompt on"),
     ("approve {request} --args [1]", 2, "wrong_usage", "--args is not a JSON object"),
@@ -66,7 +66,7 @@ WRONG: list[tuple[str, int, str, str]] = [
     ("prune --older-than 1d --status failed=soon", 2, "invalid_argument", "Invalid duration or time: 'soon'"),
     ("inbox --older-than soon", 2, "invalid_argument", "Invalid duration or time: 'soon'"),
     ("prune --older-than 5", 2, "invalid_argument", "Write a number with a unit"),
-    ("calls --where who", 2, "invalid_argument", "'who' is no condition"),
+    ("calls --where who", 2, "invalid_argument", "invalid condition 'who'"),
     # stores and files
     ("runs --url sqlite:///{folder}/no/limpet.db", 1, "no_store", "No store at"),
     ("start order --url sqlite:///{folder}/other.db", 1, "no_store", "No store at"),
@@ -81,7 +81,7 @@ WRONG: list[tuple[str, int, str, str]] = [
     ("export order-1 {folder}/no/run.zip", 1, "file_failed", "run.zip.part cannot be used"),
     ("load {folder}/binary", 1, "invalid_bundle", "is not a bundle with a run"),
     ("load {folder}/nowhere", 1, "invalid_bundle", "no such file"),
-    ("verify --heads {folder}/binary", 1, "invalid_bundle", "it holds no heads"),
+    ("verify --heads {folder}/binary", 1, "invalid_bundle", "not a list of heads"),
 ]
 
 
@@ -254,7 +254,7 @@ def test_no_schema_is_made_on_a_server(postgres_schema: str, words: list[str]) -
     assert done.stderr.startswith("error: No store at postgresql://")
     assert done.stderr.endswith("[no_store]\n")
     [found] = json.loads(limpet("doctor", "--json", "--url", postgres_schema).stdout)
-    assert (found["what"], found["says"]) == ("store", "there is none")
+    assert (found["what"], found["says"]) == ("store", "no store")
 
 
 def test_the_password_of_a_server_is_not_said() -> None:

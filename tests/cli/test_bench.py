@@ -22,14 +22,14 @@ def test_a_table_with_ratios_and_aims(tmp_path: Path, monkeypatch: pytest.Monkey
     rows = {row[0]: row for row in lines(done.stdout)}
     assert rows["one run of 5 reads"][-1] == "at most 3×"
     assert rows["one run of 5 effects"][-1] == "at most 5×"
-    assert rows["3 runs of 10 reads at once"][-2].startswith("1/")
+    assert rows["3 concurrent runs of 10 reads"][-2].startswith("1/")
 
 
 def test_beside_the_store_that_is_named(tmp_path: Path) -> None:
     """On its disk, and not in it; as JSON."""
     found = told("bench", *FEW, "--url", f"sqlite:///{tmp_path}/limpet.db")
     assert [each["unit"] for each in found] == ["µs each", "µs each", "µs each", "rows/s", "steps/s", "steps/s"]
-    assert all(set(each) == set(json_views.fields_of(json_views.VIEWS["a measure"])) for each in found)
+    assert all(set(each) == set(json_views.fields_of(json_views.VIEWS["a result of `limpet bench`"])) for each in found)
     assert all(each["figure"] > 0 for each in found)
     assert list(tmp_path.iterdir()) == []
 

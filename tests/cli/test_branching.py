@@ -94,7 +94,7 @@ def test_pruning_says_before_it_does(url: str, tmp_path: Path) -> None:
     heads = str(tmp_path / "heads")
     assert limpet("verify", "--save-heads", heads).exit_code == 0
     done = limpet("prune", "--older-than", "0s", "--delete", "--archive", str(tmp_path / "old"))
-    assert done.stdout.startswith("runs that are deleted: 1, with ")
+    assert done.stdout.startswith("runs deleted: 1, with ")
     assert told("runs") == []
     assert limpet("verify", "--heads", heads).exit_code == 1
     assert limpet("verify", "--heads", heads, "--pruned", str(tmp_path / "old" / "pruned.jsonl")).exit_code == 0

@@ -172,7 +172,7 @@ def test_looking_back(url: str) -> None:
     assert (found["state"]["goal"], found["next"], found["step"]) == ("sell dust", "price", 0)
     assert "goal: 'sell dust'" in limpet("state", "order-1", "--before", "1").stdout
     assert limpet("diff", "order-1", "1").stdout == "nothing changed\n"
-    assert limpet("compare", "order-1", "letter-1").stdout.startswith("first different at event ")
+    assert limpet("compare", "order-1", "letter-1").stdout.startswith("diverged at event ")
     assert told("compare", "order-1", "order-1")["divergence"] is None
     wrong = limpet("state", "order-1", "--before", "9")
     assert (wrong.exit_code, "[not_found]" in wrong.stderr) == (1, True)
@@ -183,7 +183,7 @@ def test_the_doctor_names_effects_without_a_risk() -> None:
     words, root = [LIMPET, "doctor", "tests.cli.shop:both"], Path(__file__).parents[2]
     done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=root)
     assert done.returncode == 0
-    says = "shop_charge has the effect 'once' and no risk: nobody is asked before it runs. Say risk= on the tool, and"
+    says = "shop_charge has the effect 'once' but no risk, so it never needs approval. Set risk= on the tool and"
     assert lines(done.stdout)[-1][:2] == ["warn", "tools"]
     assert lines(done.stdout)[-1][2].startswith(says)
     assert "shop_mail" not in done.stdout
@@ -193,7 +193,7 @@ def test_a_run_goes_to_another_store_in_a_file(url: str, tmp_path: Path) -> None
     """Exported, loaded, verified there, and against heads that were saved here."""
     heads, bundle, other = tmp_path / "heads", tmp_path / "run.zip", f"sqlite:///{tmp_path}/other.db"
     assert told("verify", "--save-heads", str(heads))["runs"] == 3
-    assert limpet("verify", "--heads", str(heads)).stdout.endswith("3 against heads that were kept\n")
+    assert limpet("verify", "--heads", str(heads)).stdout.endswith("3 saved heads checked\n")
     assert limpet("export", "order-1", str(bundle)).stdout == f"Exported order-1 to {bundle}.\n"
     assert limpet("load", str(bundle), "--url", other).stdout == "Loaded order-1.\n"
     assert limpet("verify", "order-1", "--url", other).exit_code == 0

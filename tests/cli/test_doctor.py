@@ -68,13 +68,13 @@ async def test_a_store_that_is_well(url: str) -> None:
     _, worst = examined("--url", url)
     assert worst["database"]["says"] == f"SQLite {apsw.sqlite_lib_version()}"
     assert worst["schema"]["says"].startswith("4, the newest")
-    assert set(worst["rows"]) == set(json_views.fields_of(json_views.VIEWS["a finding of the doctor"]))
+    assert set(worst["rows"]) == set(json_views.fields_of(json_views.VIEWS["a finding of `limpet doctor`"]))
 
 
 def test_there_is_no_store(url: str, tmp_path: Path) -> None:
     """None is made; a file of something else is left alone."""
     code, worst = examined("--url", url)
-    assert (code, worst["store"]["level"], worst["store"]["says"]) == (1, "bad", "there is none")
+    assert (code, worst["store"]["level"], worst["store"]["says"]) == (1, "bad", "no store")
     assert list(tmp_path.iterdir()) == []
     execute(url, "CREATE TABLE theirs (x)")
     assert examined("--url", url)[0] == 1
@@ -116,7 +116,7 @@ async def test_a_run_whose_worker_is_dead(url: str) -> None:
         "warn",
         "warn",
     )
-    assert worst["runs"]["says"] == "1 run is running, and the worker that had it does not live: r1"
+    assert worst["runs"]["says"] == "1 run is running on a dead worker: r1"
     assert "limpet worker" in worst["runs"]["hint"]
 
 
@@ -127,7 +127,11 @@ async def test_a_run_that_nobody_takes(url: str) -> None:
     async with open_store(url) as store:
         await store.register(WorkerRow(id="w1", agents={"a": ("1",)}), lease=HOUR)
         code, worst = examined("--url", url)
-        assert (code, "ready for long" in worst["runs"]["says"], worst["workers"]["says"]) == (1, True, "1 worker live")
+        assert (code, "ready for long" in worst["runs"]["says"], worst["workers"]["says"]) == (
+            1,
+            True,
+            "1 worker alive",
+        )
         assert examined("--url", url, "--stuck", "2h")[0] == 0
     assert "[invalid_argument]" in limpet("doctor", "--url", url, "--stuck", "soon").stderr
 
@@ -163,8 +167,9 @@ def test_a_run_that_waits_for_somebody_to_look(url: str) -> None:
         while app.info("r1").waits_for is None and app.info("r1").status != "completed":
             threading.Event().wait(0.01)
         code, worst = examined("--url", url)
-    assert (code, worst["runs"]["says"]) == (1, "1 run is waiting for you: diverged: r1")
-    assert worst["runs"]["hint"] == "See why: limpet show r1; when it is mended: limpet resume r1."
+    assert (code, worst["runs"]["says"]) == (1, "1 run is waiting for an operator: diverged: r1")
+    hint = "Run `limpet show r1` to see why. After fixing the cause, run `limpet resume r1`."
+    assert worst["runs"]["hint"] == hint
 
 
 async def test_rows_and_counters_that_do_not_fit_are_made_anew(url: str) -> None:
@@ -178,12 +183,12 @@ async def test_rows_and_counters_that_do_not_fit_are_made_anew(url: str) -> None
     assert (code, worst["rows"]["level"]) == (1, "bad")
     assert worst["rows"]["hint"].endswith("limpet doctor --fix.")
     said = limpet("doctor", "--url", url).stdout
-    assert "counters are wrong: a pending: the counter is 8, but there are 3" in said
-    assert "1 row does not fit the log: r1: run: goal is 'another'" in said
+    assert "wrong counters: a pending: the counter is 8, but there are 3" in said
+    assert "1 row does not match the log: r1: run: goal is 'another'" in said
     code, worst = examined("--url", url, "--fix")
     assert (code, worst["rows"]["level"]) == (0, "warn")
     code, worst = examined("--url", url)
-    assert (code, worst["rows"]["says"]) == (0, "counters, and 3 rows of the newest runs, fit")
+    assert (code, worst["rows"]["says"]) == (0, "counters, and 3 rows of the newest runs, match the logs")
 
 
 async def test_a_check_that_cannot_be_made_is_a_finding(url: str) -> None:
@@ -199,7 +204,7 @@ def test_a_schema_on_a_server(postgres_schema: str) -> None:
     """It is not made either; once it is there, all is well."""
     for _ in range(2):
         code, worst = examined("--url", postgres_schema)
-        assert (code, worst["store"]["says"]) == (1, "there is none")
+        assert (code, worst["store"]["says"]) == (1, "no store")
     with sync.open(postgres_schema):
         pass
     code, worst = examined("--url", postgres_schema)

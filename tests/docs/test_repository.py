@@ -234,7 +234,7 @@ def test_what_a_model_saw_is_an_example_that_runs(tmp_path: Path) -> None:
     expected = [
         "I must look again.",
         "the agent's instructions",
-        "what the agent knew then: 3 lines",
+        "the agent's state at that time: 3 lines",
         "messages 2 to 9 of offer-1.chat, which ended at 9",
         "True",
         "You write offers.",
@@ -290,12 +290,12 @@ def test_asking_from_elsewhere_is_an_example_that_runs(tmp_path: Path) -> None:
     assert is_shown("serving.md", "ask_from_elsewhere.py", count=2)
     page = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
     for each in OPERATIONS.values():
-        takes = ", ".join(f"`{name}`" for name in each.given.model_fields if name not in each.in_path)
+        takes = ", ".join(f"`{name}`" for name in each.parameters.model_fields if name not in each.in_path)
         assert f"| `{each.name}` | `{each.path}` | {takes}{' ' if takes else ''}|" in page
     assert run(str(ROOT / "examples" / "ask_from_elsewhere.py"), cwd=tmp_path).splitlines() == [
         "settle o-1 refund ['order']",
         "the customer's letter It arrived broken.",
-        "No run 'ticket-43' in this store.",
+        "No run 'ticket-43'.",
         "The order is o-1; I go on with `refund`.",
     ]
 

@@ -69,7 +69,7 @@ async def url(request: pytest.FixtureRequest) -> str:
 
 def needed(question: Operation) -> dict[str, Any]:
     """What must be given, as it fits."""
-    return {name: FITTING[name] for name, each in question.given.model_fields.items() if each.is_required()}
+    return {name: FITTING[name] for name, each in question.parameters.model_fields.items() if each.is_required()}
 
 
 async def test_over_http(url: str) -> None:
@@ -81,7 +81,7 @@ async def test_over_http(url: str) -> None:
         ) as client,
     ):
         for question in OPERATIONS.values():
-            for name in question.given.model_fields:
+            for name in question.parameters.model_fields:
                 for text in TEXTS:
                     given = {**needed(question), name: text}
                     path = question.path.format(**{each: quote(str(given[each]), safe="") for each in question.in_path})
@@ -100,7 +100,7 @@ async def test_over_mcp(url: str) -> None:
     """The same, as values of all kinds; a model reads what was wrong."""
     async with limpet.open(url, worker=False) as app, Client(server_of(app)) as client:
         for question in OPERATIONS.values():
-            for name in question.given.model_fields:
+            for name in question.parameters.model_fields:
                 for value in [*TEXTS, *VALUES]:
                     result = await client.call_tool(question.name, {**needed(question), name: value})
                     told = json.loads(text_of(result))

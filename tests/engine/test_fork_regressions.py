@@ -325,7 +325,7 @@ async def test_replay_after_the_end_and_before_a_deploy() -> None:  # noqa: C901
         await app.approve(request, by="ann")
         await app.settle()
         assert (await app.replay("r")).how == "raised"
-        for code, said in ((waits, "waits where it ended"), (starts, "goes on where it ended")):
+        for code, said in ((waits, "waits where the run ended"), (starts, "continues where the run ended")):
             app.deploy(limpet.agent(name="regress_plain")(code), late)
             [found] = [each async for each in app.replay_all(agent="regress_plain")]
             assert said in (found.problem or "")

@@ -276,7 +276,11 @@ async def test_a_fork_inside_a_loop_of_turns() -> None:
     async with testing.app(turner) as app:
         await app.start(turner, id="r")
         await app.settle()
-        for number, reason in ((2, "its turn is over"), (4, "not a step before the cut"), (0, "not a step")):
+        for number, reason in (
+            (2, "its turn has ended"),
+            (4, "not a settled step before the fork point"),
+            (0, "not a settled step"),
+        ):
             with pytest.raises(limpet.InvalidArgument, match=reason):
                 await app.fork("r", at=4, results={number: 7})
         fork = await app.fork("r", at=3, patch={"facts": {"sum": 1000}})

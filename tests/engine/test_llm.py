@@ -224,7 +224,7 @@ async def test_circles_and_turns_end() -> None:
 
     for model, reason in (
         (ScriptedModel(lambda _: calls("llm_spin", n=1)), "same arguments"),
-        (ScriptedModel(lambda request: calls("llm_spin", n=len(request.messages))), "turns were not enough"),
+        (ScriptedModel(lambda request: calls("llm_spin", n=len(request.messages))), "no answer after 8 turns"),
     ):
         agent = limpet.llm_agent("llm_spinner", model=model, instructions="Spin.", tools=[spin], max_turns=8)
         async with testing.app(agent) as app:

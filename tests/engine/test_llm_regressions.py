@@ -145,7 +145,7 @@ async def test_an_interrupt_in_the_last_moment_is_nothing_to_a_replay() -> None:
     async with testing.app(agent) as app:
         app.crash_at("before", "run.completed")
         await app.start(agent, "go", id="r")
-        while not app._world.faulty.is_down and not await app.is_settled():
+        while not app._test_settings.faulty.is_down and not await app.is_settled():
             await asyncio.sleep(0)  # noqa: TID251 - a turn
         await app.settle()
         await app.store.get("r")
@@ -163,7 +163,7 @@ async def test_runs_and_conversations_have_names_of_their_own(id: str, conversat
         await app.run(agent, "go", id="there")
         with pytest.raises(limpet.InvalidArgument, match="conversation"):
             await app.start(agent, "go", id=id, conversation=conversation)
-        with pytest.raises(limpet.InvalidArgument, match=r"its conversation is 'there\.chat'"):
+        with pytest.raises(limpet.InvalidArgument, match=r"pass its conversation, 'there\.chat'"):
             await app.say("there", "hello")
         assert [each.id for each in await app.runs()] == ["there"]
 

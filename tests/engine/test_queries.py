@@ -183,9 +183,9 @@ async def test_more_runs_than_a_page_holds_can_be_asked_for(refund_tool: Any) ->
     async with testing.app(other) as app:
         await app.run(other, id="x")
         assert [each.id for each in await app.runs(last=5000)] == ["x"]
-        with pytest.raises(limpet.InvalidArgument, match="'done' is none of pending, running"):
+        with pytest.raises(limpet.InvalidArgument, match="unknown status 'done'; use pending, running"):
             await app.runs(status="done")
-        with pytest.raises(limpet.InvalidArgument, match="'done' is none of"):
+        with pytest.raises(limpet.InvalidArgument, match="unknown status 'done'"):
             await anext(app.replay_all(status=["done"]))
 
 

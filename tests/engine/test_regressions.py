@@ -333,7 +333,7 @@ async def test_an_attempt_that_may_have_been_applied_is_undone() -> None:
         await asyncio.gather(run.step(pay, "lost"), run.step(pay, "busy"))
 
     async with testing.app(agent) as app:
-        app._world.backoffs = True
+        app._test_settings.backoffs = True
         await app.crash()
         await app.start(agent, id="r1")
         await app.settle()
@@ -446,7 +446,7 @@ def lose_reply(app: testing.TestApp, kind: type[object], nth: int) -> None:
         if seen[0] != nth:
             return done
         seen[0] = nth + 1
-        app._world.frozen.set(app._world.frozen.now() + 1_000_000)
+        app._test_settings.frozen.set(app._test_settings.frozen.now() + 1_000_000)
         return [ConnectionLost(reason="after it was written")] * len(done)
 
     app.store._writer._commit = deaf

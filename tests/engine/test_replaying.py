@@ -151,7 +151,7 @@ async def test_what_is_not_recorded_is_not_called_unless_it_is_allowed() -> None
         found = await app.replay("r", to=1)
         assert isinstance(found.raised, limpet.NotRecorded)
         assert (found.how, found.raised.tool, called) == ("reached", "replaying_second", [])
-        assert str(found) == "r goes through up to step 1, as asked"
+        assert str(found) == "r matches its log up to step 1"
         allowed = await app.replay("r", to=1, allow=["replaying_second"])
         assert (allowed.how, allowed.value, called) == ("returned", 2, ["second"])
         assert [event async for event in app.store.log("r")] == before
@@ -229,9 +229,9 @@ async def test_runs_that_were_cancelled_undone_resumed_or_in_blobs() -> None:
         assert (await app.replay("long")).value == 50_000
         assert (await app.replay("cancelled")).how == "waits"
         assert [str(each) async for each in app.replay_all()] == [
-            "cancelled: goes through",
-            "long: goes through",
-            "short: goes through",
+            "cancelled: ok",
+            "long: ok",
+            "short: ok",
         ]
         assert calls == []
         fails = False
@@ -284,9 +284,9 @@ async def test_before_a_deploy() -> None:  # noqa: C901 - one edit after the oth
         assert await problems(first) == {"done": None, "waits": None}
         diverged = await problems(adds)
         assert all("before#1" in (problem or "") for problem in diverged.values())
-        assert await problems(shouts) == {"done": "it returns something else", "waits": None}
-        assert "goes on where it ended" in ((await problems(more))["done"] or "")
-        assert await problems(breaks) == {"done": "it fails with RuntimeError: oh", "waits": None}
+        assert await problems(shouts) == {"done": "returns a different result", "waits": None}
+        assert "continues where the run ended" in ((await problems(more))["done"] or "")
+        assert await problems(breaks) == {"done": "fails with RuntimeError: oh", "waits": None}
         refused = await problems(takes, status=("waiting",))
         assert list(refused) == ["waits"]
         assert "input" in (refused["waits"] or "")
@@ -417,4 +417,4 @@ async def test_code_that_comes_to_something_new_before_the_step_is_not_said_to_g
         await app.run(looks, id="r")
         is_new.append(True)
         found = await app.replay("r", to=1)
-        assert str(found).startswith("r comes to the end of what is recorded: replaying_look")
+        assert str(found).startswith("r reached the end of its log: replaying_look")

@@ -86,7 +86,7 @@ async def test_where_a_model_was_asked_is_said() -> None:
         await app.run(agent, "go", id="r")
         with pytest.raises(NotFound) as missing:
             await app.prompt("r", step=2)
-    assert missing.value.__notes__ == ["A model was asked at 1, 3, 5."]
+    assert missing.value.__notes__ == ["Model calls are at steps 1, 3, 5."]
 
 
 async def test_what_is_chosen_can_be_chosen_otherwise() -> None:
@@ -172,7 +172,7 @@ async def test_what_cannot_be_handed_over_is_said() -> None:
     async with testing.app(agent, counts) as app:
         assert await app.run(agent, "count", id="r") == "sorry"
         assert "do not fit" in model.prompts[-1].messages[-1].text
-    with pytest.raises(DefinitionError, match="gives something else"):
+    with pytest.raises(DefinitionError, match="has another output type"):
         limpet.llm_agent("seeing_wrong", model=model, instructions="x", handoffs=[numbers])
 
 

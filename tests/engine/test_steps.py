@@ -253,7 +253,7 @@ async def test_an_attempt_has_its_time() -> None:
         handle = await app.start(agent)
         while not app.calls(slow):
             await asyncio.sleep(0)  # noqa: TID251 - a turn of the loop
-        app._world.frozen.advance("10s")
+        app._test_settings.frozen.advance("10s")
         assert await handle.result() == "timed out after 10 s"
 
 
@@ -429,7 +429,7 @@ async def test_a_verify_that_does_not_answer_cannot_tell() -> None:
         handle = await app.start(agent)
         while not asked:
             await asyncio.sleep(0)  # noqa: TID251 - a turn of the loop
-        app._world.frozen.advance("5s")
+        app._test_settings.frozen.advance("5s")
         await app.settle()
         [request] = await app.inbox()
         assert request.kind == "unknown"
@@ -447,7 +447,7 @@ async def test_what_is_misspelt_about_a_run_is_refused() -> None:
     async with testing.app(agent) as app:
         for begin in (app.start, app.run):
             wrong: Any = {"idd": "r1"}
-            with pytest.raises(limpet.InvalidArgument, match="Invalid idd: "):
+            with pytest.raises(limpet.InvalidArgument, match="Invalid idd: unknown option; allowed: id, session"):
                 await begin(agent, **wrong)
         assert await app.runs() == []
 

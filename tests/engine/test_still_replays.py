@@ -48,6 +48,6 @@ async def test_recorded_runs_are_gone_through(tmp_path: Path) -> None:
     assert await problems(first) == []
     assert await problems(reads_more) == []
     assert [line.split(":")[0] for line in await problems(acts_before)] == ["done.zip", "waits.zip"]
-    assert await problems(returns_else) == ["done.zip: it returns something else"]
+    assert await problems(returns_else) == ["done.zip: returns a different result"]
     (tmp_path / "waits.zip").write_bytes(b"?")
     assert "is not a valid bundle" in (await problems(first))[0]

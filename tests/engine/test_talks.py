@@ -219,7 +219,7 @@ async def test_a_conversation_and_a_run_are_not_taken_for_each_other() -> None:
         await app.say("c", "hello")
         with pytest.raises(limpet.NotFound, match="No conversation 'nowhere'"):
             await app.messages("nowhere")
-        with pytest.raises(limpet.InvalidArgument, match=r"'r' is a run; its conversation is 'r\.chat'"):
+        with pytest.raises(limpet.InvalidArgument, match=r"'r' is a run; pass its conversation, 'r\.chat'"):
             await app.messages("r")
         looks: list[Any] = [app.state, app.context, app.diff, app.timeline, app.info, app.grants, app.get, app.replay]
         acts = [

@@ -87,16 +87,16 @@ async def test_where_two_runs_went_apart() -> None:
         found = await app.compare("good", "bad")
         assert found.divergence is not None
         assert found.divergence[1:] == (
-            'rest/travel_look#5 began with {"n":6}',
-            'rest/travel_look#5 began with {"n":13}',
+            'rest/travel_look#5 started with {"n":6}',
+            'rest/travel_look#5 started with {"n":13}',
         )
         assert found.steps[6].after == 'travel_look({"n":13}) ✗ builtins.ValueError'
         assert (found.steps[7].before, found.steps[7].after) == ('travel_look({"n":7}) → 70', None)
         assert (found.facts["found"].before, found.facts["found"].after) == (120, 50)
         assert found.outcome.before == "completed 3"
-        assert str(found).splitlines()[0].startswith("first different at event")
+        assert str(found).splitlines()[0].startswith("diverged at event")
         same = await app.compare("good", "good")
-        assert (same.divergence, str(same)) == (None, "the same events")
+        assert (same.divergence, str(same)) == (None, "the events are the same")
 
 
 async def test_a_step_that_waited_for_its_word_is_found() -> None:

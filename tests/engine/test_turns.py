@@ -247,7 +247,7 @@ async def test_running_time_and_money_are_budgets_too() -> None:
         return 9
 
     async with testing.app(agent) as app:
-        clock.append(app._world.frozen)
+        clock.append(app._test_settings.frozen)
         for cost, steps in ((0.0, 3), (0.5, 2)):
             handle = await app.start(agent, cost)
             await app.advance("5h")

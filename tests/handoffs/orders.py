@@ -416,15 +416,15 @@ class Trial:
             await self._come()
             await self._turn()
             await self._leave()
-            self.app._world.faulty.faults.clear()
-            self.app._world.faulty.is_down = False
+            self.app._test_settings.faulty.faults.clear()
+            self.app._test_settings.faulty.is_down = False
         else:
             await self.app.crash()
 
     async def finish(self) -> None:
         """The faults stop, the world answers; what is asked is in the inbox, and time brings all else to an end."""
         Here.held.set()
-        if self.app._duty is None:
+        if self.app._worker_loop is None:
             await self._come()
         if self.case.state == "paused" and not (await self._told()).end:
             await self.app.resume(self.id)
@@ -480,16 +480,16 @@ class Trial:
 
     async def _leave(self) -> None:
         """The worker is killed, and there is no other."""
-        if self.app._duty is not None:
-            await self.app._duty.kill()
-            self.app._duty = None
+        if self.app._worker_loop is not None:
+            await self.app._worker_loop.kill()
+            self.app._worker_loop = None
 
     async def _come(self) -> None:
-        await self.app._begin_duty(self.app._world.worker or Worker())
+        await self.app._start_worker(self.app._test_settings.worker or Worker())
 
     async def _pass(self, how_long: int) -> None:
         """Let time pass; whatever takes long still does."""
-        clock = self.app._world.frozen
+        clock = self.app._test_settings.frozen
         target = clock.now() + how_long
         while clock.now() < target:
             due = [time for time in (clock.next_alarm, await self.app._next_wake()) if time is not None]
@@ -500,8 +500,8 @@ class Trial:
         """Until nothing more happens by itself."""
         seq = -1
         while seq != (seq := (await self.app.store.get(self.id)).seq):
-            if self.app._duty is not None:
-                self.app._duty.wake()
+            if self.app._worker_loop is not None:
+                self.app._worker_loop.wake()
             await self._turn()
 
     async def _turn(self) -> None:

@@ -118,7 +118,7 @@ async def test_hints_are_believed_if_that_is_said_and_mistakes_are_found(letters
         await app.run(agent, "go", id="r")
         effects = {each.body["tool"]: each.body["effect"] for each in await app.log("r") if each.kind == "step.started"}
         assert effects["lookup"] == "none"
-        with pytest.raises(limpet.RunFailed, match="it has no fly"):
+        with pytest.raises(limpet.RunFailed, match="the server has no fly"):
             await app.run(wrong, "go", id="w")
-    with pytest.raises(DefinitionError, match="say one of none, idempotent, once"):
+    with pytest.raises(DefinitionError, match="use none, idempotent, once"):
         MCPTools("http://x", effects={"send": "transaction"})

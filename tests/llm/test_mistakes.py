@@ -73,7 +73,7 @@ async def test_answers_that_never_fit_end_the_run() -> None:
     agent = limpet.llm_agent("mistakes_judge", model=model, instructions="Judge.", output=Verdict, tools=[look])
     async with testing.app(agent) as app:
         handle = await app.start(agent, "go", id="r", conversation="c")
-        with pytest.raises(limpet.RunFailed, match="its answer does not fit"):
+        with pytest.raises(limpet.RunFailed, match="the answer does not match its type"):
             await handle.result()
         assert len(model.prompts) == 6
         told = [each.text for each in await app.messages("c") if each.role == "user"]
@@ -243,7 +243,7 @@ async def test_what_nobody_knows_did_not_fail() -> None:
     async with testing.app(agent) as app:
         assert await app.run(agent, "go", id="r") == "done"
         unknown, applied = await results(app)
-        assert unknown.startswith("Unknown whether")
+        assert unknown.startswith("Unknown whether step")
         assert "no answer" in unknown
         assert "was applied, but its output cannot be stored or read" in applied
 
@@ -309,7 +309,7 @@ async def test_nothing_is_no_answer() -> None:
     async with testing.app(agent, mute) as app:
         assert await app.run(agent, "go", id="r") == "done"
         assert (await app.messages("r.chat"))[-2].text == f"{MISFIT}: it is empty. Answer again."
-        with pytest.raises(limpet.RunFailed, match="its answer does not fit: it is empty"):
+        with pytest.raises(limpet.RunFailed, match="the answer does not match its type: it is empty"):
             await app.run(mute, "go", id="s")
         assert len(silent.prompts) == 4
 
@@ -324,6 +324,6 @@ async def test_answers_that_are_cut_off_and_never_fit_end_the_run() -> None:
     model = ScriptedModel(says)
     agent = limpet.llm_agent("mistakes_rambler", model=model, instructions="Judge.", output=Verdict)
     async with testing.app(agent) as app:
-        with pytest.raises(limpet.RunFailed, match="its answer does not fit"):
+        with pytest.raises(limpet.RunFailed, match="the answer does not match its type"):
             await app.run(agent, "go", id="r")
         assert len(model.prompts) == 8

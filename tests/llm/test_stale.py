@@ -143,7 +143,7 @@ async def test_what_was_never_read_or_does_not_answer_is_told() -> None:
         await app.answer(request, "yes", by="ann")
         assert await handle.result() == "done"
         texts = await results(app)
-        assert all("stale_price is out of date" in text for text in (texts[0], texts[3]))
+        assert all("the data from stale_price is out of date" in text for text in (texts[0], texts[3]))
         assert market.sold == []
         assert (await app.replay("r")).value == "done"
 
@@ -162,7 +162,7 @@ async def test_killed_while_it_is_read_again() -> None:
                     "done",
                 )
                 async with testing.app(agent) as app:
-                    market.now = app._world.frozen.now
+                    market.now = app._test_settings.frozen.now
                     handle = await app.start(agent, "go", id="r")
                     await app.settle()
                     await app.advance("6m")
@@ -188,14 +188,14 @@ async def test_dead_for_longer_than_the_news_hold() -> None:
                 "stale_dead", calls("stale_price", symbol="x"), calls("stale_sell", at=1), "done", approvals=MONEY
             )
             async with testing.app(agent) as app:
-                market.now = app._world.frozen.now
+                market.now = app._test_settings.frozen.now
                 handle = await app.start(agent, "go", id="r")
                 await app.settle()
                 app.crash_at(when, kind, **facts)
                 await app.approve((await app.inbox())[0], by="ann")
-                while not app._world.faulty.is_down and not await app.is_settled():
+                while not app._test_settings.faulty.is_down and not await app.is_settled():
                     await asyncio.sleep(0)  # noqa: TID251 - a turn
-                app._world.frozen.set(app._world.frozen.now() + microseconds("1h"))
+                app._test_settings.frozen.set(app._test_settings.frozen.now() + microseconds("1h"))
                 await app.settle()
                 while inbox := await app.inbox():  # nobody knows what came of it, or it is to be allowed again
                     if inbox[0].kind == "approval":

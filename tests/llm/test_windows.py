@@ -16,7 +16,7 @@ from limpet.events import bodies as b
 from limpet.events.values import encode
 from limpet.journal import ConversationWriter
 from limpet.llm.model import Prompt, PromptMessage, Reply, ToolCall
-from limpet.llm.prompt import REPLY, SUMMARY, item_of, size_of, spec_size
+from limpet.llm.prompt import MAX_REPLY, SUMMARY, item_of, size_of, spec_size
 from limpet.llm.transcript import UNDER_WAY, StoredMessage, repair
 from limpet.state import AgentState
 from limpet.state.patch import Working
@@ -81,21 +81,21 @@ def test_a_text_is_as_short_as_it_must_be(text: str, room: int) -> None:
 def test_a_mended_conversation_is_mended(said: list[StoredMessage]) -> None:
     """Pairs are whole, ids are distinct, nothing is invented but results; what is mended needs no mending again."""
     whole = repair(said)
-    check_pairs([each.message for each in whole.said])
-    made = [call.id for each in whole.said for call in each.message.calls]
+    check_pairs([each.message for each in whole.messages])
+    made = [call.id for each in whole.messages for call in each.message.calls]
     assert len(made) == len(set(made))
-    assert {each.seq for each in whole.said} <= {0, *(each.seq for each in said)}
-    stored = [*said, *(StoredMessage(100 + n, each.message) for n, each in enumerate(whole.said) if each.seq == 0)]
+    assert {each.seq for each in whole.messages} <= {0, *(each.seq for each in said)}
+    stored = [*said, *(StoredMessage(100 + n, each.message) for n, each in enumerate(whole.messages) if each.seq == 0)]
     again = repair(stored)
-    assert all(each.seq for each in again.said)
-    assert [each.message for each in again.said] == [each.message for each in whole.said]
+    assert all(each.seq for each in again.messages)
+    assert [each.message for each in again.messages] == [each.message for each in whole.messages]
 
 
 @settings(max_examples=50)
 @given(SAID, st.integers(0, 4_000))
 def test_what_is_chosen_fits_and_is_whole(said: list[StoredMessage], room: int) -> None:
     """Whole units, the newest, the pinned ones as far as they can be cut; nothing else is left out."""
-    items = [item_of(each) for each in repair(said).said]
+    items = [item_of(each) for each in repair(said).messages]
     chosen = select(items, room)
     assert chosen.size <= room
     assert chosen.left_out == len(items) - len(chosen.places)
@@ -194,7 +194,7 @@ async def test_every_request_fits(said: list[StoredMessage], facts: dict[str, st
         assert asked[0].messages[-1].text == "go on"
         for request in asked:
             system, shown = request.messages[0].text, len(request.messages) - 1
-            there = len(repair(said).said) + 1
+            there = len(repair(said).messages) + 1
             assert shown >= there or "earlier messages are not shown" in system or "in short" in system
 
 
@@ -397,7 +397,7 @@ def test_items_say_what_they_cost() -> None:
     """A tool that is offered counts too, and there is room for the reply."""
     agent = long_agent("windows_costs", 1, [])
     llm = agent.llm.frame
-    assert llm.room + REPLY + sum(map(spec_size, llm.tools)) < llm.window
+    assert llm.room + MAX_REPLY + sum(map(spec_size, llm.tools)) < llm.window
     assert isinstance(item_of(StoredMessage(2, PromptMessage(role="user", text="x"))), Item)
     with pytest.raises(limpet.ContextTooSmall):
         limpet.llm_agent("windows_tiny", model=ScriptedModel("x"), instructions="Go on.", window=4_000)

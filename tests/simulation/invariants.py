@@ -20,7 +20,7 @@ from limpet.events import VOCABULARY, Event, WrittenBy, canonical
 from limpet.events import bodies as b
 from limpet.journal import load, verify_run
 from limpet.policy.quarantine import SOLO_DEATHS, SUSPECT
-from limpet.service.notifications import PATIENCE
+from limpet.service.notifications import RETRY
 from limpet.state import fold
 from limpet.state.fold import QUARANTINED
 from limpet.stores import Missed, Taken
@@ -329,7 +329,7 @@ def bounded(seen: Seen, event: Event, body: Any, _: int) -> None:
     assert event.seq <= 10 + 4 * seen.verbs + 3 * seen.claims + 2 * seen.commands, "too many events"
     if isinstance(body, b.StepStarted):
         tool = find_tool(body.tool)
-        retry = PATIENCE if tool is None else tool.traits.retry
+        retry = RETRY if tool is None else tool.traits.retry
         said = sum(asked.opened.name.startswith(f"{body.name}/escalation#") for asked in seen.requests.values())
         most = said + (retry.attempts if retry is not None else 1)
         assert body.attempt <= most, f"attempt {body.attempt} of {most}"

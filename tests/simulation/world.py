@@ -176,7 +176,7 @@ class Process:
         settings = Settings(Store(self.backend, self.link), self.clock, SeededIds(number))
         settings.worker = Worker(concurrency=5, lease=LEASE / SECOND, parole=("20s", "40s", "1m"))
         settings.timing = Timing(idle=SECOND // 20, lease_thread=False)
-        settings.listen = settings.hush
+        settings.listen_interval = settings.command_poll
         settings.channels = {CHANNEL: world.outside.page}
         self.app = App(settings, AGENTS)
 
@@ -188,7 +188,7 @@ class Process:
     async def kill(self) -> None:
         self.backend.is_dead = True
         self.link.open.set()
-        duty, self.app._duty = self.app._duty, None
+        duty, self.app._worker_loop = self.app._worker_loop, None
         if duty is not None:
             await duty.kill()
         await self.app.close()

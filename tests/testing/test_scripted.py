@@ -49,15 +49,15 @@ async def test_in_order_it_answers_request_after_request() -> None:
     with pytest.raises(OSError, match="busy"):
         await model.reply(asked())
     assert [(await model.reply(asked())).text for _ in range(2)] == ["first", "second"]
-    with pytest.raises(limpet.Permanent, match="has run out: it has 3 replies, and this is request 4"):
+    with pytest.raises(limpet.Permanent, match="has only 3 replies, and this is prompt 4"):
         await model.reply(asked())
 
 
 async def test_a_script_that_has_run_out_says_so() -> None:
     model = ScriptedModel("first", name="mine")
-    with pytest.raises(limpet.Permanent, match="'mine' has run out: it has 1 replies, and the request holds 1 of"):
+    with pytest.raises(limpet.Permanent, match="'mine' has only 1 replies, and the prompt has 1 messages of"):
         await model.reply(asked(1))
-    with pytest.raises(limpet.Permanent, match="it has 0 replies"):
+    with pytest.raises(limpet.Permanent, match="has only 0 replies"):
         await ScriptedModel().reply(asked())
 
 
@@ -160,7 +160,7 @@ async def test_it_keeps_what_it_was_asked() -> None:
 
 
 async def test_what_cannot_be_said_is_refused() -> None:
-    with pytest.raises(TypeError, match="a script holds text"):
+    with pytest.raises(TypeError, match="a reply must be text"):
         await ScriptedModel(7).reply(asked())
 
 

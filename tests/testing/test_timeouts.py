@@ -26,7 +26,7 @@ async def test_a_timeout_around_a_wait_is_said(how: str) -> None:
     """With the cure, once."""
     async with testing.app(patient) as app:
         await app.start(patient, how)
-        with pytest.warns(testing.TimeoutAroundWait, match="expires= of ask") as said:
+        with pytest.warns(testing.TimeoutAroundWait, match="pass expires= to ask") as said:
             await app.settle()
         assert len(said) == 1
 

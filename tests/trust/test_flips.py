@@ -348,4 +348,4 @@ def test_the_command_names_all_bad_runs(hand: SqliteHand, path: Path) -> None:
     assert done.stdout.startswith("16 runs and 2 conversations with ")
     assert not path.with_name("heads").exists()
     one = CliRunner().invoke(command, ["verify", "pending", "--url", f"sqlite:///{path}"])
-    assert (one.exit_code, one.stdout) == (0, "1 run with 1 event is whole\n")
+    assert (one.exit_code, one.stdout) == (0, "1 run with 1 event verified\n")

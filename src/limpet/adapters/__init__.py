@@ -1,1 +1,1 @@
-"""One file per foreign system, thin: each implements our protocol or theirs."""
+"""Adapters for other libraries and protocols, one module each."""

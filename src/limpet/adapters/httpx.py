@@ -1,9 +1,9 @@
-"""httpx: the current step's idempotency key goes out with every request, by itself.
+"""httpx: send the idempotency key of the current step with every request, automatically.
 
     client = httpx.AsyncClient(event_hooks=limpet.adapters.httpx.async_hooks())
 
-A request that has an `Idempotency-Key` keeps it. Outside of a step, in a tool without effect and in a `verify` nothing
-is sent. httpx itself is not imported: a hook only touches the headers of the request that it is given.
+A request that already has an `Idempotency-Key` keeps it. Outside of a step, in a tool without effect and in a `verify`,
+no key is sent. httpx itself is not imported: a hook only changes the headers of the request.
 """
 
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -22,12 +22,12 @@ class _Request(Protocol):
 
 
 def hooks() -> dict[str, list[Callable[[Any], None]]]:
-    """The `event_hooks` of an `httpx.Client`."""
+    """Return the `event_hooks` for an `httpx.Client`."""
     return {"request": [_send_key]}
 
 
 def async_hooks() -> dict[str, list[Callable[[Any], Awaitable[None]]]]:
-    """The `event_hooks` of an `httpx.AsyncClient`."""
+    """Return the `event_hooks` for an `httpx.AsyncClient`."""
     return {"request": [_send_key_async]}
 
 

@@ -1,4 +1,4 @@
-"""Which adapter a model is behind, by its name."""
+"""Create a model adapter from a name such as "openai:gpt-5-mini"."""
 
 import importlib
 from typing import Any
@@ -10,24 +10,24 @@ from limpet.llm.model import Model
 __all__ = ["check_model", "model_of"]
 
 CHOICES = (
-    'say "openai:gpt-5-mini" (for any server that speaks like OpenAI, with OPENAI_BASE_URL), another "provider:name" '
-    'that pydantic-ai knows, such as "anthropic:claude-sonnet-4-5", or give something with `name` and `reply`: an '
-    "OpenAIModel, a PydanticAIModel, a ScriptedModel or your own"
+    'pass "openai:gpt-5-mini" (any compatible server, with OPENAI_BASE_URL), another "provider:name" that pydantic-ai '
+    'supports, such as "anthropic:claude-sonnet-4-5", or an object with `name` and `reply`: an OpenAIModel, a '
+    "PydanticAIModel, a ScriptedModel or your own"
 )
 
 
 def check_model(spec: object) -> None:
-    """Refuse what names no model, and is none."""
+    """Raise DefinitionError unless this is the name of a model, or a model."""
     if isinstance(spec, str):
         fits = all(part.strip() for part in spec.partition(":"))
     else:
         fits = isinstance(getattr(spec, "name", None), str) and callable(getattr(spec, "reply", None))
     if not fits:
-        raise DefinitionError(what=f"The model {brief(spec)}", reason=CHOICES)
+        raise DefinitionError(what=f"the model {brief(spec)}", reason=CHOICES)
 
 
 def model_of(spec: "str | Model") -> Model:
-    """A model by its name, or itself. Nothing is imported that is not needed, and nothing asked for a key yet."""
+    """Return a model by name, or the given model. Imports only what is needed, and does not need a key yet."""
     check_model(spec)
     if not isinstance(spec, str):
         return spec

@@ -1,11 +1,11 @@
-"""openai: models behind OpenAI's chat completions, and behind whatever server speaks like it.
+"""openai: models of OpenAI's chat completions API, and of any compatible server.
 
     model = limpet.adapters.openai.OpenAIModel("gpt-5-mini")
 
-OPENAI_API_KEY and OPENAI_BASE_URL say where and as whom, unless a client is given; a server with an address of its own
-needs no key. The client never tries again by itself: the step does, and it is recorded there. What a model thought
-before it called tools, such as `reasoning_content`, goes back to its server under the same name. The package is
-imported when the first reply is asked for, so that agents can be defined, listed and looked at without it.
+The client reads OPENAI_API_KEY and OPENAI_BASE_URL, unless one is given; with OPENAI_BASE_URL, no key is needed. The
+client never retries: the step does, and records it. Reasoning data before tool calls, such as `reasoning_content`, is
+sent back to its server under the same name. The package `openai` is imported at the first call, so that agents can be
+defined, listed and inspected without it.
 """
 
 import importlib
@@ -21,14 +21,14 @@ from limpet.errors import ExtraMissing
 from limpet.llm.model import Prompt, PromptMessage, Reply, ToolCall, ToolSpec, Usage
 from limpet.llm.providers import (
     PerLoop,
-    distinct,
+    error_of,
     finish_of,
     format_name,
+    join_surrogates,
     kept_by,
-    meaning,
     message_of,
-    thoughts,
-    whole,
+    thoughts_of,
+    unique_calls,
 )
 from limpet.secret import Secret
 
@@ -38,26 +38,30 @@ if TYPE_CHECKING:
 __all__ = ["OpenAIModel"]
 
 NO_KEY = "no-key"
-"""What is sent to a server that needs no key: the client insists on one."""
+"""Sent to a server that needs no key, because the client requires one."""
 OPENAI = (".openai.com", ".openai.azure.com")
-"""Whose newer models refuse `max_tokens`; elsewhere often nothing else is known."""
+"""Hosts whose newer models reject `max_tokens`. Other servers often know only that."""
 OPTIONS = ("extra_headers", "extra_query", "timeout")
-"""Settings that are the client's, and no part of what is sent."""
+"""Settings of the client, which are not part of the request body."""
 STREAMING = ("stream", "stream_options")
 THOUGHTS: dict[str, type] = {"reasoning_details": list, "reasoning_content": str, "reasoning": str}
-"""Where servers put what a model thought, and want it back; those with more than one say the same in all of them."""
+"""Fields for reasoning data, which servers want back. Servers with several of them send the same in each."""
 OF_CALL = "extra_content"
-"""Where they put what belongs to a call, such as a signature."""
+"""Field for data that belongs to a call, such as a signature."""
 PIECES = ("text", "summary", "data")
-"""Of a detail of what was thought: what comes piece by piece."""
+"""Fields of a reasoning detail that arrive in pieces."""
 SPENT = ("insufficient_quota", "billing_hard_limit_reached")
-# What a schema may hold that is followed to the letter: one with more would be refused.
+# Keywords of schemas in strict mode; schemas with others would be rejected.
 STRICT = {"type", "title", "description", "properties", "required", "additionalProperties", "items", "enum", "const"}
 STRICT |= {"anyOf", "$defs", "$ref"}
 
 
 class OpenAIModel:
-    """A model behind chat completions; `settings` go with every request, below those of the request itself."""
+    """A model of the chat completions API.
+
+    `name` is the provider's name for the model. `client` is used instead of one from the environment. `settings` are
+    sent with every request, such as `{"temperature": 0}`; those of the prompt take precedence.
+    """
 
     def __init__(
         self, name: str, *, client: "AsyncOpenAI | None" = None, settings: Mapping[str, Any] | None = None
@@ -71,18 +75,18 @@ class OpenAIModel:
 
     @property
     def name(self) -> str:
-        """Such as `openai:gpt-5-mini`."""
+        """Name such as `openai:gpt-5-mini`."""
         return f"openai:{self._model}"
 
     async def reply(self, prompt: Prompt, /, *, on_text: Callable[[str], object] | None = None) -> Reply:
-        """What it says; with `told`, it is streamed."""
+        """Return the model's reply. With `on_text`, the reply is streamed."""
         client = self._given or await self._clients.get()
         openai = importlib.import_module("openai")
         self._hide(client)
         try:
             if on_text is None:
                 return await self._ask(client, prompt)
-            return await self._listen(client, prompt, on_text)
+            return await self._stream(client, prompt, on_text)
         except openai.APIStatusError as error:
             meant = self._meaning(error)
             if meant is None:
@@ -99,24 +103,24 @@ class OpenAIModel:
             return self._reply(self._place(client), request, choice, sent, raw=sent)
         except (msgspec.DecodeError, AttributeError, KeyError, TypeError, ValueError) as error:
             says = message_of(sent["error"]) if isinstance(sent, dict) and "error" in sent else repr(error)
-            raise ConnectionError(f"{self.name} sent no reply that can be read: {says}") from error
+            raise ConnectionError(f"{self.name} sent an invalid reply: {says}") from error
 
-    async def _listen(self, client: "AsyncOpenAI", request: Prompt, told: Callable[[str], object]) -> Reply:
+    async def _stream(self, client: "AsyncOpenAI", request: Prompt, on_text: Callable[[str], object]) -> Reply:
         create: Any = client.chat.completions.create
         options = {"stream": True, "stream_options": {"include_usage": True}}
-        heard = _Heard()
+        received = _Stream()
         async with await create(**self._arguments(client, request, **options)) as stream:
             async for chunk in stream:
-                piece = heard.take(chunk.to_dict(warnings=False))
+                piece = received.add(chunk.to_dict(warnings=False))
                 if piece:
-                    told(piece)
-        if heard.finish is None:
-            raise ConnectionError(f"{self.name} was cut off before its reply was complete")
-        choice = {"message": heard.message, "finish_reason": heard.finish}
-        return self._reply(self._place(client), request, choice, heard.about)
+                    on_text(piece)
+        if received.finish is None:
+            raise ConnectionError(f"{self.name}: the reply was cut off")
+        choice = {"message": received.message, "finish_reason": received.finish}
+        return self._reply(self._place(client), request, choice, received.about)
 
     def _arguments(self, client: "AsyncOpenAI", request: Prompt, **options: Any) -> dict[str, Any]:
-        """What the client is called with: what is meant by us, and beside it whatever settings say."""
+        """Return the arguments for the client: those of the prompt, and other settings in the body."""
         most = "max_completion_tokens" if str(client.base_url.host).endswith(OPENAI) else "max_tokens"
         ours = {
             "model": self._model,
@@ -136,14 +140,14 @@ class OpenAIModel:
         }
 
     def _place(self, client: "AsyncOpenAI") -> str:
-        """Whose thoughts are taken: those of this model, at the same server."""
+        """Return the origin of reasoning data: this model, at this server. Only its own is sent back."""
         return f"{self.name} at {client.base_url.host}"
 
     def _reply(
         self, place: str, request: Prompt, choice: dict[str, Any], about: dict[str, Any], raw: Any = None
     ) -> Reply:
         message, finish = choice["message"], choice.get("finish_reason")
-        calls = distinct(_calls(message.get("tool_calls") or ()), request.messages)
+        calls = unique_calls(_calls(message.get("tool_calls") or ()), request.messages)
         refusal = message.get("refusal") or ""
         return Reply(
             text=_text(message.get("content")) or refusal,
@@ -152,13 +156,13 @@ class OpenAIModel:
             finish=finish_of("content_filter" if refusal else finish, calls),
             model=about.get("model") or self._model,
             raw=raw,
-            thoughts=thoughts(place, _kept(message)),
+            thoughts=thoughts_of(place, _kept(message)),
         )
 
     def _meaning(self, error: "APIStatusError") -> Exception | None:
         says = message_of(error.body) or error.message
         headers = error.response.headers
-        return meaning(self.name, error.status_code, says, headers, spent=error.code in SPENT)
+        return error_of(self.name, error.status_code, says, headers, spent=error.code in SPENT)
 
     def _new_client(self) -> "AsyncOpenAI":
         openai = importlib.import_module("openai")
@@ -172,14 +176,14 @@ class OpenAIModel:
         return client
 
     def _hide(self, client: "AsyncOpenAI") -> None:
-        """The key is said nowhere, whatever a server says about it."""
+        """Register the key as a secret, so that it is removed from anything a server says about it."""
         key = client.api_key
         if key and key != NO_KEY and (self._key is None or self._key.reveal() != key):
             self._key = Secret(key)
 
 
-class _Heard:
-    """What came of a stream so far."""
+class _Stream:
+    """A streamed reply so far."""
 
     def __init__(self) -> None:
         self.finish: str | None = None
@@ -189,8 +193,8 @@ class _Heard:
         self._calls: list[dict[str, Any]] = []
         self._thoughts: dict[str, Any] = {}
 
-    def take(self, chunk: dict[str, Any]) -> str:
-        """Take in the next one; returns what it adds to the text."""
+    def add(self, chunk: dict[str, Any]) -> str:
+        """Add the next chunk, and return the text that it adds."""
         self.about |= {name: chunk[name] for name in ("model", "usage") if chunk.get(name)}
         if not chunk.get("choices"):
             return ""
@@ -198,7 +202,7 @@ class _Heard:
         self.finish = choice.get("finish_reason") or self.finish
         delta = choice.get("delta") or {}
         for each in delta.get("tool_calls") or ():
-            self._take_call(each)
+            self._add_call(each)
         for name in _thought(delta):
             self._thoughts[name] = _joined(self._thoughts.get(name), delta[name])
         text, refusal = _text(delta.get("content")), delta.get("refusal") or ""
@@ -208,16 +212,20 @@ class _Heard:
 
     @property
     def message(self) -> dict[str, Any]:
-        """All of it, as if it had come at once."""
+        """The complete message, as if it had not been streamed."""
         calls = [
-            {"id": each["id"], "function": {**each, "arguments": whole(each["arguments"])}, OF_CALL: each.get(OF_CALL)}
+            {
+                "id": each["id"],
+                "function": {**each, "arguments": join_surrogates(each["arguments"])},
+                OF_CALL: each.get(OF_CALL),
+            }
             for each in self._calls
         ]
-        said = {"content": whole("".join(self._text)), "refusal": whole("".join(self._refusal))}
+        said = {"content": join_surrogates("".join(self._text)), "refusal": join_surrogates("".join(self._refusal))}
         return {**said, "tool_calls": calls, **self._thoughts}
 
-    def _take_call(self, delta: dict[str, Any]) -> None:
-        """A piece of a call goes by its index; a server that counts wrongly is understood by its ids."""
+    def _add_call(self, delta: dict[str, Any]) -> None:
+        """Add a piece of a call, by its index; if a server's indexes are wrong, by its id."""
         index, id, function = delta.get("index"), delta.get("id") or "", delta.get("function") or {}
         begun = [each for each in self._calls if index is None or each["index"] == index]
         if not begun or (id and begun[-1]["id"] not in ("", id)):
@@ -225,14 +233,14 @@ class _Heard:
             self._calls += begun
         call, name = begun[-1], function.get("name") or ""
         call["id"] = call["id"] or id
-        call["name"] += "" if name == call["name"] else name  # some say it with every piece
+        call["name"] += "" if name == call["name"] else name  # some servers repeat the name
         call["arguments"] += function.get("arguments") or ""
         if delta.get(OF_CALL):
             call[OF_CALL] = delta[OF_CALL]
 
 
 def _joined(before: Any, piece: Any) -> Any:
-    """What was thought so far: text goes on, and of details the last one, if a piece is of the same place and kind."""
+    """Join reasoning data: texts are appended; a detail is appended to the last one of the same type and index."""
     if isinstance(piece, str):
         return f"{before or ''}{piece}"
     found = list(before or ())
@@ -245,12 +253,12 @@ def _joined(before: Any, piece: Any) -> Any:
 
 
 def _thought(message: Mapping[str, Any]) -> list[str]:
-    """Where a message, or a piece of it, holds what was thought."""
+    """Return the fields of a message or chunk that have reasoning data."""
     return [name for name, kind in THOUGHTS.items() if isinstance(message.get(name), kind)]
 
 
 def _kept(message: dict[str, Any]) -> dict[str, Any]:
-    """What a message holds beside text and calls, as it came: of itself, and of each call."""
+    """Return the reasoning data of a message and of each of its calls, verbatim."""
     name = max(_thought(message), key=lambda name: bool(message[name]), default=None)
     own = {} if name is None else {name: message[name]}
     of_calls = [each.get(OF_CALL) for each in message.get("tool_calls") or () if each.get("function")]
@@ -290,7 +298,7 @@ def _response_format(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_strict(schema: Any) -> bool:
-    """Whether a schema is one that the provider follows to the letter: closed objects, all members required."""
+    """Return whether a schema qualifies for strict mode: closed objects, all members required."""
     if not isinstance(schema, dict) or not schema.keys() <= STRICT or ("$ref" in schema and len(schema) > 1):
         return False
     members = schema.get("properties", {})
@@ -303,7 +311,7 @@ def _is_strict(schema: Any) -> bool:
 
 
 def _text(content: Any) -> str:
-    """The text of a message; some servers send it in parts."""
+    """Return the text of a message, which some servers send in parts."""
     if isinstance(content, list):
         return "".join(_text(part.get("text")) for part in content if isinstance(part, dict))
     return content if isinstance(content, str) else ""

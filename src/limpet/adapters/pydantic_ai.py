@@ -1,9 +1,9 @@
-"""pydantic-ai: every model that it knows, behind our protocol. Its agents and their loop are not used.
+"""pydantic-ai: use any model that it supports. Its agents and their loop are not used.
 
     model = limpet.adapters.pydantic_ai.PydanticAIModel("anthropic:claude-sonnet-4-5")
 
-The package is imported when the first reply is asked for. What a model thought before it called tools goes back to it
-with the signatures, as pydantic-ai understands them.
+The package is imported at the first call. Reasoning data before tool calls is sent back to the model with its
+signatures, in pydantic-ai's format.
 """
 
 import importlib
@@ -18,14 +18,14 @@ from limpet.errors import ExtraMissing
 from limpet.llm.model import Prompt, PromptMessage, Reply, ToolCall, Usage
 from limpet.llm.providers import (
     PerLoop,
-    distinct,
+    error_of,
     finish_of,
     format_name,
+    join_surrogates,
     kept_by,
-    meaning,
     message_of,
-    thoughts,
-    whole,
+    thoughts_of,
+    unique_calls,
 )
 from limpet.redaction import hide_secrets
 from limpet.secret import Secret
@@ -38,13 +38,17 @@ if TYPE_CHECKING:
 __all__ = ["PydanticAIModel"]
 
 MADE_UP = "pyd_ai_"
-"""How an id begins that pydantic-ai drew, because the model gave none."""
+"""Prefix of ids that pydantic-ai generates if the model sends none."""
 OURS = ("content", "tool_name", "tool_call_id", "args")
-"""Of a text or a call: what the message says."""
+"""Fields of a text or call that the message has, too."""
 
 
 class PydanticAIModel:
-    """A model of pydantic-ai, or the name of one; `settings` go with every request, below those of the request."""
+    """A model of pydantic-ai.
+
+    `model` is its name, such as "anthropic:claude-sonnet-4-5", or a model object of pydantic-ai. `settings` are sent
+    with every request; those of the prompt take precedence.
+    """
 
     def __init__(self, model: "str | TheirModel", *, settings: Mapping[str, Any] | None = None) -> None:
         if find_spec("pydantic_ai") is None:
@@ -55,17 +59,17 @@ class PydanticAIModel:
 
     @property
     def name(self) -> str:
-        """Such as `anthropic:claude-sonnet-4-5`."""
+        """Name such as `anthropic:claude-sonnet-4-5`."""
         return self._model if isinstance(self._model, str) else self._model.model_id
 
     async def reply(self, prompt: Prompt, /, *, on_text: Callable[[str], object] | None = None) -> Reply:
-        """What it says; with `told`, it is streamed."""
+        """Return the model's reply. With `on_text`, the reply is streamed."""
         model = await self._models.get()
         errors = importlib.import_module("pydantic_ai.exceptions")
         try:
             response = await self._response(model, prompt, on_text)
         except errors.UserError as error:
-            raise self._unfit(error) from error
+            raise self._unusable(error) from error
         except errors.ModelAPIError as error:
             meant = self._meaning(error, errors)
             if meant is None:
@@ -75,11 +79,11 @@ class PydanticAIModel:
 
     @property
     def _place(self) -> str:
-        """Whose thoughts are taken: those of this model, in the form of pydantic-ai."""
+        """Origin of reasoning data: this model, in pydantic-ai's format. Only its own is sent back."""
         return f"pydantic-ai {self.name}"
 
     async def _response(
-        self, model: "TheirModel", request: Prompt, told: Callable[[str], object] | None
+        self, model: "TheirModel", request: Prompt, on_text: Callable[[str], object] | None
     ) -> "ModelResponse":
         direct = importlib.import_module("pydantic_ai.direct")
         parameters = _parameters(model, request)
@@ -88,20 +92,20 @@ class PydanticAIModel:
             "model_settings": self._all_settings(model, request),
             "model_request_parameters": parameters,
         }
-        if told is None:
+        if on_text is None:
             answer: ModelResponse = await direct.model_request(model, **asked)
             return answer
         async with direct.model_request_stream(model, **asked) as stream:
             async for event in stream:
                 piece = _piece(event)
                 if piece:
-                    told(piece)
-        heard: ModelResponse = stream.get()
-        self._check_whole(heard)
-        return heard
+                    on_text(piece)
+        received: ModelResponse = stream.get()
+        self._check_complete(received)
+        return received
 
     def _all_settings(self, model: "TheirModel", request: Prompt) -> dict[str, Any]:
-        settings = {"max_retries": 0, **self._settings, **request.settings}  # the step tries again
+        settings = {"max_retries": 0, **self._settings, **request.settings}  # the step retries
         if "max_retries" in model.unsupported_settings:
             del settings["max_retries"]
         if request.max_tokens is not None:
@@ -110,53 +114,53 @@ class PydanticAIModel:
             settings["tool_choice"] = "required"
         return settings
 
-    def _check_whole(self, response: "ModelResponse") -> None:
-        """A stream that just ends looks like one that is complete; but then neither reason nor usage came."""
+    def _check_complete(self, response: "ModelResponse") -> None:
+        """Raise ConnectionError for a stream that was cut off: it has neither a finish reason nor a usage."""
         silent = response.usage.unmeasured_requests and not (response.provider_details or {}).get("finish_reason")
         refused = response.finish_reason == "content_filter"
         if response.state != "complete" or (silent and not refused):
-            raise ConnectionError(f"{self.name} was cut off before its reply was complete")
+            raise ConnectionError(f"{self.name}: the reply was cut off")
 
     def _reply(self, request: Prompt, response: "ModelResponse", *, is_streamed: bool) -> Reply:
-        calls = distinct((_call(each) for each in response.tool_calls), request.messages)
+        calls = unique_calls((_call(each) for each in response.tool_calls), request.messages)
         text = "".join(part.content for part in response.parts if part.part_kind == "text")
         if response.finish_reason == "error" and not text and not calls:
-            raise ConnectionError(f"{self.name} ended with an error instead of a reply")
+            raise ConnectionError(f"{self.name} returned an error instead of a reply")
         refusal, plain = (response.provider_details or {}).get("refusal"), _plain(response)
         return Reply(
-            text=whole(text) or str(refusal or ""),
+            text=join_surrogates(text) or str(refusal or ""),
             calls=calls,
             usage=_usage(response),
             finish=finish_of(response.finish_reason, calls),
             model=response.model_name or self.name,
             raw=None if is_streamed else plain,
-            thoughts=thoughts(self._place, _kept(plain)),
+            thoughts=thoughts_of(self._place, _kept(plain)),
         )
 
     def _meaning(self, error: Any, errors: Any) -> Exception | None:
-        """A refusal by its status; where a provider has none, by the kind that pydantic-ai found."""
+        """Return the exception for an error response, by its status, or by pydantic-ai's class if it has no status."""
         says, spent = message_of(error.body) or str(error), isinstance(error, errors.ModelQuotaExceededError)
         if isinstance(error, errors.ModelHTTPError):
-            return meaning(self.name, error.status_code, says, error.headers or {}, spent=spent)
+            return error_of(self.name, error.status_code, says, error.headers or {}, spent=spent)
         if spent or isinstance(error, errors.ModelRequestRejectedError):
             return Permanent(hide_secrets(f"{self.name} refused: {says}"))
         if isinstance(error, errors.ModelRateLimitError) and error.retry_after is not None:
             return RetryAfter(error.retry_after, hide_secrets(f"{self.name} refused: {says}"))
         return None
 
-    def _unfit(self, error: Exception) -> Permanent:
-        return Permanent(hide_secrets(f"{self.name} cannot be asked: {error}"))
+    def _unusable(self, error: Exception) -> Permanent:
+        return Permanent(hide_secrets(f"{self.name} cannot be used: {error}"))
 
     def _new_model(self) -> "TheirModel":
-        """The model with its connections."""
+        """Create the model with its connections."""
         importlib.import_module("pydantic_ai.direct")
         models, errors = (importlib.import_module(f"pydantic_ai.{each}") for each in ("models", "exceptions"))
         try:
             model: TheirModel = models.infer_model(self._model)
-        except (errors.UserError, ImportError) as error:  # no key, or no package of the provider: it says which
-            raise self._unfit(error) from error
+        except (errors.UserError, ImportError) as error:  # a missing key or package, which the error names
+            raise self._unusable(error) from error
         key = getattr(getattr(model.provider, "client", None), "api_key", None)
-        self._key = Secret(key) if isinstance(key, str) and key else None  # it is said nowhere
+        self._key = Secret(key) if isinstance(key, str) and key else None  # redacted everywhere
         return model
 
 
@@ -173,7 +177,7 @@ def _parameters(model: "TheirModel", request: Prompt) -> "ModelRequestParameters
 
 
 def _output(model: "TheirModel", schema: dict[str, Any], has_tools: bool) -> dict[str, Any]:
-    """As the provider's own feature, where it has one that goes with tools; else the schema is told in the prompt."""
+    """Return the output options: the provider's own feature if it works with tools, else the schema in the prompt."""
     profile: Mapping[str, Any] = model.profile
     native = profile.get("supports_json_schema_output", False)
     if has_tools and model.system.startswith("google"):
@@ -185,7 +189,7 @@ def _output(model: "TheirModel", schema: dict[str, Any], has_tools: bool) -> dic
 
 
 def _messages(messages: Iterable[PromptMessage], place: str) -> "list[ModelMessage]":
-    """Theirs are requests and responses: what comes between two replies is one request."""
+    """Convert messages to pydantic-ai's requests and responses. All messages between two replies are one request."""
     kinds = importlib.import_module("pydantic_ai.messages")
     found: list[ModelMessage] = []
     for is_reply, group in groupby(messages, lambda each: each.role == "assistant"):
@@ -197,7 +201,7 @@ def _messages(messages: Iterable[PromptMessage], place: str) -> "list[ModelMessa
 
 
 def _said(kinds: Any, message: PromptMessage, kept: Any) -> "ModelResponse":
-    """A reply as it was, where that is known; what another version kept, and nobody can read now, is left out."""
+    """Return a reply with its reasoning data; without it, if another version wrote it and it cannot be read."""
     if kept is not None:
         with suppress(LookupError, TypeError, ValueError):
             [found] = kinds.ModelMessagesTypeAdapter.validate_python([_whole_reply(message, kept)])
@@ -209,7 +213,7 @@ def _said(kinds: Any, message: PromptMessage, kept: Any) -> "ModelResponse":
 
 
 def _kept(response: Mapping[str, Any]) -> dict[str, Any]:
-    """What a reply holds beside text and calls, in its order, and what belongs to those; nothing, if nobody thought.
+    """Return the reasoning data of a reply, with the positions of its texts and calls; empty if it has none.
 
     Files are not kept.
     """
@@ -225,9 +229,9 @@ def _is_opaque(part: Mapping[str, Any]) -> bool:
 
 
 def _mark(part: Mapping[str, Any]) -> dict[str, Any]:
-    """A text or a call without what the message says; of a text, how long it is."""
+    """Return a text or call without its content; for a text, with its length."""
     about = {name: value for name, value in part.items() if name not in OURS}
-    return about | ({"length": len(whole(part["content"]))} if part["part_kind"] == "text" else {})
+    return about | ({"length": len(join_surrogates(part["content"]))} if part["part_kind"] == "text" else {})
 
 
 def _known(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -235,9 +239,9 @@ def _known(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _whole_reply(message: PromptMessage, kept: Mapping[str, Any]) -> dict[str, Any]:
-    """A reply as pydantic-ai would store it, of what was kept and what the message says."""
+    """Return a reply in pydantic-ai's format, from its reasoning data and its message."""
     lengths = [part["length"] for part in kept["parts"] if part["part_kind"] == "text"]
-    if sum(lengths) != len(message.text):  # it was cut, or something in it is hidden
+    if sum(lengths) != len(message.text):  # the text was cut or redacted
         lengths = [len(message.text), *(0 for _ in lengths[1:])]
     texts = [message.text[start:end] for start, end in pairwise(accumulate(lengths, initial=0))]
     calls = [{"tool_name": each.name, "args": each.args, "tool_call_id": each.id} for each in message.calls]
@@ -249,7 +253,7 @@ def _whole_reply(message: PromptMessage, kept: Mapping[str, Any]) -> dict[str, A
         else:
             parts.append(part if _is_opaque(part) else {**part, **calls.pop(0)})
     if texts or calls:
-        raise ValueError("more is said than was")
+        raise ValueError("the message has more texts or calls than its record")
     return {**kept, "kind": "response", "parts": parts}
 
 
@@ -262,7 +266,7 @@ def _part(kinds: Any, message: PromptMessage) -> Any:
 
 
 def _piece(event: Any) -> str:
-    """The text that an event of a stream adds."""
+    """Return the text that a stream event adds."""
     if event.event_kind == "part_start" and event.part.part_kind == "text":
         return str(event.part.content)
     if event.event_kind == "part_delta" and event.delta.part_delta_kind == "text":
@@ -273,11 +277,11 @@ def _piece(event: Any) -> str:
 def _call(part: Any) -> ToolCall:
     id = "" if part.tool_call_id.startswith(MADE_UP) else part.tool_call_id
     args = part.args if isinstance(part.args, str) else part.args_as_json_str()
-    return ToolCall(id=id, name=part.tool_name, args=whole(args))
+    return ToolCall(id=id, name=part.tool_name, args=join_surrogates(args))
 
 
 def _usage(response: "ModelResponse") -> Usage:
-    """Theirs, with a cost only where the provider or its gateway said one."""
+    """Return the usage. It has a cost only if the provider or its gateway reports one."""
     usage = response.usage
     cost = (response.provider_details or {}).get("cost") if usage.cost is None else usage.cost
     return Usage(
@@ -289,7 +293,7 @@ def _usage(response: "ModelResponse") -> Usage:
 
 
 def _plain(response: "ModelResponse") -> Any:
-    """The response as pydantic-ai would store it: what the provider sent itself is not to be had."""
+    """Return the response in pydantic-ai's format; the provider's own response is not available."""
     adapter = importlib.import_module("pydantic_ai.messages").ModelMessagesTypeAdapter
     [plain] = adapter.dump_python([response], mode="json")
     return plain

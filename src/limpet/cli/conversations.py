@@ -14,7 +14,7 @@ from limpet.context.slice import ContextSlice, Spoken
 from limpet.engine.run.conversation import Message
 from limpet.events import Fact
 from limpet.service import App
-from limpet.service.artifacts import PIECE, ArtifactPiece, find_artifact, piece_of
+from limpet.service.artifacts import DEFAULT_PIECE, ArtifactPiece, find_artifact, piece_of
 from limpet.service.conversations import ConversationInfo, SessionInfo
 from limpet.service.prompts import PromptView
 from limpet.service.resolve import find_conversation, find_run
@@ -123,7 +123,7 @@ def artifact(
     async def look(app: App) -> ArtifactPiece | bytes:
         found = (await find_run(app.store, run)).id
         id = await find_artifact(app.store, found, artifact)
-        return await (piece_of(app.store, found, id, start=0, limit=PIECE) if json else app.artifact(found, id))
+        return await (piece_of(app.store, found, id, start=0, limit=DEFAULT_PIECE) if json else app.artifact(found, id))
 
     found = run_with_app(url, look)
     typer.echo(found, nl=False) if isinstance(found, bytes) else print_json(found)

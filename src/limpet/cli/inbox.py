@@ -14,7 +14,7 @@ from limpet.cli.pages import print_inbox, print_unserved, question_of
 from limpet.engine.execution.views import Request, RunInfo
 from limpet.errors import InvalidAnswer
 from limpet.service import App
-from limpet.service.answers import answer_of
+from limpet.service.answers import validate_answer
 from limpet.service.json_body import yes_or_no
 from limpet.service.resolve import find_request, find_run, open_request
 from limpet.service.views import waits_for_operator
@@ -137,7 +137,7 @@ def prompt_for(request: Request) -> Any:
     while True:
         given = _any(request)
         try:
-            return answer_of(request, given)
+            return validate_answer(request, given)
         except InvalidAnswer as error:
             if request.kind == "approval":
                 raise

@@ -20,7 +20,7 @@ from limpet.service.queries import CallInfo, DecisionInfo, ErrorInfo
 from limpet.service.report import Report
 from limpet.service.report import report as report_on
 from limpet.service.resolve import find_run
-from limpet.service.views import in_brief
+from limpet.service.views import one_line
 from limpet.service.workers import AgentInfo, Stats, WorkerInfo
 
 __all__ = ["print_found"]
@@ -64,7 +64,7 @@ def search(
             "event": str(each.seq),
             "age": about(now - each.time),
             "kind": each.kind,
-            "content": in_brief(each.body),
+            "content": one_line(each.body),
         }
 
     found, now = run_with_time(url, lambda app: app.search(text, kind=kind, since=since, last=last))

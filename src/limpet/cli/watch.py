@@ -14,7 +14,7 @@ from limpet.cli.pages import runs_table
 from limpet.clock import format_time
 from limpet.engine.execution.views import EventView, RunInfo
 from limpet.service import App
-from limpet.service.views import in_brief
+from limpet.service.views import one_line
 from limpet.service.watch import watch_runs
 
 __all__ = ["print_log", "watch", "while_read"]
@@ -58,7 +58,7 @@ async def print_log(events: AsyncIterator[EventView], *, json: bool) -> None:
             print_line(event)
         else:
             line = clean(
-                f"{event.seq:>4}  {format_time(event.time)}  {event.kind:<18}  {in_brief(event.body)}".rstrip()
+                f"{event.seq:>4}  {format_time(event.time)}  {event.kind:<18}  {one_line(event.body)}".rstrip()
             )
             out.print(line, overflow="ellipsis", no_wrap=True)
 

@@ -1,1 +1,1 @@
-"""Agents that a language model drives: what a model is asked and says, the loop, the context, compaction."""
+"""LLM agents: the protocol for models, the loop, prompts, tools and compaction."""

@@ -1,7 +1,7 @@
-"""What people say to a loop while it goes on: taken when a turn begins; an interrupt also before and after a reply.
+"""Messages and interrupts from users while an LLM loop runs.
 
-It is taken in the same places in every execution: where something is recorded that came after it, it is not taken any
-more.
+Messages are received at the start of a turn; interrupts also before and after a model reply, and during tool calls.
+Every execution receives them at the same points: where the log has a later event, nothing new is received.
 """
 
 import asyncio
@@ -19,29 +19,31 @@ from limpet.state import ENDED
 
 __all__ = ["Interrupts"]
 
-# What people are asked before something begins.
+# Kinds of requests that block a call before it starts.
 BEFORE = ("ask", "approval")
-# Where an interrupt is taken while something is done.
+# Scope of an interrupt that is received during tool calls.
 MEANWHILE = "meanwhile"
 
 
 class Interrupts:
-    """What one execution hears."""
+    """Receives messages and interrupts in one execution."""
 
     def __init__(self, run: Run[Any]) -> None:
         self._run, self._x = run, run.execution
 
-    async def hear(self) -> None:
-        """What people said since the last turn; only when the turn begins, or what follows would not be the same."""
+    async def receive_messages(self) -> None:
+        """Receive the messages since the last turn. Only at the start of a turn, so that a replay is the same."""
         context = self._x.peek_name("context")
-        await self.put_down(context)
-        while self._is_there(INTERRUPT, "", context):
-            await self._take()  # there is nothing to interrupt yet
+        await self.add_messages(context)
+        while self._can_receive(INTERRUPT, "", context):
+            await self._receive_interrupt()  # nothing to interrupt yet
 
-    async def put_down(self, *begun: str) -> None:
-        """Put what people said into the conversation; only where nothing is recorded that begins so, behind it."""
+    async def add_messages(self, *begun: str) -> None:
+        """Add received messages to the conversation, unless the log already has a record whose name starts with one of
+        `begun`.
+        """
         anything: Any = Any
-        while self._is_there(USER, "", *begun):
+        while self._can_receive(USER, "", *begun):
             try:
                 said = await self._run.receive(USER, anything, timeout=0)
             except Expired:
@@ -49,44 +51,47 @@ class Interrupts:
             await self._run.say(said if isinstance(said, str) else canonical(said).decode(), role="user")
 
     async def is_interrupted(self, where: str, *begun: str) -> bool:
-        """Whether a user wants this turn to end, the same in every execution."""
-        if not self._is_there(INTERRUPT, where, *begun):
+        """Return whether a user interrupts this turn. The result is the same in every execution."""
+        if not self._can_receive(INTERRUPT, where, *begun):
             return False
         async with self._run.scope(where):
-            await self._take()
+            await self._receive_interrupt()
         return True
 
-    def _is_there(self, signal: str, scope: str, *begun: str) -> bool:
-        """Whether a signal was taken here, or can be: only where nothing is recorded that begins so, behind it."""
+    def _can_receive(self, signal: str, scope: str, *begun: str) -> bool:
+        """Return whether a signal was received here, or can be.
+
+        A new one can be received only if the log has no record whose name starts with one of `begun`.
+        """
         x = self._x
         place = f"{current_scope().path}{scope}/" if scope else current_scope().path
         taken = f"{place}receive:{signal}#1" if scope else x.peek_name(f"receive:{signal}")
         if taken in x.history.records:
             return True
-        if x.journal.fold.status in ENDED:  # it is gone through again: what was not taken then is not taken now
+        if x.journal.fold.status in ENDED:  # A replay of an ended run: what was not received then is not received now.
             return False
         return bool(x.history.signals.get(signal)) and not any(name.startswith(begun) for name in x.history.records)
 
-    async def _take(self) -> None:
+    async def _receive_interrupt(self) -> None:
         anything: Any = Any
         with suppress(Expired):
             await self._run.receive(INTERRUPT, anything, timeout=0)
 
-    async def attend(
+    async def wait_for_calls(
         self, doing: "asyncio.Future[Any]", tasks: "Sequence[asyncio.Future[str]]", left: set[int]
     ) -> bool:
-        """Until all is done: when a user interrupts, whatever waits for a person before it begins is taken back.
+        """Wait until all calls are done, and return whether a user interrupted.
 
-        Whether one did.
+        On an interrupt, calls that wait for a person before they start are withdrawn.
         """
-        with self._listening() as heard:
+        with self._watching() as changed:
             is_interrupted, results = False, self._x.peek_name("results")
             while not doing.done():
-                heard.clear()
+                changed.clear()
                 is_interrupted = is_interrupted or await self.is_interrupted(MEANWHILE, results)
                 if is_interrupted:
-                    self._leave(tasks, left)
-                waiting: asyncio.Future[Any] = asyncio.ensure_future(heard.wait())
+                    self._withdraw_waiting(tasks, left)
+                waiting: asyncio.Future[Any] = asyncio.ensure_future(changed.wait())
                 try:
                     await asyncio.wait([doing, waiting], return_when=asyncio.FIRST_COMPLETED)
                 finally:
@@ -94,23 +99,23 @@ class Interrupts:
             return is_interrupted
 
     @contextmanager
-    def _listening(self) -> Iterator[asyncio.Event]:
-        """Hear of whatever comes meanwhile; an interrupt wakes the run, should it be parked."""
-        heard, wait = asyncio.Event(), Wait(what="signal", key=INTERRUPT)
-        self._x.subscribers[wait] = heard.set
+    def _watching(self) -> Iterator[asyncio.Event]:
+        """Watch for new events. An interrupt also wakes a parked run."""
+        changed, wait = asyncio.Event(), Wait(what="signal", key=INTERRUPT)
+        self._x.subscribers[wait] = changed.set
         try:
-            yield heard
+            yield changed
         finally:
             self._x.subscribers.pop(wait, None)
 
-    def _leave(self, tasks: "Sequence[asyncio.Future[str]]", left: set[int]) -> None:
+    def _withdraw_waiting(self, tasks: "Sequence[asyncio.Future[str]]", left: set[int]) -> None:
         for place, task in enumerate(tasks, 1):
-            if place not in left and not task.done() and self._has_not_begun(f"{current_scope().path}call-{place}/"):
+            if place not in left and not task.done() and self._has_not_started(f"{current_scope().path}call-{place}/"):
                 left.add(place)
                 task.cancel()
 
-    def _has_not_begun(self, scope: str) -> bool:
-        """Whether a call waits for a person before it begins; or did, and was taken back."""
+    def _has_not_started(self, scope: str) -> bool:
+        """Return whether a call waits for a person before it starts, or did so and was withdrawn."""
         x = self._x
         for slot in x.waiting.values():
             if slot.name.startswith(scope) and slot.request is not None and slot.request.kind in BEFORE:

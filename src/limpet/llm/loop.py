@@ -1,7 +1,8 @@
-"""The loop of a model: look at what is known and what was said, let the model choose, do it, put it down; again.
+"""The loop of an LLM agent: build the prompt, ask the model, execute the tool calls, record the results, repeat.
 
-It is an agent like any other, built on turns: what it goes by is its conversation and its state, so it is entered where
-it was, whatever died. A call of the model is a step: recorded, paid for once, asked for by reference.
+It is built on `run.turns`. Its only inputs are the conversation and the state, so it continues at the current turn
+after a crash. Each model call is a step: its result is recorded and paid for once, and its prompt is recorded by
+reference.
 """
 
 import asyncio
@@ -28,7 +29,7 @@ from limpet.events import bodies as b
 from limpet.llm.interrupts import Interrupts
 from limpet.llm.model import Model, Prompt, PromptMessage, Reply, ToolCall
 from limpet.llm.prompt import (
-    REPLY,
+    MAX_REPLY,
     BuildContext,
     Context,
     Frame,
@@ -44,51 +45,51 @@ from limpet.llm.prompt import (
     summary_line,
     summary_of,
 )
-from limpet.llm.providers import distinct, whole, whole_in
+from limpet.llm.providers import join_surrogates, join_surrogates_in, unique_calls
 from limpet.llm.tools import (
     CallableTool,
     Handoff,
     Normalise,
     Toolbox,
     Usable,
+    by_name,
     callable_tools,
     handoff_of,
-    together,
     toolboxes,
     unchanged_result,
 )
-from limpet.llm.transcript import NO_RESULT, StoredMessage, content_of, is_object, recorded, replied
+from limpet.llm.transcript import NO_RESULT, StoredMessage, content_of, is_object, record_of, reply_of
 from limpet.policy.retry import Retry
 from limpet.policy.risk import Approvals
 
 __all__ = ["LLM", "Ask", "Choose", "Compaction", "llm_agent"]
 
-PATIENCE = Retry(6, first="1s", cap="30s")
-WITHIN = 5 * 60 * 1_000_000
-LISTING = Traits(effect="none", retry=PATIENCE, timeout=60 * 1_000_000)
+RETRY = Retry(6, first="1s", cap="30s")
+MODEL_TIMEOUT = 5 * 60 * 1_000_000
+LISTING = Traits(effect="none", retry=RETRY, timeout=60 * 1_000_000)
 REPAIRS, REPEATS = 3, 4
 INTERRUPTED = "interrupted by the user"
 MOST_FAULTS = 20
 MISFIT = "Your answer does not fit what is asked for"
 CUT_OFF = "Your answer was cut off. Go on exactly where it ended, without repeating anything."
 CUT_CALL = "Your reply was cut off in this call, so it was not made. Say less at once."
-UNSUMMARISED = "the conversation was not summarised"
+NOT_SUMMARISED = "the conversation was not summarised"
 
 Ask = Callable[[Prompt], Awaitable[Reply]]
-"""Ask the model, as a step."""
+"""Asks the model, as a step."""
 Choose = Callable[[Run[Any], Prompt, Ask], Awaitable[Reply]]
-"""What is done next: what the model says, or what this says without asking it."""
+"""Hook that chooses the next reply; it may skip the model."""
 
 
-async def ask_model(run: Run[Any], request: Prompt, ask: Ask) -> Reply:  # noqa: ARG001 - others look at it
-    """What the model says is done."""
+async def ask_model(run: Run[Any], request: Prompt, ask: Ask) -> Reply:  # noqa: ARG001 - other hooks use it
+    """Return the model's reply. This is the default of `choose`."""
     return await ask(request)
 
 
 @defining
 @dataclass(frozen=True, kw_only=True)
 class Compaction:
-    """When messages are summarised: from so many tokens on, down to so many of the newest; none means by the window."""
+    """When to summarise: above `above` tokens, keeping the newest `keep` tokens. None derives both from the window."""
 
     above: int | None = None
     keep: int | None = None
@@ -96,31 +97,31 @@ class Compaction:
 
 @dataclass(frozen=True, kw_only=True)
 class LLM:
-    """What an agent of a model is made of."""
+    """The parts of an LLM agent."""
 
     name: str
     model: Callable[[], Model]
     frame: Frame
     tools: Mapping[str, CallableTool]
     toolboxes: Sequence[Toolbox]
-    """What others offer: known when a run begins."""
+    """Sources of tools (MCP servers), which are listed when a run starts."""
     output: TypeCodec
     max_turns: int
     compact: Compaction = field(default_factory=Compaction)
     prices: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """Of a million tokens in and out, by the model's name."""
+    """Price of a million input and output tokens, by model name."""
     choose: Choose = ask_model
     normalise: Normalise = unchanged_result
     build_context: BuildContext = choose_context
 
 
 class Answer(NamedTuple):
-    """The loop is over."""
+    """The final answer, which ends the loop."""
 
     value: Any
 
 
-def llm_agent(  # noqa: PLR0913 - all by name, and few at a time
+def llm_agent(  # noqa: PLR0913 - keyword-only
     name: str,
     *,
     model: Callable[[], Model],
@@ -134,7 +135,7 @@ def llm_agent(  # noqa: PLR0913 - all by name, and few at a time
     approvals: Approvals | None = None,
     compact: Compaction | None = None,
     window: int = 100_000,
-    max_reply: int = REPLY,
+    max_reply: int = MAX_REPLY,
     max_turns: int = 100,
     prices: Mapping[str, tuple[float, float]] | None = None,
     choose: Choose = ask_model,
@@ -142,12 +143,12 @@ def llm_agent(  # noqa: PLR0913 - all by name, and few at a time
     build_context: BuildContext = choose_context,
     **more: Any,
 ) -> Agent[Any, Any]:
-    """An agent that a model drives with some tools."""
+    """Create an LLM agent."""
     answer, may = codec_of(output), callable_tools(tools, handoffs)
     wanted = None if output is str else answer.schema()
     for each in handoffs:
         if each.output_codec.schema() != answer.schema():
-            reason = f"{each.name} gives something else than it, so the task cannot be handed over to that for good"
+            reason = f"the handoff target {each.name} has another output type"
             raise DefinitionError(what=name, reason=reason)
     llm = LLM(
         name=name,
@@ -173,12 +174,12 @@ def llm_agent(  # noqa: PLR0913 - all by name, and few at a time
 
     async def drive(run: Run[Any], given: Any) -> Any:
         loop = _Loop(llm, run)
-        await loop.begin(given)
+        await loop.start(given)
         async for _ in run.turns(max=llm.max_turns):
             found = await loop.turn()
             if found is not None:
                 return found.value
-        raise NoProgress(agent=name, reason=f"{llm.max_turns} turns were not enough")
+        raise NoProgress(agent=name, reason=f"no answer after {llm.max_turns} turns")
 
     drive.__annotations__ = {"run": Run[Any], "given": input, "return": output}
     drive.__doc__ = instructions
@@ -191,18 +192,18 @@ class _Loop:
     """The loop of one execution."""
 
     def __init__(self, llm: LLM, run: Run[Any]) -> None:
-        self._llm, self._run, self._x, self._talks = llm, run, run.execution, run.conversation
-        self._hearing = Interrupts(run)
+        self._llm, self._run, self._x, self._conversation = llm, run, run.execution, run.conversation
+        self._interrupts = Interrupts(run)
         self._tools, self._frame = llm.tools, llm.frame
-        self._stored = ""
-        """What the frame is recorded as."""
+        self._frame_name = ""
+        """Name under which the frame is recorded."""
         self._head = 0
-        """Where the conversation ended when it was read."""
+        """End of the conversation when it was last read."""
 
-    async def begin(self, given: Any) -> None:
-        """What it is given is what a user says first; where the run was started in a conversation, it is there."""
+    async def start(self, given: Any) -> None:
+        """Add the input to the conversation as the first user message, unless starting the run already did."""
         await self._find_tools()
-        await self._put_frame()
+        await self._record_frame()
         created = self._x.memory.created
         assert created is not None
         text = given if isinstance(given, str) else canonical(codec_of(type(given)).dump(given)).decode()
@@ -210,23 +211,23 @@ class _Loop:
             await self._run.say(text, role="user")
 
     async def _find_tools(self) -> None:
-        """What others offer, as they offered it when the run began."""
+        """List the tools of toolboxes. The list is recorded when the run starts, and used for the whole run."""
         found = list(self._tools.values())
         for box in self._llm.toolboxes:
-            tool: Tool[..., Any, Any] = Tool(box.listed, f"tools of {box.name}", LISTING)
+            tool: Tool[..., Any, Any] = Tool(box.list_tools, f"tools of {box.name}", LISTING)
             tool.kind = "read"
-            found += box.offered(await self._run.step(tool))
+            found += box.callable_tools(await self._run.step(tool))
         if self._llm.toolboxes:
-            self._tools = together(found)
+            self._tools = by_name(found)
             self._frame = msgspec.structs.replace(self._frame, tools=tuple(each.spec for each in found))
 
-    async def _put_frame(self) -> None:
-        """Keep what every request holds, once: code moves on, and what a model was asked is to be known for ever."""
+    async def _record_frame(self) -> None:
+        """Record the constant part of all prompts once, so that old prompts can be rebuilt after code changes."""
         x = self._x
         packed, blobs = x.kit.store.pack(plain(self._frame), inline=0)
         assert isinstance(packed.blob, str)
-        self._stored = frame_name(packed.blob)
-        name = x.take_name(self._stored)
+        self._frame_name = frame_name(packed.blob)
+        name = x.take_name(self._frame_name)
         record = x.find(name, b.ValueRecorded)
         await x.wait_until_open()
         if record is None:
@@ -236,43 +237,43 @@ class _Loop:
             await x.enter(record.end)
 
     async def turn(self) -> Answer | None:
-        """Once round; what it comes to, if that is the end."""
-        await self._hearing.hear()
+        """Execute one turn, and return the final answer if it is reached."""
+        await self._interrupts.receive_messages()
         context = await self._read()
         if await self._repair(context):
             context = await self._read()
         if await self._compact(context):
             context = await self._read()
-        self._check_progress(context.said)
+        self._check_progress(context.messages)
         x = self._x
-        if await self._hearing.is_interrupted("early", x.peek_name("model"), x.peek_name("said")):
+        if await self._interrupts.is_interrupted("early", x.peek_name("model"), x.peek_name("said")):
             return None
         reply = await self._choose(context)
-        calls = distinct(reply.calls, [each.message for each in context.said])
-        await self._note(reply, calls)
-        if await self._hearing.is_interrupted(
+        calls = unique_calls(reply.calls, [each.message for each in context.messages])
+        await self._record_reply(reply, calls)
+        if await self._interrupts.is_interrupted(
             "late", f"{current_scope().path}call-", x.peek_name("results"), x.peek_name("say")
         ):
             if calls:
-                await self._put_results(calls, [INTERRUPTED] * len(calls))
+                await self._add_results(calls, [INTERRUPTED] * len(calls))
             return None
         if not calls:
-            return await self._answer(reply, context.said)
+            return await self._answer(reply, context.messages)
         return await self._act(calls, is_cut=reply.finish in ("length", "refused"))
 
     async def _read(self) -> Context:
-        """What was said, as far back as it may be shown; whatever is put down here is read again."""
+        """Read the messages that may be shown. Called again after each change of the conversation."""
         x = self._x
         name = x.take_name("context")
-        self._head = head = await self._talks.head(name, x.find(name, b.ValueRecorded))
+        self._head = head = await self._conversation.head(name, x.find(name, b.ValueRecorded))
         return await x.retry_store(
-            lambda: read_context(x.kit.store, self._talks.id, upto=head, window=self._frame.window, run=x.run)
+            lambda: read_context(x.kit.store, self._conversation.id, upto=head, window=self._frame.window, run=x.run)
         )
 
     async def _repair(self, context: Context) -> bool:
-        """Put a marked result behind calls that never got one, and say so; whether any was missing.
+        """Add a marked result for each call that has none, and flag it. Returns whether any was missing.
 
-        What another run has called may be under way: it is left alone, unless that run is over for good.
+        Calls of another run may still be running: they are left alone, unless that run has ended.
         """
         x = self._x
         if context.faults:
@@ -280,18 +281,18 @@ class _Loop:
         if x.peek_name("repair") not in x.history.records and any(
             name in x.history.records for name in (x.peek_name("summary"), x.peek_name("model"), x.peek_name("said"))
         ):
-            return False  # there was nothing to be repaired then
-        missing = [each for each in context.said if each.seq == 0]
-        broken = [each.message for each in missing if await self._is_over(each.run)]
+            return False  # nothing needed repair at that time
+        missing = [each for each in context.messages if each.seq == 0]
+        broken = [each.message for each in missing if await self._has_ended(each.run)]
         if broken or x.peek_name("repair") in x.history.records:
             name = x.take_name("repair")
-            added = [self._talks.message("tool", NO_RESULT, call=each.call, repaired=True) for each in broken]
-            await self._talks.put_all(name, x.find(name, b.MessageSaid), added)
+            added = [self._conversation.message("tool", NO_RESULT, call=each.call, repaired=True) for each in broken]
+            await self._conversation.put_all(name, x.find(name, b.MessageSaid), added)
             return True
         return False
 
-    async def _is_over(self, run: str) -> bool:
-        """Whether nothing will come any more of what a run has called: it is this one, or has ended for good."""
+    async def _has_ended(self, run: str) -> bool:
+        """Return whether a run will add no more results: it is this run, or it has ended, or it does not exist."""
         if run in ("", self._x.run):
             return True
         try:
@@ -299,30 +300,30 @@ class _Loop:
         except NotFound:
             return True
 
-    # Choosing
+    # Choose
 
     async def _choose(self, context: Context) -> Reply:
-        """What is done next: the model is asked by reference, or with all of it where somebody changed that."""
+        """Return the next reply. The prompt is recorded by reference, or verbatim if the hook changed it."""
         state, step = self._x.working.freeze(), self._x.journal.fold.step
         made = build_prompt(self._frame, context, state, step or None, self._llm.build_context)
-        reference = self._reference(made.request, [list(each) for each in made.sight.chosen.ranges], context)
+        reference = self._reference(made.prompt, [list(each) for each in made.choice.chosen.ranges], context)
 
         async def ask(request: Prompt) -> Reply:
-            if request is made.request:
+            if request is made.prompt:
                 return await self._ask("model", request, reference)
             whole = {"model": self._llm.model().name, "request": plain(request)}
             return await self._ask("model", request, whole)
 
-        return await self._llm.choose(self._run, made.request, ask)
+        return await self._llm.choose(self._run, made.prompt, ask)
 
     def _reference(self, request: Prompt, ranges: list[list[int]], context: Context) -> dict[str, Any]:
-        """How a request can be made again."""
+        """Return the reference from which a prompt can be rebuilt."""
         found: dict[str, Any] = {
             "model": self._llm.model().name,
-            "conversation": self._talks.id,
+            "conversation": self._conversation.id,
             "head": self._head,
             "ranges": ranges,
-            "frame": self._stored,
+            "frame": self._frame_name,
             "digest": digest_of(request),
         }
         if context.summaries:
@@ -330,53 +331,55 @@ class _Loop:
         return found
 
     async def _ask(self, name: str, request: Prompt, args: dict[str, Any]) -> Reply:
-        """One call of the model, as a step; its completion is durable before anything goes by it."""
+        """Ask the model, as a step. Its result is durable before anything uses it."""
         llm = self._llm
         size = sum(map(size_of, request.messages)) + sum(map(spec_size, request.tools))
 
         async def ask(reference: dict[str, Any]) -> Any:
             call, pieces = current(), list[str]()
 
-            def heard(piece: str) -> None:
+            def on_text(piece: str) -> None:
                 pieces.append(piece)
-                call.partial(whole("".join(pieces)))
+                call.partial(join_surrogates("".join(pieces)))
 
-            reply = await llm.model().reply(request, on_text=heard)
-            call.partial_value = None  # from here on the result says it
+            reply = await llm.model().reply(request, on_text=on_text)
+            call.partial_value = None  # the recorded result replaces it
             usage = reply.usage
             price = llm.prices.get(reference["model"], (0.0, 0.0))
             cost = usage.cost or (usage.input_tokens * price[0] + usage.output_tokens * price[1]) / 1e6
             call.spent(tokens=usage.input_tokens + usage.output_tokens, cost=cost)
-            return whole_in(recorded(self._unaltered(reply), llm.model().name))  # it is paid for: it must be kept
+            return join_surrogates_in(
+                record_of(self._without_altered_thoughts(reply), llm.model().name)
+            )  # paid for: must be storable
 
         most = Spent(tokens=size + self._frame.reply)
         tool: Tool[..., Any, Any] = Tool(
-            ask, name, Traits(effect="none", retry=PATIENCE, timeout=WITHIN, max_spend=most)
+            ask, name, Traits(effect="none", retry=RETRY, timeout=MODEL_TIMEOUT, max_spend=most)
         )
         tool.kind = "model"
-        return replied(await self._run.step(tool, args))
+        return reply_of(await self._run.step(tool, args))
 
-    def _unaltered(self, reply: Reply) -> Reply:
-        """A reply without its thoughts, where a secret in them is hidden: providers refuse any that were altered."""
+    def _without_altered_thoughts(self, reply: Reply) -> Reply:
+        """Remove reasoning data in which a secret would be hidden: providers reject altered data."""
         kept = None if reply.thoughts is None else reply.thoughts.kept
         is_kept = self._x.kit.store.redaction.value(kept) == kept
         return reply if is_kept else msgspec.structs.replace(reply, thoughts=None)
 
-    async def _note(self, reply: Reply, calls: tuple[ToolCall, ...]) -> None:
-        """Put down what the model said and chose."""
+    async def _record_reply(self, reply: Reply, calls: tuple[ToolCall, ...]) -> None:
+        """Record the model's message and its decision."""
         name = self._x.take_name("said")
         content = content_of(PromptMessage(role="assistant", text=reply.text, calls=calls))
-        kept = self._unaltered(reply)
-        whole = recorded(kept, "") if calls and kept.thoughts is not None else None
-        added = [self._talks.message("assistant", content, reply=whole)]
-        await self._talks.put_all(name, self._x.find(name, b.MessageSaid), added)
+        kept = self._without_altered_thoughts(reply)
+        whole = record_of(kept, "") if calls and kept.thoughts is not None else None
+        added = [self._conversation.message("assistant", content, reply=whole)]
+        await self._conversation.put_all(name, self._x.find(name, b.MessageSaid), added)
         chosen = ", ".join(call.name for call in calls) or "answer"
         over = list(dict.fromkeys(["answer", *self._tools, chosen]))
-        why = reply.text[:500] or "it did not say" if calls else "it has an answer"  # which is in the message
+        why = reply.text[:500] or "it did not say" if calls else "it has an answer"  # the message has it
         await self._run.decide("What next?", choose=chosen, over=over, because=why)
 
     def _check_progress(self, said: Sequence[StoredMessage]) -> None:
-        """Whether the model wants the very same again and again, since somebody said something."""
+        """Raise NoProgress if the model made the same calls several times since the last user message."""
         since = max((place for place, each in enumerate(said) if each.message.role == "user"), default=-1)
         replies = [each.message for each in said[since + 1 :] if each.message.role == "assistant"]
         wanted = [[(call.name, call.args) for call in message.calls] for message in replies]
@@ -387,37 +390,40 @@ class _Loop:
                 agent=self._llm.name, reason=f"the model called {names} with the same arguments {REPEATS} times"
             )
 
-    # Doing
+    # Act
 
     async def _act(self, calls: Sequence[ToolCall], *, is_cut: bool) -> Answer | None:
-        """Do what the model wants, and put down what came of it; the end, if the task is handed over."""
+        """Execute the calls and record their results. Returns the final answer if the task was handed off."""
         left = [CUT_CALL] if is_cut and not is_object(calls[-1].args) else []
         made = calls[: len(calls) - len(left)]
-        texts, is_interrupted = await self._do(made)
+        texts, is_interrupted = await self._execute(made)
         to = [(place, found) for place, call in enumerate(made) if (found := handoff_of(self._tools, call))]
         for place, each in to if is_interrupted else to[1:]:
             other = f"{each.agent.name} does not go on with it: {to[0][1].agent.name} does."
             texts[place] = INTERRUPTED if is_interrupted else other
-        await self._put_results(calls, [*texts, *left])
-        if not to or is_interrupted or await self._hearing.is_interrupted("over", f"{current_scope().path}handoff:"):
+        await self._add_results(calls, [*texts, *left])
+        if not to or is_interrupted or await self._interrupts.is_interrupted("over", f"{current_scope().path}handoff:"):
             return None
-        return await self._hand_over(to[0][1])
+        return await self._hand_off(to[0][1])
 
-    async def _do(self, calls: Sequence[ToolCall]) -> tuple[list[str], bool]:
-        """Call what the model wants, at once; what has not begun when a user interrupts is left. Whether one did."""
+    async def _execute(self, calls: Sequence[ToolCall]) -> tuple[list[str], bool]:
+        """Execute the calls concurrently, and return their results and whether a user interrupted.
+
+        Calls that have not started when a user interrupts are skipped.
+        """
         left: set[int] = set()
-        tasks = [asyncio.ensure_future(self._one(place, call, left)) for place, call in enumerate(calls, 1)]
+        tasks = [asyncio.ensure_future(self._execute_one(place, call, left)) for place, call in enumerate(calls, 1)]
         doing = asyncio.gather(*tasks)
-        doing.add_done_callback(lambda done: done.cancelled() or done.exception())  # somebody has looked
+        doing.add_done_callback(lambda done: done.cancelled() or done.exception())  # mark the exception as retrieved
         try:
-            is_interrupted = await self._hearing.attend(doing, tasks, left)
+            is_interrupted = await self._interrupts.wait_for_calls(doing, tasks, left)
         except asyncio.CancelledError:
             doing.cancel()
             await asyncio.wait({doing})
             raise
         return list(await doing), is_interrupted
 
-    async def _one(self, place: int, call: ToolCall, left: set[int]) -> str:
+    async def _execute_one(self, place: int, call: ToolCall, left: set[int]) -> str:
         try:
             async with self._run.scope(f"call-{place}"):
                 return await self._call(call)
@@ -432,37 +438,45 @@ class _Loop:
             return f"There is no tool {call.name!r}. There are: {', '.join(self._tools)}"
         return await tool.call(self._run, call, self._llm.normalise)
 
-    async def _put_results(self, calls: Sequence[ToolCall], texts: Sequence[str]) -> None:
-        """Every call has its result in the conversation."""
+    async def _add_results(self, calls: Sequence[ToolCall], texts: Sequence[str]) -> None:
+        """Add the result of each call to the conversation."""
         name = self._x.take_name("results")
-        added = [self._talks.message("tool", text, call=call.id) for call, text in zip(calls, texts, strict=True)]
-        await self._talks.put_all(name, self._x.find(name, b.MessageSaid), added)
+        added = [
+            self._conversation.message("tool", text, call=call.id) for call, text in zip(calls, texts, strict=True)
+        ]
+        await self._conversation.put_all(name, self._x.find(name, b.MessageSaid), added)
 
-    # Ending
+    # End
 
-    async def _hand_over(self, to: Handoff) -> Answer:
-        """Let another agent go on for good: with all that is known, and what people have said meanwhile."""
-        await self._hearing.put_down(f"{current_scope().path}handoff:")
+    async def _hand_off(self, to: Handoff) -> Answer:
+        """Hand off the task to another agent permanently, with all facts and artifacts and any new user messages."""
+        await self._interrupts.add_messages(f"{current_scope().path}handoff:")
         state = self._run.state
         ids = [each.artifact_id for each in state.artifacts if each.artifact_id in self._x.memory.artifacts]
         return Answer(await self._run.handoff(to.agent, to.input, facts=list(state.facts), artifacts=ids))
 
     async def _answer(self, reply: Reply, said: Sequence[StoredMessage]) -> Answer | None:
-        """The answer as it is declared; one that is cut off goes on, one that does not fit goes back, a few times."""
+        """Return the answer in its declared type, or None to continue.
+
+        An answer that was cut off is continued, and one that does not match the type is sent back, up to `REPAIRS`
+        times.
+        """
         if reply.finish == "refused":
             raise ModelRefused(agent=self._llm.name, text=reply.text[:500])
-        text, replies = _whole(said, reply.text)
+        text, replies = _join_answer(said, reply.text)
         if reply.finish == "length":
             if replies > REPAIRS:
-                raise NoProgress(agent=self._llm.name, reason=f"its answer is cut off after {replies} replies")
+                raise NoProgress(agent=self._llm.name, reason=f"the answer is still cut off after {replies} replies")
             await self._run.say(CUT_OFF, role="user")
             return None
         try:
             return Answer(self._value(text))
         except (InvalidValue, msgspec.DecodeError, RecursionError) as error:
             reason = error.reason if isinstance(error, InvalidValue) else "it is not JSON"
-            if _repairs(said) >= REPAIRS:
-                raise NoProgress(agent=self._llm.name, reason=f"its answer does not fit: {reason}") from error
+            if _count_repairs(said) >= REPAIRS:
+                raise NoProgress(
+                    agent=self._llm.name, reason=f"the answer does not match its type: {reason}"
+                ) from error
             how = "" if self._frame.output is None else ", with JSON only"
             await self._run.say(f"{MISFIT}: {reason}. Answer again{how}.", role="user")
             return None
@@ -477,12 +491,14 @@ class _Loop:
     # Compaction
 
     async def _compact(self, context: Context) -> bool:
-        """Let the model summarise the older part, when there is too much; if it cannot, everything stays as it is."""
+        """Let the model summarise the older messages if there are too many. If that fails, nothing changes."""
         frame, rules = self._frame, self._llm.compact
         above = rules.above or frame.room * 3 // 4
-        if not self._is_time(context.said, above):
+        if not self._should_compact(context.messages, above):
             return False
-        old = _oldest(context.said, rules.keep or above // 3, frame.room - min(tokens(context.before), frame.room // 3))
+        old = _messages_to_summarise(
+            context.messages, rules.keep or above // 3, frame.room - min(tokens(context.summary), frame.room // 3)
+        )
         summary = await self._summary(context, old) if old else ""
         if not summary:
             return False
@@ -495,27 +511,29 @@ class _Loop:
             summary=packed,
             level=max((each.level for each in before), default=0) + 1,
             run=self._x.run,
-            pinned=tuple(sorted({each.seq for each in context.said if first <= each.seq <= last} - gone)),
+            pinned=tuple(sorted({each.seq for each in context.messages if first <= each.seq <= last} - gone)),
         )
         name = self._x.take_name("compacted")
-        await self._talks.put(name, self._x.find(name, b.MessageSaid), [body], blobs)
+        await self._conversation.put(name, self._x.find(name, b.MessageSaid), [body], blobs)
         return True
 
-    def _is_time(self, said: Sequence[StoredMessage], above: int) -> bool:
-        """Whether there is too much, and no answer goes on; where it failed, only after each quarter on top of that."""
+    def _should_compact(self, said: Sequence[StoredMessage], above: int) -> bool:
+        """Return whether to summarise now. Never in the middle of an answer; after a failure, only after each further
+        quarter.
+        """
         sizes = [size_of(each.message) for each in said]
         if sum(sizes) <= above or said[-1].message.text == CUT_OFF:
             return False
-        if UNSUMMARISED not in self._x.working.freeze().risk_flags:
+        if NOT_SUMMARISED not in self._x.working.freeze().risk_flags:
             return True
         own = (place for place, each in enumerate(said) if each.message.role == "assistant" and each.run == self._x.run)
-        before = sum(sizes[: max(own, default=0)])  # what the last turn saw
+        before = sum(sizes[: max(own, default=0)])  # size at the last turn
         quarter = max(above // 4, 1)
         return (sum(sizes) - above) // quarter > (before - above) // quarter
 
     async def _summary(self, context: Context, old: Sequence[StoredMessage]) -> str:
-        """What the model makes of the older part; nothing, which is noted, if it cannot or does not want to."""
-        request = summary_of(self._frame, context.before, old)
+        """Return the model's summary of the older messages, or "" (and set a risk flag) if the call fails."""
+        request = summary_of(self._frame, context.summary, old)
         try:
             found = await self._ask("summary", request, self._reference(request, _ranges(old), context))
         except StepFailed as failed:
@@ -524,21 +542,21 @@ class _Loop:
             if found.text.strip() and found.finish != "refused":
                 return found.text
             why = f"the model said: {found.text[:500]!r}"
-        self._x.raise_flag(UNSUMMARISED, why)
+        self._x.raise_flag(NOT_SUMMARISED, why)
         return ""
 
 
-def _repairs(said: Sequence[StoredMessage]) -> int:
-    """How often the model was told that its answer does not fit, since somebody else said something."""
+def _count_repairs(said: Sequence[StoredMessage]) -> int:
+    """Return how often the model's answer was sent back since the last message of a user."""
     texts = [each.message.text for each in reversed(said) if each.message.role == "user"]
     users = [text for text in texts if text != CUT_OFF]
     return sum(1 for _ in takewhile(lambda text: text.startswith(MISFIT), users))
 
 
-def _oldest(said: Sequence[StoredMessage], keep: int, room: int) -> list[StoredMessage]:
-    """What a summary can stand for: whole units before the newest, as much as fits into a request.
+def _messages_to_summarise(said: Sequence[StoredMessage], keep: int, room: int) -> list[StoredMessage]:
+    """Return the messages to summarise: whole units before the newest ones, as many as fit into a prompt.
 
-    None that is pinned, and none whose result is new, or still to come: without its call that would be lost.
+    Excludes pinned messages, and calls whose result is among the newest messages or still missing.
     """
     items = [item_of(each) for each in said]
     newest = select([item._replace(pinned=False) for item in items], keep)
@@ -557,12 +575,12 @@ def _oldest(said: Sequence[StoredMessage], keep: int, room: int) -> list[StoredM
 
 
 def _ranges(said: Sequence[StoredMessage]) -> list[list[int]]:
-    """Where messages stand, as ranges."""
+    """Return the positions of messages, as ranges."""
     return [list(each) for each in select([item_of(each) for each in said], 1 << 62).ranges]
 
 
-def _whole(said: Sequence[StoredMessage], last: str) -> tuple[str, int]:
-    """An answer with the pieces that were cut off before it, and how many replies that are; one may say nothing."""
+def _join_answer(said: Sequence[StoredMessage], last: str) -> tuple[str, int]:
+    """Return an answer joined from the pieces that were cut off, and the number of replies. A piece may be empty."""
     pieces, replies, before = [last], 1, list(said)
     while before and before.pop().message.text == CUT_OFF:
         replies += 1
@@ -572,7 +590,7 @@ def _whole(said: Sequence[StoredMessage], last: str) -> tuple[str, int]:
 
 
 def _json_of(text: str) -> str:
-    """The JSON in an answer that may be wrapped in a fence."""
+    """Return the JSON in an answer, without a code fence around it."""
     stripped = text.strip()
     if stripped.startswith("```"):
         stripped = stripped.split("\n", 1)[-1].rsplit("```", 1)[0]

@@ -1,7 +1,6 @@
-"""What a language model is asked, and what it says: the same for every provider.
+"""The protocol between the LLM loop and model providers: prompts, replies, and a model with one method.
 
-A model is a thing with one method. It knows nothing of runs: that a call is recorded, paid for and repeated is the
-business of the step that makes it.
+A model knows nothing about runs. The step that calls it records, counts and retries.
 """
 
 from collections.abc import Callable
@@ -16,99 +15,99 @@ Finish = Literal["stop", "calls", "length", "refused"]
 
 
 class ToolCall(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A tool that the model wants called."""
+    """A tool call that the model requests."""
 
     id: str
-    """What its result is found by; unique in a conversation."""
+    """Id that links the result to the call; unique in a conversation."""
     name: str
     args: str
-    """JSON, as the model wrote it: it may be wrong."""
+    """Arguments as JSON, as the model wrote them; possibly invalid."""
 
 
 class Thoughts(Struct, frozen=True, kw_only=True):
-    """What only the provider understands that sent it: it goes back there as it is, and to nobody else."""
+    """Opaque reasoning data of a provider. It is sent back unchanged, and only to the model that produced it."""
 
     by: str
-    """Whose they are: a model takes none but its own."""
+    """The model that produced the data and accepts it."""
     kept: Any
-    """JSON: what was thought, signatures, ids."""
+    """JSON: reasoning, signatures, ids."""
 
 
 class PromptMessage(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One message, as models take them."""
+    """One message of a prompt."""
 
     role: Role
     text: str = ""
     calls: tuple[ToolCall, ...] = ()
-    """What an assistant wants called."""
+    """Tool calls that the assistant requests."""
     call: str = ""
-    """Of a tool's result: the call that it belongs to."""
+    """For a tool's result: the id of its call."""
     tool: str = ""
-    """Of a tool's result: whose it is."""
+    """For a tool's result: the name of the tool."""
     thoughts: Thoughts | None = None
-    """What led an assistant to its calls."""
+    """Reasoning data that belongs to an assistant's calls."""
 
 
 class ToolSpec(Struct, frozen=True, kw_only=True):
-    """A tool, as models are told of it."""
+    """Description of a tool for a model."""
 
     name: str
     description: str
     schema: dict[str, Any]
-    """Of its arguments: a JSON Schema of type object."""
+    """Arguments, as a JSON Schema of type object."""
 
 
 class Prompt(Struct, frozen=True, kw_only=True):
-    """What a model is asked."""
+    """Everything that is sent to a model in one call."""
 
     messages: tuple[PromptMessage, ...]
     tools: tuple[ToolSpec, ...] = ()
     must_call: bool = False
-    """It must call a tool, and not just answer."""
+    """Whether the model must call a tool."""
     output: dict[str, Any] | None = None
-    """A JSON Schema that its answer must follow, if it does not call a tool."""
+    """JSON Schema of the answer, if the model does not call a tool."""
     max_tokens: int | None = None
-    """Of its reply."""
+    """Maximum number of tokens in the reply."""
     settings: dict[str, Any] = {}
-    """More, as the provider knows it: temperature and the like."""
+    """Further settings in the provider's terms, such as temperature."""
 
 
 class Usage(Struct, frozen=True, kw_only=True):
-    """What a reply used up."""
+    """Resources that a reply used."""
 
     input_tokens: int = 0
     output_tokens: int = 0
     cached_tokens: int = 0
-    """Of the input, how many were cheaper."""
+    """Input tokens that were cached, and cheaper."""
     cost: float = 0.0
-    """Where the provider says so."""
+    """Cost, if the provider reports it."""
 
 
 class Reply(Struct, frozen=True, kw_only=True):
-    """What a model said."""
+    """The reply of a model."""
 
     text: str = ""
     calls: tuple[ToolCall, ...] = ()
     usage: Usage = Usage()
     finish: Finish = "stop"
     model: str = ""
-    """The model that answered, as it calls itself."""
+    """Name of the model that answered, as reported by the provider."""
     raw: Any = None
-    """What the provider sent, as JSON, verbatim; none if it was streamed."""
+    """Response of the provider as JSON, verbatim; None if it was streamed."""
     thoughts: Thoughts | None = None
-    """What is to come back with the message that this becomes."""
+    """Reasoning data to send back with this message."""
 
 
 class Model(Protocol):
-    """A language model."""
+    """A language model. Implement this to connect your own provider."""
 
     @property
     def name(self) -> str:
-        """Such as `openai:gpt-5-mini`: recorded with every call, and what prices go by."""
+        """Name such as `openai:gpt-5-mini`. It is recorded with every call, and selects the price."""
 
     async def reply(self, prompt: Prompt, /, *, on_text: Callable[[str], object] | None = None) -> Reply:
-        """What it says; `told` hears the text piece by piece, as it comes.
+        """Return the model's reply. `on_text` is called with each piece of text as it arrives.
 
-        Raises limpet.RetryAfter when the provider says when, limpet.Permanent for what no repetition helps (a wrong
-        key, a request that is refused), anything else for what may work the next time.
+        Raises limpet.RetryAfter if the provider requests a delay, limpet.Permanent if a retry cannot help (a wrong key,
+        a rejected request), and any other exception for an error that may disappear.
         """

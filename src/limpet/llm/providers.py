@@ -1,4 +1,4 @@
-"""What all adapters of providers do alike: tell calls apart, read what a refusal means, hold one client per loop."""
+"""Common parts of the model adapters: unique call ids, the meaning of error responses, one client per event loop."""
 
 import asyncio
 import re
@@ -18,29 +18,29 @@ from limpet.redaction import hide_secrets
 
 __all__ = [
     "PerLoop",
-    "distinct",
+    "error_of",
     "finish_of",
-    "fitting_name",
     "format_name",
+    "join_surrogates",
+    "join_surrogates_in",
     "kept_by",
-    "meaning",
     "message_of",
-    "thoughts",
-    "whole",
-    "whole_in",
+    "thoughts_of",
+    "unique_calls",
+    "valid_name",
 ]
 
 T = TypeVar("T")
-LONGEST_WAIT = 86_400
-"""Seconds that a provider may ask us to wait."""
-LONGEST_MESSAGE = 2_000
-MAY_PASS = (408, 409, 425, 429)
-"""Of the statuses that blame the request: those that say nothing about it."""
-SAYS_WHEN = (429, 503)
+MAX_WAIT = 86_400
+"""Maximum delay that a provider can request, in seconds."""
+MAX_MESSAGE = 2_000
+TRANSIENT = (408, 409, 425, 429)
+"""Client errors (4xx) that are not caused by the content of the request."""
+WITH_RETRY_AFTER = (429, 503)
 
 
-def distinct(calls: Iterable[ToolCall], messages: Iterable[PromptMessage]) -> tuple[ToolCall, ...]:
-    """The calls, each with an id that is unique in its conversation: one without, or with a taken one, gets another."""
+def unique_calls(calls: Iterable[ToolCall], messages: Iterable[PromptMessage]) -> tuple[ToolCall, ...]:
+    """Give each call an id that is unique in its conversation."""
     taken = {call.id for message in messages for call in message.calls}
     found: list[ToolCall] = []
     for call in calls:
@@ -60,7 +60,7 @@ def _free(id: str, taken: set[str]) -> str:
 
 
 def finish_of(finish: str | None, calls: Sequence[ToolCall]) -> Finish:
-    """Why it ended; calls count more than what a server says of them, but they may have been cut off."""
+    """Return why a reply ended. Calls take precedence over the server's reason, but they may have been cut off."""
     if finish == "length":
         return "length"
     if finish == "content_filter":
@@ -68,68 +68,69 @@ def finish_of(finish: str | None, calls: Sequence[ToolCall]) -> Finish:
     return "calls" if calls else "stop"
 
 
-def whole(text: str) -> str:
-    """Text that came in pieces: halves of a character that were told apart are one again, and half of one is none."""
+def join_surrogates(text: str) -> str:
+    """Return text joined from pieces: split surrogate pairs are joined, and lone halves are replaced."""
     if text.isascii():
         return text
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
-def thoughts(by: str, kept: Any) -> Thoughts | None:
-    """What is kept of a reply, if there is anything; text in it is whole."""
-    return Thoughts(by=by, kept=whole_in(kept)) if kept else None
+def thoughts_of(by: str, kept: Any) -> Thoughts | None:
+    """Return reasoning data to keep, or None if there is none."""
+    return Thoughts(by=by, kept=join_surrogates_in(kept)) if kept else None
 
 
-def whole_in(value: Any) -> Any:
-    """JSON in which every text is whole."""
+def join_surrogates_in(value: Any) -> Any:
+    """Apply `whole` to every text in a JSON value."""
     if isinstance(value, dict):
-        return {whole_in(name): whole_in(each) for name, each in value.items()}
+        return {join_surrogates_in(name): join_surrogates_in(each) for name, each in value.items()}
     if isinstance(value, list):
-        return [whole_in(each) for each in value]
-    return whole(value) if isinstance(value, str) else value
+        return [join_surrogates_in(each) for each in value]
+    return join_surrogates(value) if isinstance(value, str) else value
 
 
 def kept_by(by: str, message: PromptMessage) -> Any:
-    """What was kept of a message; none, if somebody else did."""
+    """Return the reasoning data of a message, or None if another model produced it."""
     return message.thoughts.kept if message.thoughts is not None and message.thoughts.by == by else None
 
 
-def fitting_name(name: str) -> str:
-    """A tool's name as every provider takes it: letters, digits, _ and -, and not too many."""
+def valid_name(name: str) -> str:
+    """Return a name that every provider accepts: letters, digits, _ and -, at most 64."""
     return re.sub("[^A-Za-z0-9_-]", "_", name)[:64]
 
 
 def format_name(schema: Mapping[str, Any]) -> str:
-    """What the form of an answer is called: letters, digits, _ and -, and not too many."""
-    return fitting_name(str(schema.get("title") or "output"))
+    """Return a name for an output schema that every provider accepts."""
+    return valid_name(str(schema.get("title") or "output"))
 
 
 def message_of(body: object) -> str:
-    """What a provider says in the body of an error, whatever its form."""
+    """Return the message in the body of an error response, whatever its form."""
     if isinstance(body, dict):
         inner = body.get("message") or body.get("error") or body.get("detail")
         return message_of(inner) if inner else json.encode(body, enc_hook=str).decode()
     return "" if body is None else str(body)
 
 
-def meaning(who: str, status: int, says: str, headers: Mapping[str, str], *, spent: bool = False) -> Exception | None:
-    """What a step makes of a refusal; None if it is simply tried again.
+def error_of(who: str, status: int, says: str, headers: Mapping[str, str], *, spent: bool = False) -> Exception | None:
+    """Return the exception for an error response, or None for a plain retry.
 
-    `spent` says that the account is used up, and not just its rate. What is said holds nothing that looks like a key.
+    `spent` means that the account's quota is used up, not only its rate limit. Credentials are removed from the
+    message.
     """
-    text = hide_secrets(f"{who} answered {status}: {says}"[:LONGEST_MESSAGE])
+    text = hide_secrets(f"{who} answered {status}: {says}"[:MAX_MESSAGE])
     if spent:
         return Permanent(text)
-    wait = _wait(headers) if status in SAYS_WHEN else None
+    wait = _wait(headers) if status in WITH_RETRY_AFTER else None
     if wait is not None:
         return RetryAfter(wait, text)
-    if 400 <= status < 500 and status not in MAY_PASS:
+    if 400 <= status < 500 and status not in TRANSIENT:
         return Permanent(text)
     return None
 
 
 def _wait(headers: Mapping[str, str]) -> float | None:
-    """The seconds that an answer asks to wait; None if it does not, or not in words that can be read."""
+    """Return the delay in seconds that a response requests, or None."""
     found = _number(headers.get("retry-after-ms", ""), 1000)
     if found is None:
         found = _number(headers.get("retry-after", ""), 1)
@@ -137,8 +138,8 @@ def _wait(headers: Mapping[str, str]) -> float | None:
         until, now = _date(headers.get("retry-after", "")), _date(headers.get("date", ""))
         if until is None:
             return None
-        found = until - (SystemClock().now() / SECOND if now is None else now)  # by the provider's clock, if it tells
-    return min(max(found, 0), LONGEST_WAIT)
+        found = until - (SystemClock().now() / SECOND if now is None else now)  # its own clock, if it sends one
+    return min(max(found, 0), MAX_WAIT)
 
 
 def _number(text: str, per_second: int) -> float | None:
@@ -150,7 +151,7 @@ def _number(text: str, per_second: int) -> float | None:
 
 
 def _date(text: str) -> float | None:
-    """Seconds since 1970."""
+    """Return seconds since 1970, or None."""
     try:
         date = parsedate_to_datetime(text)
         return date.replace(tzinfo=date.tzinfo or UTC).timestamp()
@@ -159,37 +160,37 @@ def _date(text: str) -> float | None:
 
 
 class PerLoop(Generic[T]):
-    """Something that belongs to an event loop, such as open connections: one for each, closed when its loop ends.
+    """A resource that belongs to an event loop, such as open connections: one per loop, closed when the loop ends.
 
-    `make` is called in a thread: importing a provider's package takes seconds, in which nothing else would happen. What
-    it returns is entered; it must not be a generator itself, because a loop that ends closes all of them at once.
+    `make` is called in a thread, because importing a provider's package can take seconds. Its result is entered as a
+    context manager; it must not be a generator, because an event loop closes all generators when it ends.
     """
 
     def __init__(self, make: Callable[[], AbstractAsyncContextManager[T]]) -> None:
         self._make = make
-        self._held: dict[asyncio.AbstractEventLoop, _Held[T]] = {}
+        self._held: dict[asyncio.AbstractEventLoop, _Resource[T]] = {}
 
     async def get(self) -> T:
-        """The one of the running loop."""
+        """Return the resource of the running loop."""
         loop = asyncio.get_running_loop()
         held = self._held.get(loop)
         if held is None:
-            held = _Held(self._make)
+            held = _Resource(self._make)
             self._held = {each: kept for each, kept in self._held.items() if not each.is_closed()} | {loop: held}
         return await held.get()
 
 
-class _Held(Generic[T]):
+class _Resource(Generic[T]):
     def __init__(self, make: Callable[[], AbstractAsyncContextManager[T]]) -> None:
         self._make = make
         self._opening = asyncio.Lock()
         self._opened: list[tuple[AsyncIterator[T], T]] = []
 
     async def get(self) -> T:
-        """What is held; opened by the first who asks for it, and by the next if that fails."""
+        """Return the resource. The first caller opens it; after a failure, the next caller tries again."""
         async with self._opening:
             if not self._opened:
-                # A loop that ends closes its generators, and a generator that is closed leaves what it entered.
+                # An event loop closes its generators when it ends, and a closed generator exits the context it entered.
                 keeper = _keep(await asyncio.to_thread(self._make))
                 self._opened.append((keeper, await anext(keeper)))
         return self._opened[0][1]

@@ -1,6 +1,6 @@
-"""What a model may call: tools, other agents, and what every agent of a model can do: note, plan, ask, hand over.
+"""Functions that a model may call: tools, agents, external sources, and built-ins (notes, plan, questions, handoffs).
 
-What comes of a call is text, also when nothing does: a model can go on from that.
+The result of a call is always text, also if it failed, so that the model can continue.
 """
 
 import inspect
@@ -39,43 +39,43 @@ __all__ = [
     "Normalise",
     "Toolbox",
     "Usable",
+    "by_name",
     "callable_tools",
     "handoff_of",
-    "together",
     "toolboxes",
     "unchanged_result",
 ]
 
-# How much of a result a model sees, in bytes; more is put away, and can be opened, a piece with a note at a time.
-MOST_SHOWN = 16_000
+# Maximum size of a result in a prompt, in bytes. A larger one is stored as an artifact, and read in pieces.
+MAX_SHOWN = 16_000
 OPENED, NOTE = 6_000, 80
 STALE = "limpet.Stale"
 Does = Callable[[Run[Any], dict[str, Any]], Awaitable[Any]]
 Normalise = Callable[[Run[Any], ToolCall, Any], Awaitable[Any]]
-"""What the agent makes of what came of a call: it may patch its state, and says what the model sees."""
+"""Hook that turns the result of a call into what the model is shown. It may patch the agent's state."""
 
 
-async def unchanged_result(run: Run[Any], call: ToolCall, result: Any) -> Any:  # noqa: ARG001 - others look at them
-    """What came of a call is what the model sees."""
+async def unchanged_result(run: Run[Any], call: ToolCall, result: Any) -> Any:  # noqa: ARG001 - other hooks use them
+    """Return the result unchanged. This is the default of `normalise`."""
     return result
 
 
 class Toolbox(Protocol):
-    """Tools that somebody else offers: asked for when a run begins, and recorded."""
+    """A source of tools, such as an MCP server. They are listed when a run starts, and the list is recorded."""
 
     @property
     def name(self) -> str:
-        """What the record is called."""
+        """Name of the source, for the record."""
 
-    async def listed(self) -> list[dict[str, Any]]:
-        """What there is, as JSON."""
+    async def list_tools(self) -> list[dict[str, Any]]:
+        """Return the available tools, as JSON."""
 
-    def offered(self, listed: Sequence[Mapping[str, Any]], /) -> list["CallableTool"]:
-        """What a model may call of that."""
+    def callable_tools(self, listed: Sequence[Mapping[str, Any]], /) -> list["CallableTool"]:
+        """Return the tools that a model may call, from a recorded list."""
 
 
 class Handoff(NamedTuple):
-    """A task that is handed over for good."""
+    """A permanent handoff of the task."""
 
     agent: Agent[Any, Any]
     input: Any
@@ -85,12 +85,12 @@ class CallableTool(NamedTuple):
     """Something that a model may call."""
 
     spec: ToolSpec
-    does: Does
+    execute: Does
     hands_to: Agent[Any, Any] | None = None
-    """Who goes on for good once it was called."""
+    """The agent that takes over permanently after the call."""
 
     def args(self, call: ToolCall) -> dict[str, Any] | str:
-        """The arguments of a call; or what is wrong with them."""
+        """Return the arguments of a call, or a text that says what is wrong with them."""
         try:
             args: dict[str, Any] = msgspec.json.decode(call.args or "{}")
         except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
@@ -99,16 +99,16 @@ class CallableTool(NamedTuple):
         return f"The arguments do not fit: {'; '.join(wrong[:5])}" if wrong else args
 
     async def call(self, run: Run[Any], call: ToolCall, normalise: Normalise) -> str:
-        """What comes of a call, in text; it begins with what a person made of the call, if anybody did."""
+        """Execute a call and return its result as text, preceded by a note if a person changed the arguments."""
         args = self.args(call)
         if isinstance(args, str):
             return args
-        text = await self._done(run, call, args, normalise)
-        return await _edited(run, self.spec.name, args) + text
+        text = await self._result(run, call, args, normalise)
+        return await _edit_note(run, self.spec.name, args) + text
 
-    async def _done(self, run: Run[Any], call: ToolCall, args: dict[str, Any], normalise: Normalise) -> str:
+    async def _result(self, run: Run[Any], call: ToolCall, args: dict[str, Any], normalise: Normalise) -> str:
         try:
-            result = await self.does(run, args)
+            result = await self.execute(run, args)
             return await _shown(run, f"result of {self.spec.name}", await normalise(run, call, result))
         except Rejected as no:
             return f"{no.by} did not allow it: {no.because}"
@@ -121,18 +121,18 @@ class CallableTool(NamedTuple):
 
 
 Usable = Tool[..., Any, Any] | Agent[Any, Any] | External[..., Any] | Toolbox
-"""What an agent of a model is given to use."""
+"""Everything that an LLM agent can use as a tool."""
 
 
-def _most_shown(run: Run[Any]) -> int:
+def _max_shown(run: Run[Any]) -> int:
     limits = run.execution.journal.fold.working.budget
-    return (limits and limits.max_artifact_bytes_in_context) or MOST_SHOWN
+    return (limits and limits.max_artifact_bytes_in_context) or MAX_SHOWN
 
 
-async def _edited(run: Run[Any], name: str, args: dict[str, Any]) -> str:
-    """What a model is told where a person allowed its call with other arguments: its own words still hold the old ones.
+async def _edit_note(run: Run[Any], name: str, args: dict[str, Any]) -> str:
+    """Return a note if a person approved the call with other arguments: the model's own message still has the old ones.
 
-    It goes by the answers in the log, so it is the same in every execution.
+    It depends only on answers in the log, so it is the same in every execution.
     """
     x, path = run.execution, current_scope().path
     opened = [record.opened for each, record in x.history.records.items() if each.startswith(path)]
@@ -144,14 +144,14 @@ async def _edited(run: Run[Any], name: str, args: dict[str, Any]) -> str:
     used = await x.unpack(found[1].args or shown[-1].args)
     if used == asked:
         return ""
-    whole = [key for key, value in asked.items() if value == args]  # a tool of others takes them all as one
+    whole = [key for key, value in asked.items() if value == args]  # an MCP tool takes all arguments as one
     text = await _shown(run, f"arguments of {name}", used[whole[0]] if whole else used)
     return f"A person changed the arguments to {text}. "
 
 
 async def _shown(run: Run[Any], what: str, value: Any) -> str:
-    """A value as a model sees it; a big one is put away."""
-    text, most = value if isinstance(value, str) else canonical(value).decode(), _most_shown(run)
+    """Return a value as text for the model. A large one is stored as an artifact."""
+    text, most = value if isinstance(value, str) else canonical(value).decode(), _max_shown(run)
     if len(text.encode()) <= most:
         return text or "done"
     summary = f"{what}, begins with: {text[:200]}"
@@ -160,27 +160,27 @@ async def _shown(run: Run[Any], what: str, value: Any) -> str:
 
 
 def callable_tools(tools: Sequence[Usable], handoffs: Sequence[Agent[Any, Any]]) -> Mapping[str, CallableTool]:
-    """Everything that a model may call, by name, but for what others offer."""
+    """Return everything that a model may call, by name, except the tools of toolboxes."""
     own = [_of(each) for each in tools if isinstance(each, Tool | Agent | External)]
-    return together((*BUILT_IN, *own, *map(_of_handoff, handoffs)))
+    return by_name((*BUILT_IN, *own, *map(_of_handoff, handoffs)))
 
 
 def toolboxes(tools: Sequence[Usable]) -> list[Toolbox]:
-    """What others offer; refuses what is nothing of all that."""
+    """Return the toolboxes. Raises DefinitionError for anything that is not a tool."""
     found = [each for each in tools if not isinstance(each, Tool | Agent | External)]
     for each in found:
-        if not callable(getattr(each, "listed", None)):
-            reason = "it is no tool: put @limpet.tool(effect=...) on the function"
-            raise DefinitionError(what=f"{each!r}, as a tool of a model,", reason=reason)
+        if not callable(getattr(each, "list_tools", None)):
+            reason = "not a tool; put @limpet.tool(effect=...) on the function"
+            raise DefinitionError(what=f"the tool {each!r}", reason=reason)
     return found
 
 
-def together(tools: Iterable[CallableTool]) -> Mapping[str, CallableTool]:
-    """Tools by their names, which are all different."""
+def by_name(tools: Iterable[CallableTool]) -> Mapping[str, CallableTool]:
+    """Return tools by name. Raises DefinitionError for a duplicate."""
     found: dict[str, CallableTool] = {}
     for made in tools:
         if made.spec.name in found:
-            raise DefinitionError(what=made.spec.name, reason="two tools of this name are offered to a model")
+            raise DefinitionError(what=made.spec.name, reason="two tools of a model have this name")
         found[made.spec.name] = made
     return found
 
@@ -207,17 +207,17 @@ def _of_tool(tool: Tool[..., Any, Any]) -> CallableTool:
 
 
 def _is_stale(refused: Stale | StepFailed) -> bool:
-    """Whether it did not start because of old news; one of which nobody knows whether it did is not begun again."""
+    """Return whether a tool did not start because of stale data. One with an unknown outcome is not started again."""
     return isinstance(refused, Stale) or (type(refused) is StepFailed and refused.error_type == STALE)
 
 
 async def _read_again(run: Run[Any], tool: Tool[..., Any, Any]) -> bool:
-    """Read what a tool goes by once more, as it was read last; false if that cannot be."""
+    """Read the sources of a tool again with their last arguments. Returns False if that is not possible."""
     try:
         for source in tool.fresh:
             assert isinstance(source, External)
             await run.read_again(source)
-    except (InvalidValue, StepFailed, TypeError):  # it was never read, and takes arguments; or it does not answer
+    except (InvalidValue, StepFailed, TypeError):  # never read and needs arguments, or does not answer
         return False
     return True
 
@@ -236,21 +236,21 @@ def _of_agent(agent: Agent[Any, Any]) -> CallableTool:
         return agent.dump_output(await run.call(agent, _input(agent, args)))
 
     description = inspect.getdoc(agent.fn) or f"Let {agent.name} do it."
-    return CallableTool(ToolSpec(name=agent.name, description=description, schema=_takes(agent)), does)
+    return CallableTool(ToolSpec(name=agent.name, description=description, schema=_argument_schema(agent)), does)
 
 
 def _of_handoff(agent: Agent[Any, Any]) -> CallableTool:
-    async def does(run: Run[Any], args: dict[str, Any]) -> Any:  # noqa: ARG001 - all take the run
+    async def does(run: Run[Any], args: dict[str, Any]) -> Any:  # noqa: ARG001 - same signature for all
         _input(agent, args)
         return f"{agent.name} is to go on with it."
 
     description = f"Hand the task over to {agent.name}, for good. {inspect.getdoc(agent.fn) or ''}".rstrip()
-    spec = ToolSpec(name=f"hand_over_to_{agent.name}", description=description, schema=_takes(agent))
+    spec = ToolSpec(name=f"hand_over_to_{agent.name}", description=description, schema=_argument_schema(agent))
     return CallableTool(spec, does, hands_to=agent)
 
 
 def handoff_of(tools: Mapping[str, CallableTool], call: ToolCall) -> Handoff | None:
-    """Whom a call hands the task over to, and with what; nobody, if it does not, or cannot with such arguments."""
+    """Return the handoff that a call requests, or None if it requests none or its arguments are invalid."""
     tool = tools.get(call.name)
     if tool is None or tool.hands_to is None:
         return None
@@ -265,14 +265,14 @@ def _is_object(schema: Mapping[str, Any]) -> bool:
     return schema.get("type") == "object" or "$ref" in schema
 
 
-def _takes(agent: Agent[Any, Any]) -> dict[str, Any]:
-    """What an agent takes, as the arguments of a call."""
+def _argument_schema(agent: Agent[Any, Any]) -> dict[str, Any]:
+    """Return an agent's input type as the JSON Schema of a call's arguments."""
     schema = agent.input_codec.schema()
     return schema if _is_object(schema) else _schema({"input": schema}, () if schema.get("type") == "null" else None)
 
 
 def _input(agent: Agent[Any, Any], args: Mapping[str, Any]) -> Any:
-    """What an agent is given, of the arguments of a call."""
+    """Return an agent's input from the arguments of a call."""
     return agent.load_input(args if _is_object(agent.input_codec.schema()) else args.get("input"))
 
 
@@ -327,9 +327,9 @@ async def _ask_person(run: Run[Any], args: dict[str, Any]) -> str:
 
 async def _open_artifact(run: Run[Any], args: dict[str, Any]) -> str:
     data, start = await run.content(args["artifact_id"]), max(args["start"], 0)
-    most = start + min(OPENED, max(_most_shown(run) - NOTE, NOTE))
+    most = start + min(OPENED, max(_max_shown(run) - NOTE, NOTE))
     ends = (place for place in range(most, most - 4, -1) if not b"\x80" <= data[place : place + 1] < b"\xc0")
-    end = next(ends, most)  # not in a character, where it is text
+    end = next(ends, most)  # do not cut a character of a text
     piece, left = data[start:end].decode(errors="ignore"), max(len(data) - end, 0)
     return f"{piece}\n[{left} bytes are left; go on at {end}]" if left else piece
 

@@ -1,6 +1,6 @@
-"""A conversation as models take it: every call has its result, right behind it, once. What is not so is mended, marked.
+"""Make a conversation valid for providers: every call is directly followed by exactly one result. Repairs are reported.
 
-A pair may be broken by a crash of another program, a conversation that was loaded, or a run that ended in between.
+A call can lack its result after a crash of another program, in an imported conversation, or if a run ended in between.
 """
 
 import re
@@ -12,7 +12,7 @@ import msgspec
 from msgspec import structs
 
 from limpet.llm.model import Finish, PromptMessage, Reply, Thoughts, ToolCall
-from limpet.llm.providers import fitting_name
+from limpet.llm.providers import valid_name
 
 __all__ = [
     "NO_RESULT",
@@ -22,52 +22,53 @@ __all__ = [
     "content_of",
     "is_object",
     "message_of",
-    "recorded",
+    "record_of",
     "repair",
-    "replied",
+    "reply_of",
 ]
 
 NO_RESULT = "[no result: the call was interrupted, and it is not known what came of it]"
 UNDER_WAY = "[no result yet: another run of this conversation is at it]"
-# What providers do not take in ids, and how long those may be.
-UNFIT = re.compile("[^A-Za-z0-9_-]")
-LONGEST = 64
+# Characters that providers do not accept in ids, and the maximum length of an id.
+INVALID_IN_ID = re.compile("[^A-Za-z0-9_-]")
+MAX_ID = 64
 
 
 class StoredMessage(NamedTuple):
-    """A message, and where it stands in its conversation; one that was put in to mend it stands nowhere."""
+    """A message and its position in the conversation; position 0 means that it was inserted as a repair."""
 
     seq: int
     message: PromptMessage
     pinned: bool = False
     run: str = ""
-    """Who said it, if a run did."""
+    """The run that added it, if any."""
     repaired: bool = False
-    """It was put in for a call that had no result."""
+    """Whether it was added for a call without a result."""
 
 
 class RepairedTranscript(NamedTuple):
-    """A conversation that every provider takes, and what was done to it."""
+    """A conversation that every provider accepts, and what was wrong with it."""
 
-    said: tuple[StoredMessage, ...]
+    messages: tuple[StoredMessage, ...]
     faults: tuple[str, ...]
 
 
 def content_of(message: PromptMessage) -> Any:
-    """A message as it is stored: its text, or what a model said and wanted called."""
+    """Return a message as it is stored: its text, or its text and calls."""
     if not message.calls:
         return message.text
     return {"text": message.text, "calls": [msgspec.to_builtins(call) for call in message.calls]}
 
 
-def recorded(reply: Reply, asked: str) -> Any:
-    """What a model said, as its step records it: its text, if that is all; it is stored once, with the message.
+def record_of(reply: Reply, asked: str) -> Any:
+    """Return a reply as its step records it: its text, if that is all. The text is stored once, together with the
+    message.
 
-    What it thought is recorded with calls only: nobody wants it back with an answer.
+    Reasoning data is recorded only with calls: no provider needs it after an answer.
     """
     found = content_of(PromptMessage(role="assistant", text=reply.text, calls=reply.calls))
     more: dict[str, Any] = {}
-    if reply.finish != _usual(reply.calls):
+    if reply.finish != _default_finish(reply.calls):
         more["finish"] = reply.finish
     if not asked.endswith(reply.model):
         more["model"] = reply.model
@@ -76,27 +77,27 @@ def recorded(reply: Reply, asked: str) -> Any:
     return {"text": reply.text, **(found if isinstance(found, dict) else {}), **more} if more else found
 
 
-def _usual(calls: Sequence[ToolCall]) -> Finish:
-    """Why a reply ended, if nothing is said about it."""
+def _default_finish(calls: Sequence[ToolCall]) -> Finish:
+    """Return the finish reason that a record omits."""
     return "calls" if calls else "stop"
 
 
-def replied(found: Any) -> Reply:
-    """What a model said, of its record."""
+def reply_of(found: Any) -> Reply:
+    """Return a reply from its record."""
     if isinstance(found, str):
         return Reply(text=found)
     calls = tuple(ToolCall(**each) for each in found.get("calls", ()))
     return Reply(
         text=found.get("text", ""),
         calls=calls,
-        finish=found.get("finish", _usual(calls)),
+        finish=found.get("finish", _default_finish(calls)),
         model=found.get("model", ""),
         thoughts=Thoughts(**found["thoughts"]) if "thoughts" in found else None,
     )
 
 
 def message_of(role: Any, content: Any, call: str = "") -> PromptMessage:
-    """A stored message as models take it, whatever it holds."""
+    """Return a stored message as a prompt message, whatever its content is."""
     call = _id(call) if call else ""
     if isinstance(content, dict):
         found = content.get("calls") if role == "assistant" else None
@@ -115,20 +116,20 @@ def _call(given: Any, place: int) -> ToolCall:
     named = given if isinstance(given, dict) else {}
     return ToolCall(
         id=_id(_text(named.get("id")) or f"call-{place}"),
-        name=fitting_name(_text(named.get("name")) or "unknown"),
+        name=valid_name(_text(named.get("name")) or "unknown"),
         args=_args(named.get("args")),
     )
 
 
 def _id(given: str) -> str:
-    """An id that every provider takes, the same for the same one."""
-    if len(given) <= LONGEST and not UNFIT.search(given):
+    """Return an id that every provider accepts; the same input gives the same id."""
+    if len(given) <= MAX_ID and not INVALID_IN_ID.search(given):
         return given
     return f"call_{sha256(given.encode(errors='replace')).hexdigest()[:32]}"
 
 
 def _args(given: Any) -> str:
-    """Arguments as an object in JSON: what is none is shown inside one, because not every provider takes it else."""
+    """Return arguments as a JSON object. Anything else is wrapped in one, because not every provider accepts it."""
     if given is None or given == "":
         return "{}"
     text = _text(given)
@@ -136,7 +137,7 @@ def _args(given: Any) -> str:
 
 
 def is_object(text: str) -> bool:
-    """Whether a text is an object in JSON, all of it."""
+    """Return whether a text is a complete JSON object."""
     try:
         return isinstance(msgspec.json.decode(text), dict)
     except (msgspec.DecodeError, RecursionError, UnicodeError):
@@ -144,9 +145,9 @@ def is_object(text: str) -> bool:
 
 
 def repair(said: Sequence[StoredMessage], run: str = "") -> RepairedTranscript:
-    """The same with every call answered once, right behind it: what is missing is put in, the rest is left out.
+    """Return the messages with exactly one result directly after each call; insert missing results, and drop the rest.
 
-    `run` is for whom: what others have called may be under way still.
+    `run` is the run that reads them. Calls of other runs may still be running.
     """
     faults: list[str] = []
     distinct = _distinct(said, faults)
@@ -155,7 +156,7 @@ def repair(said: Sequence[StoredMessage], run: str = "") -> RepairedTranscript:
     for each in distinct:
         message = each.message
         if message.role == "tool":
-            continue  # it comes behind its call
+            continue  # added after its call
         if not message.text and not message.calls:
             faults.append(f"message {each.seq} is empty")
             continue
@@ -165,11 +166,11 @@ def repair(said: Sequence[StoredMessage], run: str = "") -> RepairedTranscript:
 
 
 def _distinct(said: Sequence[StoredMessage], faults: list[str]) -> list[StoredMessage]:
-    """No two calls have one id: a later one gets another, and so does the result that comes next."""
+    """Make call ids unique: a later duplicate gets another id, and so does the next result with that id."""
     found: list[StoredMessage] = []
     made: set[str] = set()
     latest: dict[str, list[str]] = {}
-    """The other names that an id has had, the newest last, while they have no result."""
+    """New ids of duplicates that have no result yet, by old id, the newest last."""
     answered = {each.message.call for each in said if each.message.role == "tool"}
     for each in said:
         message = each.message
@@ -178,8 +179,8 @@ def _distinct(said: Sequence[StoredMessage], faults: list[str]) -> list[StoredMe
             id = call.id
             if id in made:
                 faults.append(f"message {each.seq} has a call with an id that another has: {id}")
-                id = _id(f"{id[: LONGEST - 24]}_{each.seq}_{place}")
-                latest.setdefault(call.id, []).extend({id} - answered)  # a result that was put in has that name
+                id = _id(f"{id[: MAX_ID - 24]}_{each.seq}_{place}")
+                latest.setdefault(call.id, []).extend({id} - answered)  # an inserted result has that id
             made.add(id)
             calls.append(call if id == call.id else structs.replace(call, id=id))
         if calls:
@@ -191,7 +192,7 @@ def _distinct(said: Sequence[StoredMessage], faults: list[str]) -> list[StoredMe
 
 
 def _results(said: Iterable[StoredMessage], faults: list[str]) -> dict[str, StoredMessage]:
-    """The first result of every call that was made before it; what was put in for one gives way to a real one."""
+    """Return the first result of each earlier call. A real result replaces an inserted one."""
     found: dict[str, StoredMessage] = {}
     made: set[str] = set()
     for each in said:
@@ -211,7 +212,7 @@ def _results(said: Iterable[StoredMessage], faults: list[str]) -> dict[str, Stor
 def _answers(
     each: StoredMessage, results: dict[str, StoredMessage], faults: list[str], run: str
 ) -> Iterator[StoredMessage]:
-    """The result of each call, with the name of its tool: some providers want that."""
+    """Yield the result of each call, with the name of its tool, which some providers need."""
     for call in each.message.calls:
         result = results.pop(call.id, None)
         if result is None:

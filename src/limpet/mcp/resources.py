@@ -39,7 +39,7 @@ async def read(app: App, address: str) -> Any:
     if found := _match(STATE, address):
         return await _state(app, address, found["agent"], found["task"])
     if found := _match(CONTEXT, address):
-        return await OPERATIONS["context"].answer(app, found)
+        return await OPERATIONS["context"].run(app, found)
     raise InvalidArgument(path="uri", reason=f"there are {STATE} and {CONTEXT}, and no {address}")
 
 

@@ -81,7 +81,7 @@ class _Asked:
                 InvalidArgument(path="name", reason=f"there is no {wanted.name}, but {', '.join(OPERATIONS)}")
             )
         try:
-            found, is_error = await question.answer(self._app, wanted.arguments or {}), False
+            found, is_error = await question.run(self._app, wanted.arguments or {}), False
         except LimpetError as error:
             found, is_error = error_json(error), True
         return t.CallToolResult(content=[t.TextContent(text=_text(found))], is_error=is_error)
@@ -89,7 +89,7 @@ class _Asked:
     async def resources(self, _: object, __: object) -> t.ListResourcesResult:
         """List the states of the newest runs."""
         try:
-            runs = await OPERATIONS["runs"].answer(self._app, {"last": LISTED})
+            runs = await OPERATIONS["runs"].run(self._app, {"last": LISTED})
         except LimpetError as error:
             raise _refusal(error) from error
         return t.ListResourcesResult(
@@ -106,7 +106,10 @@ class _Asked:
 
     async def templates(self, _: object, __: object) -> t.ListResourceTemplatesResult:
         """List the URI templates."""
-        said = ((STATE, "state", "Where the task of an agent is."), (CONTEXT, "context", OPERATIONS["context"].words))
+        said = (
+            (STATE, "state", "Where the task of an agent is."),
+            (CONTEXT, "context", OPERATIONS["context"].description),
+        )
         found = [
             t.ResourceTemplate(uri_template=address, name=name, description=words, mime_type=JSON)
             for address, name, words in said
@@ -128,8 +131,8 @@ class _Asked:
 def _tool(question: Operation) -> t.Tool:
     return t.Tool(
         name=question.name,
-        description=question.words,
-        input_schema=question.given.model_json_schema(),
+        description=question.description,
+        input_schema=question.parameters.model_json_schema(),
         annotations=t.ToolAnnotations(read_only_hint=True, idempotent_hint=True, open_world_hint=False),
     )
 

@@ -1,4 +1,4 @@
-"""One door behind all doors: commands, queries, and what they show."""
+"""The service layer: commands and queries that every interface (Python, command line, HTTP, MCP) is built on."""
 
 from limpet.service.app import App
 

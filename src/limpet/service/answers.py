@@ -1,4 +1,4 @@
-"""What a person may answer: checked before the answer is taken."""
+"""Validate answers to requests before they are written."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,33 +14,33 @@ from limpet.engine.execution.views import Request
 from limpet.errors import InvalidAnswer, InvalidValue
 from limpet.events import Limits
 
-__all__ = ["answer_of", "check_approvable", "check_args", "check_rejectable"]
+__all__ = ["check_approvable", "check_args", "check_rejectable", "validate_answer"]
 
 YES_OR_NO = {"type": "boolean"}
 
 
-def answer_of(request: Request, answer: object) -> Any:
-    """The answer as JSON, if the request allows it; raises InvalidAnswer."""
+def validate_answer(request: Request, answer: object) -> Any:
+    """Return an answer as JSON. Raises InvalidAnswer if it does not match the request."""
     try:
         plain = codec_of(type(answer)).dump(answer)
     except InvalidValue as error:
         raise InvalidAnswer(request=request.id, reason=f"{error.path}: {error.reason}") from error
-    wrong = _changed(answer) or _fault(request, plain)
+    wrong = _not_json(answer) or _mismatch(request, plain)
     if wrong is not None:
         raise InvalidAnswer(request=request.id, reason=wrong)
     return plain
 
 
-def _changed(answer: object) -> str | None:
-    """Why JSON would hold something else than what was answered."""
+def _not_json(answer: object) -> str | None:
+    """Return why JSON cannot represent the answer exactly, or None."""
     if isinstance(answer, set | frozenset):
-        return "a set has no order: say a list"
+        return "a set has no order; pass a list"
     if isinstance(answer, Mapping):
         if other := [key for key in answer if not isinstance(key, str)]:
-            return f"the key {brief(other[0])} is not text, and JSON has no others"
+            return f"the key {brief(other[0])} is not a string"
         answer = list(answer.values())
     items = answer if isinstance(answer, list | tuple) else ()
-    return next((wrong for each in items if (wrong := _changed(each)) is not None), None)
+    return next((wrong for each in items if (wrong := _not_json(each)) is not None), None)
 
 
 def _are_limits(plain: Any, names: list[str]) -> bool:
@@ -54,9 +54,11 @@ def _are_limits(plain: Any, names: list[str]) -> bool:
 
 
 def check_args(request: Request, args: Mapping[str, Any]) -> None:
-    """Refuse arguments that the tool does not take."""
+    """Raise InvalidAnswer if the tool does not accept these arguments."""
     if found := faults(args, request.schema or {}):
-        raise InvalidAnswer(request=request.id, reason=f"{request.tool} does not take these: {'; '.join(found)}")
+        raise InvalidAnswer(
+            request=request.id, reason=f"{request.tool} does not accept these arguments: {'; '.join(found)}"
+        )
     tool = find_tool(request.tool) if request.tool is not None else None
     if tool is None:
         return
@@ -64,46 +66,48 @@ def check_args(request: Request, args: Mapping[str, Any]) -> None:
         tool.unbind(args)
     except (InvalidValue, TypeError, KeyError) as error:
         raise InvalidAnswer(
-            request=request.id, reason=f"{request.tool} does not take these arguments: {error}"
+            request=request.id, reason=f"{request.tool} does not accept these arguments: {error}"
         ) from error
 
 
 def check_approvable(request: Request, *, standing: bool) -> None:
-    """A question that is not yes or no is answered; only a tool can be approved for good."""
+    """Raise InvalidAnswer if a request needs an answer instead of an approval, or cannot have a standing one."""
     if request.kind in ("unknown", "budget", "escalation") or (request.kind == "ask" and request.schema != YES_OR_NO):
-        raise InvalidAnswer(request=request.id, reason=f"it is of kind {request.kind!r}, and is answered, not approved")
+        reason = f"requests of kind {request.kind!r} take an answer: `limpet answer`"
+        raise InvalidAnswer(request=request.id, reason=reason)
     if standing and request.kind != "approval":
-        raise InvalidAnswer(request=request.id, reason="only a tool's approval can be standing")
+        raise InvalidAnswer(request=request.id, reason="only the approval of a tool can be standing")
 
 
 def check_rejectable(request: Request) -> None:
-    """A question that is not yes or no is answered."""
+    """Raise InvalidAnswer if a request needs an answer instead of a rejection."""
     is_choice = request.kind == "escalation" and request.tool is None
     if is_choice or (request.kind == "ask" and request.schema != YES_OR_NO):
-        raise InvalidAnswer(request=request.id, reason="it is answered, not rejected")
+        reason = f"requests of kind {request.kind!r} take an answer: `limpet answer`"
+        raise InvalidAnswer(request=request.id, reason=reason)
 
 
-def _fault(request: Request, plain: Any) -> str | None:
+def _mismatch(request: Request, plain: Any) -> str | None:
     match request.kind:
         case "approval":
-            return "it is approved or rejected, not answered"
+            return "requests of kind 'approval' take an approval or a rejection: `limpet approve`, `limpet reject`"
         case "unknown":
             if isinstance(plain, dict) and set(plain) == {"applied"}:
-                return _misfit(plain["applied"], request)
-            return None if plain in OUTCOMES else f'say one of {", ".join(OUTCOMES)}, or {{"applied": its result}}'
+                return _schema_faults(plain["applied"], request)
+            return None if plain in OUTCOMES else f'pass one of {", ".join(OUTCOMES)}, or {{"applied": RESULT}}'
         case "escalation" if request.tool is not None:
             if isinstance(plain, dict) and set(plain) == {"result"}:
-                return _misfit(plain["result"], request)
+                return _schema_faults(plain["result"], request)
             fits = plain in CHOICES
-            return None if fits else f'say {" or ".join(CHOICES)}, or {{"result": what it should have given}}'
+            return None if fits else f'pass {" or ".join(CHOICES)}, or {{"result": RESULT}}'
         case "budget":
             names = sorted(set(Limits.__struct_fields__) - {"exhausted"})
-            return None if _are_limits(plain, names) else f"say new limits, {{'max_steps': 50}}, of {', '.join(names)}"
+            return None if _are_limits(plain, names) else f"pass limits such as {{'max_steps': 50}}: {', '.join(names)}"
         case _:
             if request.options:
-                return None if plain in request.options else f"say one of {', '.join(map(str, request.options))}"
-            return _misfit(plain, request)
+                return None if plain in request.options else f"pass one of {', '.join(map(str, request.options))}"
+            return _schema_faults(plain, request)
 
 
-def _misfit(value: Any, request: Request) -> str | None:
+def _schema_faults(value: Any, request: Request) -> str | None:
     return "; ".join(faults(value, request.schema or {})) or None

@@ -1,4 +1,4 @@
-"""The app: everything a user does with runs, over one store, with a worker of its own where it has agents."""
+"""The app: the public API to start, control and inspect runs of one store. With agents, it also runs a worker."""
 
 import asyncio
 import logging
@@ -37,7 +37,7 @@ from limpet.ids import check_id
 from limpet.policy.retention import KeepRule
 from limpet.service.archives import MAX_BYTES
 from limpet.service.bundles import export_run, load_run
-from limpet.service.files import using
+from limpet.service.files import file_errors
 from limpet.service.fork import ForkOptions, make_fork, plan_fork
 from limpet.service.notifications import notifier
 from limpet.service.once import agent_of, create_once
@@ -47,7 +47,7 @@ from limpet.service.read_api import ReadApi
 from limpet.service.replay import Replay, ReplayCheck, ReplayOptions, check, replay
 from limpet.service.resolve import each_run, run_of
 from limpet.service.settings import Settings
-from limpet.service.views import Ended, end_of, entries_of
+from limpet.service.views import Ended, event_views, read_end
 from limpet.state import ENDED
 from limpet.stores import Appended, Create, RunFilter, RunRow, Store, Taken
 from limpet.stores.blobs import INLINE, SAID, Blob
@@ -63,34 +63,41 @@ Out = TypeVar("Out")
 
 
 class RunOptions(TypedDict, total=False):
-    """What may be said about a new run."""
+    """Options of a new run."""
 
     id: str | None
+    """Run id. Starting the same agent and input again with this id returns the existing run. Random by default."""
     session: str | None
     user: str | None
     conversation: str | None
+    """Id of the conversation that the run takes part in; an input that is text is added to it as a message."""
     labels: Mapping[str, str] | None
     constraints: Mapping[str, Any] | None
+    """Restrictions on what the agent may do without a person, such as `human_in_the_loop`."""
 
 
 class StartOptions(RunOptions, total=False):
-    """The same, and when it begins."""
+    """Options of a new run, and its start time."""
 
     at: datetime | Duration | None
+    """A datetime with a time zone, or the delay before the run starts. The default is now."""
 
 
 @checked
 class App(ReadApi):
-    """Start runs, answer, look, steer. Use as `async with`, or `await` it and close it."""
+    """Start, control and inspect the runs of one store.
+
+    Created by `limpet.open`. Use it with `async with`, or `await` it and call `close()`.
+    """
 
     def __init__(self, settings: Settings, agents: Sequence[Agent[Any, Any]] = ()) -> None:
         for each in agents:
             check_agent(each)
-        super().__init__(settings, {each.name: each for each in agents}, self._tell)
+        super().__init__(settings, {each.name: each for each in agents}, self._send)
         self._all = tuple(agents)
-        self._duty: WorkerLoop | None = None
-        self._ear: ChangeListener | None = None
-        self._hearing: asyncio.Task[None] | None = None
+        self._worker_loop: WorkerLoop | None = None
+        self._listener: ChangeListener | None = None
+        self._listener_task: asyncio.Task[None] | None = None
 
     def replace(
         self,
@@ -102,9 +109,11 @@ class App(ReadApi):
         idle: bool = False,
         creates_store: bool = True,
     ) -> "App":
-        """The same app, not opened: a worker whatever it was before, or none, in another store, or for another door.
+        """Return a copy of this app that is not open, with some settings replaced.
 
-        One that is not to make a store where none is refuses to open there.
+        `worker` also lets an app without a worker have one; `idle` removes it. `store` and `url` name another store.
+        `interface` is recorded with each decision. With `creates_store=False`, opening raises NoStore where no store
+        exists, and writes no contracts.
         """
         settings = copy(self._settings)
         settings.worker = None if idle else worker or settings.worker
@@ -118,66 +127,66 @@ class App(ReadApi):
 
     @property
     def is_open(self) -> bool:
-        """Whether it was opened, and not closed since."""
-        return self._hearing is not None
+        """Whether the app is open."""
+        return self._listener_task is not None
 
     @property
     def serves(self) -> tuple[Agent[Any, Any], ...]:
-        """The agents that it was opened with."""
+        """The agents that the app was created with."""
         return self._all
 
-    # Opening and closing
+    # Open and close
 
     def _check_open(self) -> ChangeListener:
-        if self._ear is None:
+        if self._listener is None:
             raise not_open()
-        return self._ear
+        return self._listener
 
     async def open(self) -> Self:
-        """Open the store; with agents, begin to work, and go on with what an earlier process left behind."""
+        """Open the store. With agents, start a worker and claim runs that an earlier process left."""
         if not self._settings.creates_store:
-            await self._check_there()
+            await self._check_store_exists()
         await self.store.open()
         try:
             self._time.sync(await self.store.now())
             is_working = self._settings.worker is not None
-            if self._settings.creates_store:  # whoever only looks leaves nothing
+            if self._settings.creates_store:  # An app that only reads writes nothing.
                 await save_contracts(self.store, self._all, served=is_working)
-            self._ear = ChangeListener(self.store, self._settings.clock, self._settings.listen)
-            self._hearing = asyncio.create_task(self._ear.run(), name="limpet:ear")
+            self._listener = ChangeListener(self.store, self._settings.clock, self._settings.listen_interval)
+            self._listener_task = asyncio.create_task(self._listener.run(), name="limpet:change-listener")
             if (self._all or self._settings.channels) and self._settings.worker is not None:
-                await self._begin_duty(self._settings.worker)
+                await self._start_worker(self._settings.worker)
         except BaseException:
             await self.close()
             raise
         return self
 
-    async def _check_there(self) -> None:
-        is_there = False
+    async def _check_store_exists(self) -> None:
+        exists = False
         try:
-            is_there = await self.store.is_there()
+            exists = await self.store.is_there()
         finally:
-            if not is_there:
+            if not exists:
                 await self.store.close()
-        if not is_there:
+        if not exists:
             raise NoStore(url=self._settings.url)
 
-    async def _begin_duty(self, worker: Worker) -> None:
-        assert self._ear is not None
-        telling = [notifier(self.store, self._settings.clock, *each) for each in self._settings.channels.items()]
-        self._duty = self._settings.worker_loop([*self._all, *telling], worker, self._time, self)
-        found = await self._duty.start(self._ear)
+    async def _start_worker(self, worker: Worker) -> None:
+        assert self._listener is not None
+        notifiers = [notifier(self.store, self._settings.clock, *each) for each in self._settings.channels.items()]
+        self._worker_loop = self._settings.worker_loop([*self._all, *notifiers], worker, self._time, self)
+        found = await self._worker_loop.start(self._listener)
         names = ", ".join(sorted(self._agents))
-        log.info("worker %s serves %s and goes on with %d runs", self._duty.id, names, found)
+        log.info("worker %s: serving %s; resuming %d runs", self._worker_loop.id, names, found)
 
     async def close(self) -> None:
-        """Let effects under way finish, give back what is being driven, and close the store."""
-        if self._duty is not None:
-            await self._duty.stop()
-            self._duty = None
-        if self._hearing is not None:
-            self._hearing.cancel()
-            self._hearing = None
+        """Wait for running effects within the worker's grace period, release its runs, and close the store."""
+        if self._worker_loop is not None:
+            await self._worker_loop.stop()
+            self._worker_loop = None
+        if self._listener_task is not None:
+            self._listener_task.cancel()
+            self._listener_task = None
         await self.store.close()
 
     async def __aenter__(self) -> Self:
@@ -189,7 +198,7 @@ class App(ReadApi):
     def __await__(self) -> Generator[Any, None, Self]:
         return self.open().__await__()
 
-    # Starting
+    # Start runs
 
     @overload
     async def run(self, agent: Agent[None, Out], /, **how: Unpack[RunOptions]) -> Out: ...
@@ -198,7 +207,10 @@ class App(ReadApi):
     async def run(self, agent: Agent[In, Out], input: In, /, **how: Unpack[RunOptions]) -> Out: ...
 
     async def run(self, agent: Agent[Any, Any], input: Any = None, /, **how: Unpack[RunOptions]) -> Any:
-        """Start a run, or find the one of this id, and wait for its result."""
+        """Start a run, wait for it, and return its result. If a run with this id exists, wait for that one.
+
+        Raises RunFailed or RunCancelled, and IdConflict if the existing run has another agent or input.
+        """
         handle = await self.start(agent, input, **how)
         return await handle.result()
 
@@ -214,10 +226,16 @@ class App(ReadApi):
     async def start(
         self, agent: Agent[Any, Any] | str, input: Any = None, /, **how: Unpack[StartOptions]
     ) -> Handle[Any]:
-        """Start a run, or find the one of this id with the same input; it goes on by itself."""
+        """Start a run and return a handle, without waiting for it.
+
+        If a run with this id exists for the same agent and input, return a handle on it; otherwise it raises
+        IdConflict. `agent` may be the name of an agent that other workers serve; then `input` is plain JSON.
+        """
         self._check_open()
         for name in how.keys() - StartOptions.__annotations__:
-            raise InvalidArgument(path=name, reason=f"of a run one says {', '.join(StartOptions.__annotations__)}")
+            raise InvalidArgument(
+                path=name, reason=f"unknown option; allowed: {', '.join(StartOptions.__annotations__)}"
+            )
         if isinstance(agent, str):
             known = self._agents.get(agent) or await find_agent(self.store, agent)
             plain = known.dump_json(input)
@@ -227,7 +245,7 @@ class App(ReadApi):
         redaction = self.store.redaction
         plain = redaction.value(plain)
         packed, blobs = self.store.pack(plain, inline=SAID if how.get("conversation") else INLINE)
-        begins = await self._begins(how.get("at"))
+        begins = await self._start_time(how.get("at"))
         deadline = known.rules.deadline
         more = {name: how.get(name) for name in ("session", "user", "conversation")}
         body = creation(
@@ -237,7 +255,7 @@ class App(ReadApi):
             initial=_initial(known, how.get("constraints")),
             more={**more, "labels": redaction.value(dict(how.get("labels") or {})), "start_at": begins},
         )
-        run = await self._own_id(how.get("id"), how.get("conversation"))
+        run = await self._new_run_id(how.get("id"), how.get("conversation"))
 
         def alike(stored: Payload) -> bool:
             if not stored.is_inline:
@@ -245,38 +263,38 @@ class App(ReadApi):
             return bool(known.dump_input(known.input_codec.load(stored.value(), stored.versions)) == plain)
 
         await self._create(run, body, plain, alike, blobs)
-        if self._duty is not None:
-            self._duty.wake()
+        if self._worker_loop is not None:
+            self._worker_loop.wake()
         return Handle(self, run, known)
 
-    async def _own_id(self, id: str | None, conversation: str | None) -> str:
-        """The id of a run that is started; runs and conversations share one room of names."""
+    async def _new_run_id(self, id: str | None, conversation: str | None) -> str:
+        """Return the id for a new run. Runs and conversations share one namespace."""
         run = self._settings.ids.new() if id is None else check_id(id)
         if run == conversation or run.endswith(CHAT):
-            reason = f"{run!r} is the name of a conversation: a run has another, which does not end with {CHAT}"
+            reason = f"{run!r} is a conversation's id; a run needs another id, which does not end with {CHAT}"
             raise InvalidArgument(path="id", reason=reason)
         if conversation is not None:
-            await self._talks.check(conversation)
+            await self._conversations.exists(conversation)
         return run
 
     async def _create(self, run: str, body: b.RunCreated, plain: Any, alike: Any, blobs: Sequence[Blob]) -> None:
-        """A run that is started in a conversation with a text has that text there as its first message."""
+        """Create a run. If it starts in a conversation with a text, also append the text there, in the same write."""
         if body.conversation is None or not isinstance(plain, str):
             await self.store.create(run, body, actor=self._actor, alike=alike, blobs=blobs)
             return
         check_id(body.conversation)
         while True:
             owner = {"session": body.session, "user": body.user}
-            said, more = await self._talks.first(body.conversation, plain, run, self._actor, **owner)
+            said, more = await self._conversations.first_message(body.conversation, plain, run, self._actor, **owner)
             created = Create(run=run, bodies=(body,), actor=self._actor)
             done = await self.store.append(created, said, blobs=(*blobs, *more))
             if isinstance(done, Taken) and done.row.id == run:
-                await self.store.create(run, body, actor=self._actor, alike=alike)  # it is there, or another one is
+                await self.store.create(run, body, actor=self._actor, alike=alike)  # raises IdConflict
                 return
             if isinstance(done, Appended):
                 return
 
-    async def _begins(self, at: datetime | Duration | None) -> int | None:
+    async def _start_time(self, at: datetime | Duration | None) -> int | None:
         if at is None:
             return None
         if isinstance(at, datetime):
@@ -290,89 +308,98 @@ class App(ReadApi):
     async def get(self, run: str, /) -> Handle[Any]: ...
 
     async def get(self, run: str, agent: Agent[Any, Any] | None = None, /) -> Handle[Any]:
-        """A handle on a run that exists."""
+        """Return a handle on an existing run. With `agent`, its result has that agent's output type."""
         row = await run_of(self.store, run)
-        return Handle(self, run, agent or self._serving(row.agent, row.agent_version))
+        return Handle(self, run, agent or self._find_code(row.agent, row.agent_version))
 
     async def once(self, key: str, fn: Callable[[], Awaitable[T]], /) -> T:
-        """Do something once for a key, and give the same result ever after: for whoever writes a tool's server."""
-        ear = self._check_open()
+        """Call `fn` once for a key and record its result; later calls with the same key return that result.
+
+        Use this in a server that has to handle repeated requests with an idempotency key. If the process dies during
+        the call, the next `once` with the same key calls `fn` again.
+        """
+        listener = self._check_open()
         created = await create_once(self._settings, key)
         if created.status not in ENDED:
-            duty = self._settings.worker_loop([agent_of(key, fn)], self._settings.worker or Worker(), self._time, self)
-            await duty.start(ear)
+            loop = self._settings.worker_loop([agent_of(key, fn)], self._settings.worker or Worker(), self._time, self)
+            await loop.start(listener)
             try:
-                await self._until_ended(key, None)
+                await self._wait_until_ended(key, None)
             finally:
-                await duty.stop()
-        result: T = (await self._how_it_ended(key)).value
+                await loop.stop()
+        result: T = (await self._outcome(key)).value
         return result
 
-    # Steering
+    # Control runs
 
     async def resume(self, run: str, /) -> Handle[Any]:
-        """Let a failed run go on from the step that failed, or a paused one; one that completed stays as it is."""
+        """Continue a paused run, or a failed one from its failed step. A completed run is left unchanged."""
         row = await run_of(self.store, run)
         if row.status != "completed":
-            await self._tell(run, b.ResumeRequested(command=self._settings.ids.new()))
-        return Handle(self, run, self._serving(row.agent, row.agent_version))
+            await self._send(run, b.ResumeRequested(command=self._settings.ids.new()))
+        return Handle(self, run, self._find_code(row.agent, row.agent_version))
 
     async def pause(self, run: str, /) -> None:
-        """Let a run wait until it is resumed; effects under way finish first."""
+        """Pause a run until it is resumed. Running effects finish first."""
         await run_of(self.store, run)
-        await self._tell(run, b.PauseRequested(command=self._settings.ids.new()))
+        await self._send(run, b.PauseRequested(command=self._settings.ids.new()))
 
     async def cancel(self, run: str, /, *, reason: str) -> None:
-        """Stop a run, and the runs it called: effects under way finish, and what can be undone is."""
+        """Cancel a run and the runs that it called. Running effects finish; steps with a compensation are undone."""
         await run_of(self.store, run)
         reason = self.store.redaction.text(reason)
-        await self._tell(run, b.CancelRequested(command=self._settings.ids.new(), reason=reason))
+        await self._send(run, b.CancelRequested(command=self._settings.ids.new(), reason=reason))
 
     async def signal(self, run: str, name: str, value: object, /) -> None:
-        """Send a run something that it receives: in order, each once."""
+        """Send a value to a run, which `run.receive(name)` returns. Each value is delivered once, in order."""
         await run_of(self.store, run)
         packed, blobs = self.store.pack(value)
         body = b.SignalReceived(command=self._settings.ids.new(), signal=name, value=packed)
-        await self._tell(run, body, blobs=blobs)
+        await self._send(run, body, blobs=blobs)
 
-    async def _tell(self, run: str, *bodies: Any, blobs: Any = (), judged: tuple[str, ...] | None = None) -> None:
+    async def _send(self, run: str, *bodies: Any, blobs: Any = (), judged: tuple[str, ...] | None = None) -> None:
         self._check_open()
         await self.store.send_commands(run, *bodies, actor=self._actor, blobs=blobs, judged=judged)
-        if self._duty is not None:
-            self._duty.wake()
+        if self._worker_loop is not None:
+            self._worker_loop.wake()
 
-    # Talking
+    # Conversations
 
     async def say(self, conversation: str, text: str, /, *, interrupt: bool = False) -> str | None:
-        """Say something in a conversation: the run that goes on there receives it as `user`; else it is kept there.
+        """Add a user message to a conversation, and return the id of the run that receives it.
 
-        Returns the id of that run. With `interrupt`, an agent of a model ends its turn after the step that is running.
+        If no run is active there, the message is stored for the next one, and None is returned. With `interrupt`, an
+        LLM agent ends its turn after the steps that are running.
         """
-        return await self._talks.say(conversation, text, actor=self._actor, interrupt=interrupt)
+        return await self._conversations.say(conversation, text, actor=self._actor, interrupt=interrupt)
 
-    # People
+    # Requests
 
     async def answer(self, request: str | Request, answer: object, /, *, by: str) -> None:
-        """Answer a request; the answer must fit what it asks for, and the first one stands."""
-        await self._desk.answer(request, answer, by)
+        """Answer a request. The answer must match what the request asks for. The first answer is final."""
+        await self._inbox.answer(request, answer, by)
 
     async def approve(
         self, request: str | Request, /, *, by: str, args: Mapping[str, Any] | None = None, standing: bool = False
     ) -> None:
-        """Say yes; with other arguments, if they were edited; or `standing`, for this tool in the rest of this run."""
-        await self._desk.approve(request, by, args, standing=standing)
+        """Approve a request, once.
+
+        `args` replaces some of the tool's arguments. `standing=True` also approves further calls of this tool in this
+        run, until `revoke`.
+        """
+        await self._inbox.approve(request, by, args, standing=standing)
 
     async def reject(self, request: str | Request, /, *, by: str, because: str) -> None:
-        """Say no, and why."""
-        await self._desk.reject(request, by, because)
+        """Reject a request, with a reason."""
+        await self._inbox.reject(request, by, because)
 
     async def revoke(self, run: str, grant: str, /, *, by: str, because: str = "") -> None:
-        """End a standing permission: the next call of its tool asks again."""
-        await self._desk.revoke(run, grant, by, because)
+        """Revoke a standing approval: the next call of its tool asks again."""
+        await self._inbox.revoke(run, grant, by, because)
 
-    # Going back
+    # Fork and replay
 
-    async def fork(  # noqa: PLR0913 - all by name, and few at a time
+    async def fork(  # noqa: PLR0913 - keyword-only
         self,
         run: str,
         /,
@@ -388,25 +415,27 @@ class App(ReadApi):
         version: str | None = None,
         id: str | None = None,
     ) -> Handle[Any]:
-        """A new run that shares everything before a step of another, which stays as it is, and goes on from there.
+        """Start a new run that shares the events of another run up to a point, and continues from there on its own.
 
-        `seq` says it by the last event that is shared: to be asked something again, say.
-        `patch` is what it knows otherwise (as `run.patch` takes it), `results` are other results of shared steps by
-        their numbers, `input` and `version` are another input and another version of the agent. With `effects="ask"`
-        a person is asked before each effect, with `"live"` they happen. With `"stub"` nothing outside is touched: a
-        tool gives what the other run got from the same call, or a sample of its type, and a model call parks the fork;
-        `reads="live"` calls tools without an effect and sources all the same, `model="live"` asks models.
+        The original run does not change. `at` is the first step that is not shared; `seq` is the last event that is
+        shared (to open a request again, for example). `patch` changes the state (as for `run.patch`), `results`
+        replaces results of shared steps by number, `input` and `version` replace the input and the agent's version.
+
+        `effects` controls the effects of the fork: `"ask"` asks a person before each one, `"live"` executes them, and
+        `"stub"` makes no external calls. In a stubbed fork, a tool returns what the original run got from the same
+        call, or a sample of its type, and a model call parks the fork; `reads="live"` allows external sources and tools
+        without an effect, and `model="live"` allows model calls.
         """
         row = await run_of(self.store, run)
-        agent = self._serving(row.agent, version or row.agent_version)
+        agent = self._find_code(row.agent, version or row.agent_version)
         more = {"patch": patch or {}, "results": results or {}, "input": input}
-        said: Mapping[Outside, str | None] = {"reads": reads, "model": model}
-        live = tuple(outside for outside, how in said.items() if how == "live")
-        wanted = ForkOptions(at=at, seq=seq, effects=effects, live=live, version=version, **more)
-        body, blobs = await plan_fork(self.store, row, agent, wanted, self._time.now())
+        modes: Mapping[Outside, str | None] = {"reads": reads, "model": model}
+        live = tuple(outside for outside, mode in modes.items() if mode == "live")
+        options = ForkOptions(at=at, seq=seq, effects=effects, live=live, version=version, **more)
+        body, blobs = await plan_fork(self.store, row, agent, options, self._time.now())
         name = await make_fork(self.store, run, body, blobs, actor=self._actor, id=id)
-        if self._duty is not None:
-            self._duty.wake()
+        if self._worker_loop is not None:
+            self._worker_loop.wake()
         return Handle(self, name, agent)
 
     async def replay(
@@ -418,21 +447,22 @@ class App(ReadApi):
         allow: Collection[str] = (),
         on_step: Callable[[int], object] | None = None,
     ) -> Replay:
-        """Go through a run again under today's code, up to the end of a step or as far as it is recorded.
+        """Replay a run in memory with the current code, up to the end of step `to`, or to the end of its log.
 
-        It happens in a copy in memory: recorded calls answer as they did, others are not made, unless their tools are
-        allowed by name. `coming_to` is told the number of each step as the code comes to it, for a debugger.
+        Nothing is written. Recorded calls return their recorded results; other calls are not made, unless `allow` names
+        their tool. `on_step` is called with the number of each step when the code reaches it.
         """
-        agent = self._agent_of(await run_of(self.store, run))
+        agent = self._require_code(await run_of(self.store, run))
         return await replay(self.store, run, agent, self, to, ReplayOptions(allow, on_step))
 
     async def replay_all(
         self, *, agent: str | None = None, last: int = 100, status: Sequence[str] = ()
     ) -> AsyncIterator[ReplayCheck]:
-        """Whether today's code goes through the newest runs of its agents as they are recorded; nothing is done.
+        """Replay the newest runs of the app's agents with the current code, and yield whether each still matches its
+        log.
 
-        A check before a deploy: of one agent or of all, so many of each; of any status, or of some: those that have not
-        ended would have to go on.
+        Use this before a deployment. It makes no calls and writes nothing. `last` is the maximum number of runs per
+        agent; `agent` and `status` limit the check to one agent or to some statuses.
         """
         check_last(last)
         for each in status:
@@ -440,40 +470,42 @@ class App(ReadApi):
         for name in [agent] if agent is not None else list(self._agents):
             left, where = last, RunFilter(agent=name, status=tuple(status))
             async for row in each_run(self.store, where, page=min(last, LARGEST_PAGE)):
-                yield await check(self.store, row.id, self._agent_of(row), self)
+                yield await check(self.store, row.id, self._require_code(row), self)
                 if (left := left - 1) == 0:
                     break
 
-    def _serving(self, name: str, version: str) -> Agent[Any, Any] | None:
-        """The code of a version of an agent: just that, what accepts it, else whatever there is."""
+    def _find_code(self, name: str, version: str) -> Agent[Any, Any] | None:
+        """Return the code for a version of an agent: exactly this version, else one that accepts it, else the last one
+        given.
+        """
         serving = [each for each in self._all if each.name == name]
         exact = [each for each in serving if each.version == version]
         fitting = [each for each in serving if version in each.rules.accepts]
         return next(iter(exact or fitting or serving[::-1]), None)
 
-    def _agent_of(self, row: RunRow) -> Agent[Any, Any]:
-        """Today's code of a run."""
-        found = self._serving(row.agent, row.agent_version)
+    def _require_code(self, row: RunRow) -> Agent[Any, Any]:
+        """Return the current code of a run's agent."""
+        found = self._find_code(row.agent, row.agent_version)
         if found is None:
-            reason = f"the code of {row.agent} is needed: limpet.open(..., agents=[...]), or --app MODULE:ATTRIBUTE"
+            reason = f"the code of {row.agent} is required: limpet.open(..., agents=[...]), or --app MODULE:ATTRIBUTE"
             raise InvalidArgument(path="agents", reason=reason)
         return found
 
-    # Keeping
+    # Export and delete
 
     async def export(self, run: str, path: str | Path, /) -> None:
-        """Write a run to a file, readable by people, that `load` takes into another store."""
-        with using(path) as file:
+        """Write a run to a file that people can read, and that `load` imports into another store."""
+        with file_errors(path) as file:
             await export_run(self.store, run, file)
 
     async def load(self, path: str | Path, /, *, max_bytes: int = MAX_BYTES) -> Handle[Any]:
-        """Take a run from a file into this store; one that has not ended goes on here when it is resumed.
+        """Import a run from a file. A run that has not ended continues when it is resumed.
 
-        A file that would unpack to more than `max_bytes`, 1 GiB, is refused: it is read as a whole.
+        The file is read into memory as a whole: one that would unpack to more than `max_bytes` (1 GiB) is rejected.
         """
-        with using(path) as file:
+        with file_errors(path) as file:
             row = await load_run(self.store, file, self._actor, max_bytes)
-        return Handle(self, row.id, self._serving(row.agent, row.agent_version))
+        return Handle(self, row.id, self._find_code(row.agent, row.agent_version))
 
     async def prune(
         self,
@@ -485,30 +517,32 @@ class App(ReadApi):
         archive: str | Path | None = None,
         snapshots: int | None = None,
     ) -> Pruned:
-        """Delete runs that ended longer ago than this; without `dry_run=False` only say which.
+        """Delete runs that ended longer ago than `older_than`. With `dry_run`, only report them.
 
-        `by_status` and `by_agent` keep some for longer, shorter, or for ever (None). Forks and what they branched off,
-        callers and whom they called go together or stay. With `archive`, a folder, each is exported there first.
-        `snapshots` is how many cached states of a run stay.
+        `by_status` and `by_agent` set another age for some runs; None keeps them forever. Runs that belong together (a
+        fork and its origin, a caller and the runs it called) are deleted together or not at all. With `archive`, a
+        folder, each run is exported there first. `snapshots` is the number of snapshots to keep per run.
         """
         rule = KeepRule(older_than=older_than, by_status=by_status, by_agent=by_agent)
-        with nullcontext() if archive is None else using(archive) as folder:
+        with nullcontext() if archive is None else file_errors(archive) as folder:
             done = await prune(self.store, rule, dry_run=dry_run, archive=folder)
         if snapshots is not None and not dry_run:
             done.snapshots = await rotate(self.store, keep=snapshots, older_than=older_than)
         return done
 
-    # What handles are made over
+    # For handles
 
     async def result(self, run: str, timeout: Duration | None) -> Result:
-        """What a run returned, once it has ended; raises how it ended otherwise."""
-        ended = await end_of(self.store, run)
+        """Wait until a run has ended, and return its result. Raises RunFailed, RunCancelled, or NotDone after the
+        timeout.
+        """
+        ended = await read_end(self.store, run)
         if ended is None:
-            await self._until_ended(run, timeout)
-        return await self._how_it_ended(run, ended)
+            await self._wait_until_ended(run, timeout)
+        return await self._outcome(run, ended)
 
-    async def _how_it_ended(self, run: str, ended: Ended | None = None) -> Result:
-        match ended or await end_of(self.store, run):
+    async def _outcome(self, run: str, ended: Ended | None = None) -> Result:
+        match ended or await read_end(self.store, run):
             case b.RunCompleted(output=output):
                 return Result(await self.store.unpack(output), output.versions)
             case b.RunFailed(failure=failure, number=step):
@@ -524,54 +558,54 @@ class App(ReadApi):
             case None:
                 raise NotDone(run=run, status=(await self.store.get(run)).status)
 
-    async def _until_ended(self, run: str, timeout: Duration | None) -> None:
-        ear = self._check_open()
+    async def _wait_until_ended(self, run: str, timeout: Duration | None) -> None:
+        listener = self._check_open()
         ended = asyncio.Event()
-        duty = self._duty
-        interest = Subscription(
+        loop = self._worker_loop
+        subscription = Subscription(
             run,
-            lambda: None if duty is not None and duty.is_driving(run) else 0,
+            lambda: None if loop is not None and loop.is_driving(run) else 0,
             lambda place: ended.set() if place is GONE or place.status in ENDED else None,
         )
-        take_back = None if timeout is None else self._settings.clock.call_later(microseconds(timeout), ended.set)
-        ear.subscribe(interest)
+        cancel_timer = None if timeout is None else self._settings.clock.call_later(microseconds(timeout), ended.set)
+        listener.subscribe(subscription)
         try:
             await ended.wait()
         finally:
-            ear.unsubscribe(interest)
-            if take_back is not None:
-                take_back()
+            listener.unsubscribe(subscription)
+            if cancel_timer is not None:
+                cancel_timer()
 
     async def events(self, run: str, after: int = 0, *, follow: bool = True) -> AsyncIterator[EventView]:
-        """A run's events, until it has ended; without `follow`, those that there are."""
+        """Yield the events of a run until it has ended. Without `follow`, only yield those that exist now."""
         grown = asyncio.Event()
-        interest = Subscription(run, lambda: after, lambda _: grown.set())
-        if follow and self._ear is not None:
-            self._ear.subscribe(interest)
+        subscription = Subscription(run, lambda: after, lambda _: grown.set())
+        if follow and self._listener is not None:
+            self._listener.subscribe(subscription)
         try:
             while True:
                 row = await self.store.get(run)
                 async for event in self.store.log(run, after=after):
                     after = event.seq
-                    [entry] = await entries_of(self.store, [event])
+                    [entry] = await event_views(self.store, [event])
                     yield entry
                 if not follow or (row.status in ENDED and after >= row.seq):
                     return
                 if after > row.seq:
-                    continue  # it went on between the two reads, and may have ended: nobody would tell of that
+                    continue  # The log grew after the row was read, and may have ended, which would not wake this wait.
                 await grown.wait()
                 grown.clear()
         finally:
-            if self._ear is not None:
-                self._ear.unsubscribe(interest)
+            if self._listener is not None:
+                self._listener.unsubscribe(subscription)
 
     @property
     def _actor(self) -> str:
-        return self._duty.id if self._duty is not None else "app"
+        return self._worker_loop.id if self._worker_loop is not None else "app"
 
 
 def _initial(agent: Agent[Any, Any], constraints: Mapping[str, Any] | None) -> StatePatch | None:
-    """What a run is bound by from its start: its budget, and what it may not do by itself."""
+    """Return the initial state of a run: its budget and constraints."""
     limits = agent.rules.budget
     if limits is None and constraints is None:
         return None

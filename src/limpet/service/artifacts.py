@@ -1,4 +1,4 @@
-"""What is in an artifact: all of it, or a piece, for whoever cannot take it as a file."""
+"""Contents of artifacts: as a whole, or piece by piece for clients that cannot receive a file."""
 
 from base64 import b64encode
 from dataclasses import dataclass
@@ -8,46 +8,46 @@ from msgspec import UnsetType
 from limpet.errors import NotFound
 from limpet.events import Payload
 from limpet.events import bodies as b
-from limpet.service.resolve import near
+from limpet.service.resolve import suggest
 from limpet.stores import Store
 
-__all__ = ["LONGEST", "PIECE", "ArtifactPiece", "content_of", "find_artifact", "piece_of"]
+__all__ = ["DEFAULT_PIECE", "MAX_CHARACTER", "ArtifactPiece", "content_of", "find_artifact", "piece_of"]
 
-PIECE = 12_000
-LONGEST = 4
-"""A character is no longer than that in UTF-8."""
+DEFAULT_PIECE = 12_000
+MAX_CHARACTER = 4
+"""Maximum length of a character in UTF-8, in bytes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ArtifactPiece:
-    """As much of an artifact as fits."""
+    """A piece of an artifact."""
 
     artifact_id: str
     bytes: int
-    """Of all of it."""
+    """Size of the whole artifact."""
     start: int
     text: str | None
-    """What is there, if it is text; else `base64` has it."""
+    """The piece, if it is text; otherwise it is in `base64`."""
     base64: str | None
     next: int | None
-    """Where to go on; none at its end."""
+    """Offset of the next piece; None at the end."""
 
 
 async def content_of(store: Store, run: str, artifact: str) -> Payload:
-    """What an artifact of a run, or one that came along from its caller, holds."""
+    """Return the content of an artifact of a run, or of one that its caller passed along."""
     known = await _contents(store, run)
     if artifact not in known:
-        raise near(NotFound(what="artifact", id=artifact), [*known])
+        raise suggest(NotFound(what="artifact", id=artifact), [*known])
     return known[artifact]
 
 
 async def find_artifact(store: Store, run: str, given: str) -> str:
-    """The id of this artifact, or of the only one whose id begins so."""
+    """Return the id of the artifact with this id or unique prefix."""
     known = await _contents(store, run)
     found = [given] if given in known else [each for each in known if each.startswith(given)]
     if len(found) == 1:
         return found[0]
-    raise near(NotFound(what="artifact", id=given), found or [*known])
+    raise suggest(NotFound(what="artifact", id=given), found or [*known])
 
 
 async def _contents(store: Store, run: str) -> dict[str, Payload]:
@@ -63,7 +63,10 @@ async def _contents(store: Store, run: str) -> dict[str, Payload]:
 
 
 async def piece_of(store: Store, run: str, artifact: str, *, start: int, limit: int) -> ArtifactPiece:
-    """What an artifact holds from a byte on; no character of a text is cut. All is checked, and little is kept."""
+    """Return up to `limit` bytes of an artifact from an offset, without cutting a character of a text.
+
+    The whole blob is read to check its hash, but only the piece is kept in memory.
+    """
     content = await content_of(store, run, artifact)
     assert not isinstance(content.blob, UnsetType)
     piece, size = bytearray(), 0
@@ -87,9 +90,9 @@ def _shown(artifact: str, piece: bytes, start: int, size: int) -> ArtifactPiece:
 
 
 def _text(piece: bytes, *, is_last: bool) -> str | None:
-    """The text that it is, up to where its last character is cut; none, if it is no text."""
+    """Decode a piece up to its last whole character. Returns None if it is not text."""
     try:
         return piece.decode()
     except UnicodeDecodeError as error:
-        is_cut = not is_last and error.start > 0 and len(piece) - error.start < LONGEST
+        is_cut = not is_last and error.start > 0 and len(piece) - error.start < MAX_CHARACTER
         return piece[: error.start].decode() if is_cut else None

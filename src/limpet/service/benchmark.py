@@ -1,4 +1,4 @@
-"""How fast runs are on a store: one alone, and many at once, beside bare loops on the same kind of database."""
+"""Benchmark runs on a store, one alone and many in parallel, compared with bare loops on the same kind of database."""
 
 import asyncio
 import statistics
@@ -20,42 +20,42 @@ __all__ = ["BenchLoad", "Measurement", "agents", "measure", "measure_runs"]
 
 BODY = "x" * 900
 COMMITS, BATCHES, ROUNDS = 500, 30, 3
-# How much slower than a bare commit a step of one run may be, and how many a second many runs should come to.
-AIMS = {"read": (3, 10_000), "effect": (5, 7_000)}
+# Targets: maximum ratio of a step to a bare commit, and minimum number of steps per second of many runs.
+TARGETS = {"read": (3, 10_000), "effect": (5, 7_000)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class BenchLoad:
-    """How much is measured."""
+    """Size of the benchmark."""
 
     steps: int = 300
-    """Of a run alone."""
+    """Number of steps of the run that runs alone."""
     runs: int = 200
-    """At once."""
+    """Number of concurrent runs."""
     each: int = 10
-    """Steps of each of them."""
+    """Number of steps of each concurrent run."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """A figure, and what it is beside that of a bare loop."""
+    """One result, and its ratio to the bare loop."""
 
     what: str
     figure: float
     unit: str
     """µs each, rows/s or steps/s."""
     ratio: float | None = None
-    """Of one alone, how many times a bare commit; of many, how many times bare rows a second."""
+    """For one run: multiple of a bare commit. For many: fraction of the bare rows per second."""
     aim: str = ""
 
 
 @cache
 def agents() -> tuple[Agent[int, None], Agent[int, None]]:
-    """An agent that only reads, and one that acts; nobody has them who does not measure."""
+    """Return an agent that reads and one that has effects. They are only defined when the benchmark runs."""
 
     @tool(effect="none", name="limpet_bench_read")
     async def read(n: int) -> str:  # noqa: ARG001
-        """A page."""
+        """Return a constant text."""
         return BODY
 
     @tool(effect="idempotent", risk="none", name="limpet_bench_act")
@@ -65,13 +65,13 @@ def agents() -> tuple[Agent[int, None], Agent[int, None]]:
 
     @agent(name="limpet_bench_reads")
     async def reads(run: Run, steps: int) -> None:
-        """Step after step."""
+        """Run `steps` reads, one after the other."""
         for n in range(steps):
             await run.step(read, n)
 
     @agent(name="limpet_bench_acts")
     async def acts(run: Run, steps: int) -> None:
-        """Step after step."""
+        """Run `steps` effects, one after the other."""
         for n in range(steps):
             await run.step(act, n)
 
@@ -79,7 +79,7 @@ def agents() -> tuple[Agent[int, None], Agent[int, None]]:
 
 
 async def measure(app: App, bare: Baseline, load: BenchLoad) -> list[Measurement]:
-    """The medians of some rounds, taken in turn: a slow moment of the machine hits all of them alike."""
+    """Return the medians of several rounds. Each round measures everything, so slow moments affect all alike."""
     found: dict[str, list[float]] = {}
     for number in range(ROUNDS):
         taken = {
@@ -90,27 +90,27 @@ async def measure(app: App, bare: Baseline, load: BenchLoad) -> list[Measurement
         for name, figure in taken.items():
             found.setdefault(name, []).append(figure)
         progress(number + 1, ROUNDS)
-    return _told({name: statistics.median(figures) for name, figures in found.items()}, load)
+    return _measurements({name: statistics.median(figures) for name, figures in found.items()}, load)
 
 
 async def measure_runs(app: App, load: BenchLoad) -> dict[str, float]:
-    """Microseconds a step of one run alone; steps a second of many at once."""
+    """Return microseconds per step of one run, and steps per second of many concurrent runs."""
     found: dict[str, float] = {}
-    for doing, name in zip(agents(), AIMS, strict=True):
-        await app.run(doing, 20)  # what is done once is not measured
+    for doing, name in zip(agents(), TARGETS, strict=True):
+        await app.run(doing, 20)  # Warm up: one-time costs are not measured.
         found[f"one {name}"] = await _timed(app.run(doing, load.steps)) / load.steps
         together = asyncio.gather(*(app.run(doing, load.each) for _ in range(load.runs)))
         found[f"many {name}s"] = load.runs * load.each / (await _timed(together) / 10**6)
     return found
 
 
-def _told(median: dict[str, float], load: BenchLoad) -> list[Measurement]:
+def _measurements(median: dict[str, float], load: BenchLoad) -> list[Measurement]:
     one, many = [], []
-    for name, (times, rate) in AIMS.items():
+    for name, (times, rate) in TARGETS.items():
         alone, together = median[f"one {name}"], median[f"many {name}s"]
         what, aim = f"one run of {load.steps} {name}s", f"at most {times}×"
         one.append(Measurement(what=what, figure=alone, unit="µs each", ratio=alone / median["bare"], aim=aim))
-        what, aim = f"{load.runs} runs of {load.each} {name}s at once", f"at least {rate:,}/s"
+        what, aim = f"{load.runs} concurrent runs of {load.each} {name}s", f"at least {rate:,}/s"
         many.append(Measurement(what=what, figure=together, unit="steps/s", ratio=together / median["rows"], aim=aim))
     single = Measurement(what="bare commits, one after another", figure=median["bare"], unit="µs each")
     rows = Measurement(what=f"bare rows, {RUNS} in a commit", figure=median["rows"], unit="rows/s")

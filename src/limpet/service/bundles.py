@@ -1,8 +1,8 @@
-"""Runs in files: a zip of JSON lines and blobs, readable by people, that any store takes in.
+"""Export runs to files, and import them: a zip of JSON lines and blobs that people can read and any store can load.
 
-`manifest.json` says which run it is and where its log ends; `log.jsonl` has an event on each line, exactly as it was
-stored, so that its hashes can be checked; `blobs/` has what events refer to, each under its name. With a fork come the
-runs whose beginnings it shares, each in a file of `origins/`; with a run that talks, its conversation.
+`manifest.json` contains the run's id and its head. `log.jsonl` has one event per line, exactly as stored, so that its
+hashes can be checked. `blobs/` contains the blobs that events refer to, by name. A fork includes the runs whose events
+it shares, each as a file in `origins/`; a run with a conversation includes that conversation.
 """
 
 import asyncio
@@ -29,25 +29,25 @@ from limpet.stores.memory import MemoryBackend
 __all__ = ["Bundle", "export_run", "load_run", "read_bundle", "verify_bundle"]
 
 FORMAT = 1
-# What every database can hold.
+# A number that every database can store.
 Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 
 class Manifest(Struct, frozen=True, kw_only=True):
-    """What a bundle holds."""
+    """Contents of a bundle."""
 
     format: int
     run: str
     seq: int
     hash: str
     origins: tuple[LogEnd, ...] = ()
-    """Of a fork: where the logs of those end whose beginnings it shares, the nearest last."""
+    """For a fork: heads of the runs whose events it shares, the nearest last."""
     talks: tuple[LogEnd, ...] = ()
-    """Where its conversation ends, after those whose beginnings that shares."""
+    """Heads of the conversations whose events its conversation shares, then of that conversation itself."""
 
 
 class EventLine(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An event, as one line."""
+    """An event as one line."""
 
     run: str
     seq: Count
@@ -59,14 +59,14 @@ class EventLine(Struct, frozen=True, kw_only=True, omit_defaults=True):
     codec: str
     key_id: str = ""
     body: Raw | UnsetType = UNSET
-    """As it was stored, if that is JSON."""
+    """The body as stored, if it is JSON."""
     packed: bytes | None = None
-    """As it was stored, if it was compressed or encrypted."""
+    """The body as stored, if it is compressed or encrypted."""
     hash: bytes
 
     @classmethod
     def of(cls, event: Event) -> "EventLine":
-        """The line of an event."""
+        """Return the line of an event."""
         is_json = event.codec == "json"
         return cls(
             run=event.run,
@@ -84,31 +84,31 @@ class EventLine(Struct, frozen=True, kw_only=True, omit_defaults=True):
         )
 
     def event(self) -> Event:
-        """The event of a line."""
+        """Return the event of a line."""
         envelope = (self.run, self.seq, self.time, self.kind, self.version, self.fence, self.actor, self.codec)
         body = self.packed or b"" if isinstance(self.body, UnsetType) else bytes(self.body)
         return Event(*envelope, self.key_id, body, self.hash)
 
 
 class Bundle(Struct, frozen=True):
-    """A run out of a file."""
+    """A run read from a file."""
 
     events: tuple[Event, ...]
-    """The whole log; of a fork, with what it shares."""
+    """The whole log; for a fork, including the shared events."""
     blobs: dict[str, bytes]
     origins: tuple[tuple[Event, ...], ...] = ()
-    """The own events of those whose beginnings it shares, the nearest last."""
+    """Own events of the runs whose events it shares, the nearest last."""
     talks: tuple[tuple[Event, ...], ...] = ()
-    """The same of its conversation, with that itself at the end; nothing if it is in none."""
+    """The same for its conversation, which is the last one; empty if it has none."""
 
     @property
     def own(self) -> tuple[Event, ...]:
-        """What it does not share."""
+        """Events of the run that are not shared."""
         return tuple(event for event in self.events if event.run == self.events[-1].run)
 
 
 async def export_run(store: Store, run: str, path: Path) -> LogEnd:
-    """Write a run to a file; where its log ends there."""
+    """Write a run to a file, and return its head there."""
     row = await store.get(run)
     events = tuple([event async for event in _counted(store.log(run), row.seq) if event.seq <= row.seq])
     origins = tuple([origin async for origin in _origins(store, row)])
@@ -119,7 +119,7 @@ async def export_run(store: Store, run: str, path: Path) -> LogEnd:
         blobs[name] = b"".join([part async for part in store.read_blob(name)])
         progress(len(blobs), len(names))
     bundle = Bundle(events, blobs, origins, talks)
-    if store.codec.is_private:  # its keys stay where they are: what leaves is plain text, and sealed anew
+    if store.codec.is_private:  # Keys stay in the store: the file contains plain text, and its events are sealed again.
         bundle = _recoded(bundle, store.codec, PLAIN)
     await asyncio.to_thread(_write, path, bundle)
     return LogEnd.of(events)
@@ -132,7 +132,7 @@ async def _counted(events: AsyncIterator[Event], total: int) -> AsyncIterator[Ev
 
 
 def _recoded(bundle: Bundle, old: Codec, new: Codec) -> Bundle:
-    """The same logs under another codec: their hashes are others, and so are the names of blobs."""
+    """Return the same logs with another codec, which changes their hashes and the names of blobs."""
     names = {name: pack_blob(new, data).id for name, data in bundle.blobs.items()}
 
     def renamed(event: Event) -> AnyBody:
@@ -147,7 +147,9 @@ def _recoded(bundle: Bundle, old: Codec, new: Codec) -> Bundle:
 def _resealed(
     logs: Sequence[Sequence[Event]], body_of: Callable[[Event], AnyBody], codec: Codec
 ) -> tuple[tuple[tuple[Event, ...], ...], list[Event]]:
-    """Logs of which each shares the beginning of the one before, sealed anew: their own events, and the last whole."""
+    """Seal logs again, each of which shares a prefix of the one before. Returns their own events, and the last log as a
+    whole.
+    """
     line: list[Event] = []
     owns: list[tuple[Event, ...]] = []
     for log in logs:
@@ -165,7 +167,7 @@ def _resealed(
 
 
 def _renamed(body: AnyBody, names: Mapping[str, str]) -> AnyBody:
-    """A body that refers to blobs by their other names."""
+    """Return a body that refers to blobs by their new names."""
     data, kind = encode(body), VOCABULARY.kind_of(body)
     for name in blobs_of(body):
         data = data.replace(name.encode(), names[name].encode())
@@ -173,7 +175,7 @@ def _renamed(body: AnyBody, names: Mapping[str, str]) -> AnyBody:
 
 
 async def _origins(store: Store, row: RunRow) -> AsyncIterator[tuple[Event, ...]]:
-    """The own events of those whose beginnings a run shares, the nearest last."""
+    """Yield the own events of the runs whose events a run shares, the nearest last."""
     if row.origin is None:
         return
     origin = await store.get(row.origin)
@@ -184,7 +186,7 @@ async def _origins(store: Store, row: RunRow) -> AsyncIterator[tuple[Event, ...]
 
 
 async def _talks(store: Store, row: RunRow) -> AsyncIterator[tuple[Event, ...]]:
-    """The own events of a run's conversation, after those of what that shares the beginning of."""
+    """Yield the own events of a run's conversation, after those of the conversations whose events it shares."""
     for name in filter(None, (row.conversation, conversation_of(row.id))):
         try:
             talk = await store.get(name)
@@ -204,21 +206,21 @@ def _write(path: Path, bundle: Bundle) -> None:
     part = path.with_name(f"{path.name}.part")
     try:
         with ZipFile(part, "w", compresslevel=LEVEL) as file:
-            _put(file, "manifest.json", msgspec.json.encode(manifest))
-            _put(file, "log.jsonl", _lines(bundle.events))
+            _write_entry(file, "manifest.json", msgspec.json.encode(manifest))
+            _write_entry(file, "log.jsonl", _lines(bundle.events))
             for end, origin in zip(ends, bundle.origins, strict=True):
-                _put(file, f"origins/{end.run}.jsonl", _lines(origin))
+                _write_entry(file, f"origins/{end.run}.jsonl", _lines(origin))
             for end, talk in zip(talks, bundle.talks, strict=True):
-                _put(file, f"conversations/{end.run}.jsonl", _lines(talk))
+                _write_entry(file, f"conversations/{end.run}.jsonl", _lines(talk))
             for name, data in bundle.blobs.items():
-                _put(file, f"blobs/{name}", data)
+                _write_entry(file, f"blobs/{name}", data)
         part.replace(path)
     except BaseException:
         part.unlink(missing_ok=True)
         raise
 
 
-def _put(file: ZipFile, name: str, data: bytes) -> None:
+def _write_entry(file: ZipFile, name: str, data: bytes) -> None:
     file.writestr(name, data, compression_of(data))
 
 
@@ -231,7 +233,7 @@ def _events(lines: bytes) -> tuple[Event, ...]:
 
 
 async def read_bundle(path: Path, max_bytes: int = MAX_BYTES) -> Bundle:
-    """What a file holds; raises InvalidBundle for one that is none, or that would unpack to more."""
+    """Read a file. Raises InvalidBundle if it is not a bundle, or would unpack to more than `max_bytes`."""
     return await asyncio.to_thread(_read, path, max_bytes)
 
 
@@ -239,7 +241,7 @@ def _read(path: Path, max_bytes: int) -> Bundle:
     with unpacking(path, max_bytes) as bundle:
         manifest = msgspec.json.decode(bundle.read("manifest.json"), type=Manifest)
         if manifest.format != FORMAT:
-            raise InvalidBundle(path=str(path), reason=f"its format is {manifest.format}, and {FORMAT} is known")
+            raise InvalidBundle(path=str(path), reason=f"unknown format {manifest.format}; this version reads {FORMAT}")
         events = _events(bundle.read("log.jsonl"))
         origins = tuple(_events(bundle.read(f"origins/{end.run}.jsonl")) for end in manifest.origins)
         talks = tuple(_events(bundle.read(f"conversations/{end.run}.jsonl")) for end in manifest.talks)
@@ -249,12 +251,12 @@ def _read(path: Path, max_bytes: int) -> Bundle:
     ends, logs = (*manifest.origins, *manifest.talks, head), (*origins, *talks, events)
     for end, log in zip(ends, logs, strict=True):
         if not log or LogEnd.of(log) != end:
-            raise InvalidBundle(path=str(path), reason=f"the log of {end.run} does not end as it says")
+            raise InvalidBundle(path=str(path), reason=f"the log of {end.run} does not end at the head in the manifest")
     return Bundle(events, blobs, origins, talks)
 
 
 async def load_run(store: Store, path: Path, actor: str, max_bytes: int = MAX_BYTES) -> RunRow:
-    """Take a run from a file, with those whose beginnings it shares, as far as they are not here."""
+    """Import a run from a file, and the runs whose events it shares, as far as the store does not have them."""
     return await _load(store, await read_bundle(path, max_bytes), actor)
 
 
@@ -263,15 +265,15 @@ async def _load(store: Store, bundle: Bundle, actor: str) -> RunRow:
     if store.codec.is_private and not any(event.key_id for event in bundle.events):
         bundle = _recoded(bundle, PLAIN, store.codec)
     cuts = [log[0].seq - 1 for log in (*bundle.origins, bundle.own)[1:]]
-    known = [await _is_here(store, origin, cut) for origin, cut in zip(bundle.origins, cuts, strict=True)]
+    known = [await _has_log(store, origin, cut) for origin, cut in zip(bundle.origins, cuts, strict=True)]
     end = bundle.own[-1]
-    if await _is_here(store, bundle.own, end.seq):
+    if await _has_log(store, bundle.own, end.seq):
         return await store.get(end.run)
     for number, data in enumerate(bundle.blobs.values(), 1):
         await store.put_blob(data)
         progress(number, len(bundle.blobs))
     for talk in bundle.talks:
-        if not await _is_here(store, talk, talk[-1].seq):
+        if not await _has_log(store, talk, talk[-1].seq):
             await store.load(talk, actor=actor)
     for origin, is_known in zip(bundle.origins, known, strict=True):
         if not is_known:
@@ -280,7 +282,7 @@ async def _load(store: Store, bundle: Bundle, actor: str) -> RunRow:
 
 
 def _verify_logs(bundle: Bundle) -> None:
-    """Check every log before anything of them is stored."""
+    """Verify all logs before any of them is stored."""
     line: list[Event] = []
     for logs in (bundle.talks, (*bundle.origins, bundle.own)):
         line = []
@@ -288,14 +290,14 @@ def _verify_logs(bundle: Bundle) -> None:
             line = [*line[: log[0].seq - 1], *log]
             verify(line)
     if tuple(line) != bundle.events:
-        raise Tampered(run=bundle.events[-1].run, seq=1, reason="what it shares is not what its origins say")
+        raise Tampered(run=bundle.events[-1].run, seq=1, reason="the shared events differ from those of its origins")
 
 
 async def verify_bundle(path: Path, max_bytes: int = MAX_BYTES) -> Verified:
-    """Check a file by itself: its logs against their hashes, its blobs against their names; raises Tampered."""
+    """Verify a file on its own: its logs against their hashes, its blobs against their names. Raises Tampered."""
     bundle = await read_bundle(path, max_bytes)
     _verify_logs(bundle)
-    if any(event.key_id for event in bundle.events):  # without the keys, hashes are all that can be checked
+    if any(event.key_id for event in bundle.events):  # Without the keys, only hashes can be checked.
         return Verified(runs=1, events=len(bundle.events))
     async with Store(MemoryBackend(), Inline()) as store:
         row = await _load(store, bundle, "verify")
@@ -308,19 +310,19 @@ async def verify_bundle(path: Path, max_bytes: int = MAX_BYTES) -> Verified:
     return Verified(runs=1 + len(bundle.origins), events=len(bundle.events))
 
 
-async def _is_here(store: Store, log: Sequence[Event], seq: int) -> bool:
-    """Whether a store has this very log up to an event, perhaps longer by now."""
+async def _has_log(store: Store, log: Sequence[Event], seq: int) -> bool:
+    """Return whether a store has exactly this log up to an event, possibly with more events after it."""
     run, mine = log[-1].run, [event for event in log if event.seq == seq]
     try:
         found = await store.read(run, after=seq - 1, limit=1)
     except NotFound:
         return False
-    if mine and [_essence(store, event) for event in found] != [_essence(store, event) for event in mine]:
+    if mine and [_identity(store, event) for event in found] != [_identity(store, event) for event in mine]:
         agent = (await store.get(run)).agent
-        raise IdConflict(what="run", id=run, reason=f"by agent {agent!r} with another log")
+        raise IdConflict(what="run", id=run, reason=f"by agent {agent!r} with a different log")
     return True
 
 
-def _essence(store: Store, event: Event) -> tuple[object, ...]:
-    """What makes two events the same: their hashes, but where they are encrypted anew each time."""
+def _identity(store: Store, event: Event) -> tuple[object, ...]:
+    """Return what identifies an event: its hash, or its content if encryption gives it another hash each time."""
     return (event.time, event.fence, store.decode(event)) if store.codec.is_private else (event.hash,)

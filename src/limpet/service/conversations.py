@@ -1,40 +1,41 @@
-"""Conversations from outside: saying something in one, reading one, and which there are."""
+"""Conversations: add a message, read the messages, list conversations and sessions."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterable, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
 from limpet.engine.run.conversation import INTERRUPT, USER, Message, conversation_of, shown
 from limpet.errors import InvalidArgument, NotFound, WrongState
+from limpet.events import Event, inline
 from limpet.events import bodies as b
-from limpet.events import inline
 from limpet.ids import check_id
 from limpet.journal import ConversationWriter, latest
+from limpet.service.moments import Point, point
 from limpet.service.settings import Settings
 from limpet.service.views import LIVE
-from limpet.stores import Leg, RunFilter, RunRow
+from limpet.stores import Leg, RunFilter, RunRow, Store
 from limpet.stores.blobs import SAID
 from limpet.stores.store import LARGEST_PAGE
 
-__all__ = ["ConversationInfo", "Conversations", "SessionInfo"]
+__all__ = ["ConversationInfo", "Conversations", "SessionInfo", "last_message_at"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConversationInfo:
-    """A conversation as lists show it."""
+    """Summary of a conversation, for lists."""
 
     id: str
     session: str | None
     user: str | None
     messages: int
-    """How many, about: what was compacted or forked counts too."""
+    """Approximate number of messages; includes compactions and forks."""
     updated: int
     fork_of: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class SessionInfo:
-    """A session as lists show it."""
+    """Summary of a session, for lists."""
 
     id: str
     runs: int
@@ -45,29 +46,31 @@ class SessionInfo:
 class Conversations:
     """All conversations of a store."""
 
-    def __init__(self, settings: Settings, tell: Callable[..., Awaitable[None]], now: Callable[[], int]) -> None:
-        self._settings, self._store, self._tell, self._now = settings, settings.store, tell, now
+    def __init__(self, settings: Settings, send: Callable[..., Awaitable[None]], now: Callable[[], int]) -> None:
+        self._settings, self._store, self._send, self._now = settings, settings.store, send, now
 
-    def talk(self, id: str, actor: str, *, session: str | None = None, user: str | None = None) -> ConversationWriter:
-        """A conversation that is written to from here."""
+    def writer(self, id: str, actor: str, *, session: str | None = None, user: str | None = None) -> ConversationWriter:
+        """Return a writer for a conversation."""
         first = b.ConversationCreated(session=session, user=user)
         return ConversationWriter(self._store, id, self._now, actor, first)
 
-    async def check(self, conversation: str) -> bool:
-        """Refuse the name of a run, where that of a conversation is wanted; whether there is one of this name."""
+    async def exists(self, conversation: str) -> bool:
+        """Return whether a conversation exists. Raises InvalidArgument if the id is that of a run."""
         try:
             row = await self._store.get(check_id(conversation))
         except NotFound:
             return False
         if row.type != "conversation":
-            reason = f"{conversation!r} is a run; its conversation is {row.conversation or conversation_of(row.id)!r}"
+            reason = (
+                f"{conversation!r} is a run; pass its conversation, {row.conversation or conversation_of(row.id)!r}"
+            )
             raise InvalidArgument(path="conversation", reason=reason)
         return True
 
     async def say(self, conversation: str, text: str, *, actor: str, interrupt: bool) -> str | None:
-        """Give a message to the run that goes on in a conversation, and say which; else keep it there for the next."""
-        await self.check(conversation)
-        run = await self._listener(conversation)
+        """Send a message to the active run of a conversation and return its id, or store it and return None."""
+        await self.exists(conversation)
+        run = await self._active_run(conversation)
         if run is not None:
             packed, blobs = self._store.pack(text, inline=SAID)
             new = self._settings.ids.new
@@ -75,18 +78,18 @@ class Conversations:
             if interrupt:
                 bodies.append(b.SignalReceived(command=new(), signal=INTERRUPT, value=inline(None)))
             try:
-                await self._tell(run, *bodies, blobs=blobs)
+                await self._send(run, *bodies, blobs=blobs)
             except (WrongState, NotFound):
-                pass  # it has ended meanwhile
+                pass  # the run has ended since
             else:
                 return run
         packed, blobs = self._store.pack(text, inline=SAID)
         added = b.MessageAdded(message=self._settings.ids.new(), role="user", content=packed)
-        await self.talk(conversation, actor).append(added, blobs=blobs)
+        await self.writer(conversation, actor).append(added, blobs=blobs)
         return None
 
-    async def _listener(self, conversation: str) -> str | None:
-        """The newest run in a conversation that has not ended."""
+    async def _active_run(self, conversation: str) -> str | None:
+        """Return the id of the newest run in a conversation that has not ended."""
         page = await self._store.runs(RunFilter(conversation=conversation, status=LIVE), limit=1)
         if page.rows:
             return page.rows[0].id
@@ -97,27 +100,27 @@ class Conversations:
             return None
         return row.id if row is not None and row.type == "run" and row.status in LIVE else None
 
-    async def first(self, conversation: str, text: str, run: str, actor: str, **owner: Any) -> tuple[Leg, Any]:
-        """What adds the text that a run is started with to its conversation, and the blobs that come with it."""
-        talk = self.talk(conversation, actor, **owner)
+    async def first_message(self, conversation: str, text: str, run: str, actor: str, **owner: Any) -> tuple[Leg, Any]:
+        """Return the append that adds a run's input to its conversation as the first message, and its blobs."""
+        talk = self.writer(conversation, actor, **owner)
         await talk.look()
         packed, blobs = self._store.pack(text, inline=SAID)
         added = b.MessageAdded(message=self._settings.ids.new(), role="user", content=packed, run=run)
         return talk.leg((added,)), blobs
 
     async def messages(self, conversation: str, *, last: int | None, whole: bool) -> list[Message]:
-        """The newest messages of a conversation, in order."""
-        if not await self.check(conversation):
+        """Return the newest messages of a conversation, in order."""
+        if not await self.exists(conversation):
             raise NotFound(what="conversation", id=conversation)
         return await shown(self._store, await latest(self._store, conversation, last=last, whole=whole))
 
     async def all(self, session: str | None) -> list[ConversationInfo]:
-        """The newest conversations."""
+        """Return the newest conversations."""
         page = await self._store.runs(RunFilter(type="conversation", session=session), limit=LARGEST_PAGE)
         return [_info(row) for row in page.rows]
 
     async def sessions(self) -> list[SessionInfo]:
-        """The sessions of the newest runs and conversations, the newest first."""
+        """Return the sessions of the newest runs and conversations, the newest first."""
         found: dict[str, list[RunRow]] = {}
         for where in (RunFilter(), RunFilter(type="conversation")):
             for row in (await self._store.runs(where, limit=LARGEST_PAGE)).rows:
@@ -143,3 +146,39 @@ def _session(name: str, rows: list[RunRow]) -> SessionInfo:
     return SessionInfo(
         id=name, runs=len(rows) - len(talks), conversations=len(talks), updated=max(row.time for row in rows)
     )
+
+
+async def last_message_at(store: Store, run: str, seq: int, conversation: str) -> int:
+    """Return the number of the last message in a conversation at an event of a run, or 0.
+
+    Times may be wrong, so the result is corrected by the run's own messages: it includes all those that the run had
+    sent by then, and none that it sent later.
+    """
+    [event] = await store.read(run, after=seq - 1, limit=1)
+    try:
+        upto = await point(store, conversation, Point(at=event.time))
+    except NotFound:
+        upto = 0
+    earlier = await _first_message(store, _backwards(store, run, seq), conversation)
+    later = await _first_message(store, store.log(run, after=seq), conversation)
+    if earlier is not None:
+        upto = max(upto, earlier.message + earlier.count - 1)
+    return upto if later is None else min(upto, later.message - 1)
+
+
+async def _first_message(store: Store, events: AsyncIterable[Event], conversation: str) -> b.MessageSaid | None:
+    """Return the first of some events that adds messages to a conversation."""
+    async for event in events:
+        body = store.decode(event) if event.kind == "message.said" else None
+        if isinstance(body, b.MessageSaid) and body.conversation == conversation:
+            return body
+    return None
+
+
+async def _backwards(store: Store, run: str, seq: int) -> AsyncIterable[Event]:
+    """Yield the events of a run up to one, the newest first."""
+    before: int | None = seq + 1
+    while page := await store.read(run, before=before, backwards=True):
+        for event in page:
+            yield event
+        before = page[-1].seq

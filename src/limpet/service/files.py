@@ -1,4 +1,4 @@
-"""Files that commands read and write: what goes wrong with one is an error of ours."""
+"""Turn errors of files that a command reads or writes into FileFailed."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -6,12 +6,12 @@ from pathlib import Path
 
 from limpet.errors import FileFailed
 
-__all__ = ["using"]
+__all__ = ["file_errors"]
 
 
 @contextmanager
-def using(path: str | Path) -> Iterator[Path]:
-    """Raise FileFailed for a file that cannot be used inside, or for a name that no file can have."""
+def file_errors(path: str | Path) -> Iterator[Path]:
+    """Yield the path. Raise FileFailed for an OSError inside, and for an invalid path."""
     try:
         yield Path(path)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Conditions on JSON, as people type them: `cents>100`, `order.id=o-1`, `to~example`."""
+"""Conditions on JSON values: `cents>100`, `order.id=o-1`, `to~example`."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -14,31 +14,31 @@ Condition = Callable[[Any], bool]
 FORM = re.compile(r"([\w.-]++)\s*+(<=|>=|!=|=|<|>|~)(.*)", re.DOTALL)
 MOST, LONGEST = 20, 1_000
 ORDER = ("<", "<=", ">", ">=")
-NOWHERE: Any = object()
+MISSING: Any = object()
 
 
 def all_of(texts: Sequence[str]) -> Condition:
-    """Whether all of some conditions hold."""
+    """Return a condition that is true if all of these are."""
     if len(texts) > MOST or any(len(text) > LONGEST for text in texts):
-        raise InvalidArgument(path="where", reason=f"at most {MOST} conditions, of {LONGEST} characters, are looked at")
+        raise InvalidArgument(path="where", reason=f"at most {MOST} conditions of {LONGEST} characters")
     each = [condition(text) for text in texts]
     return lambda value: all(holds(value) for holds in each)
 
 
 def condition(text: str) -> Condition:
-    """Whether one holds: a path, how it is compared (`~` for contains), and JSON or plain text."""
+    """Parse a condition: a path, an operator (`~` means contains), and JSON or plain text."""
     found = FORM.fullmatch(text.strip())
     if found is None:
-        reason = f"{text!r} is no condition: say a name, one of = != < <= > >= ~, and a value, such as cents>100"
+        reason = f"invalid condition {text!r}; write a name, one of = != < <= > >= ~, and a value, such as cents>100"
         raise InvalidArgument(path="where", reason=reason)
     path, how = found[1].split("."), found[2]
-    wanted = found[3].strip() if how == "~" else _value(found[3].strip())
+    expected = found[3].strip() if how == "~" else _value(found[3].strip())
 
     def holds(value: Any) -> bool:
         at = _at(value, path)
-        if at is NOWHERE or (how in ORDER and not _have_order(at, wanted)):
+        if at is MISSING or (how in ORDER and not _have_order(at, expected)):
             return False
-        return HOW[how](at, wanted)
+        return OPERATORS[how](at, expected)
 
     return holds
 
@@ -57,7 +57,7 @@ def _at(value: Any, path: Sequence[str]) -> Any:
         elif isinstance(value, list) and name.isdecimal() and int(name) < len(value):
             value = value[int(name)]
         else:
-            return NOWHERE
+            return MISSING
     return value
 
 
@@ -66,7 +66,7 @@ def _is_same(one: Any, other: Any) -> bool:
 
 
 def _have_order(one: Any, other: Any) -> bool:
-    """Whether there is an order between them: both are numbers, or texts."""
+    """Return whether two values can be ordered: both are numbers, or both are texts."""
     return any(isinstance(one, kind) and isinstance(other, kind) for kind in (int | float, str))
 
 
@@ -74,12 +74,12 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
-HOW: Mapping[str, Callable[[Any, Any], bool]] = {
-    "~": lambda found, wanted: str(wanted).casefold() in _text(found).casefold(),
+OPERATORS: Mapping[str, Callable[[Any, Any], bool]] = {
+    "~": lambda found, expected: str(expected).casefold() in _text(found).casefold(),
     "=": _is_same,
-    "!=": lambda found, wanted: not _is_same(found, wanted),
-    "<": lambda found, wanted: bool(found < wanted),
-    "<=": lambda found, wanted: bool(found <= wanted),
-    ">": lambda found, wanted: bool(found > wanted),
-    ">=": lambda found, wanted: bool(found >= wanted),
+    "!=": lambda found, expected: not _is_same(found, expected),
+    "<": lambda found, expected: bool(found < expected),
+    "<=": lambda found, expected: bool(found <= expected),
+    ">": lambda found, expected: bool(found > expected),
+    ">=": lambda found, expected: bool(found >= expected),
 }

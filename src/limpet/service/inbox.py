@@ -1,4 +1,7 @@
-"""The desk: what waits for people, and what they decide. A decision is checked before it is taken; the first stands."""
+"""The inbox: requests to people, and their decisions.
+
+Each decision is validated before it is written. The first one is final.
+"""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
@@ -12,7 +15,7 @@ from limpet.events import Limits
 from limpet.events import bodies as b
 from limpet.journal import load
 from limpet.secret import hidden
-from limpet.service.answers import answer_of, check_approvable, check_args, check_rejectable
+from limpet.service.answers import check_approvable, check_args, check_rejectable, validate_answer
 from limpet.service.resolve import open_request, run_of
 from limpet.service.settings import Settings
 from limpet.service.views import request_of
@@ -21,21 +24,21 @@ from limpet.stores import RequestFilter, RequestRow
 
 __all__ = ["Inbox"]
 
-EVERYBODY = "anyone"
+ANYONE = "anyone"
 
 
 class Inbox:
-    """Everything that people decide in one app."""
+    """The open requests of an app, and the commands that decide them."""
 
-    def __init__(self, settings: Settings, tell: Callable[..., Awaitable[None]]) -> None:
+    def __init__(self, settings: Settings, send: Callable[..., Awaitable[None]]) -> None:
         self._settings = settings
         self._store = settings.store
-        self._tell = tell
+        self._send = send
 
     async def inbox(
         self, *, to: str | None, run: str | None, risk: str | None, older_than: Duration | None
     ) -> list[Request]:
-        """What waits for a person, the oldest first; `to` is a person, with their groups, or a group."""
+        """Return the open requests, the oldest first. `to` is a person, including their groups, or a group."""
         names = [None] if to is None else [to, *self._groups(to)]
         found: dict[str, RequestRow] = {}
         for name in dict.fromkeys(names):
@@ -47,18 +50,18 @@ class Inbox:
 
     async def answer(self, request: str | Request, answer: object, by: str) -> None:
         """Answer a request."""
-        found = await self._for(request, by)
-        plain = answer_of(found, answer)
+        found = await self._decidable(request, by)
+        plain = validate_answer(found, answer)
         packed, blobs = self._store.pack(plain)
         bodies: list[b.Command] = [self._decision(found, "answered", by, answer=packed)]
         if found.kind == "budget" and isinstance(plain, dict):
             limits = msgspec.convert(plain, Limits)
             bodies.append(b.BudgetExtended(command=self._settings.ids.new(), by=by, limits=limits))
-        await self._tell(found.run, *bodies, blobs=blobs, judged=self._judged(found))
+        await self._send(found.run, *bodies, blobs=blobs, judged=self._addressees(found))
 
     async def approve(self, request: str | Request, by: str, args: Mapping[str, Any] | None, *, standing: bool) -> None:
-        """Say yes: once, with other arguments, or for every further call of this tool in this run."""
-        found = await self._for(request, by)
+        """Approve a request: once, with other arguments, or for all further calls of this tool in this run."""
+        found = await self._decidable(request, by)
         check_approvable(found, standing=standing)
         edited = None if args is None else hidden({**found.args, **args})
         if edited is not None:
@@ -68,37 +71,39 @@ class Inbox:
         if standing:
             new = self._settings.ids.new
             bodies.append(b.GrantGiven(command=new(), grant=new(), by=by, tool=found.tool, request=found.id))
-        await self._tell(found.run, *bodies, blobs=blobs, judged=self._judged(found))
+        await self._send(found.run, *bodies, blobs=blobs, judged=self._addressees(found))
 
     async def reject(self, request: str | Request, by: str, because: str) -> None:
-        """Say no, and why."""
-        found = await self._for(request, by)
+        """Reject a request, with a reason."""
+        found = await self._decidable(request, by)
         check_rejectable(found)
         decision = self._decision(found, "rejected", by, because=self._store.redaction.text(because))
-        await self._tell(found.run, decision, judged=self._judged(found))
+        await self._send(found.run, decision, judged=self._addressees(found))
 
     async def grants(self, run: str) -> list[Grant]:
-        """The standing permissions of a run."""
+        """Return the standing approvals of a run."""
         await run_of(self._store, run)
         return [grant for grant in (await load(self._store, run)).grants if grant.standing]
 
     async def revoke(self, run: str, grant: str, by: str, because: str) -> None:
-        """End a standing permission: the next call asks again."""
+        """Revoke a standing approval: the next call of its tool asks again."""
         if grant not in {each.grant for each in await self.grants(run)}:
             raise NotFound(what="grant", id=grant)
         because = self._store.redaction.text(because)
-        await self._tell(run, b.GrantRevoked(command=self._settings.ids.new(), grant=grant, by=by, because=because))
+        await self._send(run, b.GrantRevoked(command=self._settings.ids.new(), grant=grant, by=by, because=because))
 
-    async def _for(self, request: str | Request, by: str) -> Request:
-        """A request that this person may decide."""
+    async def _decidable(self, request: str | Request, by: str) -> Request:
+        """Return an open request, if this person may decide it. Raises NotAllowed."""
         found = await open_request(self._store, request if isinstance(request, str) else request.id)
-        is_asked = self._settings.people is None or {EVERYBODY, by, *self._groups(by)} & set(found.to)
+        is_asked = self._settings.people is None or {ANYONE, by, *self._groups(by)} & set(found.to)
         if not by or not is_asked:
             raise NotAllowed(request=found.id, by=by, to=found.to)
         return found
 
-    def _judged(self, request: Request) -> tuple[str, ...] | None:
-        """Whom it was for when it was looked at, where that decides who may answer."""
+    def _addressees(self, request: Request) -> tuple[str, ...] | None:
+        """Return the addressees that the check used, if groups are configured. The store rejects the command if they
+        changed.
+        """
         return None if self._settings.people is None else request.to
 
     def _groups(self, person: str) -> Sequence[str]:

@@ -1,4 +1,4 @@
-"""What somebody typed or sent, strictly, as text that means one thing only: JSON, or yes or no."""
+"""Strict parsing of text that a person typed or a client sent: JSON, or yes or no."""
 
 import json
 import re
@@ -9,25 +9,25 @@ from limpet.events.values import parse
 
 __all__ = ["LARGEST", "read_json", "yes_or_no"]
 
-# In bytes; more is no input but a file, whose address is the input.
+# In bytes. Larger data should be passed by reference, as a URL or path.
 LARGEST = 16 * 1024 * 1024
 YES = ("y", "yes", "true", "ok", "okay", "approve", "approved")
 NO = ("n", "no", "false", "reject", "rejected")
-# A word, and what is said after it.
+# A word, and an optional reason after it.
 _WORD = re.compile(r"([a-z]+)(?:[\s,.:;!]+(.*))?", re.IGNORECASE | re.DOTALL)
 
 
-def read_json(text: str | bytes, what: str = "The input") -> Any:
-    """A value from JSON text; refuses what is too large, no JSON, or has a key twice."""
+def read_json(text: str | bytes, what: str = "input") -> Any:
+    """Parse JSON. Raises InvalidArgument if it is too large, is not JSON, or has a duplicate key."""
     if len(text) > LARGEST:
-        raise InvalidArgument(path=what, reason=f"it has more than {LARGEST // 1024**2} MiB: pass its address instead")
+        raise InvalidArgument(path=what, reason=f"larger than {LARGEST // 1024**2} MiB; pass a URL or path instead")
     value = parse(text)
-    _refuse_twins(text, what)
+    _refuse_duplicate_keys(text, what)
     return value
 
 
 def yes_or_no(text: str) -> tuple[bool, str] | None:
-    """Return yes or no, and the reason after a no; None for a text that is neither, or a yes with reservations."""
+    """Parse yes or no, and the reason after a no. Returns None for any other text, including a yes with a condition."""
     found = _WORD.fullmatch(text.strip())
     if found is None:
         return None
@@ -37,15 +37,15 @@ def yes_or_no(text: str) -> tuple[bool, str] | None:
     return (False, more) if word in NO else None
 
 
-def _refuse_twins(text: str | bytes, what: str) -> None:
-    """JSON leaves open which of two equal keys counts: whoever wrote both meant something else."""
+def _refuse_duplicate_keys(text: str | bytes, what: str) -> None:
+    """Raise InvalidArgument for a duplicate key: JSON does not define which of the two is used."""
 
     def members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) < len(pairs):
             names = [name for name, _ in pairs]
-            twin = next(name for name in names if names.count(name) > 1)
-            raise InvalidArgument(path=what, reason=f"it has the key {twin!r} twice")
+            duplicate = next(name for name in names if names.count(name) > 1)
+            raise InvalidArgument(path=what, reason=f"duplicate key {duplicate!r}")
         return found
 
     json.loads(text, object_pairs_hook=members)

@@ -1,7 +1,6 @@
-"""The JSON that all doors give: one form for each thing, under stable names.
+"""The JSON that all interfaces return: one type per kind of thing, with stable names.
 
-A field that is here keeps its name and its type. What is added to a form, or taken from it, is a new version, and a
-test says which field it was.
+A field keeps its name and type. Adding or removing a field requires a new version; a test names the field that changed.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,33 +36,33 @@ __all__ = ["VERSION", "VIEWS", "as_json", "error_json", "fields_of", "forms", "f
 VERSION = 1
 VIEWS: Mapping[str, type] = {
     "a run, in lists": RunInfo,
-    "a run, on its page": ReportJson,
+    "a report of a run": ReportJson,
     "an event": EventView,
     "a request to a person": Request,
-    "what a run knew": MomentJson,
-    "what changed": Diff,
+    "a state of a run": MomentJson,
+    "a diff": Diff,
     "a comparison": Comparison,
     "a replay": ReplayJson,
-    "a replay of many": ReplayCheck,
-    "a line of a timeline": TimelineRow,
+    "a replay check": ReplayCheck,
+    "a row of a timeline": TimelineRow,
     "a decision": DecisionInfo,
     "an error": ErrorInfo,
     "a call of a tool": CallInfo,
-    "a slice of context": ContextSlice,
-    "what a model was asked": PromptView,
+    "a context slice": ContextSlice,
+    "a prompt": PromptView,
     "a piece of an artifact": ArtifactPiece,
     "a message": Message,
     "a conversation": ConversationInfo,
     "a session": SessionInfo,
     "an agent": AgentInfo,
     "a worker": WorkerInfo,
-    "how many there are": Stats,
-    "a finding of the doctor": Finding,
-    "a measure": Measurement,
-    "what was verified": Verified,
-    "what was pruned": Pruned,
+    "counts": Stats,
+    "a finding of `limpet doctor`": Finding,
+    "a result of `limpet bench`": Measurement,
+    "a verification": Verified,
+    "a deletion of runs": Pruned,
 }
-# Where two are called the same, and a plain name for what is only data.
+# Names for types that are only data or would have the same name as another.
 _NAMES: Mapping[type, str] = {
     model.PromptMessage: "PromptMessage",
     model.ToolCall: "ModelCall",
@@ -85,7 +84,7 @@ _WORDS: Mapping[Any, str] = {
 
 
 def as_json(view: Any) -> Any:
-    """What is shown, as plain data."""
+    """Return a view as plain JSON data."""
     if isinstance(view, list | tuple) and not hasattr(view, "_fields"):
         return [as_json(each) for each in view]
     plain = view.as_json() if hasattr(view, "as_json") else view
@@ -93,13 +92,13 @@ def as_json(view: Any) -> Any:
 
 
 def error_json(error: LimpetError) -> dict[str, Any]:
-    """An error as every door tells it; the cure with what may have been meant."""
+    """Return an error as all interfaces show it. The hint includes suggested ids."""
     hint = " ".join([error.hint, *getattr(error, "__notes__", ())])
     return {"code": error.code, "message": error.summary, "facts": dict(error.facts), "hint": hint}
 
 
 def forms() -> dict[str, type]:
-    """Every form, with those that are parts of others, by its name."""
+    """Return all types by name, including nested ones."""
     found: dict[str, type] = {}
     for view in VIEWS.values():
         _gather(view, found)
@@ -107,22 +106,22 @@ def forms() -> dict[str, type]:
 
 
 def frozen() -> list[str]:
-    """Every field of every form, in words: what must not change."""
+    """Return every field of every type as text, for the test that compares them with the stored list."""
     return [f"{name}.{field}: {kind}" for name, form in forms().items() for field, kind in fields_of(form).items()]
 
 
 def fields_of(form: type) -> dict[str, str]:
-    """The fields of a form, each with what it holds."""
+    """Return the fields of a type, each with a description of its type."""
     return {name: _words(hint) for name, hint in _hints(form).items()}
 
 
 def name_of(form: type) -> str:
-    """What a form is called."""
+    """Return the public name of a type."""
     return _NAMES.get(form) or form.__name__
 
 
 def schemas(where: str) -> dict[str, Any]:
-    """The JSON Schema of every form, by its name; one refers to another as it is found `where`."""
+    """Return the JSON Schemas of all types by name. References start with `where`."""
     known = forms()
     refs, found = msgspec.json.schema_components(known.values(), ref_template="{name}")
     names = {ref["$ref"]: name for name, ref in zip(known, refs, strict=True)}
@@ -149,7 +148,7 @@ def _gather(form: type, found: dict[str, type]) -> None:
     known = found.get(name_of(form))
     if known is not None:
         if known is not form:
-            raise TypeError(f"two forms are called {name_of(form)}")
+            raise TypeError(f"two types are called {name_of(form)}")
         return
     found[name_of(form)] = form
     for hint in _hints(form).values():
@@ -169,7 +168,7 @@ def _parts(hint: Any) -> Iterator[type]:
 
 
 def _words(hint: Any) -> str:
-    """What a field holds."""
+    """Return a description of a field's type."""
     if hint in _WORDS:
         return _WORDS[hint]
     if _is_form(hint):
@@ -185,4 +184,4 @@ def _words(hint: Any) -> str:
         return f"[{', '.join(map(_words, args))}]"
     if isinstance(origin, type) and issubclass(origin, Sequence):
         return f"list of {_words(args[0])}"
-    raise TypeError(f"{hint!r} has no words")
+    raise TypeError(f"no description for {hint!r}")

@@ -1,4 +1,4 @@
-"""Looking back: what a run knew at any point of its log, what a step changed, and where two runs went apart.
+"""The state of a run at any point of its log, the changes between two points, and the differences of two runs.
 
 Everything is derived from the log; snapshots only make it faster.
 """
@@ -20,7 +20,7 @@ from limpet.events import VOCABULARY, AnyBody, Event, Fact
 from limpet.events import bodies as b
 from limpet.events.values import encode
 from limpet.journal import load
-from limpet.service.views import readable
+from limpet.service.views import load_values
 from limpet.state import AgentState, RunState
 from limpet.state.patch import diff as patch_between
 from limpet.state.patch import words
@@ -48,27 +48,27 @@ _JSON = codec_of(Any)
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """A point of a run's log, said in one of these ways."""
+    """A point in a run's log. Pass at most one of its fields; the default is the end of the log."""
 
     before: int | None = None
-    """The number of a step: just before its first attempt."""
+    """Step number: the point just before its first attempt."""
     after: int | None = None
-    """The number of a step: just after it was settled, or after the last that is known of it."""
+    """Step number: the point just after it was settled, or after its last event so far."""
     seq: int | None = None
-    """The number of an event: after it."""
+    """Event number: the point after this event."""
     at: datetime | int | None = None
-    """A time, with its zone or in microseconds: after the last event until then."""
+    """A datetime with a time zone, or microseconds since 1970: the point after the last event until then."""
 
     def __post_init__(self) -> None:
-        said = [name for name, value in asdict(self).items() if value is not None]
-        if len(said) > 1:
-            raise InvalidArgument(path=said[-1], reason=f"say either {' or '.join(said)}, not both")
+        given = [name for name, value in asdict(self).items() if value is not None]
+        if len(given) > 1:
+            raise InvalidArgument(path=given[-1], reason=f"pass {' or '.join(given)}, not both")
         if isinstance(self.at, datetime):
             to_microseconds(self.at, "at")
 
 
 class MomentJson(TypedDict):
-    """What a run knew, as plain data; the state under its known names."""
+    """The state of a run as plain data, under its public names."""
 
     run: str
     status: str
@@ -82,28 +82,28 @@ class MomentJson(TypedDict):
 
 
 class Moment(State[Any]):
-    """What an agent knew at a point of its log, what it had chosen, and what it meant to do next."""
+    """The state of a run at a point in its log: its working state, decisions and next item."""
 
     def __init__(self, state: RunState) -> None:
         super().__init__(state.working, _JSON)
         self.run, self.status, self.seq = state.run, state.status, state.position.seq
         self.time = state.updated
-        """Of the last event, in microseconds."""
+        """Time of the last event, in microseconds since 1970."""
         self.step = state.position.step
-        """The highest number of a step."""
+        """Highest step number."""
         self.position = str(state.position)
         self.whole = state
-        """Everything that the log folds to."""
+        """The complete state that the log folds to."""
 
     @property
     def decisions(self) -> tuple[Chosen, ...]:
-        """What it had chosen, the newest last."""
+        """Decisions so far, the newest last."""
         made = self.whole.decisions
         return tuple(Chosen(question=each.question, chosen=shown(each.chosen), because=each.because) for each in made)
 
     @property
     def next(self) -> str | None:
-        """The item of the plan that it was at, or would come to."""
+        """The current item of the plan, or the next one."""
         items = self.working.items
         for status in ("doing", "pending"):
             found = next((item.item for item in items if item.status == status), None)
@@ -112,7 +112,7 @@ class Moment(State[Any]):
         return None
 
     def as_json(self) -> MomentJson:
-        """The same as plain data; the state under its known names."""
+        """Return the state as plain data, under its public names."""
         return {
             "run": self.run,
             "status": self.status,
@@ -135,7 +135,7 @@ class Moment(State[Any]):
 
 @dataclass(frozen=True)
 class ValueChange:
-    """What something was, and what it is."""
+    """A value before and after."""
 
     before: Any
     after: Any
@@ -143,11 +143,11 @@ class ValueChange:
 
 @dataclass(frozen=True, kw_only=True)
 class Diff:
-    """What is different between two points."""
+    """The differences between two points."""
 
     facts: Mapping[str, ValueChange] = field(default_factory=dict)
     lines: tuple[str, ...] = ()
-    """Every change, in words."""
+    """Every change, as text."""
 
     def __str__(self) -> str:
         return "\n".join(self.lines) or "nothing changed"
@@ -155,37 +155,37 @@ class Diff:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison(Diff):
-    """Where two runs went apart, and how they differ in the end."""
+    """Where two runs diverge, and how their final states differ."""
 
     divergence: tuple[int, str, str] | None = None
-    """The first event that is not the same in both, and what each did there, in words."""
+    """The first event that differs, and what each run did there."""
     steps: Mapping[int, ValueChange] = field(default_factory=dict)
-    """Steps with another tool, outcome or result, by number; nothing where one has none."""
+    """Steps with a different tool, outcome or result, by number; None where a run does not have the step."""
     decisions: Mapping[str, ValueChange] = field(default_factory=dict)
     spent: Mapping[str, ValueChange] = field(default_factory=dict)
     outcome: ValueChange = ValueChange(None, None)
 
 
 async def state_at(store: Store, run: str, where: Point) -> Moment:
-    """What a run knew at a point."""
+    """Return the state of a run at a point."""
     return Moment(await _state(store, run, await point(store, run, where)))
 
 
 async def _state(store: Store, run: str, seq: int) -> RunState:
     if seq < 1:
-        raise InvalidArgument(path="seq", reason="a log begins with event 1")
+        raise InvalidArgument(path="seq", reason="must be at least 1, the first event")
     return await load(store, run, at_most=seq)
 
 
 async def diff(store: Store, run: str, one: Point, other: Point) -> Diff:
-    """What changed between two points of a run."""
+    """Return the changes between two points of a run."""
     first, second = await point(store, run, one), await point(store, run, other)
     before, after = await _state(store, run, first), await _state(store, run, second)
     return _difference(before.working, after.working)
 
 
 async def compare(store: Store, one: str, other: str) -> Comparison:
-    """Where two runs went apart, and how they differ in the end."""
+    """Compare two runs: where they diverge, and how their final states differ."""
     logs = [await _log(store, run) for run in (one, other)]
     states = [await load(store, run) for run in (one, other)]
     found = _difference(states[0].working, states[1].working)
@@ -193,9 +193,13 @@ async def compare(store: Store, one: str, other: str) -> Comparison:
     decisions = _changes(*(_decisions(body for _, body in log) for log in logs))
     spent = _changes(*(_used(state) for state in states))
     ends = ValueChange(*(f"{state.status} {shown(state.output)}".strip() for state in states))
-    parted = _parted(*logs)
+    diverged = _divergence(*logs)
     lines = [
-        *([f"first different at event {parted[0]}: {parted[1]} / {parted[2]}"] if parted else ["the same events"]),
+        *(
+            [f"diverged at event {diverged[0]}: {diverged[1]} / {diverged[2]}"]
+            if diverged
+            else ["the events are the same"]
+        ),
         *(f"step {number}: {change.before or 'none'} / {change.after or 'none'}" for number, change in steps.items()),
         *(f"{question} {change.before or 'none'} / {change.after or 'none'}" for question, change in decisions.items()),
         *found.lines,
@@ -208,7 +212,7 @@ async def compare(store: Store, one: str, other: str) -> Comparison:
     return Comparison(
         facts=found.facts,
         lines=tuple(lines),
-        divergence=parted,
+        divergence=diverged,
         steps=steps,
         decisions=decisions,
         spent=spent,
@@ -218,7 +222,7 @@ async def compare(store: Store, one: str, other: str) -> Comparison:
 
 async def _log(store: Store, run: str) -> list[tuple[Event, AnyBody]]:
     events = [event async for event in store.log(run)]
-    return list(zip(events, await readable(store, [store.decode(event) for event in events]), strict=True))
+    return list(zip(events, await load_values(store, [store.decode(event) for event in events]), strict=True))
 
 
 def _difference(before: AgentState, after: AgentState) -> Diff:
@@ -241,14 +245,14 @@ def _changes(before: Mapping[Any, Any], after: Mapping[Any, Any]) -> dict[Any, V
 
 
 def _steps(bodies: Iterable[AnyBody]) -> dict[int, str]:
-    """What each step did and came to, in words."""
+    """Return each step and its outcome, as text."""
     found: dict[int, str] = {}
     tools: dict[int, str] = {}
     for body in bodies:
         match body:
             case b.StepStarted():
                 tools[body.number] = f"{body.tool}({shown(body.args)})"
-                found[body.number] = f"{tools[body.number]} began"
+                found[body.number] = f"{tools[body.number]} started"
             case b.StepCompleted():
                 found[body.number] = f"{tools.get(body.number, body.name)} → {shown(body.output)}"
             case b.StepFailed() | b.StepUnknown():
@@ -269,7 +273,7 @@ def _decisions(bodies: Iterable[AnyBody]) -> dict[str, str]:
     return {f"{body.name}: {body.question}": f"{shown(body.chosen)} ({body.because})" for body in made}
 
 
-_SPENT = {"seconds": "seconds of work"}
+_SPENT = {"seconds": "working time in s"}
 
 
 def _used(state: RunState) -> dict[str, float]:
@@ -278,25 +282,25 @@ def _used(state: RunState) -> dict[str, float]:
     return {"steps": spent.steps, "tokens": spent.tokens, "cost": spent.cost, "seconds": round(wall, 3)}
 
 
-def _parted(
+def _divergence(
     one: Sequence[tuple[Event, AnyBody]], other: Sequence[tuple[Event, AnyBody]]
 ) -> tuple[int, str, str] | None:
-    """The first place where two logs say something else: claims, times and ids of commands aside."""
+    """Return the first event that differs, ignoring claims, times and command ids, and what each run did there."""
     pairs = [[(event, body) for event, body in log if not isinstance(body, _INCIDENTAL)] for log in (one, other)]
     for (event, body), (_, twin) in zip(*pairs, strict=False):
-        if _essence(body) != _essence(twin):
-            return event.seq, _in_words(body), _in_words(twin)
+        if _comparable(body) != _comparable(twin):
+            return event.seq, _describe(body), _describe(twin)
     lengths = [len(each) for each in pairs]
     if lengths[0] == lengths[1]:
         return None
     longer = pairs[0] if lengths[0] > lengths[1] else pairs[1]
     event, body = longer[min(lengths)]
-    said = _in_words(body)
-    return (event.seq, said, "its end") if longer is pairs[0] else (event.seq, "its end", said)
+    text = _describe(body)
+    return (event.seq, text, "end of log") if longer is pairs[0] else (event.seq, "end of log", text)
 
 
 _INCIDENTAL = (b.RunClaimed, b.RunReleased, b.RunWaiting, b.RunForked, b.RunCreated)
-_BY_CHANCE = (
+_INCIDENTAL_FIELDS = (
     "run",
     "command",
     "request",
@@ -311,18 +315,18 @@ _BY_CHANCE = (
 )
 
 
-def _essence(body: AnyBody) -> tuple[type, dict[str, Any]]:
+def _comparable(body: AnyBody) -> tuple[type, dict[str, Any]]:
     plain: dict[str, Any] = msgspec.json.decode(encode(body))
-    return type(body), {name: value for name, value in plain.items() if name not in _BY_CHANCE}
+    return type(body), {name: value for name, value in plain.items() if name not in _INCIDENTAL_FIELDS}
 
 
-def _in_words(body: AnyBody) -> str:
+def _describe(body: AnyBody) -> str:
     name = getattr(body, "name", "")
     match body:
         case b.StepStarted():
-            return f"{name} began with {shown(body.args)}"
+            return f"{name} started with {shown(body.args)}"
         case b.StepCompleted():
-            return f"{name} gave {shown(body.output)}"
+            return f"{name} returned {shown(body.output)}"
         case b.StepFailed():
             return f"{name} failed: {body.failure.type}"
         case b.DecisionMade():
@@ -332,7 +336,7 @@ def _in_words(body: AnyBody) -> str:
 
 
 async def until_next(store: Store, run: str, step: int) -> int:
-    """The number of the last event after a step was settled and before another began."""
+    """Return the last event after a step was settled and before the next step started."""
     last = await point(store, run, Point(after=step))
     while page := await store.read(run, after=last, limit=WINDOW):
         for event in page:
@@ -342,11 +346,11 @@ async def until_next(store: Store, run: str, step: int) -> int:
     return last
 
 
-# Finding a point
+# Find a point
 
 
 async def point(store: Store, run: str, where: Point) -> int:
-    """The number of the last event before a point; the end, if nothing is said."""
+    """Return the number of the last event before a point."""
     row = await store.get(run)
     if where.seq is not None:
         return min(where.seq, row.seq)
@@ -360,7 +364,7 @@ async def point(store: Store, run: str, where: Point) -> int:
 
 
 async def _at(store: Store, run: str, last: int, at: datetime | int) -> int:
-    """Times never run backwards along a log, so the place is searched for by halves."""
+    """Search by bisection: times never decrease along a log."""
     wanted = to_microseconds(at, "at") if isinstance(at, datetime) else at
     low, high = 0, last
     while low < high:
@@ -373,7 +377,9 @@ async def _at(store: Store, run: str, last: int, at: datetime | int) -> int:
 
 
 async def _begun(store: Store, row: RunRow, number: int) -> int:
-    """Where a step began: of a fork among its own events first, since its numbers go on from the cut."""
+    """Return the event that started a step. In a fork, its own events come first: its numbers continue from the fork
+    point.
+    """
     run, last = row.id, row.seq
     while row.origin is not None and row.origin_at is not None:
         try:
@@ -384,7 +390,7 @@ async def _begun(store: Store, row: RunRow, number: int) -> int:
 
 
 async def _started(store: Store, run: str, first: int, last: int, number: int) -> int:
-    """Where a step began: searched for by halves, since most begin in order; else looked for from the start."""
+    """Find the start of a step by bisection, since most steps start in order; if that fails, read from the start."""
     low, high = first, last
     while high - low > WINDOW:
         middle = (low + high) // 2
@@ -401,7 +407,7 @@ async def _started(store: Store, run: str, first: int, last: int, number: int) -
 
 
 def no_step(run: str, number: int, last: int) -> NotFound:
-    """What is said where a run has no step of a number."""
+    """Return the error for a missing step, with a note on the existing ones."""
     error = NotFound(what="step", id=f"{run} step {number}")
     error.add_note(f"The run has steps 1 to {last}." if last else "The run has no step yet.")
     return error
@@ -433,7 +439,7 @@ _ENDS = (b.StepCompleted, b.StepFailed, b.StepUnknown, b.StepResolved)
 
 
 async def _settled(store: Store, row: RunRow, number: int) -> int:
-    """Where a step was settled; or the last that is known of it, if it was not."""
+    """Return the event that settled a step, or its last event so far."""
     run, after = row.id, await _begun(store, row, number)
     latest = after
     while page := await store.read(run, after=after, limit=WINDOW):

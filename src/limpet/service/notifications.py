@@ -1,7 +1,7 @@
-"""The built-in agent that tells people of requests: once for each channel, again until it was taken.
+"""The built-in agent that notifies a channel of a request: one run per request and channel, retried until it succeeds.
 
-What is kept in its log is which request and which channel; the address and its secret are this process's own. What
-looks like a secret in what is asked is not told.
+Its log contains the ids of the request and the channel. The URL and its secret stay in this process. Values that look
+like credentials are removed from the notification.
 """
 
 import inspect
@@ -27,34 +27,34 @@ from limpet.stores import RequestFilter, Store
 
 __all__ = ["notifier"]
 
-# About a day, at last once an hour.
-PATIENCE = Retry(40, first="1s", cap="1h")
-ONE_TRY = 60_000_000
+# About a day; at the end, once an hour.
+RETRY = Retry(40, first="1s", cap="1h")
+TIMEOUT = 60_000_000
 
 
 def notifier(store: Store, clock: Clock, name: str, channel: Channel) -> Agent[Any, Any]:
-    """The agent for one channel, which only those serve who know it."""
+    """Return the agent for one channel. Only processes that have this channel serve it."""
 
     threads = ThreadPool("limpet-notify")
 
-    async def tell(request: str) -> str:
+    async def deliver(request: str) -> str:
         found = await _open(store, request)
         if found is None:
-            return "it was decided meanwhile"
+            return "already decided"
         if isinstance(channel, Webhook):
             body, key = encode(hide_secrets_in(asdict(found))), idempotency_key()
             await threads.run(lambda: channel.deliver(body, key=key, now=clock.now()))
         else:
             is_async = inspect.iscoroutinefunction(channel)
-            told = channel(found) if is_async else await threads.run(lambda: channel(found))
-            if inspect.isawaitable(told):
-                await told
-        return "told"
+            result = channel(found) if is_async else await threads.run(lambda: channel(found))
+            if inspect.isawaitable(result):
+                await result
+        return "sent"
 
-    tool: Tool[..., Any, Any] = Tool(tell, AGENT, Traits(effect="idempotent", retry=PATIENCE, timeout=ONE_TRY))
+    tool: Tool[..., Any, Any] = Tool(deliver, AGENT, Traits(effect="idempotent", retry=RETRY, timeout=TIMEOUT))
 
-    async def notify(run: Run, told: dict[str, Any]) -> str:
-        result: str = await run.step(tool, told["request"])
+    async def notify(run: Run, notice: dict[str, Any]) -> str:
+        result: str = await run.step(tool, notice["request"])
         return result
 
     return Agent(notify, AGENT, AgentOptions(version=name))

@@ -1,7 +1,7 @@
-"""Doing something once for a key: a run whose id is the key, with one step. For whoever writes a tool's server.
+"""`app.once`: call a function once per key, as a run whose id is the key and which has one step.
 
-The function is nowhere but in this process, so the run is of an agent that only this process serves for this key; if it
-dies, whoever asks next with the same key takes the run over.
+The function exists only in this process, so its agent is served only by this process, for this key. If the process
+dies, the next caller with the same key takes the run over.
 """
 
 from collections.abc import Awaitable, Callable
@@ -23,14 +23,14 @@ AGENT = "limpet.once"
 
 
 async def create_once(settings: Settings, key: str) -> RunRow:
-    """The run of a key, new or not."""
+    """Create the run of a key, or return the existing one."""
     created = b.RunCreated(agent=AGENT, agent_version=check_id(key), input=inline(None))
     row, _ = await settings.store.create(key, created, actor="once")
     return row
 
 
 def agent_of(key: str, fn: Callable[[], Awaitable[Any]]) -> Agent[None, Any]:
-    """The agent that only this process serves."""
+    """Return the agent that calls `fn`, at a version that only this process serves."""
 
     async def work() -> Any:
         return await fn()

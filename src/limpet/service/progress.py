@@ -1,27 +1,27 @@
-"""How far long work has come, for whoever wants to hear of it: a door that shows a bar."""
+"""Progress of long operations, for an interface that shows a progress bar."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-__all__ = ["Told", "progress", "report_progress_to"]
+__all__ = ["ProgressListener", "progress", "report_progress_to"]
 
-Told = Callable[[int, int | None], object]
-"""Hears how much is done, and of how much, if that is known."""
-_told: ContextVar[Told | None] = ContextVar("limpet_told", default=None)
+ProgressListener = Callable[[int, int | None], object]
+"""Called with the amount done, and the total if it is known."""
+_listener: ContextVar[ProgressListener | None] = ContextVar("limpet_listener", default=None)
 
 
 @contextmanager
-def report_progress_to(told: Told) -> Iterator[None]:
-    """Hear how far the work inside has come; it may tell from another thread."""
-    token = _told.set(told)
+def report_progress_to(listener: ProgressListener) -> Iterator[None]:
+    """Call a function with the progress of the work inside, possibly from another thread."""
+    token = _listener.set(listener)
     try:
         yield
     finally:
-        _told.reset(token)
+        _listener.reset(token)
 
 
 def progress(done: int, total: int | None = None) -> None:
-    """Tell whoever listens."""
-    if (told := _told.get()) is not None:
-        told(done, total)
+    """Report progress to the current listener, if any."""
+    if (listener := _listener.get()) is not None:
+        listener(done, total)

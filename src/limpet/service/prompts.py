@@ -1,4 +1,4 @@
-"""What an agent goes by: the slice of what it knows, and exactly what a model was asked at a step, made again."""
+"""The context slice of a run, and the exact prompt of a model call, rebuilt from its record."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -22,35 +22,37 @@ from limpet.llm.prompt import (
     read_context,
     summary_of,
 )
-from limpet.service.conversation_extent import said_until
+from limpet.service.conversations import last_message_at
 from limpet.service.moments import Point, point
 from limpet.stores import RunRow, Store
 
 __all__ = ["PromptView", "context_of", "read_prompt"]
 
-NOT_EXACT = "not, byte for byte, what was sent: the code that chose it has changed, or a secret was hidden"
-UNKNOWN = "or the agent chooses by itself, and its code is needed: --app MODULE:ATTRIBUTE, or agents=[...]"
-# No more messages than that are looked at for a slice.
+NOT_EXACT = "differs from what was sent: the code that builds the prompt has changed, or a secret was hidden"
+UNKNOWN = "or the agent has its own build_context; pass its code with --app MODULE:ATTRIBUTE or agents=[...]"
+# Maximum number of messages that a slice is chosen from.
 RECENT = 500
-# How many steps are named.
+# Maximum number of steps in a note.
 MANY = 10
 
 
 @dataclass(frozen=True, kw_only=True)
 class PromptView:
-    """What a model was asked at a step, and why it saw that."""
+    """The prompt of a model call, and why it contained each part."""
 
     run: str
     step: int
     model: str
     prompt: Prompt
     is_exact: bool
-    """It is the same, byte for byte, as what was sent; else the code that chose has changed, or a secret was hidden."""
+    """Whether the prompt equals, byte for byte, what was sent. If not, the code that builds it has changed, or a secret
+    was hidden.
+    """
     why: tuple[str, ...]
-    """Where its parts come from, and what was left out."""
+    """Origin of each part, and what was left out."""
 
     def __str__(self) -> str:
-        lines = [f"step {self.step} of {self.run} asked {self.model}:", *(f"  {each}" for each in self.why)]
+        lines = [f"step {self.step} of {self.run}, prompt of {self.model}:", *(f"  {each}" for each in self.why)]
         for message in self.prompt.messages:
             wanted = "".join(f" [calls {call.name}({call.args})]" for call in message.calls)
             lines += ["", f"{message.role}{f' ({message.call})' if message.call else ''}: {message.text}{wanted}"]
@@ -60,46 +62,46 @@ class PromptView:
 async def context_of(
     store: Store, row: RunRow, where: Point, *, max_tokens: int | None, max_bytes: int | None
 ) -> ContextSlice:
-    """What fits of what an agent knew at a point, and of what was said until then."""
+    """Return the part of a run's state and messages at a point that fits into the limits."""
     for name, given in (("max_tokens", max_tokens), ("max_bytes", max_bytes)):
         if given is not None and given < 0:
-            raise InvalidArgument(path=name, reason=f"{given} is less than nothing")
+            raise InvalidArgument(path=name, reason="must not be negative")
     seq = await point(store, row.id, where)
     state = await load(store, row.id, at_most=seq)
     conversation = row.conversation or conversation_of(row.id)
-    upto = await said_until(store, row.id, seq, conversation)
+    upto = await last_message_at(store, row.id, seq, conversation)
     found = await latest(store, conversation, last=RECENT, upto=upto) if upto else []
     messages = [each.spoken() for each in await shown(store, found)]
     known = Known(state.working, state.position.step or None, state.status, await task_of(store, state.input))
     return slice_of(known, messages=messages, max_tokens=max_tokens, max_bytes=max_bytes)
 
 
-async def _not_asked(store: Store, run: str, step: int) -> NotFound:
-    """What is said of a step at which no model was asked."""
-    error, asked = NotFound(what="call of a model", id=f"{run} step {step}"), dict[int, None]()
+async def _not_a_model_call(store: Store, run: str, step: int) -> NotFound:
+    """Return the error for a step that is not a model call."""
+    error, asked = NotFound(what="model call", id=f"{run} step {step}"), dict[int, None]()
     async for event in store.log(run):
         body = store.decode(event)
         if isinstance(body, b.StepStarted) and body.kind == "model":
             asked[body.number] = None
     if asked:
         error.add_note(
-            f"A model was asked at {', '.join(map(str, [*asked][:MANY]))}{'…' if len(asked) > MANY else ''}."
+            f"Model calls are at steps {', '.join(map(str, [*asked][:MANY]))}{'…' if len(asked) > MANY else ''}."
         )
     return error
 
 
 async def read_prompt(store: Store, run: str, step: int, chosen_by: BuildContext | None) -> PromptView:
-    """What a model was asked at a step; `chosen_by` is what its agent chose the messages with, if that is known."""
+    """Return the prompt of a model call. `chosen_by` is the agent's `build_context`, if its code is known."""
     before = await point(store, run, Point(before=step))
     [event] = await store.read(run, after=before, limit=1)
     started = store.decode(event)
     assert isinstance(started, b.StepStarted)
     args: Any = (await store.unpack(started.args)).get("reference") if started.kind == "model" else None
     if not isinstance(args, dict):
-        raise await _not_asked(store, run, step)
+        raise await _not_a_model_call(store, run, step)
     if "request" in args:
         request = msgspec.convert(args["request"], Prompt)
-        own = ("the agent chose it by itself: it is recorded as it is",)
+        own = ("the agent built the prompt itself; it is recorded verbatim",)
         return PromptView(run=run, step=step, model=args["model"], prompt=request, is_exact=True, why=own)
     frame = await _frame(store, run, args)
     context = await read_context(store, args["conversation"], upto=args["head"], window=frame.window, run=run)
@@ -108,7 +110,7 @@ async def read_prompt(store: Store, run: str, step: int, chosen_by: BuildContext
     else:
         state = await load(store, run, at_most=before)
         made = build_prompt(frame, context, state.working, state.position.step or None, chosen_by or choose_context)
-        request, why = made.request, tuple(_why(made, context, args))
+        request, why = made.prompt, tuple(_why(made, context, args))
     is_exact = digest_of(request) == args["digest"]
     if not is_exact:
         why = (*why, NOT_EXACT if chosen_by is not None else f"{NOT_EXACT}, {UNKNOWN}")
@@ -116,39 +118,41 @@ async def read_prompt(store: Store, run: str, step: int, chosen_by: BuildContext
 
 
 async def _frame(store: Store, run: str, args: dict[str, Any]) -> Frame:
-    """What was the same in every request of the agent, as it was then."""
+    """Return the frame (the constant part of the prompts) that was recorded at that time."""
     async for event in store.log(run):
         body = store.decode(event) if event.kind == "value.recorded" else None
         if isinstance(body, b.ValueRecorded) and body.name == f"{args.get('frame')}#1":
             return msgspec.convert(await store.unpack(body.value), Frame)
-    raise NotFound(what="frame of a call of a model", id=run)
+    raise NotFound(what="frame of a model call", id=run)
 
 
 def _summary(frame: Frame, context: Context, args: dict[str, Any]) -> tuple[Prompt, tuple[str, ...]]:
-    old = [each for each in context.said if any(first <= each.seq <= last for first, last in args["ranges"])]
-    return summary_of(frame, context.before, old), (f"messages {_in_words(args['ranges'])}, to be summarised",)
+    old = [each for each in context.messages if any(first <= each.seq <= last for first, last in args["ranges"])]
+    return summary_of(frame, context.summary, old), (f"messages {_list_ranges(args['ranges'])}, to be summarised",)
 
 
 def _why(made: BuiltPrompt, context: Context, args: dict[str, Any]) -> list[str]:
-    chosen, lines = made.sight.chosen, ["the agent's instructions"]
-    if made.sight.known:
-        lines.append(f"what the agent knew then: {made.sight.known.count(chr(10)) + 1} lines")
+    chosen, lines = made.choice.chosen, ["the agent's instructions"]
+    if made.choice.known:
+        lines.append(f"the agent's state at that time: {made.choice.known.count(chr(10)) + 1} lines")
     for each in context.summaries:
         first, last = each.compacted.first, each.compacted.last
         lines.append(f"message {each.seq} of {args['conversation']}, a summary of messages {first} to {last}")
     if args["ranges"]:
-        lines.append(f"messages {_in_words(args['ranges'])} of {args['conversation']}, which ended at {args['head']}")
-    thinking = sum(each.thoughts is not None for each in made.request.messages)
+        lines.append(
+            f"messages {_list_ranges(args['ranges'])} of {args['conversation']}, which ended at {args['head']}"
+        )
+    thinking = sum(each.thoughts is not None for each in made.prompt.messages)
     if thinking:
-        lines.append(f"with what led to the calls of {thinking} of them, in words that only their model knows")
-    if chosen.left_out or context.goes_back:
-        lines.append(f"left out: {'more than ' if context.goes_back else ''}{chosen.left_out} earlier messages")
+        lines.append(f"with the model's own reasoning data for the calls of {thinking} of them")
+    if chosen.left_out or context.has_older:
+        lines.append(f"left out: {'more than ' if context.has_older else ''}{chosen.left_out} earlier messages")
     if chosen.limit is not None:
-        lines.append(f"each message is cut to about {chosen.limit} tokens")
+        lines.append(f"each message cut to about {chosen.limit} tokens")
     if context.faults:
-        lines.append(f"mended: {'; '.join(context.faults)}")
+        lines.append(f"repaired: {'; '.join(context.faults)}")
     return lines
 
 
-def _in_words(ranges: list[list[int]]) -> str:
+def _list_ranges(ranges: list[list[int]]) -> str:
     return ", ".join(str(first) if first == last else f"{first} to {last}" for first, last in ranges)

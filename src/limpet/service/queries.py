@@ -1,4 +1,4 @@
-"""What happened across runs: decisions, errors, calls of tools, whatever holds some words; the newest first.
+"""Queries across all runs: decisions, errors, calls of tools, and a text search; the newest results first.
 
 "Every refund over 100 that an agent decided this week, and why" is `app.tool_calls("refund", where=["cents>100"],
 since="7d")`.
@@ -18,22 +18,22 @@ from limpet.errors import InvalidArgument, NotFound
 from limpet.events import KINDS, AnyBody, Event, Failure, Payload
 from limpet.events import bodies as b
 from limpet.service.filters import Condition, all_of
-from limpet.service.views import entries_of, readable
+from limpet.service.views import event_views, load_values
 from limpet.stores import Store
 
 __all__ = ["CallInfo", "DecisionInfo", "ErrorInfo", "Queries", "check_last", "check_status"]
 
-# Clocks of those who write may differ by so much.
+# Maximum difference between the clocks of the writers.
 SKEW = 300 * SECOND
 STEPS = ("step.started", "step.completed", "step.failed", "step.unknown", "step.resolved", "decision.made")
-BEGINNINGS = ("run.created", "run.forked")
+STARTS = ("run.created", "run.forked")
 ERRORS = ("step.failed", "step.unknown", "step.resolved", "run.failed", "compensation.failed")
 Handled = Literal["retried", "escalated", "failed the step", "nobody knows", "settled", "ended the run", "left undone"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class DecisionInfo:
-    """What an agent chose, from what, and why."""
+    """A decision of an agent, with its options and reason."""
 
     run: str
     agent: str
@@ -48,7 +48,7 @@ class DecisionInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class ErrorInfo:
-    """What went wrong, and how it was handled."""
+    """A failure, and how it was handled."""
 
     run: str
     agent: str
@@ -56,7 +56,7 @@ class ErrorInfo:
     time: int
     step: int | None
     name: str
-    """The step's identity; the run's, if it ended that."""
+    """The step's identity; the run's id, if the failure ended the run."""
     attempt: int | None
     type: str
     message: str
@@ -65,7 +65,7 @@ class ErrorInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class CallInfo:
-    """A call of a tool, and what led to it."""
+    """A call of a tool, and the decision before it."""
 
     run: str
     agent: str
@@ -83,12 +83,12 @@ class CallInfo:
     result: Any = None
     error: str = ""
     decision: DecisionInfo | None = None
-    """The last choice of its agent before it."""
+    """The agent's last decision before the call."""
 
 
 @dataclass
 class _Ending:
-    """What is known of a step whose beginning has not been come to."""
+    """The known end of a step whose start has not been read yet."""
 
     status: str = "running"
     attempts: int = 0
@@ -96,23 +96,23 @@ class _Ending:
     result: Any = None
     error: str = ""
     seen: bool = False
-    """Its outcome, which is the last that was written of it."""
+    """Whether the outcome, which is the last event of a step, has been read."""
 
 
 def check_last(last: object) -> None:
-    """Refuse what is no number of things that can be shown."""
+    """Raise InvalidArgument unless `last` is a positive integer."""
     if isinstance(last, bool) or not isinstance(last, int) or last < 1:
-        raise InvalidArgument(path="last", reason=f"{last!r} is not how many to show: say 1, or more")
+        raise InvalidArgument(path="last", reason=f"must be at least 1, not {last!r}")
 
 
 def check_status(status: str | None) -> None:
-    """Refuse what no run ever is: nothing would be found."""
+    """Raise InvalidArgument for an unknown status, which would match no run."""
     if status not in (None, *get_args(Status)):
-        raise InvalidArgument(path="status", reason=f"{status!r} is none of {', '.join(get_args(Status))}")
+        raise InvalidArgument(path="status", reason=f"unknown status {status!r}; use {', '.join(get_args(Status))}")
 
 
 async def _since(store: Store, since: Duration | datetime | None) -> int:
-    """A time in the past, in microseconds: so long ago, or at a time with its zone."""
+    """Return a duration before now, or a datetime, in microseconds."""
     if since is None:
         return 0
     if isinstance(since, datetime):
@@ -121,7 +121,7 @@ async def _since(store: Store, since: Duration | datetime | None) -> int:
 
 
 class Queries:
-    """Questions about all runs of a store: the last so many that fit, of so long."""
+    """Queries about all runs of a store: at most `last` results, not older than `since`."""
 
     def __init__(self, store: Store, since: int, last: int) -> None:
         self._store, self._since, self._last = store, since, last
@@ -129,28 +129,26 @@ class Queries:
 
     @classmethod
     async def over(cls, store: Store, since: Duration | datetime | None, last: int) -> "Queries":
-        """Questions, once it is checked what is asked for."""
+        """Check the arguments, and return the queries."""
         check_last(last)
         return cls(store, await _since(store, since), last)
 
     async def search(self, text: str, *, kind: str | None) -> list[Shown]:
-        """Events that hold some words, in any case of letters."""
+        """Return events that contain a text, ignoring case."""
         kinds = [each.name for each in KINDS if kind is None or each.name == kind]
         if not kinds:
             near = ", ".join(each.name for each in KINDS if kind and kind.split(".")[0] in each.name)
-            raise InvalidArgument(
-                path="kind", reason=f"there is no kind {kind!r}{f'; there are {near}' if near else ''}"
-            )
+            raise InvalidArgument(path="kind", reason=f"unknown kind {kind!r}{f'; similar: {near}' if near else ''}")
         wanted, found = text.casefold(), list[Shown]()
         async for page in self._pages(kinds):
-            shown = await entries_of(self._store, page)
-            found += [each for each in shown if _holds([each.run, each.body], wanted)]
+            shown = await event_views(self._store, page)
+            found += [each for each in shown if _contains([each.run, each.body], wanted)]
             if len(found) >= self._last:
                 break
         return found[: self._last]
 
     async def decisions(self, *, agent: str | None, text: str) -> list[DecisionInfo]:
-        """What agents chose, and why."""
+        """Return decisions that contain a text."""
         found: list[DecisionInfo] = []
         async for event, body in self._bodies(("decision.made",)):
             assert isinstance(body, b.DecisionMade)
@@ -165,13 +163,13 @@ class Queries:
         return found
 
     async def errors(self, *, agent: str | None) -> list[ErrorInfo]:
-        """What went wrong, and how it was handled."""
+        """Return failures, and how each was handled."""
         found: list[ErrorInfo] = []
         settled: set[tuple[str, int, int]] = set()
-        async for event, body in self._bodies(ERRORS):  # the newest first: what came of it before that nobody knew
+        async for event, body in self._bodies(ERRORS):  # newest first: resolutions precede unknown outcomes
             if isinstance(body, b.StepResolved) and body.outcome != "gave_up":
                 settled.add((event.run, body.number, body.attempt))
-            wrong, known = _wrong(event.run, body), await self._agent(event.run)
+            wrong, known = _failure_in(event.run, body), await self._agent(event.run)
             if wrong is not None and agent in (None, known):
                 if isinstance(body, b.StepUnknown):
                     is_settled = (event.run, body.number, body.attempt) in settled
@@ -182,28 +180,28 @@ class Queries:
         return found
 
     async def calls(self, tool: str | None, *, where: Sequence[str], agent: str | None) -> list[CallInfo]:
-        """Calls of a tool whose arguments fulfil some conditions, each with the choice that came before it."""
+        """Return calls whose arguments match all conditions, each with the decision before it."""
         calls = _Calls(all_of(where))
-        async for event, body in self._bodies((*STEPS, *BEGINNINGS)):
-            if event.kind in BEGINNINGS:
-                calls.open.pop(event.run, None)  # there was no choice before
+        async for event, body in self._bodies((*STEPS, *STARTS)):
+            if event.kind in STARTS:
+                calls.open.pop(event.run, None)  # no decision can be earlier
             elif isinstance(body, b.DecisionMade):
-                if calls.wants(event.run):
-                    calls.decided(await self._decision(event, body))
+                if calls.needs_decision(event.run):
+                    calls.add_decision(await self._decision(event, body))
             elif isinstance(body, b.StepStarted) and body.attempt == 1 and tool in (None, body.tool):
                 known, args = await self._agent(event.run), await self._args(body)
                 fits = agent in (None, known) and calls.holds(args) and len(calls.found) < self._last
-                if not calls.began_before(event, body) and fits:
+                if not calls.extend_found(event, body) and fits:
                     calls.add(event, body, known, args)
                 calls.forget(event, body)
             else:
-                calls.learn(event, body)
+                calls.note(event, body)
             if len(calls.found) >= self._last and not calls.open:
                 break
         return calls.found
 
     async def _handled(self, event: Event, unknown: b.StepUnknown) -> Handled:
-        """What came of a step that ended without a word, if nobody had to settle it."""
+        """Return how a step with an unknown outcome was handled, if it was not resolved explicitly."""
         async for later in self._store.log(event.run, after=event.seq):
             body = self._store.decode(later) if later.kind == "step.started" else None
             if isinstance(body, b.StepStarted) and body.number == unknown.number:
@@ -224,7 +222,7 @@ class Queries:
         )
 
     async def _agent(self, run: str) -> str:
-        """Whose run it is; nobody's, if it was pruned meanwhile."""
+        """Return the agent of a run, or "" if the run was pruned since."""
         if run not in self._agents:
             try:
                 self._agents[run] = (await self._store.get(run)).agent
@@ -233,7 +231,7 @@ class Queries:
         return self._agents[run]
 
     async def _args(self, body: b.StepStarted) -> Any:
-        """The arguments of a call, however big."""
+        """Return the arguments of a call, loading them from a blob if necessary."""
         try:
             return await self._store.unpack(body.args)
         except NotFound:
@@ -241,7 +239,7 @@ class Queries:
 
     async def _bodies(self, kinds: Sequence[str]) -> AsyncIterator[tuple[Event, AnyBody]]:
         async for page in self._pages(kinds):
-            bodies = await readable(self._store, [self._store.decode(event) for event in page])
+            bodies = await load_values(self._store, [self._store.decode(event) for event in page])
             for found in zip(page, bodies, strict=True):
                 yield found
 
@@ -256,32 +254,32 @@ class Queries:
 
 
 class _Calls:
-    """Calls as they are come to, the newest first: how each ended comes before how it began."""
+    """Collects calls while logs are read backwards: the end of each call is read before its start."""
 
     def __init__(self, holds: Condition) -> None:
         self.holds = holds
         self.found: list[CallInfo] = []
         self.open: dict[str, list[int]] = {}
-        """Calls that wait for the choice before them, by run."""
+        """Calls without their decision so far, by run."""
         self._endings: dict[tuple[str, int], _Ending] = {}
         self._places: dict[tuple[str, str], int] = {}
-        """Where calls are among those that were found, by run and identity."""
+        """Indexes in `found`, by run and identity."""
 
-    def wants(self, run: str) -> bool:
-        """Whether calls of a run wait for the choice before them."""
+    def needs_decision(self, run: str) -> bool:
+        """Return whether calls of a run still need the decision before them."""
         return run in self.open
 
-    def decided(self, made: DecisionInfo) -> None:
-        """The choice before some calls."""
+    def add_decision(self, made: DecisionInfo) -> None:
+        """Add the decision to the calls after it."""
         for place in self.open.pop(made.run):
             self.found[place] = replace(self.found[place], decision=made)
 
     def forget(self, event: Event, body: b.StepStarted) -> None:
-        """What came before was another one."""
+        """Forget the end of a step, whose start has been read."""
         self._endings.pop((event.run, body.number), None)
 
     def add(self, event: Event, body: b.StepStarted, agent: str, args: Any) -> None:
-        """A call that is asked for."""
+        """Add a call that matches."""
         end = self._endings.get((event.run, body.number), _Ending())
         self._places[event.run, body.name] = len(self.found)
         self.open.setdefault(event.run, []).append(len(self.found))
@@ -303,8 +301,10 @@ class _Calls:
             )
         )
 
-    def began_before(self, event: Event, body: b.StepStarted) -> bool:
-        """Whether this is a call that was found: its process died meanwhile, or its run failed and was resumed."""
+    def extend_found(self, event: Event, body: b.StepStarted) -> bool:
+        """Extend a call that was already found, and return whether it was: its worker died, or its failed run was
+        resumed.
+        """
         place = self._places.get((event.run, body.name))
         if place is None:
             return False
@@ -317,8 +317,8 @@ class _Calls:
         )
         return True
 
-    def learn(self, event: Event, body: AnyBody) -> None:
-        """How a call went on."""
+    def note(self, event: Event, body: AnyBody) -> None:
+        """Note how a call continued."""
         assert isinstance(body, b.StepStarted | b.StepCompleted | b.StepFailed | b.StepUnknown | b.StepResolved)
         key = (event.run, body.number)
         if isinstance(body, b.StepStarted) and body.attempt == 1:
@@ -348,8 +348,8 @@ def _status(body: b.StepCompleted | b.StepFailed | b.StepUnknown | b.StepResolve
             return {"applied": "completed", "not_applied": "retrying", "gave_up": "failed"}[body.outcome]
 
 
-class _Wrong(NamedTuple):
-    """Something that went wrong."""
+class _Failed(NamedTuple):
+    """A failure in an event."""
 
     failure: Failure
     handled: Handled
@@ -358,24 +358,24 @@ class _Wrong(NamedTuple):
     attempt: int | None = None
 
 
-def _wrong(run: str, body: AnyBody) -> _Wrong | None:
+def _failure_in(run: str, body: AnyBody) -> _Failed | None:
     match body:
         case b.StepFailed():
             handled: Handled = "escalated" if body.escalated else "failed the step" if body.is_final else "retried"
-            return _Wrong(body.failure, handled, body.number, body.name, body.attempt)
+            return _Failed(body.failure, handled, body.number, body.name, body.attempt)
         case b.StepUnknown():
-            failure = body.failure or Failure(type="unknown", message=f"it began, and {body.reason}")
-            return _Wrong(failure, "nobody knows", body.number, body.name, body.attempt)
+            failure = body.failure or Failure(type="unknown", message=f"started, then {body.reason}")
+            return _Failed(failure, "nobody knows", body.number, body.name, body.attempt)
         case b.RunFailed():
-            return _Wrong(body.failure, "ended the run", body.number, body.name or run)
+            return _Failed(body.failure, "ended the run", body.number, body.name or run)
         case b.CompensationFailed():
             handled = "left undone" if body.retry_at is None else "retried"
-            return _Wrong(body.failure, handled, body.number, f"undo {body.number}", body.attempt)
+            return _Failed(body.failure, handled, body.number, f"undo {body.number}", body.attempt)
         case _:
             return None
 
 
-def _error(event: Event, agent: str, wrong: _Wrong) -> ErrorInfo:
+def _error(event: Event, agent: str, wrong: _Failed) -> ErrorInfo:
     return ErrorInfo(
         run=event.run,
         agent=agent,
@@ -391,18 +391,18 @@ def _error(event: Event, agent: str, wrong: _Wrong) -> ErrorInfo:
 
 
 def _plain(payload: Payload | None) -> Any:
-    """A value; one that is big by where it is."""
+    """Return the value of a payload; a large one as a reference to its blob."""
     if payload is None:
         return None
     return payload.value() if payload.is_inline else {"blob": payload.blob, "bytes": payload.bytes}
 
 
-def _holds(value: Any, wanted: str) -> bool:
+def _contains(value: Any, wanted: str) -> bool:
     return any(wanted in text.casefold() for text in _texts(value))
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Everything in some JSON that can be read, names too."""
+    """Yield every text in a JSON value, names included."""
     if isinstance(value, dict):
         for name, each in value.items():
             yield name

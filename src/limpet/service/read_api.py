@@ -1,4 +1,4 @@
-"""Looking: everything that can be asked of a store, and changes nothing."""
+"""The read-only part of the app: methods that query one store and change nothing."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -20,7 +20,7 @@ from limpet.events import Payload
 from limpet.service import moments
 from limpet.service.artifacts import content_of
 from limpet.service.conversations import ConversationInfo, Conversations, SessionInfo
-from limpet.service.files import using
+from limpet.service.files import file_errors
 from limpet.service.inbox import Inbox
 from limpet.service.moments import Comparison, Diff, Moment, Point, state_at
 from limpet.service.prompts import PromptView, context_of, read_prompt
@@ -29,7 +29,7 @@ from limpet.service.resolve import each_run, run_of
 from limpet.service.settings import Settings
 from limpet.service.timeline import TimelineRow, timeline
 from limpet.service.verify import Verified, save_heads, verify_all, verify_one
-from limpet.service.views import entries_of, info_of
+from limpet.service.views import event_views, run_info
 from limpet.service.workers import (
     AgentInfo,
     LiveWorkers,
@@ -46,42 +46,46 @@ from limpet.stores.store import LARGEST_PAGE
 
 __all__ = ["ReadApi"]
 
-# How the names of built-in agents begin.
+# Prefix of the names of built-in agents.
 OWN = "limpet."
 
 
 @checked
 class ReadApi:
-    """Questions to one store."""
+    """Query one store."""
 
     def __init__(
-        self, settings: Settings, agents: Mapping[str, Agent[Any, Any]], tell: Callable[..., Awaitable[None]]
+        self, settings: Settings, agents: Mapping[str, Agent[Any, Any]], send: Callable[..., Awaitable[None]]
     ) -> None:
         self._settings, self._agents = settings, dict(agents)
         self._time = StoreClock(settings.clock)
-        self._desk = Inbox(settings, tell)
-        self._talks = Conversations(settings, tell, self._time.now)
+        self._inbox = Inbox(settings, send)
+        self._conversations = Conversations(settings, send, self._time.now)
 
     @property
     def store(self) -> Store:
-        """Where everything is."""
+        """The store of this app."""
         return self._settings.store
 
-    # Talk and people
+    # Conversations and requests
 
     async def messages(self, conversation: str, /, *, last: int | None = None, whole: bool = False) -> list[Message]:
-        """The newest messages of a conversation, in order; `whole` shows what summaries stand for."""
+        """Return the newest messages of a conversation, in order.
+
+        `last` limits their number; without it, all are returned. With `whole`, the messages that were summarised are
+        returned in place of their summaries.
+        """
         if last is not None:
             check_last(last)
-        return await self._talks.messages(conversation, last=last, whole=whole)
+        return await self._conversations.messages(conversation, last=last, whole=whole)
 
     async def conversations(self, *, session: str | None = None) -> list[ConversationInfo]:
-        """The newest conversations."""
-        return await self._talks.all(session)
+        """Return the newest conversations, of one session or of all."""
+        return await self._conversations.all(session)
 
     async def sessions(self) -> list[SessionInfo]:
-        """The newest sessions."""
-        return await self._talks.sessions()
+        """Return the sessions of the newest runs and conversations, the newest first."""
+        return await self._conversations.sessions()
 
     async def inbox(
         self,
@@ -91,12 +95,16 @@ class ReadApi:
         risk: str | None = None,
         older_than: Duration | None = None,
     ) -> list[Request]:
-        """What waits for a person, the oldest first; `to` is a person, with the groups they are in, or a group."""
-        return await self._desk.inbox(to=to, run=run, risk=risk, older_than=older_than)
+        """Return the open requests, the oldest first.
+
+        `to` is a person (including the groups they belong to) or a group. `run` and `risk` select requests of one run
+        or risk; `older_than` those that have been open for at least that long.
+        """
+        return await self._inbox.inbox(to=to, run=run, risk=risk, older_than=older_than)
 
     async def grants(self, run: str, /) -> list[Grant]:
-        """The standing permissions of a run."""
-        return await self._desk.grants(run)
+        """Return the standing approvals of a run."""
+        return await self._inbox.grants(run)
 
     # Runs
 
@@ -108,7 +116,10 @@ class ReadApi:
         session: str | None = None,
         last: int = 50,
     ) -> list[RunInfo]:
-        """The newest runs that match; Limpet's own, such as those that tell people, only if their agent is named."""
+        """Return the newest runs that match.
+
+        Runs of built-in agents (such as those that send notifications) are only included if `agent` names them.
+        """
         check_last(last)
         check_status(status)
         where = RunFilter(status=(status,) if status else (), agent=agent, session=session)
@@ -118,19 +129,19 @@ class ReadApi:
                 rows.append(row)
             if len(rows) == last:
                 break
-        fleet = await self._fleet()
-        return [info_of(row, fleet.waits_for(row)) for row in rows]
+        fleet = await self._live_workers()
+        return [run_info(row, fleet.waits_for(row)) for row in rows]
 
     async def log(self, run: str, /) -> list[EventView]:
-        """Everything that happened to a run."""
+        """Return all events of a run."""
         await self.store.get(run)
-        return await entries_of(self.store, [event async for event in self.store.log(run)])
+        return await event_views(self.store, [event async for event in self.store.log(run)])
 
     async def artifact(self, run: str, artifact: str, /) -> bytes:
-        """What an artifact of a run holds."""
+        """Return the content of an artifact of a run."""
         return await read_whole(self.store, await content_of(self.store, run, artifact))
 
-    # Looking back
+    # State and history
 
     async def state(
         self,
@@ -142,7 +153,11 @@ class ReadApi:
         seq: int | None = None,
         at: datetime | int | None = None,
     ) -> Moment:
-        """What a run knew before or after a step, after an event, or at a time; without any of them, now."""
+        """Return the state of a run at a point: `before` or `after` a step, after event `seq`, or `at` a time. The
+        default is now.
+
+        Pass at most one of them. `at` is a datetime with a time zone, or microseconds since 1970.
+        """
         where = Point(before=before, after=after, seq=seq, at=at)
         return await state_at(self.store, (await run_of(self.store, run)).id, where)
 
@@ -156,13 +171,17 @@ class ReadApi:
         max_tokens: int | None = None,
         max_bytes: int | None = None,
     ) -> ContextSlice:
-        """The slice that fits of what a run knows, or knew before or after a step, and of what was said until then."""
+        """Return the part of a run's state and messages that fits into a limit, as a model or another agent would be
+        given it.
+
+        `before` or `after` selects the time of a step; the default is now. `max_tokens` and `max_bytes` limit the size.
+        """
         where = Point(before=before, after=after)
         row = await run_of(self.store, run)
         return await context_of(self.store, row, where, max_tokens=max_tokens, max_bytes=max_bytes)
 
     async def prompt(self, run: str, /, *, step: int) -> PromptView:
-        """Exactly what a model was asked at a step, made again from its reference; and why it saw that."""
+        """Return the exact prompt of a model call, rebuilt from its record, and why it contained each part."""
         agent = self._agents.get((await run_of(self.store, run)).agent)
         return await read_prompt(
             self.store, run, step, None if agent is None or agent.llm is None else agent.llm.build_context
@@ -171,24 +190,31 @@ class ReadApi:
     async def diff(
         self, run: str, /, *, step: int | None = None, since: Point | None = None, until: Point | None = None
     ) -> Diff:
-        """What a run knew after a step that it did not before, until it came to the next; or between two points."""
+        """Return what step `step` changed in the state of a run, including all events until the next step.
+
+        Or pass `since` and `until` to compare two points. The defaults are the first and the last event.
+        """
         await run_of(self.store, run)
         if step is not None:
             since, until = Point(before=step), Point(seq=await moments.until_next(self.store, run, step))
         return await moments.diff(self.store, run, since or Point(seq=1), until or Point())
 
     async def compare(self, one: str, other: str, /) -> Comparison:
-        """Where two runs went apart, and how they differ in state, decisions, results, cost and time."""
+        """Compare two runs: where their logs diverge, and how state, decisions, results, cost and time differ."""
         for run in (one, other):
             await run_of(self.store, run)
         return await moments.compare(self.store, one, other)
 
-    # Across runs
+    # Queries across runs
 
     async def search(
         self, text: str, /, *, kind: str | None = None, since: Duration | datetime | None = None, last: int = 100
     ) -> list[EventView]:
-        """Events of all runs and conversations that hold some words, the newest first."""
+        """Return the events of all runs and conversations that contain a text, ignoring case, the newest first.
+
+        `kind` selects events of one kind, and `since` those after a time or within a duration. `last` limits their
+        number.
+        """
         return await (await Queries.over(self.store, since, last)).search(text, kind=kind)
 
     async def decisions(
@@ -200,13 +226,16 @@ class ReadApi:
         since: Duration | datetime | None = None,
         last: int = 100,
     ) -> list[DecisionInfo]:
-        """What agents chose, from what and why, the newest first; with some words in it."""
+        """Return the decisions of agents, with options and reasons, the newest first.
+
+        `text` selects those that contain it, ignoring case, and `since` those after a time or within a duration.
+        """
         return await (await Queries.over(self.store, since, last)).decisions(agent=agent, text=text)
 
     async def errors(
         self, *, agent: str | None = None, since: Duration | datetime | None = None, last: int = 100
     ) -> list[ErrorInfo]:
-        """What went wrong, and how it was handled, the newest first."""
+        """Return failures and how each was handled, the newest first. `since` is a time or a duration."""
         return await (await Queries.over(self.store, since, last)).errors(agent=agent)
 
     async def tool_calls(
@@ -219,58 +248,64 @@ class ReadApi:
         since: Duration | datetime | None = None,
         last: int = 100,
     ) -> list[CallInfo]:
-        """Calls of a tool, the newest first, and the choice before each; `where=["cents>100"]` looks at arguments.
+        """Return calls of a tool, or of all tools, each with the decision before it, the newest first.
 
-        A step is one call, however often it was tried, after a crash or a `resume` too.
+        `where` filters by arguments: `["cents>100"]`; all conditions must match. `since` is a time or a duration. A
+        step counts as one call, however often it was attempted.
         """
         return await (await Queries.over(self.store, since, last)).calls(tool, where=where, agent=agent)
 
     async def timeline(self, run: str, /) -> list[TimelineRow]:
-        """When a run worked and when it waited."""
+        """Return when a run worked and when it waited."""
         return await timeline(self.store, (await run_of(self.store, run)).id)
 
     async def agents(self) -> list[AgentInfo]:
-        """The agents that this store knows, whoever has their code."""
+        """Return the agents that have been registered in this store, by any process."""
         return await agents_of(self.store, self._time.now())
 
     async def workers(self) -> list[WorkerInfo]:
-        """Every worker of this store that was not given up."""
+        """Return the registered workers of this store, including those whose lease has expired."""
         return await workers_of(self.store, self._time.now())
 
     async def stats(self) -> Stats:
-        """How many runs, requests and workers there are."""
+        """Return the number of runs, open requests and live workers."""
         return await stats_of(self.store, self._time.now())
 
-    async def _fleet(self) -> LiveWorkers:
+    async def _live_workers(self) -> LiveWorkers:
         return await live_workers(self.store, self._time.now())
 
-    # Trust
+    # Verification
 
     async def verify(
         self, run: str | None = None, /, *, heads: str | Path | None = None, pruned: str | Path | None = None
     ) -> Verified:
-        """Check one run, or all: hashes, rows, and where logs ended once, if heads were saved; raises Tampered.
+        """Check the hashes of one run or of all, and the rows derived from their logs. Raises Tampered.
 
-        `pruned` is the list in the archive of what was deleted on purpose since.
+        `heads` is a file that `save_heads` wrote: each log must still contain the head that is recorded there. `pruned`
+        is the list in an archive of runs that `prune` deleted since then.
         """
         if run is not None:
             return await verify_one(self.store, run)
         with (
-            nullcontext() if heads is None else using(heads) as kept,
-            nullcontext() if pruned is None else using(pruned) as gone,
+            nullcontext() if heads is None else file_errors(heads) as kept,
+            nullcontext() if pruned is None else file_errors(pruned) as gone,
         ):
             return await verify_all(self.store, kept, pruned=gone)
 
     async def save_heads(self, path: str | Path, /) -> int:
-        """Write where every log ends now to a file, to be kept elsewhere; how many. `verify(heads=...)` reads it."""
-        with using(path) as file:
+        """Write the head of every log to a file, and return their number. Store it elsewhere, and pass it to
+        `verify(heads=...)`.
+        """
+        with file_errors(path) as file:
             return await save_heads(self.store, file)
 
     async def value(self, payload: Mapping[str, Any]) -> Any:
-        """What is in a payload of an event, as `log` and `events` show it, wherever it is stored."""
+        """Return the value of a payload in an event, as `log` and `events` show it, loading it from a blob if
+        necessary.
+        """
         return await self.store.unpack(msgspec.convert(payload, Payload)) if "blob" in payload else payload.get("json")
 
     async def info(self, run: str) -> RunInfo:
-        """A run as lists show it."""
+        """Return the summary of a run, as lists show it."""
         row = await run_of(self.store, run)
-        return info_of(row, (await self._fleet()).waits_for(row))
+        return run_info(row, (await self._live_workers()).waits_for(row))

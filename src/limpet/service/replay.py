@@ -1,7 +1,7 @@
-"""Replay: the code of a run gone through again, in a copy of it in memory, without a single call to the outside.
+"""Replay a run's code against its log, in a copy of the run in memory, without any external call.
 
-Up to a step, to reproduce what went wrong there; or as far as it is recorded, to see before a deploy which runs today's
-code would not go through.
+Replay up to a step to reproduce a failure there, or the whole log to find out before a deployment which runs the
+current code cannot continue.
 """
 
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
@@ -21,7 +21,7 @@ from limpet.events import Event, blobs_of
 from limpet.events import bodies as b
 from limpet.ids import RandomIds
 from limpet.service.moments import Point, point
-from limpet.service.views import Ended, end_of
+from limpet.service.views import Ended, read_end
 from limpet.state import AgentState
 from limpet.stores import Claimed, Inline, Store, WorkerRow
 from limpet.stores.memory import MemoryBackend
@@ -34,16 +34,16 @@ _UNDOING = ("cancel.requested", "compensation.started", "compensation.skipped")
 
 
 class ReplayOptions(NamedTuple):
-    """What a replay may do, and who looks on."""
+    """Options of a replay."""
 
     allow: Collection[str] = ()
-    """Tools that are called, if the code comes to them where nothing is recorded."""
-    coming_to: Callable[[int], object] | None = None
-    """Told the number of each step as the code comes to it, in the code's own call."""
+    """Tools that may be called where the log has no result."""
+    on_step: Callable[[int], object] | None = None
+    """Called with the number of each step when the code reaches it, in the code's own call stack."""
 
 
 class ReplayJson(TypedDict):
-    """A replay as plain data; the state under its known names."""
+    """A replay as plain data, with the state under its public names."""
 
     run: str
     how: str
@@ -55,26 +55,26 @@ class ReplayJson(TypedDict):
 
 @dataclass(frozen=True, kw_only=True)
 class Replay:
-    """What came of going through a run again."""
+    """Result of a replay."""
 
     run: str
     state: State[Any]
-    """What the code knew where it stopped."""
+    """State of the run where the replay stopped."""
     error: StepFailed | None = None
-    """What the last step failed with, if it did."""
+    """Error of the last step, if it failed."""
     raised: BaseException | None = None
-    """What the code raised, live: with its traceback, as it is today."""
+    """Exception that the code raised now, with its traceback."""
     how: str = ""
-    """`returned`, `raised`, `waits`, `reached` (the end of what is recorded), `diverged` or `refused`."""
+    """`returned`, `raised`, `waits`, `reached` (the end of the log), `diverged` or `refused`."""
     value: Any = None
-    """What it returned, as JSON."""
+    """Return value as JSON."""
     to: int | None = None
-    """The step that it was to go to, if it came there."""
+    """The step to stop at, if the replay reached it."""
 
     def as_json(self) -> ReplayJson:
-        """The same as plain data; the state under its known names."""
+        """Return the replay as plain data, with the state under its public names."""
         error = None if self.error is None else {"code": self.error.code, **self.error.facts}
-        raised = None if self.raised is None else _words(self.raised)
+        raised = None if self.raised is None else _describe(self.raised)
         return {
             "run": self.run,
             "how": self.how,
@@ -91,25 +91,25 @@ class Replay:
             case "waits":
                 return f"{self.run} waits"
             case "reached" if self.to is not None:
-                return f"{self.run} goes through up to step {self.to}, as asked"
+                return f"{self.run} matches its log up to step {self.to}"
             case "reached":
-                return f"{self.run} comes to the end of what is recorded: {_words(self.raised)}"
+                return f"{self.run} reached the end of its log: {_describe(self.raised)}"
             case _:
-                return f"{self.run} {self.how}: {_words(self.error or self.raised)}"
+                return f"{self.run} {self.how}: {_describe(self.error or self.raised)}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayCheck:
-    """Whether today's code goes through what a run has recorded."""
+    """Whether the current code matches the log of a run."""
 
     run: str
     problem: str | None = None
-    """What is wrong, in words."""
+    """Why the code does not match; None if it does."""
     step: int = 0
-    """The last step that its log has."""
+    """Number of the last step in the log."""
 
     def __str__(self) -> str:
-        return f"{self.run}: {'goes through' if self.problem is None else self.problem}"
+        return f"{self.run}: {'ok' if self.problem is None else self.problem}"
 
 
 async def replay(
@@ -118,13 +118,13 @@ async def replay(
     agent: Agent[Any, Any],
     port: Port,
     to: int | None = None,
-    ways: ReplayOptions = ReplayOptions(),  # noqa: B008 - it is a tuple
+    options: ReplayOptions = ReplayOptions(),  # noqa: B008 - immutable
 ) -> Replay:
-    """Go through a run up to the end of a step, or as far as it is recorded."""
+    """Replay a run up to the end of a step, or to the end of its log."""
     row = await store.get(run)
     upto = row.seq if to is None else await point(store, run, Point(after=to))
     is_shared = row.origin_at is not None and upto <= row.origin_at
-    found = await _rehearse(RunCopy(store, run, upto), agent, port, ways, to if is_shared else None)
+    found = await _dry_run(RunCopy(store, run, upto), agent, port, options, to if is_shared else None)
     number = to if to is not None else row.step
     return Replay(
         run=run,
@@ -138,11 +138,11 @@ async def replay(
 
 
 async def check(store: Store, run: str, agent: Agent[Any, Any], port: Port | None = None) -> ReplayCheck:
-    """Whether today's code goes through what a run has recorded."""
+    """Check whether the current code matches the log of a run."""
     row = await store.get(run)
     try:
-        found = await _rehearse(RunCopy(store, run, row.seq), agent, port, ReplayOptions())
-        end, output = await end_of(store, run), None
+        found = await _dry_run(RunCopy(store, run, row.seq), agent, port, ReplayOptions())
+        end, output = await read_end(store, run), None
         if isinstance(end, b.RunCompleted):
             output = agent.output_codec.upgrade(await store.unpack(end.output), end.output.versions)
         return ReplayCheck(run=run, problem=_problem(found, end, output), step=row.step)
@@ -150,11 +150,11 @@ async def check(store: Store, run: str, agent: Agent[Any, Any], port: Port | Non
         return ReplayCheck(run=run, problem=error.summary, step=row.step)
 
 
-async def _rehearse(
-    copy: "RunCopy", agent: Agent[Any, Any], port: Port | None, ways: ReplayOptions, last: int | None = None
+async def _dry_run(
+    copy: "RunCopy", agent: Agent[Any, Any], port: Port | None, options: ReplayOptions, last: int | None = None
 ) -> DryRunResult:
-    """How far today's code comes with a copy of a run; no further than to a step, where the copy holds more."""
-    blocked = AllowedTools(ways.allow)
+    """Execute the current code on a copy of a run. `last` is the step to stop at if the copy contains more."""
+    blocked = AllowedTools(options.allow)
     async with copy:
         kit = Kit(
             store=copy.store,
@@ -168,31 +168,31 @@ async def _rehearse(
             backoffs=False,
             port=port,
         )
-        return await DryRun(kit, copy.claimed, agent, blocked, ways.coming_to, last).execute()
+        return await DryRun(kit, copy.claimed, agent, blocked, options.on_step, last).execute()
 
 
 def _problem(found: DryRunResult, end: Ended | None, output: Any) -> str | None:
-    """Why today's code does not go through what was recorded up to an end, if there is one, in words."""
+    """Return why the current code does not match the log and its end, or None."""
     match found.how:
         case "diverged" | "refused":
-            return _words(found.error)
+            return _describe(found.error)
         case "returned" if isinstance(end, b.RunCompleted):
-            return None if found.value == output else "it returns something else"
+            return None if found.value == output else "returns a different result"
         case "raised" if isinstance(end, b.RunFailed):
             is_same = found.error is not None and failure_of(found.error).type == end.failure.type
-            return None if is_same else f"it fails with {_words(found.error)}"
+            return None if is_same else f"fails with {_describe(found.error)}"
         case "raised":
-            return f"it fails with {_words(found.error)}"
+            return f"fails with {_describe(found.error)}"
         case "reached" if isinstance(end, b.RunCompleted):
-            return f"it goes on where it ended: {_words(found.error)}"
+            return f"continues where the run ended: {_describe(found.error)}"
         case "waits" if isinstance(end, b.RunCompleted | b.RunFailed):
-            return f"it waits where it ended: for {', '.join(found.waits)}"
+            return f"waits where the run ended, for {', '.join(found.waits)}"
         case _:
             return None
 
 
 def _without_end(events: Sequence[Event]) -> Sequence[Event]:
-    """A log before it ended, was cancelled or was being undone."""
+    """Return a log without its end, its cancellation and its compensations."""
     kinds = [event.kind for event in events]
     undoing = next((place for place, kind in enumerate(kinds) if kind in _UNDOING), len(kinds))
     for place in reversed(range(undoing)):
@@ -204,7 +204,7 @@ def _without_end(events: Sequence[Event]) -> Sequence[Event]:
 
 
 class RunCopy:
-    """A run up to an event once more, in memory, claimed; `async with`."""
+    """A copy of a run in memory, up to an event, claimed by this process. Use it with `async with`."""
 
     def __init__(self, source: Store, run: str, upto: int) -> None:
         self._source, self._run, self._upto = source, run, upto
@@ -212,13 +212,13 @@ class RunCopy:
         self.store = Store(MemoryBackend(self._clock), Inline())
         self.claimed: Claimed
         self.time = 0
-        """Of its last event."""
+        """Time of the last event."""
 
     async def __aenter__(self) -> Self:
         await self.store.open()
-        self.store.codec = self._source.codec  # so that hashes and names of blobs are the same
+        self.store.codec = self._source.codec  # The same codec, so that hashes and blob names are the same.
         run = self._run
-        await self._bring(run)
+        await self._copy(run)
         row = await self.store.get(run)
         self._clock.set(max(self.time, row.start_at or 0))
         worker = WorkerRow(id=WORKER, agents={row.agent: (row.agent_version,)})
@@ -230,25 +230,25 @@ class RunCopy:
     async def __aexit__(self, *exc: object) -> None:
         await self.store.close()
 
-    async def _bring(self, run: str) -> None:
-        """Its origins first, as they are; of a fork, at least that it is one."""
+    async def _copy(self, run: str) -> None:
+        """Copy a run after its origins, which are copied completely. Of a fork, at least its first own event."""
         row = await self._source.get(run)
         if row.origin is not None:
-            await self._bring_whole(row.origin)
+            await self._copy_whole(row.origin)
         for talk in {row.conversation or "", conversation_of(run)}:
             if talk in await self._source.places([talk]):
-                await self._bring_whole(talk)
+                await self._copy_whole(talk)
         upto = max(self._upto, (row.origin_at or 0) + 1)
         own = [event async for event in self._own(run) if event.seq <= upto]
         await self._load(_without_end(own))
         self.time = own[-1].time
 
-    async def _bring_whole(self, run: str) -> None:
+    async def _copy_whole(self, run: str) -> None:
         if run in await self.store.places([run]):
             return
         row = await self._source.get(run)
         if row.origin is not None:
-            await self._bring_whole(row.origin)
+            await self._copy_whole(row.origin)
         await self._load([event async for event in self._own(run)])
 
     async def _own(self, run: str) -> AsyncIterator[Event]:
@@ -258,7 +258,7 @@ class RunCopy:
 
     async def _load(self, events: Sequence[Event]) -> None:
         if not events:
-            raise InvalidArgument(path="to", reason="nothing of it is there at that point")
+            raise InvalidArgument(path="to", reason="the run has no events at that point")
         for name in {name for event in events for name in blobs_of(self._source.decode(event))}:
             data = b"".join([part async for part in self._source.read_blob(name)])
             await self.store.put_blob(data)
@@ -268,7 +268,7 @@ class RunCopy:
 
 
 def _step_error(error: BaseException | None) -> StepFailed | None:
-    """The failed step behind what the code raised."""
+    """Return the failed step that caused an exception."""
     for _ in range(20):
         if error is None or isinstance(error, StepFailed):
             return error
@@ -277,7 +277,7 @@ def _step_error(error: BaseException | None) -> StepFailed | None:
 
 
 async def _recorded_error(store: Store, run: str, number: int, upto: int) -> StepFailed | None:
-    """What a step is recorded to have failed with, though the code went on."""
+    """Return the recorded error of a step, which the code handled."""
     tool, found = "", None
     try:
         start = await point(store, run, Point(before=number))
@@ -303,7 +303,7 @@ async def _recorded_error(store: Store, run: str, number: int, upto: int) -> Ste
     return found
 
 
-def _words(error: BaseException | None) -> str:
+def _describe(error: BaseException | None) -> str:
     if isinstance(error, LimpetError):
         return error.summary
     return "" if error is None else f"{type(error).__name__}: {error}"

@@ -1,4 +1,4 @@
-"""A run on one page: where it is, what it did, what it waits for, and what went wrong last."""
+"""The report of a run: its status, what it did, what it waits for, and its last error."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -11,7 +11,7 @@ from limpet.events import bodies as b
 from limpet.service.app import App
 from limpet.service.moments import Moment
 from limpet.service.timeline import TimelineBuilder, TimelineRow
-from limpet.service.views import said_in
+from limpet.service.views import short_text
 from limpet.state import Fold, RunState
 
 __all__ = ["Report", "ReportJson", "StepInfo", "report"]
@@ -21,11 +21,11 @@ StepStatus = Literal["running", "retrying", "escalated", "unknown", "completed",
 
 @dataclass(frozen=True, kw_only=True)
 class StepInfo:
-    """A step as reports show it."""
+    """A step in a report."""
 
     number: int
     name: str
-    """Its identity in the log: scopes, name and occurrence."""
+    """Identity in the log: scopes, name and occurrence."""
     tool: str
     effect: str
     status: StepStatus
@@ -33,13 +33,13 @@ class StepInfo:
     started: int
     ended: int | None = None
     note: str = ""
-    """What the tool said last about how far it is."""
+    """The tool's last progress note."""
     error: str | None = None
-    """What went wrong last, also if a later attempt went well."""
+    """The last error, even if a later attempt succeeded."""
 
 
 class FailureJson(TypedDict):
-    """What went wrong, as plain data."""
+    """A failure as plain data."""
 
     type: str
     message: str
@@ -48,7 +48,7 @@ class FailureJson(TypedDict):
 
 
 class ReportJson(TypedDict):
-    """A report as plain data: the fields of the run, and what is reported beside them."""
+    """A report as plain data: the fields of the run, and those of the report."""
 
     id: str
     agent: str
@@ -78,30 +78,30 @@ class ReportJson(TypedDict):
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """A run, and everything that whoever is woken at night wants to know first."""
+    """A run and everything that an operator needs to know first."""
 
     info: RunInfo
     input: str
-    """What it was given, in short."""
+    """Input of the run, shortened."""
     output: str
-    """What came of it, in short."""
+    """Output of the run, shortened."""
     wake: int | None
-    """When it goes on by itself, if it waits for a time."""
+    """When the run continues automatically, if it waits for a time."""
     why: str | None
-    """Why it waits for an operator, or why a worker gave it back for a while."""
+    """Why the run waits for an operator, or why a worker released it for a while."""
     steps: tuple[StepInfo, ...]
     requests: tuple[Request, ...]
-    """What it asks, and nobody has decided."""
+    """Open requests of the run."""
     decisions: tuple[Chosen, ...]
-    """What it chose, the newest last."""
+    """Decisions of the run, the newest last."""
     timeline: tuple[TimelineRow, ...]
-    """When it worked, and when it waited."""
+    """When the run worked, and when it waited."""
     error: Failure | None
-    """Why it failed; or, while it goes on, what went wrong last."""
+    """Why the run failed; while it is running, its last error."""
     error_step: int | None
 
     def as_json(self) -> ReportJson:
-        """The same as plain data: the fields of the run, and what is reported beside them."""
+        """Return the report as plain data: the fields of the run, and those of the report."""
         error: FailureJson | None = None
         if self.error is not None:
             error = {
@@ -125,37 +125,37 @@ class Report:
 
 
 async def report(app: App, run: str) -> Report:
-    """The report on a run."""
+    """Return the report of a run."""
     steps, lines, folding, reasons = _Steps(), TimelineBuilder(), Fold(), dict[str, str]()
     async for event in app.store.log(run):
         body = app.store.decode(event)
         folding.add(event, body)
-        steps.learn(event, body)
-        lines.learn(event, body)
+        steps.add(event, body)
+        lines.add(event, body)
         reasons |= _reason(body)
     state = folding.freeze()
     return Report(
         info=await app.info(run),
-        input=await said_in(app.store, state.input),
-        output=await said_in(app.store, state.output),
+        input=await short_text(app.store, state.input),
+        output=await short_text(app.store, state.output),
         wake=state.wake,
         why=next((reasons[key] for key in _keys(state) if key in reasons), None),
         steps=tuple(steps.found.values()),
         requests=tuple(await app.inbox(run=run)),
         decisions=Moment(state).decisions,
-        timeline=tuple(lines.lines),
+        timeline=tuple(lines.rows),
         error=state.error,
         error_step=state.error_step,
     )
 
 
 def _reason(body: AnyBody) -> dict[str, str]:
-    """Why a run is set aside, by what it waits for then."""
+    """Return why an event parks or releases a run, by what the run then waits for."""
     match body:
         case b.RiskFlagged() if body.detail:
             return {f"operator:{body.flag}": body.detail}
         case b.RunReleased() if body.retry_at is not None:
-            return {"retry": f"its worker gave it back: {body.reason}"}
+            return {"retry": f"released by its worker: {body.reason}"}
         case _:
             return {}
 
@@ -166,13 +166,13 @@ def _keys(state: RunState) -> list[str]:
 
 
 class _Steps:
-    """The steps of a log, in the order of their numbers."""
+    """Collects the steps of a log, in the order of their numbers."""
 
     def __init__(self) -> None:
         self.found: dict[int, StepInfo] = {}
 
-    def learn(self, event: Event, body: AnyBody) -> None:  # noqa: C901 - one match
-        """Take in one event."""
+    def add(self, event: Event, body: AnyBody) -> None:  # noqa: C901 - one match
+        """Add one event."""
         match body:
             case b.StepStarted():
                 self._started(event, body)
@@ -182,9 +182,9 @@ class _Steps:
                 self._change(body.number, status="completed", ended=event.time)
             case b.StepFailed():
                 status = "failed" if body.is_final else "retrying" if body.retry_at is not None else "escalated"
-                self._change(body.number, status=status, error=_words(body.failure), ended=event.time)
+                self._change(body.number, status=status, error=_describe(body.failure), ended=event.time)
             case b.StepUnknown():
-                why = f"no answer: {body.reason}" if body.failure is None else _words(body.failure)
+                why = f"no answer: {body.reason}" if body.failure is None else _describe(body.failure)
                 self._change(body.number, status="unknown", error=why)
             case b.StepResolved():
                 status = {"applied": "completed", "not_applied": "retrying", "gave_up": "failed"}[body.outcome]
@@ -215,5 +215,5 @@ class _Steps:
             self.found[number] = replace(self.found[number], **changes)
 
 
-def _words(failure: Failure) -> str:
+def _describe(failure: Failure) -> str:
     return f"{failure.type}: {failure.message}" if failure.message else failure.type

@@ -1,11 +1,11 @@
-"""Finding runs: by id, all that match, or a run, a request, an agent by what somebody remembers of its name."""
+"""Find runs, requests, conversations and agents, by id or by a prefix of an id, and suggest similar ids."""
 
 from collections.abc import AsyncIterator
 from difflib import get_close_matches
 
 from limpet.engine.execution.views import Request
 from limpet.errors import AlreadyAnswered, NotFound
-from limpet.service.views import no_run, request_of
+from limpet.service.views import not_a_run, request_of
 from limpet.stores import RequestFilter, RequestRow, RunFilter, RunRow, Store
 from limpet.stores.store import LARGEST_PAGE
 
@@ -14,27 +14,27 @@ __all__ = [
     "find_conversation",
     "find_request",
     "find_run",
-    "near",
     "open_request",
     "run_of",
+    "suggest",
     "suggest_agent",
 ]
 
-SHOWN = 5
-# Runs among whose requests one is looked for that was decided.
+MAX_SUGGESTIONS = 5
+# Number of runs whose decided requests are searched.
 NEWEST = 100
 
 
 async def run_of(store: Store, id: str) -> RunRow:
-    """The run of just this id."""
+    """Return the run with exactly this id. Raises InvalidArgument for a conversation."""
     row = await store.get(id)
     if row.type != "run":
-        raise no_run(id)
+        raise not_a_run(id)
     return row
 
 
 async def each_run(store: Store, where: RunFilter, *, page: int = LARGEST_PAGE) -> AsyncIterator[RunRow]:
-    """Every run that matches, the newest first."""
+    """Yield every run that matches, the newest first."""
     before = None
     while True:
         found = await store.runs(where, before=before, limit=page)
@@ -45,7 +45,10 @@ async def each_run(store: Store, where: RunFilter, *, page: int = LARGEST_PAGE) 
 
 
 async def find_run(store: Store, given: str) -> RunRow:
-    """The run of this id, or the only family whose ids begin so; NotFound has a note with those that may be meant."""
+    """Return the run with this id or unique prefix. Otherwise raise NotFound, with a note that suggests ids.
+
+    A prefix is unique if all matches are one run and runs named after it: its forks, and the runs that it called.
+    """
     try:
         row = await store.get(given)
         if row.type == "run":
@@ -55,12 +58,12 @@ async def find_run(store: Store, given: str) -> RunRow:
     found = [row async for row in each_run(store, RunFilter(text=given)) if row.id.startswith(given)]
     first = min(found, key=lambda row: len(row.id), default=None)
     if first is not None and all(row is first or row.id.startswith(f"{first.id}.") for row in found):
-        return first  # the others are named after it: its forks, and the runs that it called
-    raise near(NotFound(what="run", id=given), [row.id for row in found] or await _near(store, given))
+        return first  # The others are named after it.
+    raise suggest(NotFound(what="run", id=given), [row.id for row in found] or await _similar_runs(store, given))
 
 
 async def find_conversation(store: Store, given: str) -> str:
-    """The id of this conversation, or of the only one whose id begins so; NotFound as for runs."""
+    """Return the id of the conversation with this id or unique prefix. Otherwise raise NotFound with suggestions."""
     try:
         if (await store.get(given)).type == "conversation":
             return given
@@ -70,25 +73,25 @@ async def find_conversation(store: Store, given: str) -> str:
     found = [id for id in known if id.startswith(given)]
     if len(found) == 1:
         return found[0]
-    raise near(NotFound(what="conversation", id=given), found or get_close_matches(given, known))
+    raise suggest(NotFound(what="conversation", id=given), found or get_close_matches(given, known))
 
 
 async def find_request(store: Store, given: str) -> RequestRow:
-    """The request of this id, or the only one whose id begins so: an open one, else one of the newest runs."""
+    """Return the request with this id or unique prefix: an open one, or a decided one of the newest runs."""
     for row in await store.requests(RequestFilter(status=None, id=given)):
         return row
     known = {row.id: row for row in await store.requests()}
     found = [id for id in known if id.startswith(given)]
     if not found:
-        decided = await _of_newest(store)
+        decided = await _newest_requests(store)
         known, found = known | decided, [id for id in decided if id.startswith(given)]
     if len(found) == 1:
         return known[found[0]]
-    raise near(NotFound(what="request", id=given), found or get_close_matches(given, known))
+    raise suggest(NotFound(what="request", id=given), found or get_close_matches(given, known))
 
 
 async def open_request(store: Store, id: str) -> Request:
-    """A request that can still be decided, with all that it asks; raises what stands for one that was."""
+    """Return a request that can still be decided. Raises AlreadyAnswered if it was decided or withdrawn."""
     rows = await store.requests(RequestFilter(status=None, id=id))
     if not rows:
         raise NotFound(what="request", id=id)
@@ -98,25 +101,25 @@ async def open_request(store: Store, id: str) -> Request:
 
 
 async def suggest_agent(store: Store, error: NotFound) -> NotFound:
-    """The same error, with the agents that may have been meant, or all that there are."""
+    """Add a note with similar agent names to an error, or with all names if none is similar."""
     known = sorted({row.agent for row in await store.contracts()})
-    return near(error, get_close_matches(error.id, known) or known)
+    return suggest(error, get_close_matches(error.id, known) or known)
 
 
-def near(error: NotFound, known: list[str]) -> NotFound:
-    """The same error, with those that may have been meant."""
+def suggest(error: NotFound, known: list[str]) -> NotFound:
+    """Add a note that suggests ids to an error, and return it."""
     if known:
-        more = f" or {len(known) - SHOWN} more" if len(known) > SHOWN else ""
-        error.add_note(f"Did you mean {', '.join(known[:SHOWN])}{more}?")
+        more = f" or {len(known) - MAX_SUGGESTIONS} more" if len(known) > MAX_SUGGESTIONS else ""
+        error.add_note(f"Did you mean {', '.join(known[:MAX_SUGGESTIONS])}{more}?")
     return error
 
 
-async def _of_newest(store: Store) -> dict[str, RequestRow]:
-    """The requests of the newest runs, also those that were decided."""
+async def _newest_requests(store: Store) -> dict[str, RequestRow]:
+    """Return all requests of the newest runs by id, including decided ones."""
     runs = [row.id for row in (await store.runs(limit=NEWEST)).rows]
     return {row.id: row for run in runs for row in await store.requests(RequestFilter(status=None, run=run))}
 
 
-async def _near(store: Store, given: str) -> list[str]:
-    """Ids among the newest runs that are spelled alike."""
+async def _similar_runs(store: Store, given: str) -> list[str]:
+    """Return similar ids among the newest runs."""
     return get_close_matches(given, [row.id for row in (await store.runs(limit=LARGEST_PAGE)).rows])

@@ -1,4 +1,4 @@
-"""What an app stands on, and how it works."""
+"""Settings of an app: its store, clock, worker and channels."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -17,40 +17,40 @@ from limpet.stores import Store
 __all__ = ["Channel", "Settings"]
 
 Channel = Webhook | Callable[[Request], object]
-"""Where people are told of requests: an address, or a function of the user's own, async or not."""
+"""Receives notifications of requests: a webhook, or a function that takes the request, async or not."""
 
 
 class Settings:
-    """The parts of an app; the defaults are those of production."""
+    """The parts of an app. The defaults are those for production."""
 
     def __init__(self, store: Store, clock: Clock, ids: Ids) -> None:
         self.store, self.clock, self.ids = store, clock, ids
         self.url = ""
-        """Where the store is, for whoever is told that there is none."""
+        """URL of the store, for the error message if it does not exist."""
         self.creates_store = True
-        """Whether a store is made where none is."""
+        """Whether opening the app may create the store."""
         self.worker: Worker | None = Worker()
         self.timing = Timing()
         self.perform: ToolCaller = UserCode()
         self.linger = SECOND
-        """How long a run that only waits stays in memory."""
-        self.hush = SECOND // 10
-        """How long a run may be busy before commands to it are looked for."""
-        self.listen = SECOND // 50
-        """How often changes of other processes are looked for, at most."""
+        """How long a run that only waits stays in memory, in microseconds."""
+        self.command_poll = SECOND // 10
+        """How long a run may be busy before its worker polls for commands to it, in microseconds."""
+        self.listen_interval = SECOND // 50
+        """Minimum interval between two polls for changes by other processes, in microseconds."""
         self.backoffs = True
-        """Whether the time between attempts is waited for."""
+        """Whether to wait between attempts."""
         self.people: Mapping[str, Sequence[str]] | None = None
-        """Who is in which group; without it, whoever decides is believed."""
+        """Members by group. None: any person may decide any request."""
         self.channels: Mapping[str, Channel] = {}
-        """Where people are told of requests, by name."""
+        """Channels that are notified of requests, by name."""
         self.interface = "python"
-        """Through what commands come."""
+        """Name of the interface through which commands arrive."""
 
     def worker_loop(
         self, agents: Sequence[Agent[Any, Any]], worker: Worker, time: StoreClock, port: Port
     ) -> WorkerLoop:
-        """A worker for some agents."""
+        """Create a worker loop for some agents."""
         kit = Kit(
             store=self.store,
             clock=self.clock,
@@ -59,7 +59,7 @@ class Settings:
             perform=self.perform,
             now=time.now,
             linger=self.linger,
-            silent_after=self.hush,
+            silent_after=self.command_poll,
             backoffs=self.backoffs,
             port=port,
             channels=tuple(self.channels),

@@ -1,4 +1,4 @@
-"""When a run worked and when it waited: spans of time, from its log."""
+"""The timeline of a run: when it worked and when it waited, from its log."""
 
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -9,21 +9,21 @@ from limpet.stores import Store
 
 __all__ = ["Span", "TimelineBuilder", "TimelineRow", "timeline"]
 
-# Who is waited for that has no name.
+# Names of waits that have no name in the log.
 WORKER, OPERATOR = "worker", "operator"
 SpanKind = Literal["running", "completed", "failed", "unknown", "waits"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Span:
-    """An attempt of a step, or the wait before the next; or what a run waited for."""
+    """One attempt of a step, the wait before its next attempt, or a wait of the run."""
 
     how: SpanKind
     start: int
     end: int | None = None
-    """Nothing while it lasts."""
+    """None while it lasts."""
     at_most: bool = False
-    """It began later, nobody knows when: beginning and end were written down together, as for a quick read."""
+    """Whether `start` is the earliest possible time: start and end were appended together, as for a quick read."""
 
 
 @dataclass(kw_only=True)
@@ -31,29 +31,29 @@ class TimelineRow:
     """A step with its attempts, or a wait of the whole run."""
 
     number: int | None
-    """Of the step; nothing for a wait."""
+    """Step number; None for a wait."""
     name: str
-    """The step's identity, or what was waited for."""
+    """The step's identity, or what the run waited for."""
     spans: list[Span] = field(default_factory=list)
 
     @property
     def start(self) -> int:
-        """When it began."""
+        """Start time."""
         return self.spans[0].start
 
     @property
     def end(self) -> int | None:
-        """When it ended; nothing while it lasts."""
+        """End time; None while it lasts."""
         return self.spans[-1].end
 
     def close(self, time: int, how: SpanKind | None = None) -> None:
-        """What lasts ends now."""
+        """End the current span."""
         last = self.spans[-1]
         if last.end is None:
             self.spans[-1] = replace(last, end=time, how=how or last.how)
 
-    def begin_before(self, time: int) -> bool:
-        """If it has no length, it began at some time after this one; whether that is so."""
+    def set_earliest_start(self, time: int) -> bool:
+        """If a row has a single span without length, set its earliest possible start. Returns whether it did."""
         [*more, last] = self.spans
         if not more and last.start == last.end and time < last.start:
             self.spans[-1] = replace(last, start=time, at_most=True)
@@ -62,58 +62,58 @@ class TimelineRow:
 
 
 async def timeline(store: Store, run: str) -> list[TimelineRow]:
-    """Every step and wait of a run in order; of a fork, from where it goes on by itself."""
+    """Return every step and wait of a run, in order. For a fork, only those after the fork point."""
     found = TimelineBuilder()
     async for event in store.log(run):
-        found.learn(event, store.decode(event))
-    return found.lines
+        found.add(event, store.decode(event))
+    return found.rows
 
 
 class TimelineBuilder:
-    """The lines of a timeline, as far as a log was read."""
+    """Builds a timeline from the events of a log."""
 
     def __init__(self) -> None:
-        self.lines: list[TimelineRow] = []
+        self.rows: list[TimelineRow] = []
         self._steps: dict[int, TimelineRow] = {}
         self._waits: dict[str, TimelineRow] = {}
-        """What is waited for now: a timer, a signal, a request, a run, by its name; a worker; an operator."""
+        """Current waits by name: timers, signals, requests, called runs, a worker, an operator."""
         self._is_parked = False
         self._now = self._before = 0
 
-    def learn(self, event: Event, body: AnyBody) -> None:
-        """Take in one event."""
+    def add(self, event: Event, body: AnyBody) -> None:
+        """Add one event."""
         if isinstance(body, b.RunForked):
-            self.lines, self._steps, self._waits = [], {}, {}  # what came before is another run's
+            self.rows, self._steps, self._waits = [], {}, {}  # the events before belong to the original run
             self._now = 0
         if event.time > self._now:
             self._before, self._now = self._now, event.time
-        self._learn_step(event.time, body)
-        self._learn_run(event.time, body)
-        self._learn_wait(event.time, body)
+        self._add_step(event.time, body)
+        self._add_run(event.time, body)
+        self._add_wait(event.time, body)
 
-    def _learn_step(self, time: int, body: AnyBody) -> None:
+    def _add_step(self, time: int, body: AnyBody) -> None:
         match body:
             case b.StepStarted():
-                self._begin(time, body)
+                self._start_step(time, body)
             case b.StepCompleted():
-                self._end(time, body.number, "completed")
+                self._end_step(time, body.number, "completed")
             case b.StepFailed():
-                self._end(time, body.number, "failed")
+                self._end_step(time, body.number, "failed")
                 if body.retry_at is not None and body.number in self._steps:
                     self._steps[body.number].spans.append(Span(how="waits", start=time))
             case b.StepUnknown():
-                self._end(time, body.number, "unknown")
+                self._end_step(time, body.number, "unknown")
             case _:
                 pass
 
-    def _learn_run(self, time: int, body: AnyBody) -> None:
+    def _add_run(self, time: int, body: AnyBody) -> None:
         match body:
             case b.RunCreated() | b.RunForked() | b.RunReleased() | b.ResumeRequested():
                 self._wait(time, WORKER, WORKER)
             case b.RunClaimed():
                 self._is_parked = False
-                self._over(time, WORKER)
-                self._over(time, OPERATOR)
+                self._end_wait(time, WORKER)
+                self._end_wait(time, OPERATOR)
             case b.RunWaiting():
                 self._is_parked = True
                 if any(wait.what == OPERATOR for wait in body.waits):
@@ -125,7 +125,7 @@ class TimelineBuilder:
             case _:
                 pass
 
-    def _learn_wait(self, time: int, body: AnyBody) -> None:
+    def _add_wait(self, time: int, body: AnyBody) -> None:
         match body:
             case b.TimerSet():
                 self._wait(time, body.name, "time")
@@ -136,43 +136,45 @@ class TimelineBuilder:
             case b.AgentCalled(mode="call"):
                 self._wait(time, body.run, f"run {body.run}")
             case b.WaitEnded():
-                self._over(time, body.name)
-                self._over(time, body.request or "")
+                self._end_wait(time, body.name)
+                self._end_wait(time, body.request or "")
             case b.RequestAnswered() | b.RequestExpired(outcome="default" | "raised"):
-                self._over(time, body.request)
+                self._end_wait(time, body.request)
             case b.AgentReturned():
-                self._over(time, body.run)
+                self._end_wait(time, body.run)
             case _:
                 pass
 
     def _wait(self, time: int, key: str, what: str) -> None:
         if key not in self._waits:
             line = self._waits[key] = TimelineRow(number=None, name=what, spans=[Span(how="waits", start=time)])
-            self.lines.append(line)
+            self.rows.append(line)
 
-    def _over(self, time: int, key: str) -> None:
-        """A wait has ended; a run that is in no process waits for a worker from then on."""
+    def _end_wait(self, time: int, key: str) -> None:
+        """End a wait. A run that no process drives then waits for a worker."""
         line = self._waits.pop(key, None)
         if line is not None:
             self._close(line, time)
             if self._is_parked:
                 self._wait(time, WORKER, WORKER)
 
-    def _begin(self, time: int, body: b.StepStarted) -> None:
+    def _start_step(self, time: int, body: b.StepStarted) -> None:
         line = self._steps.get(body.number)
         if line is None:
             line = self._steps[body.number] = TimelineRow(number=body.number, name=body.name)
-            self.lines.append(line)
+            self.rows.append(line)
         else:
             line.close(time)
         line.spans.append(Span(how="running", start=time))
 
-    def _end(self, time: int, number: int, how: SpanKind) -> None:
+    def _end_step(self, time: int, number: int, how: SpanKind) -> None:
         if number in self._steps:
             self._close(self._steps[number], time, how)
 
     def _close(self, line: TimelineRow, time: int, how: SpanKind | None = None) -> None:
-        """The time since the log was written before this is what the first one took that was written now."""
+        """End the current span of a row. The first span to end after a pause in the log gets the time since the last
+        event.
+        """
         line.close(time, how)
-        if line.begin_before(self._before or time):
+        if line.set_earliest_start(self._before or time):
             self._before = time

@@ -1,5 +1,4 @@
-"""Whether what is stored is what was written: each log against its own hashes, its rows and blobs against the log, and
-its end against heads that were kept elsewhere."""
+"""Verification: compare logs with their hashes, rows and blobs with the logs, and the ends of logs with saved heads."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -31,16 +30,16 @@ from limpet.stores import Store
 
 __all__ = ["LogEnd", "Verified", "read_ends", "save_heads", "verify_all", "verify_one"]
 
-# What is raised by bytes that are no text, no JSON or no word of ours any more.
+# Raised for bytes that are not text, not JSON, or not a known event.
 UNREADABLE = (ValueError, msgspec.MsgspecError, RecursionError, InvalidValue, WrongKeys, DamagedEvent)
-# A longer line of a file with heads is none.
+# A longer line is not a head.
 LONGEST_LINE = 10_000
-# Below every number that a store gives.
+# Less than any number that a store assigns.
 BEFORE_ALL = -(1 << 62)
 
 
 class LogEnd(Struct, frozen=True, kw_only=True):
-    """Where the log of a run ends, or ended once."""
+    """The head of a log, now or when it was saved."""
 
     run: str
     seq: int
@@ -48,29 +47,28 @@ class LogEnd(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, events: Sequence[Event]) -> "LogEnd":
-        """Where these end."""
+        """Return the head after these events."""
         return cls(run=events[-1].run, seq=events[-1].seq, hash=events[-1].hash.hex())
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verified:
-    """What was looked at, and found whole."""
+    """Numbers of items that were checked and found intact."""
 
     runs: int
     events: int
     conversations: int = 0
     heads: int = 0
-    """How many were held against a head that was kept elsewhere."""
+    """Number of logs that were compared with a saved head."""
 
     def __str__(self) -> str:
-        against = f", {self.heads} against heads that were kept" if self.heads else ""
+        against = f", {_counted(self.heads, 'saved head')} checked" if self.heads else ""
         talks = f" and {_counted(self.conversations, 'conversation')}" if self.conversations else ""
-        are = "is" if self.runs == 1 and not talks else "are"
-        return f"{_counted(self.runs, 'run')}{talks} with {_counted(self.events, 'event')} {are} whole{against}"
+        return f"{_counted(self.runs, 'run')}{talks} with {_counted(self.events, 'event')} verified{against}"
 
 
 async def verify_one(store: Store, run: str) -> Verified:
-    """Check one run; raises Tampered with the first event, row or blob that is not as it was written."""
+    """Check one run. Raises Tampered for the first event, row or blob that differs from what was written."""
     return await _verify(store, run, set())
 
 
@@ -81,40 +79,40 @@ async def verify_all(
     pruned: Path | None = None,
     bad: Callable[[LimpetError], object] | None = None,
 ) -> Verified:
-    """Check every run and conversation, and where its log ended once.
+    """Check all runs and conversations, and saved heads if given.
 
-    What the list at `pruned` names was deleted on purpose, if it is not there any more. The first that is not whole
-    raises Tampered, and the first that a newer version wrote NewerVersion; or else `bad` hears of each, and the others
-    are looked at.
+    `pruned` is the list of runs that were deleted on purpose; those may be missing. The first difference raises
+    Tampered, and the first log of a newer version raises NewerVersion. With `bad`, each error is passed to it instead,
+    and the check continues.
     """
     kept = [] if heads is None else await asyncio.to_thread(read_ends, heads)
     gone = [] if pruned is None else await asyncio.to_thread(read_ends, pruned, torn=True)
     ended: dict[str, int] = {}
-    for each in gone:  # an id may have been used and pruned more than once
+    for each in gone:  # An id can have been used and pruned more than once.
         ended[each.run] = max(each.seq, ended.get(each.run, 0))
     done = runs = talks = events = held = 0
     seen: set[str] = set()
     async for number, run in _streams(store):
-        with _heard(bad):
+        with _reporting(bad):
             found = await _verify_listed(store, number, run, seen)
             runs, talks, events = runs + found.runs, talks + found.conversations, events + found.events
         done += 1
         progress(done)
     for each in kept:
-        with _heard(bad):
+        with _reporting(bad):
             await _check_head(store, each, gone=ended.get(each.run, 0) >= each.seq)
             held += 1
     for check in (_check_counts, _check_strays, _check_contracts):
-        with _heard(bad):
+        with _reporting(bad):
             await check(store)
     return Verified(runs=runs, events=events, conversations=talks, heads=held)
 
 
 async def save_heads(store: Store, path: Path) -> int:
-    """Write where every log ends now, for keeping elsewhere; how many."""
+    """Write the head of every log to a file, to be stored elsewhere, and return their number."""
     kept = []
     async for _, run in _streams(store):
-        with suppress(NotFound):  # it was deleted meanwhile
+        with suppress(NotFound):  # the run was deleted since
             row = await store.get(run)
             kept.append(LogEnd(run=row.id, seq=row.seq, hash=row.hash.hex()))
     lines = b"".join(msgspec.json.encode(each) + b"\n" for each in kept)
@@ -125,25 +123,25 @@ async def save_heads(store: Store, path: Path) -> int:
 
 
 async def _verify_listed(store: Store, number: int, run: str, seen: set[str]) -> Verified:
-    """Check one run of a list: it is there, unless it was deleted meanwhile."""
+    """Check one run of a list. A run that was deleted since then counts as nothing."""
     try:
         return await _verify(store, run, seen)
     except (NotFound, Tampered) as error:
         if (number, run) not in await store.streams(after=number - 1, limit=1):
-            return Verified(runs=0, events=0)  # with all that it shared, perhaps while it was read
+            return Verified(runs=0, events=0)  # deleted, perhaps while it was being read
         if isinstance(error, Tampered):
             raise
-        raise Tampered(run=run, seq=1, reason="it is listed, and not there") from error
+        raise Tampered(run=run, seq=1, reason="listed, but has no row") from error
 
 
 async def _verify(store: Store, run: str, seen: set[str]) -> Verified:
-    """Check one run; blobs that were seen are not read again."""
+    """Check one run. Blobs in `seen` are not read again."""
     with _readable(run):
         head = await verify_run(store, run)
         await check_late(store, run)
         wrong = await store.check_rows(run)
         if wrong:
-            raise Tampered(run=run, seq=head.seq, reason=f"its rows are not what its log says ({wrong[0]})")
+            raise Tampered(run=run, seq=head.seq, reason=f"rows do not match the log ({wrong[0]})")
         for blob in await store.references(run):
             if blob not in seen:
                 await _check_blob(store, run, blob)
@@ -154,17 +152,17 @@ async def _verify(store: Store, run: str, seen: set[str]) -> Verified:
 
 
 async def _check_blob(store: Store, run: str, blob: str) -> None:
-    """A blob is what its name says."""
+    """Check that the content of a blob matches its name."""
     try:
         async for _ in store.read_blob(blob):
             pass
     except (BlobDamaged, NotFound, *UNREADABLE) as error:
         seq = await _first_with(store, run, blob)
-        raise Tampered(run=run, seq=seq, reason=f"blob {blob}, which it refers to, is not intact ({error})") from error
+        raise Tampered(run=run, seq=seq, reason=f"referenced blob {blob} is not intact ({error})") from error
 
 
 async def _first_with(store: Store, run: str, blob: str) -> int:
-    """The first event that refers to a blob; what came too late refers to it after the last."""
+    """Return the first event that refers to a blob; for a blob of a late result, the last event."""
     seq = 0
     async for event in store.log(run):
         seq = event.seq
@@ -174,39 +172,39 @@ async def _first_with(store: Store, run: str, blob: str) -> int:
 
 
 async def _check_head(store: Store, kept: LogEnd, *, gone: bool) -> None:
-    """A log goes on behind where it ended once; one that was cut off or written anew does not hold that event."""
+    """Check that a log still contains a saved head. A log that was truncated or rewritten does not."""
     try:
         with _readable(kept.run):
             found = await store.read(kept.run, after=kept.seq - 1, limit=1)
     except NotFound as error:
         if gone:
             return
-        raise Tampered(run=kept.run, seq=kept.seq, reason="it is gone") from error
+        raise Tampered(run=kept.run, seq=kept.seq, reason="the log is missing") from error
     if gone and [event.hash.hex() for event in found] != [kept.hash]:
-        return  # another run has its id now
+        return  # another run has this id now
     if not found:
-        raise Tampered(run=kept.run, seq=kept.seq, reason="its end was cut off")
+        raise Tampered(run=kept.run, seq=kept.seq, reason="the log was truncated")
     if found[0].hash.hex() != kept.hash:
-        raise Tampered(run=kept.run, seq=kept.seq, reason="it was written anew")
+        raise Tampered(run=kept.run, seq=kept.seq, reason="the log was rewritten")
 
 
 async def _check_counts(store: Store) -> None:
-    """How many runs of an agent there are is counted where no single run tells."""
+    """Check the number of runs per agent, which no single run can verify."""
     for wrong in await store.check_counts():
-        raise Tampered(run=wrong.partition(" ")[0], seq=0, reason=f"its runs are not counted right ({wrong})")
+        raise Tampered(run=wrong.partition(" ")[0], seq=0, reason=f"wrong count of runs ({wrong})")
 
 
 async def _check_strays(store: Store) -> None:
-    """Every row belongs to a run or a blob, and every slot to a run that may hold it."""
+    """Check that every row belongs to a run or a blob, and every slot to a run that may hold it."""
     for table, number, rows in await store.check_strays():
-        reason = f"table {table} has {rows} rows that no log accounts for, under number {number}"
+        reason = f"table {table} has {rows} rows that belong to no log, with number {number}"
         raise Tampered(run=f"number {number}", seq=0, reason=reason)
 
 
 async def _check_contracts(store: Store) -> None:
-    """A contract is what its hash says, and of its agent and version.
+    """Check each contract against its hash, its agent and its version.
 
-    A run may name another one of the same version: contracts change while a version stays.
+    A run may name another contract of the same version: contracts can change without a new version.
     """
     with _readable("contracts"):
         rows = await store.contracts()
@@ -215,11 +213,11 @@ async def _check_contracts(store: Store) -> None:
             contract = parse(row.contract)
             said = contract if isinstance(contract, dict) else {}
             if digest(contract) != row.hash or (said.get("agent"), said.get("version")) != (row.agent, row.version):
-                raise Tampered(run=row.agent, seq=0, reason=f"its contract {row.version} is not what its hash says")
+                raise Tampered(run=row.agent, seq=0, reason=f"contract {row.version} does not match its hash")
 
 
 def read_ends(path: Path, *, torn: bool = False) -> list[LogEnd]:
-    """The ends of logs in a file; in one that is `torn`, a line that was cut off by a kill is passed over."""
+    """Read the heads in a file. With `torn`, ignore a line that was cut off when its writer was killed."""
     found = []
     try:
         with path.open("rb") as file:
@@ -230,12 +228,12 @@ def read_ends(path: Path, *, torn: bool = False) -> list[LogEnd]:
                     if not torn:
                         raise
     except (OSError, RecursionError, msgspec.MsgspecError) as error:
-        raise InvalidBundle(path=str(path), reason=f"it holds no heads ({error})") from error
+        raise InvalidBundle(path=str(path), reason=f"not a list of heads ({error})") from error
     return found
 
 
 async def _streams(store: Store) -> AsyncIterator[tuple[int, str]]:
-    """Every run and conversation by number and id, the oldest first."""
+    """Yield every run and conversation by number and id, the oldest first."""
     after = BEFORE_ALL
     while page := await store.streams(after=after):
         for after, run in page:
@@ -244,23 +242,23 @@ async def _streams(store: Store) -> AsyncIterator[tuple[int, str]]:
 
 @contextmanager
 def _readable(run: str) -> Iterator[None]:
-    """What cannot be read was not written so; nor was a fork without its origin.
+    """Raise Tampered for data that cannot be read, and for a fork without its origin.
 
-    An event of a newer version, in a log whose hashes fit, is for a newer version to check: NewerVersion is raised.
+    An event of a newer version raises NewerVersion: its hashes are valid, and only a newer version can check the rest.
     """
     try:
         yield
     except NotFound as error:
         if error.id == run:
             raise
-        raise Tampered(run=run, seq=1, reason=f"{error.what} {error.id} is not there") from error
+        raise Tampered(run=run, seq=1, reason=f"{error.what} {error.id} is missing") from error
     except UNREADABLE as error:
-        raise Tampered(run=run, seq=1, reason=f"its rows cannot be read ({error})") from error
+        raise Tampered(run=run, seq=1, reason=f"rows cannot be read ({error})") from error
 
 
 @contextmanager
-def _heard(bad: Callable[[LimpetError], object] | None) -> Iterator[None]:
-    """What is wrong, or cannot be checked here, is told, if somebody listens."""
+def _reporting(bad: Callable[[LimpetError], object] | None) -> Iterator[None]:
+    """Pass errors to `bad`, or raise them if there is none."""
     try:
         yield
     except (Tampered, NewerVersion, DamagedEvent) as error:

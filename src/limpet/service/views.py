@@ -1,4 +1,4 @@
-"""From rows and events to what users see."""
+"""Convert rows and events into the views that users get."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -25,40 +25,40 @@ from limpet.stores.blobs import INLINE
 __all__ = [
     "LIVE",
     "Ended",
-    "end_of",
-    "entries_of",
-    "in_brief",
-    "info_of",
-    "no_run",
-    "readable",
+    "event_views",
+    "load_values",
+    "not_a_run",
+    "one_line",
+    "read_end",
     "request_of",
-    "said_in",
+    "run_info",
+    "short_text",
     "waits_for_operator",
     "waits_for_worker",
 ]
 
 LIVE: tuple[Status, ...] = ("pending", "running", "waiting")
 Ended = b.RunCompleted | b.RunFailed | b.RunCancelled
-TALK = b.ConversationCreated | b.ConversationForked | b.MessageAdded | b.ConversationCompacted
+CONVERSATION_EVENTS = b.ConversationCreated | b.ConversationForked | b.MessageAdded | b.ConversationCompacted
 
-# How many events before a request are looked at for what led to it.
+# Number of events before a request that are searched for its context.
 RECENT = 120
-# Of what an event says in brief; all of it is in its body.
-LONGEST = 400
-# What tells nobody anything at a glance.
-QUIET = frozenset(
+# Maximum length of an event on one line. Its body has everything.
+MAX_LINE = 400
+# Fields that are not shown on one line.
+HIDDEN_FIELDS = frozenset(
     {"asked", "command", "contract", "digest", "key", "mro", "number", "attempt", "schema", "traceback", "versions"}
 )
-# Of what a run was given, and of what came of it, on its page.
-SHORT = 300
-# Of a failure, in it.
-LONG = frozenset({"mro", "traceback"})
-# What is said in microseconds since 1970.
+# Maximum length of a run's input and output in its report.
+MAX_TEXT = 300
+# Fields of a failure that are not shown on one line.
+HIDDEN_IN_FAILURES = frozenset({"mro", "traceback"})
+# Fields in microseconds since 1970.
 TIMES = frozenset({"deadline", "expires", "retry_at", "stale_at", "start_at", "timeout_at", "wake"})
 
 
-def info_of(row: RunRow, waits_for: str | None) -> RunInfo:
-    """A run as lists show it; what it waits for depends on who lives."""
+def run_info(row: RunRow, waits_for: str | None) -> RunInfo:
+    """Return the summary of a run, for lists. What it waits for depends on the live workers."""
     position = Position(seq=row.seq, step=row.step, steps=row.steps, item=row.item, items=row.items)
     return RunInfo(
         id=row.id,
@@ -80,48 +80,52 @@ def info_of(row: RunRow, waits_for: str | None) -> RunInfo:
 
 
 def waits_for_operator(run: RunInfo) -> bool:
-    """Whether a run goes on only when it is resumed, whatever else happens to it."""
+    """Return whether a run continues only when it is resumed."""
     return "operator:" in (run.waits_for or "")
 
 
 def waits_for_worker(run: RunInfo) -> bool:
-    """Whether a run could go on, and no live worker serves it."""
+    """Return whether a run is ready and no live worker serves it."""
     return (run.waits_for or "").startswith("worker:")
 
 
-def no_run(id: str) -> InvalidArgument:
-    """What is said where a conversation is named, and a run is wanted."""
-    return InvalidArgument(path="run", reason=f"{id!r} is a conversation, for `messages` and `say`")
+def not_a_run(id: str) -> InvalidArgument:
+    """Return the error for a conversation's id where a run's id is required."""
+    return InvalidArgument(path="run", reason=f"{id!r} is a conversation; use `messages` or `say`")
 
 
-async def end_of(store: Store, run: str) -> Ended | None:
-    """How a run has ended, if it has: the last event of its log, but for what may still be told to a failed one."""
+async def read_end(store: Store, run: str) -> Ended | None:
+    """Return how a run ended, or None if it has not.
+
+    The end is the last event of its log, except that a failed run can still receive an extended budget or the result of
+    a run that it called.
+    """
     before = None
     while page := await store.read(run, before=before, limit=1, backwards=True):
         body = store.decode(page[0])
         if isinstance(body, Ended):
             return body
-        if isinstance(body, TALK):
-            raise no_run(run)
+        if isinstance(body, CONVERSATION_EVENTS):
+            raise not_a_run(run)
         if not isinstance(body, b.AgentReturned | b.BudgetExtended):
             return None
         before = page[0].seq
     raise NotFound(what="run", id=run)
 
 
-async def entries_of(store: Store, events: Sequence[Event]) -> list[Shown]:
-    """Events with their bodies as plain JSON."""
-    bodies = await readable(store, [store.decode(event) for event in events])
+async def event_views(store: Store, events: Sequence[Event]) -> list[Shown]:
+    """Return events with their bodies as plain JSON."""
+    bodies = await load_values(store, [store.decode(event) for event in events])
     return [
         Shown(run=event.run, seq=event.seq, kind=event.kind, time=event.time, body=msgspec.json.decode(encode(body)))
         for event, body in zip(events, bodies, strict=True)
     ]
 
 
-def in_brief(body: Mapping[str, Any]) -> str:
-    """What the body of an event says, in a line for people."""
-    words = " ".join(_members(body))
-    return words if len(words) <= LONGEST else f"{words[:LONGEST]}…"
+def one_line(body: Mapping[str, Any]) -> str:
+    """Return the body of an event as one line of text."""
+    line = " ".join(_members(body))
+    return line if len(line) <= MAX_LINE else f"{line[:MAX_LINE]}…"
 
 
 def _members(body: Mapping[str, Any]) -> Iterator[str]:
@@ -129,7 +133,7 @@ def _members(body: Mapping[str, Any]) -> Iterator[str]:
         tries = f"/{body['attempt']}" if body.get("attempt", 1) > 1 else ""
         yield f"{'turn' if 'loop' in body else 'step'} {body['number']}{tries}"
     for name, value in body.items():
-        if name not in QUIET and value not in (None, "", {}, [], False):
+        if name not in HIDDEN_FIELDS and value not in (None, "", {}, [], False):
             yield f"{name}={format_time(value) if name in TIMES else _brief(value)}"
 
 
@@ -139,35 +143,41 @@ def _brief(value: Any) -> str:
     if isinstance(value, dict) and "blob" in value:
         return f"({value.get('bytes', 0)} bytes)"
     if isinstance(value, dict):
-        shown = {name: each for name, each in value.items() if name not in LONG and each not in (None, "", {}, [])}
+        shown = {
+            name: each
+            for name, each in value.items()
+            if name not in HIDDEN_IN_FAILURES and each not in (None, "", {}, [])
+        }
         return "{" + ", ".join(f"{name}: {_brief(each)}" for name, each in shown.items()) + "}"
     if isinstance(value, list):
         return "[" + ", ".join(map(_brief, value)) + "]"
     return repr(value) if isinstance(value, str) and " " in value else str(value)
 
 
-async def said_in(store: Store, payload: Payload | None) -> str:
-    """What was given to a run, or came of it, in short; what is very big by its size."""
+async def short_text(store: Store, payload: Payload | None) -> str:
+    """Return a short text of a run's input or output. A large one is shown by its size."""
     if payload is None:
         return ""
     value: Any = {"blob": "", "bytes": payload.size}
     if payload.size <= INLINE:
-        with suppress(BlobDamaged, NotFound):  # whoever looks at what is broken sees the rest; `verify` says what is
+        with suppress(BlobDamaged, NotFound):  # a damaged blob must not hide the rest; `verify` reports it
             value = await store.unpack(payload)
-    said = "" if value is None else value if isinstance(value, str) else _brief(value)
-    return said if len(said) <= SHORT else f"{said[:SHORT]}…"
+    text = "" if value is None else value if isinstance(value, str) else _brief(value)
+    return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}…"
 
 
-async def readable(store: Store, bodies: Sequence[AnyBody]) -> list[AnyBody]:
-    """What events say, for people: what was said, and is stored once, is there."""
-    found = [(place, _SAID[type(body)]) for place, body in enumerate(bodies) if type(body) in _SAID]
+async def load_values(store: Store, bodies: Sequence[AnyBody]) -> list[AnyBody]:
+    """Load the values of payloads that are stored in blobs, so that people can read them. Large ones are left as they
+    are.
+    """
+    found = [(place, _PAYLOADS[type(body)]) for place, body in enumerate(bodies) if type(body) in _PAYLOADS]
     payloads = {place: getattr(bodies[place], name) for place, name in found}
     small = {place: each for place, each in payloads.items() if each and not each.is_inline and each.bytes <= INLINE}
     if not small:
         return list(bodies)
     try:
         values = dict(zip(small, await store.unpack_all(list(small.values())), strict=True))
-    except (BlobDamaged, NotFound):  # whoever looks at what is broken sees the rest; `verify` says what is
+    except (BlobDamaged, NotFound):  # A damaged blob must not hide the other events; `verify` reports it.
         return list(bodies)
     names = dict(found)
     return [
@@ -176,7 +186,7 @@ async def readable(store: Store, bodies: Sequence[AnyBody]) -> list[AnyBody]:
     ]
 
 
-_SAID: Mapping[type, str] = {
+_PAYLOADS: Mapping[type, str] = {
     b.AgentReturned: "output",
     b.MessageAdded: "content",
     b.RunCreated: "input",
@@ -187,7 +197,7 @@ _SAID: Mapping[type, str] = {
 
 
 async def request_of(store: Store, row: RequestRow) -> Request:
-    """A request with what it asks, which is in its event, and what led to it, which is in the log before it."""
+    """Return a request with its question, from its event, and its context, from the log before it."""
     log, state = await _before(store, row)
     opened = log.pop()
     assert isinstance(opened, b.RequestOpened)
@@ -209,12 +219,12 @@ async def request_of(store: Store, row: RequestRow) -> Request:
         opened=row.opened,
         expires=row.expires,
         digest=row.digest,
-        context=brief(state, log, opened, await _beginning(store, state.input)),
+        context=brief(state, log, opened, await _first_part(store, state.input)),
     )
 
 
-async def _beginning(store: Store, payload: Payload) -> str | None:
-    """The beginning of what is in a blob, as text."""
+async def _first_part(store: Store, payload: Payload) -> str | None:
+    """Return the first part of a blob, as text."""
     if isinstance(payload.blob, UnsetType):
         return None
     async for part in store.read_blob(payload.blob):
@@ -223,9 +233,9 @@ async def _beginning(store: Store, payload: Payload) -> str | None:
 
 
 async def _before(store: Store, row: RequestRow) -> tuple[list[AnyBody], RunState]:
-    """The end of the log up to a request, and the state there."""
+    """Return the last events up to a request, and the state there."""
     page = await store.read(row.run, before=row.seq + 1, limit=RECENT, backwards=True)
-    recent = await readable(store, [store.decode(event) for event in reversed(page)])
+    recent = await load_values(store, [store.decode(event) for event in reversed(page)])
     if row.seq > RECENT:
         return recent, await load(store, row.run, at_most=row.seq)
     folding = Fold()

@@ -1,8 +1,8 @@
-"""Telling an address: one signed POST, to a place on the public internet, with an answer that says what to do next.
+"""Send a signed POST to a webhook, and decide from the response whether to retry.
 
-It knows nothing of runs. Whoever gives an address may not reach what only this machine can reach: the name is looked up
-once, everything it stands for must be public, and what is connected to is what was checked. Redirects are not followed,
-proxies are not asked.
+A URL must not reach services that only this machine can reach. So the host is resolved once, all its addresses must be
+public, and the connection uses exactly the address that was checked. Redirects are not followed, and proxies are not
+used.
 """
 
 import hmac
@@ -28,10 +28,10 @@ from limpet.errors import DefinitionError
 
 __all__ = ["Webhook", "is_genuine"]
 
-SHORTEST_SECRET = 16
-LONGEST_WAIT = 3600
-"""Seconds; for one delivery, and for what a receiver may ask us to wait."""
-MOST_READ = 64 * 1024
+MIN_SECRET = 16
+MAX_SECONDS = 3600
+"""Maximum timeout of a delivery, and maximum delay that a receiver can request, in seconds."""
+MAX_RESPONSE = 64 * 1024
 _HOST = re.compile(r"[a-z0-9._-]*[a-z0-9_-]\.?")
 _SAFE = "%/:;=@!$&'()*+,~"
 _INTERNET = IPv6Network("2000::/3")
@@ -43,7 +43,7 @@ _NOT_PUBLIC_4 = [
         "10.0.0.0/8",
         "100.64.0.0/10",
         "127.0.0.0/8",
-        "168.63.129.16/32",  # looks public, and is Azure's own service to the machines in it
+        "168.63.129.16/32",  # looks public, but is Azure's service for the machines in it
         "169.254.0.0/16",
         "172.16.0.0/12",
         "192.0.0.0/24",
@@ -60,7 +60,11 @@ _NOT_PUBLIC_4 = [
 
 @defining
 class Webhook:
-    """An address that is told of requests, and the secret that signs what is sent there."""
+    """A URL that receives a signed POST for each request.
+
+    `secret` signs the body; it needs at least 16 characters. `allow_private` allows http and addresses that are not
+    public, for development. `timeout` limits one delivery, up to an hour.
+    """
 
     def __init__(
         self,
@@ -73,11 +77,11 @@ class Webhook:
     ) -> None:
         parts = _split(url)
         if parts.scheme == "http" and not allow_private:
-            raise _wrong("what is sent over http can be read on its way: say https, or allow_private=True at home")
-        if len(secret) < SHORTEST_SECRET:
-            raise _wrong(f"its secret is too short: take at least {SHORTEST_SECRET} characters, drawn at random")
-        if not 0 < microseconds(timeout) <= LONGEST_WAIT * SECOND:
-            raise _wrong("its timeout is not between nothing and an hour: say '10s'")
+            raise _invalid("http is not encrypted; use https, or pass allow_private=True for development")
+        if len(secret) < MIN_SECRET:
+            raise _invalid(f"the secret is too short; use at least {MIN_SECRET} random characters")
+        if not 0 < microseconds(timeout) <= MAX_SECONDS * SECOND:
+            raise _invalid("the timeout must be more than 0 and at most an hour, such as '10s'")
         self._secret, self._allow_private, self._ticks = secret, allow_private, ticks
         self._timeout = microseconds(timeout) / SECOND
         self._tls, self._host = parts.scheme == "https", _host(parts)
@@ -89,14 +93,15 @@ class Webhook:
         self._target = quote(parts.path or "/", safe=_SAFE) + query
 
     def __repr__(self) -> str:
-        """Its host only: paths and queries of such addresses often hold a token."""
+        """Show only the host: paths and queries of such URLs often contain a token."""
         return f"Webhook('{'https' if self._tls else 'http'}://{self._authority}/…')"
 
     def deliver(self, body: bytes, *, key: str, now: int) -> None:
-        """Post some JSON, once; returns if the receiver took it.
+        """Post a JSON body once, and return if the receiver accepted it.
 
-        Raises NotApplied if the receiver was not reached, RetryAfter if it says when, Permanent if no retry helps, and
-        otherwise a ConnectionError or TimeoutError: it may have been taken, and the same key makes repeating safe.
+        Raises NotApplied if the receiver was not reached, RetryAfter if it requests a delay, Permanent if a retry
+        cannot help, and otherwise ConnectionError or TimeoutError: the receiver may have accepted it, and `key` makes a
+        retry safe.
         """
         over = self._ticks() + self._timeout
         with self._connect(over) as sock:
@@ -105,9 +110,9 @@ class Webhook:
             return
         wait = _seconds(retry_after, now) if status in (429, 503) else None
         if wait is not None:
-            raise RetryAfter(wait, f"{self} answered {status}: again after {wait:.0f} s")
+            raise RetryAfter(wait, f"{self} answered {status}; retry after {wait:.0f} s")
         if 300 <= status < 400:
-            raise Permanent(f"{self} answered {status}, and redirects are not followed: give the address it leads to")
+            raise Permanent(f"{self} answered {status}; redirects are not followed, use the target URL")
         if 400 <= status < 500 and status not in (408, 425, 429):
             raise Permanent(f"{self} answered {status}")
         raise ConnectionError(f"{self} answered {status}")
@@ -119,7 +124,9 @@ class Webhook:
             raise NotApplied(f"{self} was not found: {error}") from error
         private = [str(each[4][0]) for each in found if not _is_public(str(each[4][0]))]
         if private and not self._allow_private:
-            raise Permanent(f"{self} is at {private[0]}, which is not public: say allow_private=True if that is meant")
+            raise Permanent(
+                f"{self} resolves to {private[0]}, which is not public; pass allow_private=True to allow it"
+            )
         failure: OSError | None = None
         for tried, (family, kind, protocol, _, address) in enumerate(found):
             try:
@@ -129,7 +136,7 @@ class Webhook:
         raise NotApplied(f"{self} was not reached: {failure}") from failure
 
     def _open(self, sock: socket.socket, address: Any, over: float, share: int) -> socket.socket:
-        """Connect to an address as it was checked; one of several addresses gets its share of the time."""
+        """Connect to a checked address. Each of several addresses gets its share of the remaining time."""
         try:
             sock.settimeout(self._left(over) / share)
             sock.connect(address)
@@ -145,14 +152,14 @@ class Webhook:
     def _left(self, over: float) -> float:
         left = over - self._ticks()
         if left <= 0:
-            raise self._too_slow()
+            raise self._timed_out()
         return left
 
-    def _too_slow(self) -> TimeoutError:
+    def _timed_out(self) -> TimeoutError:
         return TimeoutError(f"{self} took longer than {self._timeout:g} s")
 
     def _post(self, wire: "_Wire", body: bytes, key: str, now: int) -> tuple[int, str]:
-        """The status of the answer and its Retry-After."""
+        """Send the request; return the status of the response and its Retry-After header."""
         version = importlib.import_module("importlib.metadata").version("limpet")
         headers = {
             "Host": self._authority,
@@ -168,34 +175,34 @@ class Webhook:
             http.request("POST", self._target, body, headers)
             answer = http.getresponse()
         except TimeoutError as error:
-            raise self._too_slow() from error
+            raise self._timed_out() from error
         except (OSError, HTTPException) as error:
-            raise ConnectionError(f"{self} gave no answer: {type(error).__name__}") from error
+            raise ConnectionError(f"{self} did not answer: {type(error).__name__}") from error
         with answer, suppress(OSError, HTTPException, ValueError):
-            answer.read(MOST_READ)  # its status was said: what is wrong with the rest does not matter
+            answer.read(MAX_RESPONSE)  # the status is known: errors in the rest do not matter
         return answer.status, answer.headers.get("Retry-After", "")
 
 
 def is_genuine(secret: str, signature: str | None, body: bytes, *, now: int, tolerance: Duration = "5m") -> bool:
-    """Whether a body was signed with this secret, not long before or after `now` (microseconds since 1970).
+    """Return whether a body was signed with this secret, within `tolerance` of `now` (microseconds since 1970).
 
-    `signature` is the header Limpet-Signature as it came; whatever it holds, nothing is raised.
+    `signature` is the value of the Limpet-Signature header. Invalid values return False; nothing is raised.
     """
     parts = [each.strip().partition("=") for each in (signature or "").split(",")]
     times = [value for name, _, value in parts if name == "t"]
-    if len(times) != 1 or not re.fullmatch("[0-9]{1,12}", times[0]) or len(secret) < SHORTEST_SECRET:
+    if len(times) != 1 or not re.fullmatch("[0-9]{1,12}", times[0]) or len(secret) < MIN_SECRET:
         return False
     expected = _sign(secret, times[0], body).encode()
     given = [value.encode("utf-8", "replace") for name, _, value in parts if name == "v1"]
-    signed = any([hmac.compare_digest(expected, each) for each in given])  # noqa: C419 - all, always
+    signed = any([hmac.compare_digest(expected, each) for each in given])  # noqa: C419 - compares all, in constant time
     return signed and abs(now - int(times[0]) * SECOND) <= microseconds(tolerance)
 
 
 class _Wire(io.RawIOBase):
-    """A socket as http.client uses it, which keeps to one deadline and brings so many bytes at most."""
+    """A socket for http.client that enforces one deadline, and a maximum number of bytes to read."""
 
     def __init__(self, sock: socket.socket, left: Callable[[], float]) -> None:
-        self._sock, self._left, self._unread = sock, left, MOST_READ
+        self._sock, self._left, self._unread = sock, left, MAX_RESPONSE
 
     def readable(self) -> bool:
         return True
@@ -218,51 +225,53 @@ class _Wire(io.RawIOBase):
         return io.BufferedReader(self)
 
     def close(self) -> None:
-        """The socket is closed by whoever opened it: http.client lets go before it has read."""
+        """Do nothing: http.client closes the connection before the response is read. `deliver` closes the socket."""
 
 
 def _sign(secret: str, seconds: str, body: bytes) -> str:
     return hmac.digest(secret.encode("utf-8", "surrogatepass"), f"{seconds}.".encode() + body, "sha256").hex()
 
 
-def _wrong(reason: str) -> DefinitionError:
-    return DefinitionError(what="A webhook", reason=reason)
+def _invalid(reason: str) -> DefinitionError:
+    return DefinitionError(what="a webhook", reason=reason)
 
 
 def _split(url: str) -> SplitResult:
-    """The parts of an address that may be one; the reasons do not repeat it, for it may hold a password."""
+    """Split and check a URL. Error messages do not repeat it, because it may contain a password."""
     if not url.isprintable() or url != url.strip():
-        raise _wrong("its address holds control characters or stray spaces: take them out")
+        raise _invalid("the URL contains control characters, or spaces around it; remove them")
     try:
         parts = urlsplit(url)
         _ = parts.port
     except ValueError:
-        raise _wrong("its address cannot be read: say https://host/path") from None
+        raise _invalid("the URL cannot be parsed; use https://host/path") from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise _wrong("its address is none of the web: say https://host/path")
+        raise _invalid("the URL needs http or https and a host, such as https://host/path")
     if "@" in parts.netloc:
-        raise _wrong("its address holds a user or a password: take it out; the secret signs what is sent")
+        raise _invalid("the URL contains a user or password; remove it, the secret signs the body")
     if "#" in url:
-        raise _wrong("its address has a fragment, which is never sent: take out # and what follows")
+        raise _invalid("the URL has a fragment, which is never sent; remove # and everything after it")
     return parts
 
 
 def _host(parts: SplitResult) -> str:
-    """The host as it is looked up, and named in TLS: an IPv6 address, or ASCII in small letters."""
+    """Return the host for DNS and TLS: an IPv6 address, or a lower-case ASCII name."""
     host = parts.hostname or ""
     try:
         if "[" in parts.netloc and "%" not in host:
             return IPv6Address(host).compressed
         host = host.encode("idna").decode("ascii").lower()
     except ValueError:
-        raise _wrong("its host cannot be one: say a name or an address") from None
+        raise _invalid("the host is invalid; use a name or an IP address") from None
     if not _HOST.fullmatch(host):
-        raise _wrong("its host holds characters that no host has: say a name, or an address without a zone")
+        raise _invalid("the host contains invalid characters; use a name, or an IP address without a zone")
     return host
 
 
 def _is_public(text: str) -> bool:
-    """Whether an address is one on the public internet; what carries IPv4 inside IPv6 is not, or is what it carries."""
+    """Return whether an address is on the public internet. IPv6 addresses that embed IPv4 are not, or are checked by
+    it.
+    """
     try:
         address = ip_address(text)
     except ValueError:
@@ -276,13 +285,13 @@ def _is_public(text: str) -> bool:
 
 
 def _seconds(retry_after: str, now: int) -> float | None:
-    """How long a Retry-After asks to wait, from 0 to an hour; None if it cannot be read."""
+    """Return the delay that a Retry-After header requests, from 0 s to an hour, or None if it cannot be parsed."""
     text = retry_after.strip()
     if re.fullmatch("[0-9]+", text):
-        return min(float(text), LONGEST_WAIT)
+        return min(float(text), MAX_SECONDS)
     try:
         date = parsedate_to_datetime(text)
         when = date.replace(tzinfo=date.tzinfo or UTC).timestamp()
     except (ValueError, OverflowError):
         return None
-    return min(max(when - now / SECOND, 0), LONGEST_WAIT)
+    return min(max(when - now / SECOND, 0), MAX_SECONDS)

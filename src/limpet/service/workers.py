@@ -1,4 +1,4 @@
-"""Who is there: agents and who serves them, workers, and how many runs there are of each kind."""
+"""Agents, workers and counts of a store."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,20 +21,20 @@ __all__ = [
     "workers_of",
 ]
 
-# More open requests than that are not counted one by one.
+# Open requests are counted up to this number.
 MANY = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
 class AgentInfo:
-    """An agent that a store knows, whoever has its code."""
+    """An agent that has been registered in a store."""
 
     name: str
     version: str
     is_served: bool
-    """Whether a live worker drives runs of it at this version."""
+    """Whether a live worker serves this version."""
     contract: Mapping[str, Any]
-    """What it takes and gives, as JSON Schema."""
+    """JSON Schemas of its input and output."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,63 +44,66 @@ class WorkerInfo:
     id: str
     is_live: bool
     agents: Mapping[str, tuple[str, ...]]
-    """What it serves, each with the versions that it takes."""
+    """Agents that it serves, with the versions that it accepts."""
     started: int
     lease_until: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stats:
-    """How many there are."""
+    """Counts of a store."""
 
     runs: Mapping[str, int]
-    """By status."""
+    """Number of runs by status."""
     agents: Mapping[str, Mapping[str, int]]
-    """By agent, and status."""
+    """Number of runs by agent and status."""
     requests: int
-    """That are open; a thousand at most are counted."""
+    """Number of open requests, at most 1000."""
     workers: int
-    """That live."""
+    """Number of live workers."""
     unserved: tuple[str, ...]
-    """Agents with runs that go on, and no live worker."""
+    """Agents with unfinished runs and no live worker."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LiveWorkers:
-    """The workers whose leases last."""
+    """The workers whose lease is valid."""
 
     now: int
-    living: frozenset[str]
+    ids: frozenset[str]
     served: Mapping[str, set[str]]
-    """The versions of agents that they serve."""
+    """Versions that live workers serve, by agent."""
 
     def waits_for(self, row: RunRow) -> str | None:
-        """What a run waits for; one that could go on waits for a worker, if none that lives has it or serves it."""
+        """Return what a run waits for, or None.
+
+        A run that is ready waits for a worker if no live worker holds it or serves its version.
+        """
         is_ready = row.ready_at is not None and row.ready_at <= self.now
         if row.status == "waiting" and not is_ready:
             return ", ".join(each for each in row.waits if each != f"signal:{INTERRUPT}") or "time"
-        if row.status not in LIVE or row.worker in self.living or row.agent_version in self.served.get(row.agent, ()):
+        if row.status not in LIVE or row.worker in self.ids or row.agent_version in self.served.get(row.agent, ()):
             return None
         return f"worker:{row.agent} {row.agent_version}"
 
 
 async def live_workers(store: Store, now: int) -> LiveWorkers:
-    """Who lives, and what they serve."""
+    """Return the live workers and what they serve."""
     living = [each for each in await store.workers() if each.lease_until > now]
     served: dict[str, set[str]] = {}
     for worker in living:
         for name, versions in worker.agents.items():
             served.setdefault(name, set()).update(versions)
-    return LiveWorkers(now=now, living=frozenset(each.id for each in living), served=served)
+    return LiveWorkers(now=now, ids=frozenset(each.id for each in living), served=served)
 
 
 async def served_by(store: Store, now: int) -> Mapping[str, set[str]]:
-    """The versions of agents that live workers serve."""
+    """Return the versions that live workers serve, by agent."""
     return (await live_workers(store, now)).served
 
 
 async def agents_of(store: Store, now: int) -> list[AgentInfo]:
-    """All agents that a store knows, by name."""
+    """Return all agents that have been registered in a store, by name."""
     served = await served_by(store, now)
     return [
         AgentInfo(
@@ -114,7 +117,7 @@ async def agents_of(store: Store, now: int) -> list[AgentInfo]:
 
 
 async def workers_of(store: Store, now: int) -> list[WorkerInfo]:
-    """Every worker that was not given up."""
+    """Return all registered workers, including those whose lease has expired."""
     return [
         WorkerInfo(
             id=row.id,
@@ -128,17 +131,17 @@ async def workers_of(store: Store, now: int) -> list[WorkerInfo]:
 
 
 async def stats_of(store: Store, now: int) -> Stats:
-    """How many there are, without counting them."""
+    """Return the counts of a store, from its counters."""
     fleet, by_agent = await live_workers(store, now), dict[str, dict[str, int]]()
     runs: dict[str, int] = {}
     for (agent, status), count in sorted((await store.counts()).items()):
         by_agent.setdefault(agent, {})[status] = count
         runs[status] = runs.get(status, 0) + count
-    lives = [agent for agent, found in by_agent.items() if any(found.get(each) for each in LIVE)]
+    unfinished = [agent for agent, found in by_agent.items() if any(found.get(each) for each in LIVE)]
     return Stats(
         runs=runs,
         agents=by_agent,
         requests=len(await store.requests(RequestFilter(status="open"), limit=MANY)),
-        workers=len(fleet.living),
-        unserved=tuple(agent for agent in lives if agent not in fleet.served),
+        workers=len(fleet.ids),
+        unserved=tuple(agent for agent in unfinished if agent not in fleet.served),
     )

@@ -1,4 +1,4 @@
-"""Testing agents: a store in memory, a clock that stands still, tools that are stubbed, processes that crash."""
+"""Test agents: an in-memory store, a clock that only moves on request, stubbed tools, scripted models, and crashes."""
 
 from limpet.testing.app import TestApp, app
 from limpet.testing.crash_test import CrashReport, crash_everywhere

@@ -1,4 +1,4 @@
-"""An app for tests: everything in memory, and nothing moves by itself."""
+"""An app for tests: everything is in memory, and time passes only when the test advances it."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -25,12 +25,12 @@ __all__ = ["TestApp", "TestSettings", "app"]
 P = ParamSpec("P")
 T = TypeVar("T")
 FOREVER = "9000d"
-# Turns of the event loop before a thread is given real time.
+# Turns of the event loop before threads get real time.
 PATIENCE = 50
 
 
 class TestSettings(Settings):
-    """A store in memory without threads, a clock that stands still, the same ids in every test, no pauses."""
+    """Settings for tests: an in-memory store without threads, a frozen clock, the same ids in every test, no pauses."""
 
     __test__ = False
 
@@ -41,108 +41,109 @@ class TestSettings(Settings):
         self.worker = Worker(lease=FOREVER)
         self.timing = Timing(poll=microseconds(FOREVER), idle=0, lease_thread=False)
         self.perform = self.stubs = Stubs()
-        self.linger = self.listen = self.hush = 0
+        self.linger = self.listen_interval = self.command_poll = 0
         self.backoffs = False
 
     def worker_loop(
         self, agents: Sequence[Agent[Any, Any]], worker: Worker, time: StoreClock, port: Port
     ) -> WorkerLoop:
-        """Every life of the worker has the same name: the next one takes over at once what the last one had."""
+        """Create a worker loop with the same id each time, so that it takes over its predecessor's runs immediately."""
         loop = super().worker_loop(agents, worker, time, port)
         loop.rename(f"w-{'-'.join(sorted(each.name for each in agents))}")
         return loop
 
 
 class _Ids:
-    """The same in every test; what the code draws does not depend on how many processes there were."""
+    """The same ids in every test. Values drawn by agent code do not depend on the number of processes."""
 
     def __init__(self) -> None:
         self.new, self.bits = SeededIds(0).new, SeededIds(1).bits
 
 
 class TestApp(App):
-    """An app whose world a test moves."""
+    """An app whose clock, tools and crashes a test controls. Created by `limpet.testing.app`."""
 
     __test__ = False
 
     def __init__(self, settings: TestSettings, agents: Sequence[Agent[Any, Any]]) -> None:
         super().__init__(settings, agents)
-        self._world = settings
+        self._test_settings = settings
         self._crashes = 0
         self._warned: set[str] = set()
 
     def stub(self, tool: Tool[P, T, Any], *results: T | BaseException) -> None:
-        """What a tool returns or raises, call by call; the last one for all further calls."""
-        self._world.stubs.stub(tool, results)
+        """Set what a tool returns or raises, one value per call. The last one is used for all further calls."""
+        self._test_settings.stubs.stub(tool, results)
 
     def calls(self, tool: Tool[..., Any, Any]) -> list[Mapping[str, Any]]:
-        """What a tool was called with, in all lives of the process."""
-        return list(self._world.stubs.calls.get(tool.name, ()))
+        """Return the arguments of all calls of a tool so far, across crashes."""
+        return list(self._test_settings.stubs.calls.get(tool.name, ()))
 
     async def settle(self) -> None:
-        """Until every run waits or has ended."""
+        """Wait until every run waits or has ended."""
         turns = 0
         while not await self.is_settled():
             turns += 1
             await (asyncio.sleep(0) if turns % PATIENCE else SystemClock().sleep(1000))  # noqa: TID251 - a turn
 
     async def advance(self, how_long: Duration, /) -> None:
-        """Let time pass, with everything that happens meanwhile in its order."""
-        clock, target = self._world.frozen, self._world.frozen.now() + microseconds(how_long)
+        """Let time pass, executing everything that is due, in order."""
+        clock, target = self._test_settings.frozen, self._test_settings.frozen.now() + microseconds(how_long)
         await self.settle()
         while clock.now() < target:
             due = [time for time in (clock.next_alarm, await self._next_wake()) if time is not None]
             clock.set(min([target, *(time for time in due if time > clock.now())]))
-            if self._duty is not None:
-                self._duty.wake()
+            if self._worker_loop is not None:
+                self._worker_loop.wake()
             await self.settle()
 
     def deploy(self, *agents: Agent[Any, Any]) -> None:
-        """Other code: the next process serves these agents."""
+        """Replace the served agents from the next process on; call `crash()` to start it."""
         self._all, self._agents = agents, {each.name: each for each in agents}
 
     def crash_at(self, when: When, kind: str = "", /, *, nth: int = 1, **facts: Any) -> None:
-        """Crash right "before" or "after" the commit of an event: the n-th of this kind that says this, or of any.
+        """Crash "before" or "after" the n-th commit of an event of this kind whose fields equal `facts`; any commit by
+        default.
 
-        `app.crash_at("after", "step.started", tool="refund")`. It comes when the test next waits for something.
+        Example: `app.crash_at("after", "step.started", tool="refund")`. The crash happens when the test next waits.
         """
-        self._world.faulty.faults.append(CrashPoint(when, events(kind, facts), nth))
+        self._test_settings.faulty.faults.append(CrashPoint(when, events(kind, facts), nth))
 
     @property
     def crashes(self) -> int:
-        """How often the process crashed."""
+        """Number of crashes so far."""
         return self._crashes
 
     async def crash(self) -> None:
-        """The process is killed, and another one begins on the same store."""
-        if self._duty is None:
+        """Kill the worker, and start another one on the same store."""
+        if self._worker_loop is None:
             return
         self._crashes += 1
-        await self._duty.kill()
-        self._world.faulty.is_down = False
-        await self._begin_duty(self._world.worker or Worker())
+        await self._worker_loop.kill()
+        self._test_settings.faulty.is_down = False
+        await self._start_worker(self._test_settings.worker or Worker())
 
     async def close(self) -> None:
-        """The process ends here, whatever is under way: no time passes in which it could finish."""
-        if self._duty is not None:
-            await self._duty.kill()
-            self._duty = None
+        """Kill the worker, whatever it is doing, and close the store: no time passes in which it could finish."""
+        if self._worker_loop is not None:
+            await self._worker_loop.kill()
+            self._worker_loop = None
         await super().close()
 
     async def result(self, run: str, timeout: Duration | None) -> Result:  # noqa: ARG002 - no time passes
-        """What a run returned; NotDone if it waits, because nothing moves by itself."""
+        """Wait until nothing moves, and return the result of a run. Raises NotDone if the run waits."""
         await self.settle()
-        return await self._how_it_ended(run)
+        return await self._outcome(run)
 
     async def is_settled(self) -> bool:
-        """Whether every run waits or has ended."""
-        if self._world.faulty.is_down:
+        """Return whether every run waits or has ended."""
+        if self._test_settings.faulty.is_down:
             await self.crash()
-        duty = self._duty
-        for run, task in duty.waiting if duty is not None else ():
+        loop = self._worker_loop
+        for run, task in loop.waiting if loop is not None else ():
             if run not in self._warned and warn_of_timeouts(run, task):
                 self._warned.add(run)
-        return duty is None or (not duty.is_busy and await duty.claim() == 0 and not duty.is_busy)
+        return loop is None or (not loop.is_busy and await loop.claim() == 0 and not loop.is_busy)
 
     async def _next_wake(self) -> int | None:
         return min((row.ready_at for row in await self._live() if row.ready_at is not None), default=None)
@@ -154,6 +155,9 @@ class TestApp(App):
 
 @asynccontextmanager
 async def app(*agents: Agent[Any, Any]) -> AsyncIterator[TestApp]:
-    """An app in memory: the clock stands still until `advance`; only the time between attempts passes at once."""
+    """Open an in-memory app for tests: `async with limpet.testing.app(agent) as app`.
+
+    The clock moves only with `app.advance(...)`, except that delays between attempts of a step pass immediately.
+    """
     async with TestApp(TestSettings(), agents) as opened:
         yield opened

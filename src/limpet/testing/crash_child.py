@@ -23,37 +23,37 @@ from limpet.ids import RandomIds
 from limpet.stores.sqlite import SqliteBackend
 from limpet.testing.app import TestApp, TestSettings
 from limpet.testing.crash_points import CrashPoint, events
-from limpet.testing.stubs import Witness
-from limpet.testing.trials import family, see_through
+from limpet.testing.stubs import EffectLog
+from limpet.testing.trials import related_agents, run_to_end
 
 __all__ = ["main"]
 
-# What takes longer, in seconds, hangs: an import, and a life.
-IMPORTING = 120
-LONGEST = 60
-Said = dict[str, Any]
+# Timeouts in seconds, of the import and of one life of a run.
+IMPORT_TIMEOUT = 120
+LIFE_TIMEOUT = 60
+Message = dict[str, Any]
 
 
 def main() -> None:
-    """Answer until nobody asks any more. What the agent prints goes to the standard error."""
+    """Answer messages until the input ends. Output of the agent is redirected to standard error."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    opening: Said = json.loads(sys.stdin.readline())
+    opening: Message = json.loads(sys.stdin.readline())
     agent: Any = None
-    signal.alarm(IMPORTING)
+    signal.alarm(IMPORT_TIMEOUT)
     try:
-        agent, said = find_agent(opening["module"], opening["file"], opening["name"]), Said()
-    except Exception as error:  # noqa: BLE001 - whatever a module raises when it is imported
-        said = {"error": f"a new process cannot import it: {error!r}"}
+        agent, message = find_agent(opening["module"], opening["file"], opening["name"]), Message()
+    except Exception as error:  # noqa: BLE001 - an import can raise anything
+        message = {"error": f"a new process cannot import the agent: {error!r}"}
     signal.alarm(0)
-    print(json.dumps(said), file=answers, flush=True)
+    print(json.dumps(message), file=answers, flush=True)
     for line in sys.stdin:
-        said = _fork(partial(_live, agent, {**opening, **json.loads(line)}))
-        print(json.dumps(said), file=answers, flush=True)
+        message = _fork(partial(_run_life, agent, {**opening, **json.loads(line)}))
+        print(json.dumps(message), file=answers, flush=True)
 
 
 def find_agent(module: str, file: str | None, name: str) -> Any:
-    """The agent, from its module; from its file, if that is not what is imported by the module's name."""
+    """Return the agent, from its module, or from its file if another file would be imported by that name."""
     try:
         spec = None if module == "__main__" else find_spec(module)
     except (ImportError, ValueError):
@@ -68,61 +68,59 @@ def find_agent(module: str, file: str | None, name: str) -> Any:
     return getattr(loaded, name)
 
 
-def _fork(live: Callable[[Callable[[Said], object]], None]) -> Said:
-    """What a process of its own says before it ends or is killed."""
+def _fork(live: Callable[[Callable[[Message], object]], None]) -> Message:
+    """Fork a process, and return what it reports before it ends or is killed."""
     ours, theirs = os.pipe()
     child = os.fork()
     if not child:
-        signal.alarm(LONGEST)
-        live(lambda said: os.write(theirs, json.dumps(said).encode()))
+        signal.alarm(LIFE_TIMEOUT)
+        live(lambda message: os.write(theirs, json.dumps(message).encode()))
         os._exit(0)
     os.close(theirs)
     with os.fdopen(ours, "rb") as pipe:
         text = pipe.read()
     how = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if how == -signal.SIGALRM:
-        return {"error": f"it took longer than {LONGEST} s"}
-    said: Said = json.loads(text) if text else {"error": f"its process ended by itself, with status {how}"}
-    return said
+        return {"error": f"took longer than {LIFE_TIMEOUT} s"}
+    message: Message = json.loads(text) if text else {"error": f"the process ended unexpectedly with status {how}"}
+    return message
 
 
-def _live(agent: Agent[Any, Any], trial: Mapping[str, Any], say: Callable[[Said], object]) -> None:
+def _run_life(agent: Agent[Any, Any], trial: Mapping[str, Any], report: Callable[[Message], object]) -> None:
     where = trial.get("where", "")
     try:
-        loop = asyncio.new_event_loop()  # nobody tidies up: the process ends at once
-        status, *what = loop.run_until_complete(_drive(agent, trial, say))
-        say({"ended": f"failed with {what[0]}" if status == "failed" else status})
+        loop = asyncio.new_event_loop()  # The process ends right after it, so nothing is cleaned up.
+        status, *what = loop.run_until_complete(_drive(agent, trial, report))
+        report({"ended": f"failed with {what[0]}" if status == "failed" else status})
     except TrialStuck as stuck:
         is_end = where and not stuck.asks
-        say(
-            {"ended": f"came to no end ({stuck.reason})"}
-            if is_end
-            else {"error": f"{stuck.reason}. {where}".strip(". ")}
+        report(
+            {"ended": f"did not end ({stuck.reason})"} if is_end else {"error": f"{stuck.reason}. {where}".strip(". ")}
         )
-    except BaseException as error:  # noqa: BLE001 - whoever waits must hear
-        say({"error": str(error) if isinstance(error, LimpetError) else repr(error)})
+    except BaseException as error:  # noqa: BLE001 - the parent must get the error
+        report({"error": str(error) if isinstance(error, LimpetError) else repr(error)})
 
 
-async def _drive(agent: Agent[Any, Any], trial: Mapping[str, Any], say: Callable[[Said], object]) -> list[Any]:
-    """Start the run or find it, and drive it to its end or to where this process is killed."""
+async def _drive(agent: Agent[Any, Any], trial: Mapping[str, Any], report: Callable[[Message], object]) -> list[Any]:
+    """Start the run, or find it, and drive it to its end or until this process is killed."""
     path = f"{trial['folder']}/{trial['run']}"
     settings = TestSettings(partial(_Alone, path), FrozenClock(SystemClock().now()))
     settings.ids = RandomIds(settings.clock)
-    settings.stubs.witness = Witness(Path(f"{path}-effects"))
+    settings.stubs.effect_log = EffectLog(Path(f"{path}-effects"))
 
     def die() -> None:
-        say({"killed": settings.faulty.died_at})
+        report({"killed": settings.faulty.died_at})
         os.kill(os.getpid(), signal.SIGKILL)
 
     settings.faulty.die = die
     if "when" in trial:
         settings.faulty.faults.append(CrashPoint(trial["when"], events("", {}), trial["nth"]))
-    app = await TestApp(settings, family(agent)).open()
+    app = await TestApp(settings, related_agents(agent)).open()
     await app.start(agent, agent.input_codec.load(trial["input"]), id=trial["run"])
-    return await see_through(app, trial["run"], trial["answers"])
+    return await run_to_end(app, trial["run"], trial["answers"])
 
 
 class _Alone(SqliteBackend):
-    """A file that no other process writes to meanwhile: nobody has to look for changes."""
+    """A file that no other process writes to, so nothing polls for changes."""
 
     capabilities = replace(SqliteBackend.capabilities, processes=False)

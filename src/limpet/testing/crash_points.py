@@ -1,4 +1,4 @@
-"""Faults: a store under a process that dies right before or right after a commit."""
+"""Inject crashes: a store whose worker dies just before or after a commit."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,14 +18,14 @@ Bodies = Sequence[AnyBody]
 
 @dataclass
 class CrashPoint:
-    """Where a process dies: about the n-th commit of events that match."""
+    """A crash point: before or after the n-th commit of matching events."""
 
     when: When
     matches: Callable[[Bodies], bool]
     nth: int = 1
 
     def is_here(self, when: When, bodies: Bodies) -> bool:
-        """Count down; whether this is the place."""
+        """Count a matching commit, and return whether the crash happens here."""
         if when != self.when or not self.matches(bodies):
             return False
         self.nth -= 1
@@ -33,9 +33,9 @@ class CrashPoint:
 
 
 def events(kind: str, facts: Mapping[str, Any]) -> Callable[[Bodies], bool]:
-    """What matches commits with an event of a kind that says this; any commit, if nothing is said."""
+    """Return a predicate for commits with an event of this kind and these fields; for any commit, if both are empty."""
     if kind and kind not in {each.name for each in KINDS}:
-        raise DefinitionError(what="A crash", reason=f"no event is called {kind!r}")
+        raise DefinitionError(what="a crash point", reason=f"unknown kind of event {kind!r}")
     _check_facts(kind, facts)
 
     def fits(body: AnyBody) -> bool:
@@ -46,15 +46,15 @@ def events(kind: str, facts: Mapping[str, Any]) -> Callable[[Bodies], bool]:
 
 
 def _check_facts(kind: str, facts: Mapping[str, Any]) -> None:
-    """Refuse what no such event ever says: it would never fit."""
+    """Raise DefinitionError for fields that no such event has: they would never match."""
     known = [each.body.__struct_fields__ for each in KINDS if kind in ("", each.name)]
     if not any(facts.keys() <= set(names) for names in known):
-        says = f"{kind} says {', '.join(known[0]) or 'nothing'}" if kind else "no event says all of that"
-        raise DefinitionError(what="A crash", reason=f"nothing has {', '.join(facts)}: {says}")
+        have = f"{kind} has {', '.join(known[0]) or 'none'}" if kind else "no event has all of them"
+        raise DefinitionError(what="a crash point", reason=f"unknown fields {', '.join(facts)}; {have}")
 
 
 def describe_events(bodies: Bodies) -> str:
-    """Events in words: `step.started pay#1`, `turn.started turns#1/2`."""
+    """Return events as text: `step.started pay#1`, `turn.started turns#1/2`."""
     names = [getattr(body, "name", None) or "" for body in bodies]
     turns = [f"{body.loop}/{body.number}" if isinstance(body, b.TurnStarted) else "" for body in bodies]
     kinds = [VOCABULARY.kind_of(body).name for body in bodies]
@@ -62,50 +62,54 @@ def describe_events(bodies: Bodies) -> str:
 
 
 class FaultyStore(Store):
-    """A store whose worker dies at faults: it hears of nothing any more, and writes nothing. Others go on."""
+    """A store whose worker dies at crash points: its calls then fail, and write nothing. Other processes are not
+    affected.
+    """
 
     def __init__(self, backend: Backend) -> None:
         super().__init__(backend, Inline())
         self.faults: list[CrashPoint] = []
         self.died_at = ""
-        """The events of the commit about which it died, in words."""
+        """Description of the events of the commit at which the worker died."""
         self.is_down = False
         self.die: Callable[[], object] = lambda: None
-        """Told when it dies."""
+        """Called when the worker dies."""
 
     def _commit(self, batch: Sequence[writes.Op[Any]]) -> list[Outcome]:
         return [self._one(op) for op in batch]
 
     def _one(self, op: writes.Op[Any]) -> Outcome:
-        self._come("before", _bodies(op))
-        if self._is_deaf(op):
-            return _silence(op)
+        self._check_faults("before", _bodies(op))
+        if self._is_from_dead_worker(op):
+            return _no_reply(op)
         [done] = super()._commit([op])
         if not isinstance(done, LimpetError | Missed | Taken):
-            self._come("after", [each.body for each in done.events] if isinstance(done, Transacted) else _bodies(op))
-        return _silence(op) if self._is_deaf(op) else done
+            self._check_faults(
+                "after", [each.body for each in done.events] if isinstance(done, Transacted) else _bodies(op)
+            )
+        return _no_reply(op) if self._is_from_dead_worker(op) else done
 
-    def _come(self, when: When, bodies: Bodies | None) -> None:
+    def _check_faults(self, when: When, bodies: Bodies | None) -> None:
         if bodies is None or self.is_down:
             return
-        here = [fault.is_here(when, bodies) for fault in self.faults]  # all of them count
+        here = [fault.is_here(when, bodies) for fault in self.faults]  # count every fault
         if any(here):
             self.is_down, self.died_at = True, describe_events(bodies)
             self.die()
 
-    def _is_deaf(self, op: writes.Op[Any]) -> bool:
-        """Whether it comes from the process that died: creations and commands come from others."""
+    def _is_from_dead_worker(self, op: writes.Op[Any]) -> bool:
+        """Return whether a write comes from the dead worker: creations and commands come from other processes."""
         others = isinstance(op, writes.Append) and all(isinstance(leg, Create | SendCommands) for leg in op.legs)
         return self.is_down and not others
 
 
 def _bodies(op: writes.Op[Any]) -> Bodies | None:
-    """The events of a commit; nothing for one that adds none to a log by itself."""
+    """Return the events of a write, or None if it appends none on its own."""
     if isinstance(op, writes.Append):
         sealed = [each.body for leg in op.legs if isinstance(leg, Extend) for each in leg.events]
         return [*sealed, *(body for leg in op.legs if isinstance(leg, Create | SendCommands) for body in leg.bodies)]
     return () if isinstance(op, writes.Transact) else None
 
 
-def _silence(op: writes.Op[Any]) -> Outcome:
-    return () if isinstance(op, writes.Claim) else ConnectionLost(reason="its process was killed")
+def _no_reply(op: writes.Op[Any]) -> Outcome:
+    return () if isinstance(op, writes.Claim) else ConnectionLost(reason="the process was killed")

@@ -1,4 +1,4 @@
-"""Whether today's code still goes through what was recorded: a check before a deploy, over exported runs."""
+"""`still_replays`: check before a deployment whether the current code matches exported runs."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,10 +15,10 @@ __all__ = ["still_replays"]
 
 
 async def still_replays(*agents: Agent[Any, Any], bundles: str | Path) -> list[str]:
-    """What is wrong, a line for each exported run in a folder that today's code would not go through; nothing is done.
+    """Replay the exported runs (`*.zip`) in a folder, and return one line for each that does not match the current
+    code.
 
-    Every run is gone through as far as it is recorded: whatever would be new is not begun. A run that completed must
-    return the same again.
+    Each run is replayed to the end of its log; no new calls are made. A completed run must return the same result.
     """
     found = [(path, await _problem(path, agents)) for path in _files(bundles)]
     return [f"{path.name}: {problem}" for path, problem in found if problem is not None]
@@ -37,4 +37,4 @@ async def _problem(path: Path, agents: Sequence[Agent[Any, Any]]) -> str | None:
         for agent in agents:
             if agent.name == row.agent and row.agent_version in (agent.version, *agent.rules.accepts):
                 return (await check(store, row.id, agent)).problem
-        return f"no agent {row.agent!r} of version {row.agent_version!r} was given"
+        return f"agent {row.agent!r} of version {row.agent_version!r} is missing"

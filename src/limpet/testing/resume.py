@@ -1,4 +1,4 @@
-"""Whether an agent can be resumed: its function is restarted at every commit, and must do the same."""
+"""`always_resume`: restart an agent's function after every commit, and check that it behaves the same."""
 
 from collections.abc import Callable, Mapping
 from itertools import count
@@ -9,7 +9,7 @@ from limpet.errors import NotResumable, TrialStuck
 from limpet.events import bodies as b
 from limpet.testing.app import TestApp, app
 from limpet.testing.crash_points import Bodies, CrashPoint
-from limpet.testing.trials import family, see_through
+from limpet.testing.trials import related_agents, run_to_end
 
 __all__ = ["always_resume"]
 
@@ -32,25 +32,26 @@ async def always_resume(
     answers: Mapping[str, Any] = {},
     prepare: Callable[[TestApp], object] = lambda _: None,
 ) -> int:
-    """Run an agent in memory, once for each of its commits, with a process that dies after it; how often that was.
+    """Run an agent in memory once for each of its commits, with a crash after that commit. Returns the number of
+    crashes.
 
-    Raises NotResumable if it comes to another result, or does something else, than without a crash: when a local
-    variable is carried over turns, say. `prepare` gets each app before the run: `lambda app: app.stub(pay, "R-1")`;
-    tools that are not stubbed are called. Requests are answered as in `crash_everywhere`.
+    Raises NotResumable if the result or the effects differ from a run without a crash, for example because a local
+    variable is carried over turns. `prepare` is called with each app before the run: `lambda app: app.stub(pay,
+    "R-1")`; tools that are not stubbed are called. `answers` is used as in `crash_everywhere`.
     """
 
     async def trial(nth: int) -> _Seen:
-        async with app(*family(agent)) as world:
+        async with app(*related_agents(agent)) as world:
             prepare(world)
-            world._world.faulty.faults.append(CrashPoint("after", _is_calm, nth))
+            world._test_settings.faulty.faults.append(CrashPoint("after", _starts_no_effect, nth))
             await world.start(agent, input, id=RUN)
             try:
-                end = await see_through(world, RUN, answers)
+                end = await run_to_end(world, RUN, answers)
             except TrialStuck as stuck:
                 if stuck.asks or not nth:
                     raise
                 end = ["stuck", stuck.reason]
-            return _Seen(end, await _done(world), world._world.faulty.died_at)
+            return _Seen(end, await _done(world), world._test_settings.faulty.died_at)
 
     usual = await trial(0)
     _compare(agent.name, usual, await trial(0), "was run a second time")
@@ -62,13 +63,13 @@ async def always_resume(
     return nth - 1
 
 
-def _is_calm(bodies: Bodies) -> bool:
-    """Whether no effect begins with this commit: what comes of such a one is not a matter of the agent's code."""
+def _starts_no_effect(bodies: Bodies) -> bool:
+    """Return whether a commit starts no effect: the outcome of an interrupted effect does not depend on agent code."""
     return bool(bodies) and not isinstance(bodies[-1], b.StepStarted)
 
 
 async def _done(world: TestApp) -> dict[str, Any]:
-    """What a run did to the world, by the identities of its calls."""
+    """Return the calls of a run that have effects, by identity."""
     bodies = [each.body for each in await world.log(RUN) if each.kind in ("step.started", "agent.called")]
     return {each["name"]: each["asked"] for each in bodies if each.get("effect") != "none"}
 
@@ -76,8 +77,8 @@ async def _done(world: TestApp) -> dict[str, Any]:
 def _compare(agent: str, usual: _Seen, seen: _Seen, when: str) -> None:
     if usual.end != seen.end:
         ends = [" with ".join(str(part)[:200] for part in each.end) for each in (seen, usual)]
-        raise NotResumable(agent=agent, when=when, difference=f"it {ends[0]}, and else it {ends[1]}")
+        raise NotResumable(agent=agent, when=when, difference=f"{ends[0]}; without the restart, {ends[1]}")
     names = sorted(usual.done.keys() | seen.done.keys())
     others = ", ".join(name for name in names if usual.done.get(name) != seen.done.get(name))
     if others:
-        raise NotResumable(agent=agent, when=when, difference=f"{others} is new, is missing, or has other arguments")
+        raise NotResumable(agent=agent, when=when, difference=f"new, missing or changed calls: {others}")

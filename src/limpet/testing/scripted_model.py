@@ -1,8 +1,8 @@
-"""A model that says what a test tells it to.
+"""A model for tests that replies from a script.
 
-Agents are executed again, in other processes and after crashes, and what is recorded is not asked for again. So a reply
-is chosen by what the request itself says: reply k answers a request that holds k messages of an assistant. A resumed
-run gets the right one, from a model that was made anew; the same request gets the same reply, also when it is retried.
+Agents are replayed in other processes and after crashes, and recorded replies are not requested again. So a reply is
+chosen by the prompt itself: reply k answers a prompt that contains k messages of an assistant. A resumed run gets the
+right reply from a new model object, and a retried prompt gets the same reply again.
 """
 
 import inspect
@@ -17,31 +17,31 @@ from msgspec import structs
 from limpet.engine.definitions.types import codec_of
 from limpet.engine.steps.verdict import Permanent
 from limpet.llm.model import Prompt, Reply, ToolCall, Usage
-from limpet.llm.providers import distinct
+from limpet.llm.providers import unique_calls
 
 __all__ = ["ScriptedModel", "calls"]
 
 CHARACTERS = 4
-"""So many of them are a token here."""
+"""Number of characters that count as one token."""
 
 
 def calls(name: str, /, **args: Any) -> Any:
-    """A reply that calls a tool; several of them in a tuple are called at once, with text that is said before."""
+    """Return a reply that calls a tool. A tuple of several makes parallel calls; it may also contain text."""
     return ToolCall(id="", name=name, args=_json(args))
 
 
 class ScriptedModel:
-    """A model with a script. Each reply is one of
+    """A model that replies from a script. Each reply is one of:
 
     - text, a `calls(...)`, or a tuple or list of these (parallel calls);
     - a pydantic model, a dataclass, a struct or a dict: typed output, as JSON;
-    - a `Reply`, as it is;
+    - a `Reply`, used verbatim;
     - an exception, which is raised;
-    - a function of the request, async or not, that returns one of these. If it is the only one, it answers everything.
+    - a function of the prompt, async or not, that returns one of these. A single function answers every prompt.
 
-    Reply k answers a request with k messages of an assistant in it; with `in_order` it answers the k-th request that
-    this object gets, for tests in one process whose messages are compacted, or whose retries get something else. When
-    the script has run out, `limpet.Permanent` is raised. `requests` keeps what was asked, in this process.
+    Reply k answers a prompt with k messages of an assistant. With `in_order`, it answers the k-th prompt that this
+    object receives, for tests in one process that compact messages or vary retries. After the last reply,
+    `limpet.Permanent` is raised. `prompts` collects the prompts received in this process.
     """
 
     def __init__(self, *replies: Any, name: str = "scripted", in_order: bool = False) -> None:
@@ -50,7 +50,7 @@ class ScriptedModel:
         self._replies, self._in_order = replies, in_order
 
     async def reply(self, prompt: Prompt, /, *, on_text: Callable[[str], object] | None = None) -> Reply:
-        """What the script says; `told` hears it word by word."""
+        """Return the scripted reply; call `on_text` with each word of it."""
         place = len(self.prompts) if self._in_order else sum(each.role == "assistant" for each in prompt.messages)
         self.prompts.append(prompt)
         reply = self._as_reply(await _now(self._at(place), prompt), prompt)
@@ -63,15 +63,17 @@ class ScriptedModel:
         if len(self._replies) == 1 and _is_function(self._replies[0]):
             return self._replies[0]
         if place >= len(self._replies):
-            what = f"this is request {place + 1}" if self._in_order else f"the request holds {place} of an assistant"
-            raise Permanent(f"the script of {self.name!r} has run out: it has {len(self._replies)} replies, and {what}")
+            what = (
+                f"this is prompt {place + 1}" if self._in_order else f"the prompt has {place} messages of an assistant"
+            )
+            raise Permanent(f"the script of {self.name!r} has only {len(self._replies)} replies, and {what}")
         return self._replies[place]
 
     def _as_reply(self, said: Any, request: Prompt) -> Reply:
         if isinstance(said, Reply):
-            return structs.replace(said, calls=distinct(said.calls, request.messages))
+            return structs.replace(said, calls=unique_calls(said.calls, request.messages))
         parts = said if isinstance(said, tuple | list) else [said]
-        made = distinct((each for each in parts if isinstance(each, ToolCall)), request.messages)
+        made = unique_calls((each for each in parts if isinstance(each, ToolCall)), request.messages)
         text = "".join(_text(each) for each in parts if not isinstance(each, ToolCall))
         return Reply(
             text=text,
@@ -83,7 +85,7 @@ class ScriptedModel:
 
 
 async def _now(reply: Any, request: Prompt) -> Any:
-    """What a reply is for this request."""
+    """Return the reply for this prompt."""
     if _is_function(reply):
         reply = reply(request)
     if inspect.isawaitable(reply):
@@ -102,11 +104,11 @@ def _text(said: Any) -> str:
         return said
     if isinstance(said, Mapping | msgspec.Struct) or is_dataclass(said) or hasattr(said, "model_dump"):
         return _json(said)
-    raise TypeError(f"a script holds text, calls(...), typed output, a Reply, an exception or a function: not {said!r}")
+    raise TypeError(f"a reply must be text, calls(...), typed output, a Reply, an exception or a function: {said!r}")
 
 
 def _json(value: Any) -> str:
-    """As tools and outputs are declared: with whatever types are inside."""
+    """Return a value as JSON, like tools and outputs with typed members."""
     return msgspec.json.encode(codec_of(dict[str, Any]).dump(value)).decode()
 
 

@@ -1,4 +1,4 @@
-"""Tools in tests: what they are called with is kept, and what they return can be said."""
+"""Call tools in tests: record their arguments, and return stubbed results."""
 
 import inspect
 import json
@@ -13,11 +13,13 @@ from limpet.engine.execution.user_code import Bound, UserCode
 from limpet.errors import InvalidValue
 from limpet.events import canonical
 
-__all__ = ["Stubs", "Witness"]
+__all__ = ["EffectLog", "Stubs"]
 
 
-class Witness:
-    """What came of effects, by their keys: what a person finds out who is asked. In a file it outlives a process."""
+class EffectLog:
+    """Records the outcome of effects by idempotency key, to answer questions about unknown outcomes. A file survives
+    kills.
+    """
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
@@ -26,16 +28,16 @@ class Witness:
             for line in path.read_text(encoding="utf-8").splitlines():
                 self._known.update(json.loads(line))
 
-    def note(self, key: str, *result: Any) -> None:
-        """An effect began, or gave a result."""
+    def record(self, key: str, *result: Any) -> None:
+        """Record that an effect started, or its result."""
         line = canonical({key: [*result]}) + b"\n"
         self._known[key] = [*result]
         if self._path is not None:
             with self._path.open("ab") as file:
                 file.write(line)
 
-    def say(self, key: str) -> Any:
-        """What came of it, as a request of kind "unknown" is answered; nothing if that cannot be known."""
+    def answer(self, key: str) -> Any:
+        """Return the answer to a request of kind "unknown", or None if the outcome is unknown."""
         known = self._known.get(key)
         if known is None:
             return "not_applied"
@@ -43,42 +45,42 @@ class Witness:
 
 
 class Stubs(UserCode):
-    """Calls functions as a worker does, unless a tool is stubbed."""
+    """Calls tools as a worker does, unless they are stubbed."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.witness = Witness()
+        self.effect_log = EffectLog()
         self._results: dict[str, list[Any]] = {}
         self.calls: dict[str, list[Mapping[str, Any]]] = {}
 
     def stub(self, tool: Tool[..., Any, Any], results: tuple[Any, ...]) -> None:
-        """What a tool returns or raises, call by call; the last one for all further calls."""
+        """Set what a tool returns or raises, one value per call. The last one is used for all further calls."""
         if not results:
-            raise ValueError(f"say what {tool.name} returns, or the error that it raises")
+            raise ValueError(f"pass at least one result or exception for {tool.name}")
         self._results[tool.name] = list(results)
 
     async def __call__(self, tool: Tool[..., Any, Any], /, fn: Callable[..., Any], args: Bound, call: Call) -> Any:
-        """What the stub says, else what the function returns."""
+        """Return the stubbed result, or call the function."""
         if fn is not tool.fn:
             return await super().__call__(tool, fn, args, call)
         self._note(tool, args)
         if tool.traits.effect == "none":
             return await self._result(tool, args, call)
-        self.witness.note(call.key)
+        self.effect_log.record(call.key)
         result = await self._result(tool, args, call)
-        with suppress(InvalidValue):  # it cannot be stored: whoever stores it says so
-            self.witness.note(call.key, tool.plain_result(result))
+        with suppress(InvalidValue):  # the engine reports results that cannot be stored
+            self.effect_log.record(call.key, tool.plain_result(result))
         return result
 
     async def _result(self, tool: Tool[..., Any, Any], args: Bound, call: Call) -> Any:
         return self._next(tool) if tool.name in self._results else await super().__call__(tool, tool.fn, args, call)
 
     def is_stubbed(self, tool: Tool[..., Any, Any]) -> bool:
-        """Whether a test says what it returns."""
+        """Return whether a tool is stubbed."""
         return tool.name in self._results
 
     def call_inline(self, tool: Tool[..., Any, Any], args: Bound, call: Call) -> Any:
-        """The same for a function that is a transaction."""
+        """Return the stubbed result of a transaction, or call the function."""
         self._note(tool, args)
         return self._next(tool) if tool.name in self._results else super().call_inline(tool, args, call)
 

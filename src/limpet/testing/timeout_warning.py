@@ -1,4 +1,4 @@
-"""Time-outs of asyncio around a run's waits: they live in the process, and a run that waits does not."""
+"""Detect asyncio timeouts around waits of a run: they exist only in the process, and a parked run leaves it."""
 
 import asyncio
 import warnings
@@ -8,18 +8,18 @@ __all__ = ["TimeoutAroundWait", "warn_of_timeouts"]
 
 
 class TimeoutAroundWait(UserWarning):
-    """A run waits inside a time-out that is gone when the run is parked."""
+    """A run waits inside an asyncio timeout, which is lost when the run is parked."""
 
 
 def warn_of_timeouts(run: str, task: "asyncio.Task[Any]") -> bool:
-    """Say so, if the code of a run that only waits has set itself a time-out; whether it has."""
+    """Warn if a waiting run's code is inside an asyncio timeout, and return whether it is."""
     loop = asyncio.get_running_loop()
     alarms = [handle for handle in getattr(loop, "_scheduled", ()) if not handle.cancelled()]
     if not any(_owner(handle) is task for handle in alarms):
         return False
     warnings.warn(
-        f"run {run} waits inside a time-out of asyncio, which does not survive parking: "
-        "give the verb its own (expires= of ask, timeout= of receive)",
+        f"run {run} waits inside an asyncio timeout, which is lost when the run is parked; "
+        "pass expires= to ask or timeout= to receive instead",
         TimeoutAroundWait,
         stacklevel=2,
     )
@@ -27,7 +27,7 @@ def warn_of_timeouts(run: str, task: "asyncio.Task[Any]") -> bool:
 
 
 def _owner(handle: Any) -> object:
-    """The task that an alarm of the event loop would cut short: `asyncio.timeout`, or `wait_for` before 3.12."""
+    """Return the task that a timer of the event loop would interrupt: `asyncio.timeout`, or `wait_for` before 3.12."""
     timeout = getattr(handle._callback, "__self__", None)
     if isinstance(timeout, asyncio.Timeout):
         return getattr(timeout, "_task", None)

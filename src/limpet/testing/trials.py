@@ -1,4 +1,4 @@
-"""Trials: a run from its start to its end, with people who answer and time that passes as soon as it is waited for."""
+"""Drive a test run to its end: answer its requests, and let the time that it waits for pass immediately."""
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -12,17 +12,19 @@ from limpet.state import ENDED
 from limpet.stores import RunRow
 from limpet.testing.app import TestApp
 
-__all__ = ["family", "see_through"]
+__all__ = ["related_agents", "run_to_end"]
 
 
-def family(agent: Agent[Any, Any]) -> list[Agent[Any, Any]]:
-    """An agent, and those that its code may call: whatever agents its module and the functions around it name."""
+def related_agents(agent: Agent[Any, Any]) -> list[Agent[Any, Any]]:
+    """Return an agent and the agents that its code may call: those in its module and in enclosing functions."""
     named = (*agent.fn.__globals__.values(), *getclosurevars(agent.fn).nonlocals.values(), *agent.calls, agent)
     return list({(each.name, each.version): each for each in named if isinstance(each, Agent)}.values())
 
 
-async def see_through(app: TestApp, run: str, answers: Mapping[str, Any]) -> list[Any]:
-    """Answer what a run asks and let time pass, until it has ended; how it did. Raises TrialStuck if it never will."""
+async def run_to_end(app: TestApp, run: str, answers: Mapping[str, Any]) -> list[Any]:
+    """Answer requests and let time pass until a run has ended, and return how it ended. Raises TrialStuck if it never
+    will.
+    """
     while True:
         await app.settle()
         row = await app.store.get(run)
@@ -48,32 +50,32 @@ async def _end(app: TestApp, run: str) -> list[Any]:
 async def _let_time_pass(app: TestApp, row: RunRow, requests: Sequence[Request]) -> None:
     if requests:
         asks = "; ".join(f"{each.question!r}, of kind {each.kind}" for each in requests)
-        raise TrialStuck(agent=row.agent, reason=f"nobody answers {asks}", asks=True)
+        raise TrialStuck(agent=row.agent, reason=f"no answer to {asks}", asks=True)
     now, wake = await app.store.now(), await app._next_wake()
     if wake is None or wake <= now:
         flags = [each.body.get("detail", "") for each in await app.log(row.id) if each.kind == "risk.flagged"]
-        raise TrialStuck(agent=row.agent, reason="; ".join([f"it waits for {', '.join(row.waits)}", *flags[-1:]]))
+        raise TrialStuck(agent=row.agent, reason="; ".join([f"waiting for {', '.join(row.waits)}", *flags[-1:]]))
     await app.advance(timedelta(microseconds=wake - now))
 
 
 async def _answer(app: TestApp, request: Request, answers: Mapping[str, Any]) -> bool:
-    """Answer as was said, by tool, by question or for all; false if nothing was."""
-    said = next((answers[key] for key in (request.tool or "", request.question, "*") if key in answers), None)
-    if request.kind == "unknown" and (said is None or isinstance(said, bool)):
-        said = app._world.stubs.witness.say(await _key(app, request))
-    if said is None:
+    """Answer a request by tool, by question or by "*". Returns False if there is no answer."""
+    answer = next((answers[key] for key in (request.tool or "", request.question, "*") if key in answers), None)
+    if request.kind == "unknown" and (answer is None or isinstance(answer, bool)):
+        answer = app._test_settings.stubs.effect_log.answer(await _key(app, request))
+    if answer is None:
         return False
     if request.kind != "approval":
-        await app.answer(request, said, by="trial")
-    elif said is False:
-        await app.reject(request, by="trial", because="the trial says no")
+        await app.answer(request, answer, by="trial")
+    elif answer is False:
+        await app.reject(request, by="trial", because="rejected by answers=")
     else:
-        await app.approve(request, by="trial", args=said if isinstance(said, Mapping) else None)
+        await app.approve(request, by="trial", args=answer if isinstance(answer, Mapping) else None)
     return True
 
 
 async def _key(app: TestApp, request: Request) -> str:
-    """The idempotency key of the step that a request is about."""
+    """Return the idempotency key of the step that a request is about."""
     log = [each.body for each in await app.log(request.run)]
     number = next(each["number"] for each in log if each.get("request") == request.id)
     return str(next(each["key"] for each in log if "key" in each and each["number"] == number))

@@ -88,7 +88,7 @@ def _open(app: App, others: Collection[Callable[[], Any]]) -> Callable[[FastAPI]
 
 def _add(api: FastAPI, app: App, question: Operation, room: asyncio.Semaphore) -> None:
     """Add a route for an operation."""
-    lists = {name for name, each in question.given.model_fields.items() if get_origin(each.annotation) is list}
+    lists = {name for name, each in question.parameters.model_fields.items() if get_origin(each.annotation) is list}
 
     async def ask(request: Request) -> Response:
         query, path = request.query_params, request.path_params
@@ -99,7 +99,7 @@ def _add(api: FastAPI, app: App, question: Operation, room: asyncio.Semaphore) -
             for name in path.keys() & given.keys():
                 raise InvalidArgument(path=name, reason="the path says it")
             async with room:
-                return answered(await _while_there(request, question.answer(app, {**given, **path})))
+                return answered(await _while_there(request, question.run(app, {**given, **path})))
         except LimpetError as error:
             return refused(error)
 
@@ -108,10 +108,10 @@ def _add(api: FastAPI, app: App, question: Operation, room: asyncio.Semaphore) -
         ask,
         methods=["GET"],
         operation_id=question.name,
-        summary=question.words,
+        summary=question.description,
         response_model=None,
         responses={
-            200: _content("What was asked for.", _schema_of(question.form)),
+            200: _content("What was asked for.", _schema_of(question.result_type)),
             "default": _content("What went wrong, and the cure.", {"$ref": f"{SCHEMAS}Error"}),
         },
         openapi_extra={"parameters": _parameters(question)},
@@ -169,7 +169,7 @@ def _schema_of(form: Any) -> dict[str, Any]:
 
 
 def _parameters(question: Operation) -> list[dict[str, Any]]:
-    schema = question.given.model_json_schema()
+    schema = question.parameters.model_json_schema()
     required = schema.get("required", ())
     return [
         {

@@ -7,7 +7,7 @@ import pytest
 import limpet
 from limpet import testing
 from limpet.service.report import report
-from limpet.service.views import LONGEST, in_brief
+from limpet.service.views import MAX_LINE, one_line
 
 
 @pytest.mark.parametrize(
@@ -25,11 +25,11 @@ from limpet.service.views import LONGEST, in_brief
 )
 def test_a_line(body: dict[str, Any], line: str) -> None:
     """Times are times, what users say is whole, what is long or for machines is not there."""
-    assert in_brief(body) == line
+    assert one_line(body) == line
 
 
 def test_it_is_one_line() -> None:
-    assert len(in_brief({"text": "x" * 5000})) == LONGEST + 1
+    assert len(one_line({"text": "x" * 5000})) == MAX_LINE + 1
 
 
 async def test_what_a_run_was_given_and_gave() -> None:

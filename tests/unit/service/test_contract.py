@@ -55,25 +55,25 @@ async def test_what_is_given_is_as_promised() -> None:
         await app.settle()
         given = {
             "a run, in lists": (await app.runs())[0],
-            "a run, on its page": await report(app, "r"),
+            "a report of a run": await report(app, "r"),
             "an event": (await app.log("r"))[0],
             "a request to a person": (await app.inbox())[0],
-            "what a run knew": await app.state("r"),
-            "what changed": await app.diff("r", step=1),
+            "a state of a run": await app.state("r"),
+            "a diff": await app.diff("r", step=1),
             "a comparison": await app.compare("r", "r"),
             "a replay": await app.replay("r"),
-            "a line of a timeline": (await app.timeline("r"))[0],
+            "a row of a timeline": (await app.timeline("r"))[0],
             "a decision": (await app.decisions())[0],
             "a call of a tool": (await app.tool_calls())[0],
-            "a slice of context": await app.context("r"),
+            "a context slice": await app.context("r"),
             "a message": (await app.messages("c"))[0],
             "a conversation": (await app.conversations())[0],
             "a session": (await app.sessions())[0],
             "an agent": (await app.agents())[0],
             "a worker": (await app.workers())[0],
-            "how many there are": await app.stats(),
-            "what was verified": await app.verify("r"),
-            "what was pruned": await app.prune(older_than="1d"),
+            "counts": await app.stats(),
+            "a verification": await app.verify("r"),
+            "a deletion of runs": await app.prune(older_than="1d"),
         }
         for what, view in given.items():
             plain, form = json_views.as_json(view), json_views.VIEWS[what]

@@ -90,7 +90,7 @@ async def test_what_a_fork_shares_is_another_runs_time() -> None:
 def test_what_was_written_together_took_at_most_the_time_before() -> None:
     """Nobody knows when it began; it is said so."""
     line = TimelineRow(number=1, name="read#1", spans=[Span(how="completed", start=5, end=5)])
-    assert line.begin_before(2)
+    assert line.set_earliest_start(2)
     assert line.spans == [Span(how="completed", start=2, end=5, at_most=True)]
     longer = TimelineRow(number=1, name="read#1", spans=[Span(how="completed", start=4, end=5)])
-    assert not longer.begin_before(2)
+    assert not longer.set_earliest_start(2)
