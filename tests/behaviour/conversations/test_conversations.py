@@ -10,6 +10,7 @@ from limpet import testing
 from limpet.events import bodies as b
 from limpet.events import inline, verify
 from limpet.journal import ConversationWriter, latest
+from limpet.testing import ScriptedModel
 from limpet.testing.app import TestApp
 
 
@@ -232,3 +233,28 @@ async def test_a_conversation_and_a_run_are_not_taken_for_each_other() -> None:
         for each in (*(look("c") for look in looks), *acts, app.fork("c", at=1), app.compare("r", "c")):
             with pytest.raises(limpet.InvalidArgument, match="'c' is a conversation"):
                 await each
+
+
+async def test_a_fork_of_a_first_step_knows_what_was_said_before_it() -> None:
+    """And not the reply that came of it, though no time has passed between the two."""
+    agent = limpet.llm_agent("regress_talk", model=testing.ScriptedModel(lambda _: "hi"), instructions="Talk.")
+    async with testing.app(agent) as app:
+        await app.run(agent, "hello", id="r", conversation="c")
+        await app.fork("r", at=1, id="f", effects="stub", model="live")
+        await app.settle()
+        assert [each.text for each in await app.messages("f.chat")][:1] == ["hello"]
+        [first] = [each for each in await app.log("f") if each.kind == "step.started"][:1]
+        assert first.body["args"]["json"]["reference"]["ranges"] == [[2, 2]]
+
+
+@pytest.mark.parametrize(("id", "conversation"), [("x", "x"), ("x.chat", None), ("y", "there")])
+async def test_runs_and_conversations_have_names_of_their_own(id: str, conversation: str | None) -> None:
+    """One that would be both is refused before anything has happened."""
+    agent = limpet.llm_agent("again_names", model=ScriptedModel("done", "done"), instructions="Say.")
+    async with testing.app(agent) as app:
+        await app.run(agent, "go", id="there")
+        with pytest.raises(limpet.InvalidArgument, match="conversation"):
+            await app.start(agent, "go", id=id, conversation=conversation)
+        with pytest.raises(limpet.InvalidArgument, match=r"its conversation is 'there\.chat'"):
+            await app.say("there", "hello")
+        assert [each.id for each in await app.runs()] == ["there"]

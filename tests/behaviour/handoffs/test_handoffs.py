@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 import limpet
 from limpet import testing
@@ -284,3 +284,93 @@ async def test_a_call_that_the_code_gives_up_is_cancelled() -> None:
         await app.approve((await app.inbox())[0], by="ann")
         assert await handle.result() == "fast"
         assert (await app.store.get("r1.slow-1")).status == "cancelled"
+
+
+class Aliased(BaseModel):
+    """Called otherwise outside."""
+
+    order_id: str = Field(alias="orderId")
+
+
+async def test_a_handoff_to_nobody_did_not_take_place() -> None:
+    """The run goes on."""
+
+    @limpet.agent()
+    async def agent(run: limpet.Run) -> str:
+        with pytest.raises(limpet.NotFound):
+            await run.handoff("nobody", {})
+        return run.uuid()[:0] + "went on"
+
+    async with testing.app(agent) as app:
+        assert await app.run(agent) == "went on"
+
+
+async def test_a_run_of_somebody_else_is_not_waited_for() -> None:
+    """It has the id that a child would get, the same agent and the same input; but it was not called from here."""
+
+    @limpet.agent()
+    async def child(run: limpet.Run) -> int:
+        return 1
+
+    @limpet.agent()
+    async def parent(run: limpet.Run) -> int:
+        return await run.call(child, None)
+
+    async with testing.app(parent, child) as app:
+        await app.run(child, id="r1.child-1")
+        assert await app.run(parent, id="r1") == 1
+        assert [each.body["run"] for each in await app.log("r1") if each.kind == "agent.called"] == ["r1.child-2"]
+
+
+async def test_one_slot_is_enough_for_a_run_and_those_it_waits_for() -> None:
+    """An exclusive agent that calls another one in the same session does not wait for itself."""
+
+    @limpet.agent(exclusive="session")
+    async def leaf(run: limpet.Run) -> str:
+        return "done"
+
+    @limpet.agent(exclusive="session")
+    async def middle(run: limpet.Run) -> str:
+        return await run.handoff(leaf, None)
+
+    @limpet.agent(exclusive="session")
+    async def top(run: limpet.Run) -> str:
+        return await run.call(middle, None)
+
+    async with testing.app(top, middle, leaf) as app:
+        assert await app.run(top, session="s1") == "done"
+
+
+async def test_long_ids_and_odd_names() -> None:
+    """A child of a run with a long id is named after a digest; a name that cannot name runs is refused at once."""
+
+    @limpet.agent()
+    async def child(run: limpet.Run) -> str:
+        return run.id
+
+    @limpet.agent()
+    async def parent(run: limpet.Run) -> str:
+        return await run.call(child, None)
+
+    async with testing.app(parent, child) as app:
+        found = await app.run(parent, id="r" * 200)
+        assert len(found) <= 200
+        assert found.endswith(".child-1")
+    for name in ("my agent", "a/b", "ä", "x" * 101):
+        with pytest.raises(limpet.DefinitionError):
+            limpet.agent(name=name)(child.fn)
+    with pytest.raises(limpet.DefinitionError):
+        limpet.open("memory:", notify={"c" * 51: lambda _: None})
+
+
+async def test_models_with_aliases_are_inputs_too() -> None:
+    """By their own names, and by those that others use."""
+
+    @limpet.agent()
+    async def agent(run: limpet.Run, order: Aliased) -> str:
+        return order.order_id
+
+    async with testing.app(agent) as app:
+        assert await app.run(agent, Aliased(orderId="o-1")) == "o-1"
+        for given in ({"orderId": "o-2"}, {"order_id": "o-2"}):
+            assert await (await app.start("agent", given)).result() == "o-2"

@@ -167,3 +167,25 @@ async def test_any_step_of_a_long_run_is_near_a_snapshot(tmp_path: Path) -> None
         for number, state in known.items():
             assert (await app.state("r", before=number)).whole == state
             assert (await app.state("r", before=number)).facts == ({"last": number - 2} if number > 1 else {})
+
+
+async def test_what_only_moved_is_not_a_difference() -> None:
+    """A fact that is said anew stands at the end, and those behind it are as they were."""
+
+    @limpet.tool(effect="none", name="regress_look")
+    async def look() -> int:
+        return 1
+
+    @limpet.agent(name="regress_facts")
+    async def facts(run: limpet.Run) -> None:
+        await run.patch(facts={"a": 1, "b": 2}, questions=["x", "y"], flags=["f", "g"])
+        await run.step(look)
+        await run.patch(facts={"a": 3})
+
+    async with testing.app(facts) as app:
+        await app.run(facts, id="r")
+        assert str(await app.diff("r", step=1)).splitlines() == ["fact a = 3 (was 1)"]
+        fork = await app.fork("r", at=1, patch={"facts": {"a": 5}}, effects="stub")
+        await app.settle()
+        compared = await app.compare("r", fork.id)
+        assert not any("fact b" in line or "flag" in line or "question" in line for line in compared.lines)

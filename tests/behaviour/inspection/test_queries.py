@@ -243,3 +243,28 @@ async def test_an_error_whose_outcome_was_found_out_says_so(said: Any, handled: 
         await app.answer((await app.inbox())[0], said, by="ann")
         await app.settle()
         assert (await app.errors())[-1].handled == handled
+
+
+async def test_questions_survive_what_is_big_odd_or_gone() -> None:
+    """Arguments in blobs, quotes in what is searched for, runs that were pruned meanwhile, agents that never choose."""
+
+    @limpet.tool(effect="none", name="again_note")
+    async def note(cents: int, text: str) -> str:
+        return 'he said "no"'
+
+    @limpet.agent(name="again_noting")
+    async def noting(run: limpet.Run, text: str) -> str:
+        return await run.step(note, 500, text)
+
+    async with testing.app(noting) as app:
+        await app.run(noting, "z" * 9_000, id="r")
+        assert [each.run for each in await app.tool_calls("again_note", where=["cents>100", "text~zzz"])] == ["r"]
+        assert {each.kind for each in await app.search('said "no"')} == {"step.completed", "run.completed"}
+        queries = app.store.get
+
+        async def gone(run: str) -> Any:
+            raise limpet.NotFound(what="run", id=run)
+
+        app.store.get = gone  # type: ignore[method-assign]
+        assert [each.agent for each in await app.tool_calls("again_note")] == [""]
+        app.store.get = queries  # type: ignore[method-assign]

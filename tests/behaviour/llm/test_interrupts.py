@@ -7,6 +7,7 @@ import pytest
 
 import limpet
 from limpet import testing
+from limpet.engine.run.conversation import INTERRUPT
 from limpet.llm.loop import INTERRUPTED
 from limpet.llm.model import Prompt
 from limpet.testing import ScriptedModel, calls
@@ -290,3 +291,54 @@ async def test_killed_at_a_commit_while_a_tool_is_running_and_a_user_interrupts(
                 assert len(done) <= 2 + app.crashes  # with the same key
                 assert len(model.prompts) <= 3 + app.crashes
                 assert (await app.replay("r")).value == "ok"
+
+
+async def test_a_hand_over_is_interrupted_and_takes_along_what_was_said() -> None:
+    """What people say while a turn hands over is heard by whoever goes on."""
+    running, may_end = asyncio.Event(), asyncio.Event()
+
+    @limpet.tool(effect="none", name="again_slow")
+    async def slow() -> str:
+        running.set()
+        await may_end.wait()
+        return "slow"
+
+    def heard(request: Prompt) -> str:
+        return "|".join(each.text for each in request.messages if each.role == "user")
+
+    def first(request: Prompt) -> Any:
+        if request.messages[-1].text == "stop":
+            return "stopped"
+        return (calls("again_slow"), calls("hand_over_to_again_second", input="x"))
+
+    second = limpet.llm_agent("again_second", model=ScriptedModel(heard), instructions="Hear.")
+    agent = limpet.llm_agent(
+        "again_first", model=ScriptedModel(first), instructions="Go.", tools=[slow], handoffs=[second]
+    )
+    async with testing.app(agent, second) as app:
+        for interrupt, result in ((True, "stopped"), (False, "go|stop|x")):
+            running.clear()
+            may_end.clear()
+            handle = await app.start(agent, "go")
+            await running.wait()
+            await app.say(f"{handle.id}.chat", "stop", interrupt=interrupt)
+            may_end.set()
+            assert await handle.result() == result
+            replayed = await app.replay(handle.id)
+            assert (replayed.how, replayed.value) == ("returned", result)
+
+
+async def test_an_interrupt_in_the_last_moment_is_nothing_to_a_replay() -> None:
+    """It came before the end was written, and was not taken: gone through again, it is not taken either."""
+    agent = limpet.llm_agent("again_last", model=ScriptedModel("done"), instructions="Say.")
+    async with testing.app(agent) as app:
+        app.crash_at("before", "run.completed")
+        await app.start(agent, "go", id="r")
+        while not app._world.faulty.is_down and not await app.is_settled():
+            await asyncio.sleep(0)  # noqa: TID251 - a turn
+        await app.settle()
+        await app.store.get("r")
+        found = await app.replay("r")
+        assert (found.how, found.value) == ("returned", "done")
+        with pytest.raises(limpet.WrongState):
+            await app.signal("r", INTERRUPT, None)

@@ -11,7 +11,7 @@ from limpet import testing
 from limpet.events import bodies as b
 from limpet.events import inline
 from limpet.journal import ConversationWriter
-from limpet.llm.model import Prompt
+from limpet.llm.model import Prompt, Reply
 from limpet.testing import ScriptedModel, calls
 
 
@@ -297,3 +297,21 @@ async def test_a_broken_conversation_is_repaired_with_marks() -> None:
         assert "the conversation was repaired" in (await app.state("r")).risk_flags
         log = [app.store.decode(each) async for each in app.store.log("c")]
         assert sum(isinstance(each, b.MessageAdded) and each.repaired for each in log) == 1
+
+
+async def test_an_answer_that_is_cut_off_goes_on() -> None:
+    """And a refusal is none; what is cut off for ever is said."""
+    pieces = [
+        Reply(text="Step 1: stop the ", finish="length"),
+        Reply(text="pump."),
+        Reply(text="No.", finish="refused"),
+    ]
+    agent = limpet.llm_agent("again_cut", model=ScriptedModel(*pieces), instructions="Say.")
+    refusing = limpet.llm_agent("again_no", model=ScriptedModel(pieces[2]), instructions="Say.")
+    endless = limpet.llm_agent("again_endless", model=ScriptedModel(lambda _: pieces[0]), instructions="Say.")
+    async with testing.app(agent, refusing, endless) as app:
+        assert await app.run(agent, "how?", id="r") == "Step 1: stop the pump."
+        with pytest.raises(limpet.RunFailed, match="refused to answer: No"):
+            await app.run(refusing, "how?")
+        with pytest.raises(limpet.RunFailed, match="cut off after 4 replies"):
+            await app.run(endless, "how?")

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -363,3 +364,83 @@ async def test_an_edit_is_refused_before_any_effect(code: Code) -> None:
         await app.crash()
         await app.resume(handle.id)
         assert await handle.result() == "c"
+
+
+async def kinds(app: limpet.App, run: str) -> list[str]:
+    return [event.kind for event in await app.log(run)]
+
+
+async def test_code_that_raises_before_what_was_done_has_diverged() -> None:
+    """A release with a bug undoes nothing."""
+    undone: list[str] = []
+
+    @limpet.tool(effect="idempotent")
+    async def pay() -> str:
+        return "paid"
+
+    @pay.compensate
+    async def unpay(result: str | None) -> None:
+        undone.append("undone")
+
+    async def good(run: limpet.Run) -> str:
+        paid = await run.step(pay)
+        await run.sleep("1h")
+        return paid
+
+    async def bad(run: limpet.Run) -> str:
+        raise NameError("pay")
+
+    before = limpet.agent(name="released")(good)
+    async with testing.app(before) as app:
+        handle = await app.start(before)
+        await app.settle()
+        app.deploy(limpet.agent(name="released")(bad))
+        await app.crash()
+        await app.advance("1h")
+        assert (await handle.info()).waits_for == "operator:diverged"
+        assert undone == []
+
+
+async def test_newer_code_takes_over_the_versions_that_it_accepts() -> None:
+    """Others wait for a worker, and say so."""
+
+    async def code(run: limpet.Run) -> str:
+        await run.sleep("1h")
+        return "done"
+
+    first = limpet.agent(name="moved")(code)
+    async with testing.app(first) as app:
+        handle = await app.start(first)
+        await app.settle()
+        app.deploy(limpet.agent(name="moved", version="2")(code))
+        await app.crash()
+        await app.advance("1h")
+        with pytest.raises(limpet.NotDone):
+            await handle.result()
+        app.deploy(limpet.agent(name="moved", version="2", accepts=["1"])(code))
+        await app.crash()
+        assert await handle.result() == "done"
+
+
+async def test_code_that_is_cut_chooses_no_side_of_a_change(tmp_path: Path) -> None:
+    """It is told so, and nothing of it is in the log: whoever goes on chooses when the code comes to it."""
+    waits, told = asyncio.Event(), list[BaseException]()
+
+    @limpet.agent(name="cut_while_it_waits")
+    async def agent(run: limpet.Run) -> None:
+        waits.set()
+        try:
+            await run.receive("go", int)
+        finally:
+            try:
+                run.version("late")
+            except limpet.LimpetError as error:
+                told.append(error)
+
+    url = f"sqlite:///{tmp_path}/t.db"
+    async with limpet.open(url, agents=[agent]) as app:
+        await app.start(agent, id="r1")
+        await waits.wait()
+    async with limpet.open(url) as app:
+        assert "version.chosen" not in await kinds(app, "r1")
+    assert [type(each) for each in told] == [limpet.Suspended]

@@ -418,3 +418,74 @@ async def test_code_that_comes_to_something_new_before_the_step_is_not_said_to_g
         is_new.append(True)
         found = await app.replay("r", to=1)
         assert str(found).startswith("r comes to the end of what is recorded: replaying_look")
+
+
+async def test_replay_after_the_end_and_before_a_deploy() -> None:  # noqa: C901 - some agents
+    """What was told to a failed run later changes nothing; new waits and starts are named."""
+
+    @limpet.agent(name="regress_late")
+    async def late(run: limpet.Run, fails: bool) -> str:
+        if fails:
+            raise ValueError("no")
+        await run.ask("go on?")
+        return "late"
+
+    @limpet.agent(name="regress_both")
+    async def both(run: limpet.Run) -> None:
+        async def one(fails: bool) -> None:
+            async with run.scope(str(fails)):
+                await run.call(late, fails)
+
+        await asyncio.gather(one(False), one(True))
+
+    async def plain(run: limpet.Run) -> str:
+        return "done"
+
+    async def waits(run: limpet.Run) -> str:
+        await run.sleep("1d")
+        return "done"
+
+    async def starts(run: limpet.Run) -> str:
+        await run.start(late, True)
+        return "done"
+
+    async with testing.app(both, late, limpet.agent(name="regress_plain")(plain)) as app:
+        await app.start(both, id="r")
+        await app.start("regress_plain", id="p")
+        await app.settle()
+        assert (await app.replay("r")).how == "raised"
+        [request] = await app.inbox()
+        await app.approve(request, by="ann")
+        await app.settle()
+        assert (await app.replay("r")).how == "raised"
+        for code, said in ((waits, "waits where it ended"), (starts, "goes on where it ended")):
+            app.deploy(limpet.agent(name="regress_plain")(code), late)
+            [found] = [each async for each in app.replay_all(agent="regress_plain")]
+            assert said in (found.problem or "")
+        assert len(await app.runs()) == 4
+
+
+async def test_a_fork_is_replayed_as_itself_in_its_shared_part() -> None:
+    """With its own input and results."""
+    seen: list[tuple[int, int]] = []
+
+    @limpet.tool(effect="none", name="regress_base")
+    async def base(n: int) -> int:
+        return n
+
+    @limpet.agent(name="regress_itself")
+    async def itself(run: limpet.Run, n: int) -> int:
+        first = await run.step(base, 1)
+        await run.step(base, 2)
+        seen.append((n, first))
+        return first + await run.step(base, 3)
+
+    async with testing.app(itself) as app:
+        await app.run(itself, 0, id="r")
+        fork = await app.fork("r", at=3, input=50, results={1: 100})
+        await fork.result()
+        seen.clear()
+        await app.replay(fork.id, to=2)
+        assert seen == [(50, 100)]
+        found = await app.compare("r", fork.id)
+        assert "(edited)" in found.steps[1].after

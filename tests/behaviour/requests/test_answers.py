@@ -111,3 +111,20 @@ async def test_a_command_with_a_wrong_argument_is_not_taken_and_the_next_one_is(
         await app.cancel("r1", reason="enough")
         with pytest.raises(limpet.RunCancelled, match="enough"):
             await handle.result()
+
+
+async def test_a_question_that_is_not_yes_or_no_is_not_rejected() -> None:
+    """It is answered."""
+
+    @limpet.agent()
+    async def agent(run: limpet.Run) -> str:
+        return await run.ask("which?", options=["a", "b"])
+
+    async with testing.app(agent) as app:
+        handle = await app.start(agent)
+        await app.settle()
+        [request] = await app.inbox()
+        with pytest.raises(limpet.InvalidAnswer):
+            await app.reject(request, by="ann", because="no")
+        await app.answer(request, "b", by="ann")
+        assert await handle.result() == "b"

@@ -1,5 +1,6 @@
 """What a person has approved is what is done: other arguments need another answer, edited ones stay as they were."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -210,3 +211,36 @@ async def test_a_read_is_repeated_with_the_arguments_that_a_person_gave() -> Non
         await app.approve((await app.inbox())[0], args={"days": 60}, by="ann")
         assert await handle.result() == 60
         assert (app.calls(look), app.crashes) == ([{"days": 60}, {"days": 60}], 1)
+
+
+RISKY = limpet.Approvals("external_action", to="finance")
+
+
+def limpet_elsewhere(request: limpet.Request) -> limpet.Request:
+    """The same request, in a process that does not have the tool."""
+    from limpet.engine.definitions import tools  # noqa: PLC0415
+
+    tools._tools.pop("elsewhere", None)
+    return request
+
+
+async def test_edited_arguments_are_checked_where_the_tool_is_not(tmp_path: Path) -> None:
+    """By the schema that came with the request."""
+
+    @limpet.tool(effect="idempotent", risk="external_action", name="elsewhere")
+    async def pay(cents: int) -> int:
+        return cents
+
+    @limpet.agent(approvals=RISKY)
+    async def agent(run: limpet.Run) -> int:
+        return await run.step(pay, 1)
+
+    async with testing.app(agent) as app:
+        handle = await app.start(agent)
+        await app.settle()
+        [request] = await app.inbox()
+        for wrong in ({"cents": "many"}, {"dollars": 1}):
+            with pytest.raises(limpet.InvalidAnswer):
+                await app.approve(limpet_elsewhere(request), by="ann", args=wrong)
+        await app.approve(request, by="ann", args={"cents": 5})
+        assert await handle.result() == 5

@@ -159,3 +159,26 @@ def test_an_escalation_says_when() -> None:
     for wrong in ({}, {"confidence": 1.5}):
         with pytest.raises(limpet.DefinitionError):
             limpet.Escalate(**wrong)  # type: ignore[arg-type]
+
+
+async def test_a_resume_escalates_anew() -> None:
+    """What was said to an earlier failure is not taken for an answer to this one."""
+
+    @limpet.tool(effect="none")
+    async def look() -> int:
+        raise ValueError("odd")
+
+    @limpet.agent(escalate=limpet.Escalate(ValueError))
+    async def agent(run: limpet.Run) -> int:
+        return await run.step(look)
+
+    async with testing.app(agent) as app:
+        handle = await app.start(agent)
+        for said in ("fail", {"result": 7}):
+            await app.settle()
+            [request] = await app.inbox()
+            await app.answer(request, said, by="ann")
+            await app.settle()
+            if said == "fail":
+                await app.resume(handle.id)
+        assert await handle.result() == 7

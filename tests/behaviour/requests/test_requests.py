@@ -13,7 +13,10 @@ import pytest
 
 import limpet
 from limpet import testing
+from limpet.errors import ConnectionLost
+from limpet.events import bodies as b
 from limpet.service.webhooks import is_genuine
+from limpet.stores import Extend
 
 
 @limpet.tool(effect="idempotent", risk="external_action", name="desk_refund")
@@ -342,3 +345,97 @@ async def test_an_approval_is_used_as_long_as_it_is_valid() -> None:
         await app.crash()
         await app.resume(handle.id)
         assert await handle.result() == "done 7"
+
+
+def lose_reply(app: testing.TestApp, kind: type[object], nth: int) -> None:
+    """The n-th append of such an event is written, and its writer is not told, for a second."""
+    commit, seen = app.store._writer._commit, [0]
+
+    def deaf(batch: Any) -> Any:
+        done = commit(batch)
+        legs = [leg for op in batch for leg in getattr(op, "legs", ()) if isinstance(leg, Extend)]
+        seen[0] += any(isinstance(sealed.body, kind) for leg in legs for sealed in leg.events)
+        if seen[0] != nth:
+            return done
+        seen[0] = nth + 1
+        app._world.frozen.set(app._world.frozen.now() + 1_000_000)
+        return [ConnectionLost(reason="after it was written")] * len(done)
+
+    app.store._writer._commit = deaf
+
+
+@pytest.mark.parametrize("nth", [1, 2])
+async def test_a_request_whose_expiry_was_not_acknowledged_expires_once(nth: int) -> None:
+    """It goes on once, to somebody who has as much time; and ends once."""
+
+    @limpet.agent()
+    async def agent(run: limpet.Run) -> str:
+        try:
+            await run.ask("well?", to="ann", expires="1h", escalate=["bob"])
+        except limpet.Expired:
+            return "late"
+        return "in time"
+
+    async with testing.app(agent) as app:
+        lose_reply(app, b.RequestExpired, nth)
+        handle = await app.start(agent, id="r1")
+        await app.advance("3h")
+        assert await handle.result() == "late"
+        log = await app.log("r1")
+        expired = [event for event in log if event.kind == "request.expired"]
+        assert [event.body["outcome"] for event in expired] == ["escalated", "raised"]
+        assert expired[1].time - log[0].time >= 2 * 3600 * 1_000_000
+        assert [event.kind for event in log].count("wait.ended") == 1
+
+
+async def test_what_is_asked_again_is_told_again() -> None:
+    """A resumed run opens its request anew; there are channels that told it before."""
+    told: list[str] = []
+
+    @limpet.tool(effect="none")
+    async def flaky() -> int:
+        raise NotImplementedError
+
+    @limpet.agent()
+    async def agent(run: limpet.Run) -> list[Any]:
+        return list(await asyncio.gather(run.ask("sure?"), run.step(flaky)))
+
+    async def own(request: limpet.Request) -> None:
+        told.append(request.id)
+
+    async with testing.app(agent) as app:
+        app._settings.channels = {"own": own}
+        await app.crash()
+        app.stub(flaky, ValueError("no"), 7)
+        handle = await app.start(agent)
+        with pytest.raises(limpet.RunFailed):
+            await handle.result()
+        await app.resume(handle.id)
+        await app.settle()
+        [request] = await app.inbox()
+        assert told[-1] == request.id
+        await app.approve(request, by="ann")
+        assert await handle.result() == [True, 7]
+
+
+async def test_a_channel_may_return_what_is_to_be_awaited() -> None:
+    """A lambda over a coroutine, an object with an async call."""
+    told: list[str] = []
+
+    class Desk:
+        async def __call__(self, request: limpet.Request) -> None:
+            told.append(request.question)
+
+    async def own(request: limpet.Request) -> None:
+        told.append(request.question)
+
+    @limpet.agent()
+    async def agent(run: limpet.Run) -> bool:
+        return await run.ask("well?")
+
+    async with testing.app(agent) as app:
+        app._settings.channels = {"desk": Desk(), "own": lambda request: own(request)}  # noqa: PLW0108
+        await app.crash()
+        await app.start(agent)
+        await app.settle()
+    assert told == ["well?", "well?"]

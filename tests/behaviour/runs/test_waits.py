@@ -270,3 +270,20 @@ async def test_the_same_values_in_every_execution() -> None:
     assert len(seen) >= 2
     assert len(set(seen)) == 1
     assert seen[0][2][14] == "4"
+
+
+async def test_one_signal_is_taken_by_one_wait() -> None:
+    """Two wait for the same; the first gets it."""
+
+    @limpet.agent()
+    async def agent(run: limpet.Run) -> list[int]:
+        return list(await asyncio.gather(run.receive("go", int), run.receive("go", int)))
+
+    async with testing.app(agent) as app:
+        handle = await app.start(agent)
+        await app.settle()
+        await app.signal(handle.id, "go", 1)
+        await app.settle()
+        assert (await handle.info()).status == "waiting"
+        await app.signal(handle.id, "go", 2)
+        assert await handle.result() == [1, 2]

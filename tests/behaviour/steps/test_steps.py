@@ -567,3 +567,36 @@ def test_every_verb_is_noticed() -> None:
     for fn in coroutines:
         noticing = inspect.unwrap(fn, stop=lambda each: each.__code__.co_filename == missed_awaits.__file__)
         assert noticing.__code__.co_filename == missed_awaits.__file__, fn
+
+
+async def test_what_the_code_cancelled_is_not_begun_again() -> None:
+    """A time-out of the code around an effect: replayed, it waits to be cancelled again."""
+    stuck = asyncio.Event()
+
+    @limpet.tool(effect="idempotent")
+    async def slow() -> None:
+        stuck.set()
+        await asyncio.get_running_loop().create_future()
+
+    @limpet.tool(effect="once")
+    async def other() -> str:
+        return "other"
+
+    @limpet.agent()
+    async def agent(run: limpet.Run) -> str:
+        try:
+            async with asyncio.timeout(0.05):
+                await run.step(slow)
+        except TimeoutError:
+            done = await run.step(other)
+            await run.ask("go on?")
+            return done
+        return "slow"
+
+    async with testing.app(agent) as app:
+        handle = await app.start(agent)
+        await app.settle()
+        await app.crash()
+        await app.approve((await app.inbox())[0], by="ann")
+        assert await handle.result() == "other"
+        assert (len(app.calls(slow)), len(app.calls(other))) == (1, 1)

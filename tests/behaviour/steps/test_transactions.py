@@ -57,3 +57,26 @@ async def test_a_stub_needs_no_database() -> None:
         app.stub(tx_write, "one", "two", ValueError("no"))
         app.stub(tx_read, [7])
         assert await app.run(transacting) == ["one", "two", [7]]
+
+
+async def kinds(app: limpet.App, run: str) -> list[str]:
+    return [event.kind for event in await app.log(run)]
+
+
+async def test_what_a_transaction_said_before_it_failed_is_redacted(tmp_path: Path) -> None:
+    """Like everything else that is recorded."""
+
+    @limpet.tool(effect="transaction", name="tx_partial")
+    def partial() -> None:
+        limpet.current().partial({"password": "hunter2hunter2"})
+        raise ValueError("no")
+
+    @limpet.agent(name="tx_partial_agent")
+    async def agent(run: limpet.Run) -> None:
+        with pytest.raises(limpet.StepFailed):
+            await run.step(partial)
+
+    async with limpet.open(f"sqlite:///{tmp_path}/t.db", agents=[agent], redact=True) as app:
+        await (await app.start(agent, id="r1")).result(timeout="30s")
+        assert "step.progressed" in await kinds(app, "r1")
+        assert "hunter2" not in str(await app.log("r1"))

@@ -7,6 +7,7 @@ import pytest
 
 import limpet
 from limpet import testing
+from limpet.stores.cipher import MasterKeys
 
 
 @limpet.tool(effect="once", name="bundle_act")
@@ -81,3 +82,33 @@ async def test_a_file_that_cannot_be_written_leaves_nothing_behind(tmp_path: Pat
         with pytest.raises(limpet.FileFailed, match=r"run\.zip"):
             await app.export("r1", tmp_path / "run.zip")
     assert [path.name for path in tmp_path.iterdir()] == ["run.zip"]
+
+
+async def test_what_leaves_an_encrypted_store_is_whole(tmp_path: Path) -> None:
+    """It is plain text, sealed anew; it goes into plain and encrypted stores, and can be checked by itself."""
+
+    @limpet.tool(effect="none", name="regress_big")
+    async def big() -> str:
+        return "x" * 20_000
+
+    @limpet.agent(name="regress_secret")
+    async def secret(run: limpet.Run) -> int:
+        return len(await run.step(big))
+
+    path = tmp_path / "f.zip"
+    store = limpet.open_store(f"sqlite:///{tmp_path}/a.db", keys=MasterKeys(lambda: bytes(32)))
+    async with limpet.open(agents=[secret]).replace(store=store) as app:
+        await app.run(secret, id="r")
+        fork = await app.fork("r", at=2)
+        await fork.result()
+        await app.export(fork.id, path)
+        pruned = await app.prune(older_than=0, dry_run=False, archive=tmp_path / "old")
+        assert sorted(pruned.runs) == ["r", "r.1"]
+    for keys in (None, MasterKeys(lambda: bytes(32)), MasterKeys(lambda: b"k" * 32)):
+        target = limpet.open_store(f"sqlite:///{tmp_path}/{id(keys)}.db", keys=keys)
+        async with limpet.open(agents=[secret], worker=False).replace(store=target) as other:
+            handle = await other.load(path)
+            assert await handle.result() == 20_000
+            assert (await other.verify()).runs == 2
+            assert (await other.replay(handle.id)).value == 20_000
+            assert (await other.load(path)).id == handle.id

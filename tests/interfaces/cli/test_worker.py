@@ -14,6 +14,7 @@ from limpet import sync
 from tests.interfaces.cli.shop import order
 
 ROOT = Path(__file__).parents[3]
+ORDER = "tests.interfaces.cli.shop:order"
 LIMPET = str(Path(sys.executable).with_name("limpet"))
 
 
@@ -102,7 +103,7 @@ def test_the_app_that_the_project_names(tmp_path: Path, named: str) -> None:
     url = f"sqlite:///{tmp_path}/limpet.db"
     env = {**os.environ, "LIMPET_URL": url, "PYTHONPATH": str(ROOT)}
     if named == "environment":
-        env["LIMPET_APP"] = "tests.interfaces.cli.shop:order"
+        env["LIMPET_APP"] = ORDER
     if named == "project":
         (tmp_path / "pyproject.toml").write_text(
             '[tool.limpet]\napp = "tests.interfaces.cli.shop:order"\n', encoding="utf-8"
@@ -110,7 +111,7 @@ def test_the_app_that_the_project_names(tmp_path: Path, named: str) -> None:
     with sync.open(url, agents=[order], worker=False) as app:
         app.start(order, "book", id="o-1")
     said = subprocess.run([LIMPET, "show", "o-1"], cwd=tmp_path, env=env, capture_output=True, text=True, check=True)
-    target = "MODULE:ATTRIBUTE" if named == "nowhere" else "tests.interfaces.cli.shop:order"
+    target = "MODULE:ATTRIBUTE" if named == "nowhere" else ORDER
     assert said.stdout.endswith(f"next: limpet worker {target}  (no live worker serves order 1)\n")
     with subprocess.Popen([LIMPET, "worker"], cwd=tmp_path, env=env, stderr=subprocess.PIPE, text=True) as process:
         if named == "nowhere":
