@@ -32,7 +32,7 @@ test: check tools  ## everything that must hold, in a few minutes
 	@$(SCRATCH) $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 quick: check  ## check, unit, laws, behaviour on one store: about two minutes, for the inner loop
-	@$(SCRATCH) $(BIN)/python -m pytest tests/unit tests/laws tests/engine tests/conformance/test_sqlite.py -n auto --maxprocesses 4 -q
+	@$(SCRATCH) $(BIN)/python -m pytest tests/unit tests/laws tests/behaviour tests/conformance/test_sqlite.py -n auto --maxprocesses 4 -q
 
 tools:  ## install what tests use and pip cannot: PgBouncer and gcc, where root and apt are there
 	@PATH="$$PATH:/usr/sbin"; for each in pgbouncer gcc; do \
@@ -61,7 +61,7 @@ bench: $(PEERS)/.ready  ## how fast, beside bare loops on the same store, and be
 	@LANGGRAPH_PYTHON=$${LANGGRAPH_PYTHON:-$(PEERS)/bin/python} $(BIN)/python -m bench
 
 crash: $(READY) tools  ## the long proofs: many processes, kills, faults
-	@$(SCRATCH) $(BIN)/python -m pytest tests/crash tests/handoffs tests/trust tests/llm tests/engine/test_secrets.py tests/docs/test_newcomer.py --full -s
+	@$(SCRATCH) $(BIN)/python -m pytest tests/crash tests/behaviour tests/docs/test_newcomer.py --full -s
 
 golden: $(READY)  ## write the stored formats of this version to tests/golden
 	@$(BIN)/python -m tests.golden.make

@@ -28,7 +28,7 @@ from limpet.stores.baseline import Baseline
 from limpet.stores.postgres.baseline import bare as bare_postgres
 from limpet.stores.postgres.baseline import in_schema
 from limpet.stores.sqlite.baseline import bare as bare_sqlite
-from tests.real.postgres import PostgresServer, drop_schema
+from tests.servers.postgres import PostgresServer, drop_schema
 
 ROUNDS = 5
 BODY = "x" * 950

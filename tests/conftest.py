@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
-from tests.real.postgres import PostgresServer, drop_schema
+from tests.servers.postgres import PostgresServer, drop_schema
 
 settings.register_profile("limpet", deadline=None)  # no test is about time
 settings.load_profile("limpet")

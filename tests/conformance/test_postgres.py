@@ -10,7 +10,7 @@ import pytest
 import limpet
 from limpet.stores.conformance import Behaviour, Harness, behaviours
 from limpet.stores.postgres import PostgresBackend
-from tests.real.postgres import drop_schema
+from tests.servers.postgres import drop_schema
 
 RELATIONS = """
 SELECT relname, relkind::text, relispartition FROM pg_class WHERE relnamespace = to_regnamespace(%s) ORDER BY oid DESC

@@ -11,7 +11,7 @@ from typing import Any
 import limpet
 from limpet.events import bodies as b
 from limpet.stores import Store, writes
-from tests.crash.counting import answer_of
+from tests.crash.counting_service import answer_of
 from tests.crash.jobs import Fuse
 
 __all__ = ["TOOLS", "agent_of", "drive", "serve"]

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.real.postgres import PostgresServer
+from tests.servers.postgres import PostgresServer
 
 
 @pytest.fixture(scope="session")

@@ -13,8 +13,8 @@ import limpet
 from limpet.stores import Store
 from limpet.stores.conformance.suite import created
 from limpet.stores.sqlite import SqliteBackend
-from tests.crash.calm import Walkers
-from tests.real.disk import SYNC, WRITE, Disk
+from tests.crash.outage_load import Walkers
+from tests.servers.disk import SYNC, WRITE, Disk
 
 FAULTS = {"ENOSPC": (WRITE, errno.ENOSPC), "EIO": (WRITE, errno.EIO), "fsync": (SYNC, errno.EIO)}
 

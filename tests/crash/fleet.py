@@ -6,7 +6,7 @@ import sys
 
 import limpet
 from limpet.clock import SystemClock
-from tests.crash.counting import answer_of
+from tests.crash.counting_service import answer_of
 
 __all__ = ["agents", "begin"]
 

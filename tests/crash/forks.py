@@ -8,7 +8,7 @@ from typing import Any
 import limpet
 from limpet.service.app import App
 from tests.crash.agents import Here, lay_fuse, post
-from tests.crash.counting import answer_of
+from tests.crash.counting_service import answer_of
 
 __all__ = ["PATHS", "begin", "fork"]
 

@@ -17,7 +17,7 @@ from pydantic import BaseModel
 
 import limpet
 from tests.crash.agents import Here, found, lay_fuse, post
-from tests.real.openai_server import Answer, call
+from tests.servers.openai_server import Answer, call
 
 __all__ = ["DISK", "SUPPORT", "Nursery", "Report", "agents_of", "nurse", "says"]
 

@@ -9,9 +9,9 @@ import pytest
 
 import limpet
 from limpet.stores import Store
-from tests.crash.calm import Walkers
 from tests.crash.disk import FAULTS
-from tests.real.disk import ROOT, fill, run_on_faulty_disk, small_disk
+from tests.crash.outage_load import Walkers
+from tests.servers.disk import ROOT, fill, run_on_faulty_disk, small_disk
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -69,7 +69,13 @@ def test_a_worker_that_cannot_go_on_ends(what: str) -> None:
     """A disk that stays full, or a file that was deleted: the process ends with an error, for its supervisor to see."""
     with small_disk("8m") as folder:
         env = {**os.environ, "LIMPET_URL": f"sqlite:///{folder}/limpet.db", "LIMPET_HEALING": "300ms"}
-        command = [str(Path(sys.executable).with_name("limpet")), "worker", "tests.crash.calm:walk", "--lease", "300ms"]
+        command = [
+            str(Path(sys.executable).with_name("limpet")),
+            "worker",
+            "tests.crash.outage_load:walk",
+            "--lease",
+            "300ms",
+        ]
         with subprocess.Popen(command, cwd=ROOT, env=env, stderr=subprocess.PIPE, text=True) as worker:
             assert worker.stderr is not None
             assert any("serves walk" in line for line in worker.stderr)

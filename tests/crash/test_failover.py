@@ -12,8 +12,8 @@ from limpet.stores import Store
 from limpet.stores.postgres import PostgresBackend
 from tests.crash.jobs import extend, own
 from tests.crash.load import Common, Load, check, common, created, recorded, signalled
-from tests.real.postgres import PostgresServer
-from tests.real.proxy import Proxy
+from tests.servers.postgres import PostgresServer
+from tests.servers.proxy import Proxy
 
 Pair = tuple[PostgresServer, PostgresServer]
 

@@ -20,9 +20,9 @@ from typing import Any
 
 import limpet
 from limpet.clock import SystemClock
-from tests.cli.stage import LIMPET, ROOT, Terminal, terminal
-from tests.crash.counting import Service
-from tests.demo.playing import env_of, left_behind, plain
+from tests.crash.counting_service import Service
+from tests.interfaces.cli.run_cli import LIMPET, ROOT, Terminal, terminal
+from tests.interfaces.demo.demo_process import env_of, left_behind, plain
 
 SEED = os.environ.get("LIMPET_SEED")
 # Seconds after which nothing comes any more.

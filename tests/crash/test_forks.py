@@ -12,11 +12,11 @@ import limpet
 from limpet.events import AnyBody, Event
 from limpet.events import bodies as b
 from limpet.service.app import App
-from tests.crash.counting import Service
+from tests.crash.counting_service import Service
 from tests.crash.forks import begin, fork
-from tests.crash.test_people import KILLED, Desk, each
+from tests.crash.test_requests import KILLED, Desk, each
 
-PRELOAD = ["tests.crash.jobs", "tests.crash.agents", "tests.crash.people", "tests.crash.prunes", "tests.crash.forks"]
+PRELOAD = ["tests.crash.jobs", "tests.crash.agents", "tests.crash.requests", "tests.crash.prunes", "tests.crash.forks"]
 get_context("forkserver").set_forkserver_preload(PRELOAD)
 
 PARENT = "parent"

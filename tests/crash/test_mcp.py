@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 import limpet
-from tests.crash.letters import post
+from tests.crash.mcp_agent import post
 from tests.crash.processes import Child
 from tests.crash.test_runs import KILLED
-from tests.real.mcp import serving
+from tests.servers.mcp import serving
 
-get_context("forkserver").set_forkserver_preload(["tests.crash.jobs", "tests.crash.agents", "tests.crash.letters"])
+get_context("forkserver").set_forkserver_preload(["tests.crash.jobs", "tests.crash.agents", "tests.crash.mcp_agent"])
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from limpet.stores.sql_files import scripts
 from limpet.stores.sqlite import migrate as on_sqlite
 from tests.crash.jobs import open_and_die, open_only
 from tests.crash.processes import Child, begin_all
-from tests.real.postgres import drop_schema
+from tests.servers.postgres import drop_schema
 
 PROCESSES = 10
 NEWEST = len(scripts("limpet.stores.sqlite", "migrations"))

@@ -16,10 +16,10 @@ import pytest
 import limpet
 from limpet.events import bodies as b
 from limpet.llm.transcript import message_of
-from tests.crash.counting import Service
+from tests.crash.counting_service import Service
 from tests.crash.models import DISK, SUPPORT, Nursery, agents_of
 from tests.crash.test_runs import KILLED, Scene, each
-from tests.real.openai_server import ServerProcess
+from tests.servers.openai_server import ServerProcess
 
 RESULTS = {"disk": {"fixed": True, "what": "cleaned the logs"}, "support": "All is settled."}
 SCRIPTS = {"disk": DISK, "support": SUPPORT}

@@ -9,8 +9,8 @@ import pytest
 
 from limpet.stores.conformance import Harness, behaviours
 from limpet.stores.postgres import PostgresBackend
-from tests.real.pgbouncer import PgBouncer
-from tests.real.postgres import PostgresServer, drop_schema
+from tests.servers.pgbouncer import PgBouncer
+from tests.servers.postgres import PostgresServer, drop_schema
 
 TOPICS = ("watching", "appending", "claiming", "commands", "transactions", "concurrency")
 ALL = [each for each in behaviours(PostgresBackend.capabilities) if each.topic in TOPICS]

@@ -16,8 +16,8 @@ from limpet.stores.postgres import PostgresBackend
 from tests.crash.jobs import shuffle
 from tests.crash.load import Load, check, common, created, make_rows, rows, signalled
 from tests.crash.processes import begin_all
-from tests.real.postgres import PostgresServer
-from tests.real.proxy import Proxy
+from tests.servers.postgres import PostgresServer
+from tests.servers.proxy import Proxy
 
 PROCESSES = 4
 RUNS = 12

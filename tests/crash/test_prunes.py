@@ -27,10 +27,10 @@ from limpet.stores.postgres.connection import Address
 from tests.crash.agents import serve
 from tests.crash.processes import Job
 from tests.crash.prunes import Folder, fork, keeper, prune, work
-from tests.crash.test_people import KILLED, Process
+from tests.crash.test_requests import KILLED, Process
 from tests.crash.test_runs import Scene, scene
 
-PRELOAD = ["tests.crash.jobs", "tests.crash.agents", "tests.crash.people", "tests.crash.prunes"]
+PRELOAD = ["tests.crash.jobs", "tests.crash.agents", "tests.crash.requests", "tests.crash.prunes"]
 get_context("forkserver").set_forkserver_preload(PRELOAD)
 
 __all__ = ["scene"]

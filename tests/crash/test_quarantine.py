@@ -10,7 +10,7 @@ import limpet
 from limpet.clock import SECOND, SystemClock
 from tests.crash.load import make_rows, rows
 from tests.crash.processes import Child
-from tests.crash.suspects import AGENTS, STEPS, serve
+from tests.crash.quarantine_agents import AGENTS, STEPS, serve
 
 PAROLE = ("1s",) * 3
 # Seconds after which nothing comes any more.

@@ -19,7 +19,7 @@ from limpet.clock import SystemClock
 from limpet.events import AnyBody, Event
 from limpet.events import bodies as b
 from tests.crash.agents import TOOLS, agent_of, drive, serve
-from tests.crash.counting import Service
+from tests.crash.counting_service import Service
 from tests.crash.processes import Child, Job
 
 get_context("forkserver").set_forkserver_preload(["tests.crash.jobs", "tests.crash.agents"])

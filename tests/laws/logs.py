@@ -12,7 +12,7 @@ from limpet.events import START, AnyBody, Event, Limits, Payload, Spent, Wait, i
 from limpet.events import bodies as b
 from limpet.state import AgentState, diff
 from tests.laws.values import agent_states
-from tests.unit.logs import (
+from tests.unit.event_logs import (
     BOOM,
     CRASH,
     answered,

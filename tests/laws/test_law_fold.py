@@ -18,7 +18,7 @@ from limpet.state import ENDED, Fold, RunState, fold
 from limpet.state.patch import Working
 from tests.laws.logs import run_logs
 from tests.laws.values import bodies
-from tests.unit.logs import CLAIMED, CREATED, called, completed, decided, log, patched, returned, started
+from tests.unit.event_logs import CLAIMED, CREATED, called, completed, decided, log, patched, returned, started
 
 some = settings(deadline=None, derandomize=True, max_examples=60)
 many = settings(deadline=None, derandomize=True, max_examples=100)

@@ -22,7 +22,7 @@ import limpet
 from limpet import NotApplied, Permanent, RetryAfter
 from limpet.errors import DefinitionError, InvalidArgument
 from limpet.service.webhooks import Webhook, is_genuine
-from tests.unit.service.addresses import PRIVATE, PUBLIC, SPELLINGS
+from tests.unit.service.webhook_addresses import PRIVATE, PUBLIC, SPELLINGS
 
 SECRET = "correct horse battery"
 NOW = 1_700_000_000_123_456

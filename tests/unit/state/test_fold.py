@@ -24,7 +24,7 @@ from limpet.events import bodies as b
 from limpet.state import AgentState, Counters, Fold, Position, RunState, fold
 from limpet.state.fold import KEPT_DECISIONS
 from limpet.state.run import Decision
-from tests.unit.logs import (
+from tests.unit.event_logs import (
     BOOM,
     CLAIMED,
     CREATED,

@@ -11,7 +11,7 @@ from limpet.events import (
 from limpet.events import bodies as b
 from limpet.state import AgentState, fold
 from limpet.state.run import ForkPoint
-from tests.unit.logs import (
+from tests.unit.event_logs import (
     CANCEL,
     CLAIMED,
     CREATED,

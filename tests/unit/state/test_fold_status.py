@@ -10,7 +10,7 @@ from limpet.events import (
 )
 from limpet.state import fold
 from limpet.state.fold import PAUSED
-from tests.unit.logs import (
+from tests.unit.event_logs import (
     BOOM,
     CANCEL,
     CLAIMED,

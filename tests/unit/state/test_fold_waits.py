@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from limpet.events import Failure, Limits, Spent, inline
 from limpet.events import bodies as b
 from limpet.state.run import Child, Grant, OpenRequest, Signal, TimedWait
-from tests.unit.logs import (
+from tests.unit.event_logs import (
     answered,
     asked,
     called,

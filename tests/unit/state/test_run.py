@@ -8,7 +8,7 @@ import pytest
 from limpet.events import Artifact, Fact, Payload, PlanItem, StatePatch, inline
 from limpet.events import bodies as b
 from limpet.state import ENDED, Position, RunState, Status
-from tests.unit.logs import answered, asked, called, decided, failed, started, state_after
+from tests.unit.event_logs import answered, asked, called, decided, failed, started, state_after
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from limpet.events import Failure, Payload, inline
 from limpet.events import bodies as b
 from limpet.state import RunState, TaskRecord, fold, task_record
-from tests.unit.logs import BOOM, CLAIMED, CREATED, log
+from tests.unit.event_logs import BOOM, CLAIMED, CREATED, log
 
 FIELDS = ["id", "user_input", "state", "result", "error", "created_at", "updated_at"]
 

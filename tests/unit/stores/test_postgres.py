@@ -36,7 +36,7 @@ from limpet.stores.postgres import PostgresBackend
 from limpet.stores.postgres.connection import Address, Server, ServerIdentity, is_lost, translated
 from limpet.stores.processes import has_ended, this_process
 from limpet.stores.sql_files import load
-from tests.real.postgres import PostgresServer
+from tests.servers.postgres import PostgresServer
 
 MARKER = "the-secret-of-the-sea"
 

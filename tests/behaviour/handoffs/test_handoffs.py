@@ -1,0 +1,376 @@
+"""Between agents: contracts checked on both sides, what goes along, a transfer for good, agents by name."""
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, Field
+
+import limpet
+from limpet import testing
+from limpet.journal import load
+
+
+class Mail(BaseModel):
+    text: str
+
+
+class Case(BaseModel):
+    kind: str
+    mail: Mail
+
+
+async def test_a_handoff_is_for_good() -> None:
+    """Its outcome is the run's; nothing more can be done, live and on replay."""
+    seen: list[str] = []
+
+    @limpet.tool(effect="none")
+    async def note(what: str) -> None:
+        seen.append(what)
+
+    @limpet.agent()
+    async def second(run: limpet.Run, mail: Mail) -> Case:
+        await run.ask("go on?")
+        return Case(kind="refund", mail=mail)
+
+    @limpet.agent()
+    async def first(run: limpet.Run, mail: Mail) -> Case:
+        await run.step(note, "before")
+        try:
+            return await run.handoff(second, mail)
+        finally:
+            with pytest.raises((limpet.HandedOff, limpet.Suspended)):
+                await run.step(note, "after")
+
+    async with testing.app(first, second) as app:
+        handle = await app.start(first, Mail(text="hello"), id="r1")
+        await app.settle()
+        assert (await handle.info()).waits_for == "run:r1.second-1"
+        await app.crash()
+        [request] = await app.inbox()
+        assert request.run == "r1.second-1"
+        await app.approve(request, by="ann")
+        assert await handle.result() == Case(kind="refund", mail=Mail(text="hello"))
+        kinds = [event.kind for event in await app.log("r1")]
+        assert kinds.count("agent.called") == kinds.count("agent.returned") == 1
+    assert seen == ["before"]
+
+
+async def test_named_facts_and_artifacts_go_along_and_nothing_else() -> None:
+    """With the session, the deadline and a slice of the budget."""
+
+    @limpet.agent()
+    async def child(run: limpet.Run) -> dict[str, Any]:
+        state = run.state
+        assert await run.content(state.artifacts[0]) == b"a" * 20_000
+        with pytest.raises(limpet.NotFound):
+            await run.content("not mine")
+        return {"facts": dict(state.facts), "artifacts": [each.summary for each in state.artifacts], "goal": state.goal}
+
+    @limpet.agent(budget=limpet.Budget(max_llm_tokens=100), deadline="1d")
+    async def parent(run: limpet.Run) -> dict[str, Any]:
+        await run.patch(goal="mine", facts={"customer": "ann", "secret": "x"})
+        page = await run.artifact("a" * 20_000, type="text", summary="a long page")
+        await run.artifact(b"\x00\xff", type="bytes", summary="not for others")
+        return await run.call(
+            child,
+            None,
+            budget=limpet.Budget(max_llm_tokens=30),
+            facts=["customer"],
+            artifacts=[page.artifact_id],
+        )
+
+    async with testing.app(parent, child) as app:
+        found = await app.run(parent, id="r1", session="s1")
+        assert found == {"facts": {"customer": "ann"}, "artifacts": ["a long page"], "goal": ""}
+        created = (await app.log("r1.child-1"))[0].body
+        assert created["session"] == "s1"
+        assert created["initial"]["budget"]["max_llm_tokens"] == 30
+        assert created["deadline"] == (await app.log("r1"))[0].body["deadline"]
+        assert created["contract"] == child.contract_hash
+        [_content] = created["artifacts"].values()
+        called = next(event.body for event in await app.log("r1") if event.kind == "agent.called")
+        assert (called["facts"], called["contract"]) == (["customer"], child.contract_hash)
+        assert (await load(app.store, "r1.child-1")).working.known_facts[0].source == "run r1"
+
+
+async def test_what_the_run_does_not_have_cannot_go_along() -> None:
+    """Refused before anything has happened; a handoff that was refused did not take place."""
+
+    @limpet.agent()
+    async def child(run: limpet.Run) -> str:
+        return run.id
+
+    @limpet.agent()
+    async def parent(run: limpet.Run) -> str:
+        with pytest.raises(limpet.ContractError, match="no customer"):
+            await run.handoff(child, None, facts=["customer"])
+        return await run.call(child, None)
+
+    async with testing.app(parent, child) as app:
+        assert await app.run(parent, id="r1") == "r1.child-1"
+
+
+async def test_a_malformed_object_does_not_leave() -> None:
+    """A ContractError on the sending side, with the path of each fault; the receiver has no run."""
+
+    @limpet.agent()
+    async def second(run: limpet.Run, case: Case) -> str:
+        return case.kind
+
+    @dataclass
+    class Fake:
+        kind: int
+        mail: Any
+
+    @limpet.agent()
+    async def first(run: limpet.Run) -> list[str]:
+        with pytest.raises(limpet.ContractError) as caught:
+            await run.call("second", {"kind": 7, "mail": {"text": None}})
+        return list(caught.value.faults)
+
+    async with testing.app(first, second) as app:
+        assert await app.run(first, id="r1") == ["$.kind is not of type string", "$.mail.text is not of type string"]
+        assert [info.id for info in await app.runs()] == ["r1"]
+        with pytest.raises(limpet.ContractError) as caught:
+            await app.start("second", {"mail": {"text": 3}})
+        assert caught.value.faults == ("$.kind: Field required", "$.mail.text: Input should be a valid string")
+
+
+async def test_what_arrives_is_checked_again() -> None:
+    """Another deployment takes something else by now: it is rejected, its function is not entered."""
+    entered: list[str] = []
+
+    def defined(kind: type) -> limpet.Agent[Any, Any]:
+        @limpet.agent(name="second")
+        async def second(run: limpet.Run, n: kind) -> str:  # type: ignore[valid-type]
+            entered.append(run.id)
+            return "done"
+
+        return second
+
+    old = defined(int)
+
+    @limpet.agent()
+    async def first(run: limpet.Run) -> str:
+        try:
+            return await run.call(old, 1)
+        except limpet.ContractError as error:
+            return f"{error.what}: {error.faults}"
+
+    async with testing.app(first) as app:  # nobody serves the other one yet
+        handle = await app.start(first, id="r1")
+        await app.settle()
+        app.deploy(first, defined(str))
+        await app.crash()
+        assert await handle.result() == "input: ('$ is not of type string',)"
+        [returned] = [event.body for event in await app.log("r1") if event.kind == "agent.returned"]
+        assert returned["outcome"] == "rejected"
+        assert (await app.store.get("r1.second-1")).status == "failed"
+    assert entered == []
+
+
+async def test_an_agent_elsewhere_is_called_by_name(tmp_path: Path) -> None:
+    """Its contract is in the store; the call waits until somebody serves it."""
+    url = f"sqlite:///{tmp_path}/x.db"
+
+    @limpet.agent(version="3", budget=limpet.Budget(max_steps=4))
+    async def check(run: limpet.Run, mail: Mail) -> Case:
+        return Case(kind="checked", mail=mail)
+
+    @limpet.agent()
+    async def ask(run: limpet.Run) -> Any:
+        return await run.call("check", {"text": "hello"})
+
+    async with limpet.open(url, agents=[check]):
+        pass
+    async with limpet.open(url, agents=[ask]) as here:
+        handle = await here.start(ask, id="r1")
+        with pytest.raises(limpet.NotDone):
+            await handle.result(timeout="300ms")
+        info = await (await here.get("r1.check-1")).info()
+        assert (info.status, info.waits_for) == ("pending", "worker:check 3")
+        async with limpet.open(url, agents=[check]):
+            assert await handle.result(timeout="10s") == {"kind": "checked", "mail": {"text": "hello"}}
+        assert {each.name for each in await here.agents()} == {"check", "ask"}
+        with pytest.raises(limpet.NotFound):
+            await here.start("nobody", {})
+    async with limpet.open(url) as nothing:
+        by_name = await nothing.start("check", {"text": "later"}, id="r2")
+        created = (await nothing.log("r2"))[0].body
+        assert (created["agent_version"], created["initial"]["budget"]["max_steps"]) == ("3", 4)
+        assert (await by_name.info()).status == "pending"
+
+
+async def test_a_childs_failure_comes_with_its_context() -> None:
+    """What it was, which step, where: not just a message. A deadline that passed is told as such."""
+
+    @limpet.tool(effect="none")
+    async def look() -> None:
+        raise TimeoutError("no answer")
+
+    @limpet.agent()
+    async def child(run: limpet.Run, how: str) -> None:
+        if how == "sleep":
+            await run.sleep("10d")
+        await run.step(look)
+
+    @limpet.agent()
+    async def parent(run: limpet.Run) -> list[Any]:
+        found: list[Any] = []
+        for how in ("fail", "sleep"):
+            try:
+                await run.call(child, how, deadline="1h" if how == "sleep" else None)
+            except limpet.AgentFailed as error:
+                where = "look" in error.traceback
+                found.append([error.outcome, error.step, error.was(OSError), error.was("DeadlineExceeded"), where])
+        return found
+
+    async with testing.app(parent, child) as app:
+        handle = await app.start(parent)
+        await app.advance("2h")
+        assert await handle.result() == [["failed", 1, True, False, True], ["expired", None, False, True, False]]
+
+
+async def test_a_cancel_reaches_down_through_calls_and_handoffs() -> None:
+    """At every depth."""
+
+    @limpet.agent()
+    async def leaf(run: limpet.Run) -> None:
+        await run.sleep("1d")
+
+    @limpet.agent()
+    async def middle(run: limpet.Run) -> None:
+        await run.handoff(leaf, None)
+
+    @limpet.agent()
+    async def top(run: limpet.Run) -> None:
+        await asyncio.gather(run.call(middle, None), run.call(leaf, None))
+
+    async with testing.app(top, middle, leaf) as app:
+        await app.start(top, id="r1")
+        await app.settle()
+        await app.cancel("r1", reason="enough")
+        await app.settle()
+        statuses = {info.id: info.status for info in await app.runs()}
+        assert len(statuses) == 4
+        assert set(statuses.values()) == {"cancelled"}
+
+
+async def test_a_call_that_the_code_gives_up_is_cancelled() -> None:
+    """The loser of a race does not pay an hour later."""
+
+    @limpet.agent()
+    async def slow(run: limpet.Run) -> str:
+        await run.sleep("1h")
+        return "slow"
+
+    @limpet.agent()
+    async def racer(run: limpet.Run) -> str:
+        tasks = [asyncio.ensure_future(run.call(slow, None)), asyncio.ensure_future(run.sleep("1m"))]
+        _, rest = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in rest:
+            task.cancel()
+        await asyncio.gather(*rest, return_exceptions=True)
+        await run.ask("go on?")
+        return "fast"
+
+    async with testing.app(racer, slow) as app:
+        handle = await app.start(racer, id="r1")
+        await app.advance("2m")
+        await app.crash()
+        await app.approve((await app.inbox())[0], by="ann")
+        assert await handle.result() == "fast"
+        assert (await app.store.get("r1.slow-1")).status == "cancelled"
+
+
+class Aliased(BaseModel):
+    """Called otherwise outside."""
+
+    order_id: str = Field(alias="orderId")
+
+
+async def test_a_handoff_to_nobody_did_not_take_place() -> None:
+    """The run goes on."""
+
+    @limpet.agent()
+    async def agent(run: limpet.Run) -> str:
+        with pytest.raises(limpet.NotFound):
+            await run.handoff("nobody", {})
+        return run.uuid()[:0] + "went on"
+
+    async with testing.app(agent) as app:
+        assert await app.run(agent) == "went on"
+
+
+async def test_a_run_of_somebody_else_is_not_waited_for() -> None:
+    """It has the id that a child would get, the same agent and the same input; but it was not called from here."""
+
+    @limpet.agent()
+    async def child(run: limpet.Run) -> int:
+        return 1
+
+    @limpet.agent()
+    async def parent(run: limpet.Run) -> int:
+        return await run.call(child, None)
+
+    async with testing.app(parent, child) as app:
+        await app.run(child, id="r1.child-1")
+        assert await app.run(parent, id="r1") == 1
+        assert [each.body["run"] for each in await app.log("r1") if each.kind == "agent.called"] == ["r1.child-2"]
+
+
+async def test_one_slot_is_enough_for_a_run_and_those_it_waits_for() -> None:
+    """An exclusive agent that calls another one in the same session does not wait for itself."""
+
+    @limpet.agent(exclusive="session")
+    async def leaf(run: limpet.Run) -> str:
+        return "done"
+
+    @limpet.agent(exclusive="session")
+    async def middle(run: limpet.Run) -> str:
+        return await run.handoff(leaf, None)
+
+    @limpet.agent(exclusive="session")
+    async def top(run: limpet.Run) -> str:
+        return await run.call(middle, None)
+
+    async with testing.app(top, middle, leaf) as app:
+        assert await app.run(top, session="s1") == "done"
+
+
+async def test_long_ids_and_odd_names() -> None:
+    """A child of a run with a long id is named after a digest; a name that cannot name runs is refused at once."""
+
+    @limpet.agent()
+    async def child(run: limpet.Run) -> str:
+        return run.id
+
+    @limpet.agent()
+    async def parent(run: limpet.Run) -> str:
+        return await run.call(child, None)
+
+    async with testing.app(parent, child) as app:
+        found = await app.run(parent, id="r" * 200)
+        assert len(found) <= 200
+        assert found.endswith(".child-1")
+    for name in ("my agent", "a/b", "ä", "x" * 101):
+        with pytest.raises(limpet.DefinitionError):
+            limpet.agent(name=name)(child.fn)
+    with pytest.raises(limpet.DefinitionError):
+        limpet.open("memory:", notify={"c" * 51: lambda _: None})
+
+
+async def test_models_with_aliases_are_inputs_too() -> None:
+    """By their own names, and by those that others use."""
+
+    @limpet.agent()
+    async def agent(run: limpet.Run, order: Aliased) -> str:
+        return order.order_id
+
+    async with testing.app(agent) as app:
+        assert await app.run(agent, Aliased(orderId="o-1")) == "o-1"
+        for given in ({"orderId": "o-2"}, {"order_id": "o-2"}):
+            assert await (await app.start("agent", given)).result() == "o-2"

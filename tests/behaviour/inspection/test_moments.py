@@ -1,0 +1,191 @@
+"""Looking back: what a run knew at any point, what a step changed, where two runs went apart."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import limpet
+from limpet import testing
+from limpet.journal import load
+from limpet.policy.checkpoint import LONGEST_TAIL
+from limpet.state import fold
+
+
+@limpet.tool(effect="none", name="travel_look")
+async def look(n: int) -> int:
+    if n == 13:
+        raise ValueError("unlucky")
+    return n * 10
+
+
+@limpet.agent(name="travel_agent", steps=12)
+async def agent(run: limpet.Run, unlucky: int) -> int:
+    await run.patch(goal="count", plan=["first", "rest"])
+    async with run.scope("first"):
+        await run.patch(facts={"found": await run.step(look, 1)})
+    how = await run.decide("go on?", choose="yes", over=["yes", "no"], because="there is more")
+    async with run.scope("rest"):
+        for n in range(2, 13):
+            found = await run.step(look, 13 if n == unlucky else n)
+            await run.patch(facts={"found": found}, flags=["half"] if n == 6 else [])
+    return len(how)
+
+
+async def test_state_at_every_step() -> None:
+    """Before and after, by number, by event, by time: what the log up to there folds to."""
+    async with testing.app(agent) as app:
+        await app.start(agent, 0, id="r1")
+        await app.settle()
+        log = [event async for event in app.store.log("r1")]
+        for number in range(1, 13):
+            before, after = await app.state("r1", before=number), await app.state("r1", after=number)
+            started = next(e.seq for e in log if e.kind == "step.started" and e.decode().number == number)  # type: ignore[union-attr]
+            assert before.whole == fold(log[: started - 1])
+            assert before.facts.get("found") == (None if number == 1 else (number - 1) * 10)
+            assert (before.step, after.step) == (number - 1, number)
+            assert (await app.state("r1", seq=after.seq)).whole == after.whole == fold(log[: after.seq])
+        six = await app.state("r1", before=6)
+        assert (six.goal, six.plan, six.next, six.position) == ("count", ["first", "rest"], "rest", "step 5 of 12")
+        assert [(made.question, made.chosen) for made in six.decisions] == [("go on?", '"yes"')]
+        assert (await app.state("r1")).whole == await load(app.store, "r1")
+        now = datetime.fromtimestamp(log[-1].time / 1e6, tz=UTC)
+        assert (await app.state("r1", at=now)).seq == len(log)
+        nowhere: list[dict[str, Any]] = [{"before": 99}, {"after": 0}, {"at": 1}]
+        for wrong in nowhere:
+            with pytest.raises(limpet.NotFound):
+                await app.state("r1", **wrong)
+        with pytest.raises(limpet.NotFound) as missing:
+            await app.diff("r1", step=99)
+        assert missing.value.__notes__ == ["The run has steps 1 to 12."]
+        unclear: list[dict[str, Any]] = [{"before": 1, "after": 1}, {"at": now.replace(tzinfo=None)}]
+        for wrong in unclear:
+            with pytest.raises(limpet.InvalidValue):
+                await app.state("r1", **wrong)
+
+
+async def test_what_a_step_changed() -> None:
+    """As data and in words; up to the next step, which is what its code did with it."""
+    async with testing.app(agent) as app:
+        await app.start(agent, 0, id="r1")
+        await app.settle()
+        whole = await app.diff("r1", since=limpet.Point(before=6), until=limpet.Point(before=7))
+        assert (whole.facts["found"].before, whole.facts["found"].after) == (50, 60)
+        assert str(whole).splitlines() == ["fact found = 60 (was 50)", "flag raised: half"]
+        assert await app.diff("r1", step=6) == whole
+        assert (await app.diff("r1", step=12)).facts["found"].after == 120
+        assert str(await app.diff("r1", since=limpet.Point(seq=3), until=limpet.Point(seq=3))) == "nothing changed"
+
+
+async def test_where_two_runs_went_apart() -> None:
+    """The first difference, then steps, facts, what was spent, and how they ended."""
+    async with testing.app(agent) as app:
+        await app.start(agent, 0, id="good")
+        await app.start(agent, 6, id="bad")
+        await app.settle()
+        found = await app.compare("good", "bad")
+        assert found.divergence is not None
+        assert found.divergence[1:] == (
+            'rest/travel_look#5 started with {"n":6}',
+            'rest/travel_look#5 started with {"n":13}',
+        )
+        assert found.steps[6].after == 'travel_look({"n":13}) ✗ builtins.ValueError'
+        assert (found.steps[7].before, found.steps[7].after) == ('travel_look({"n":7}) → 70', None)
+        assert (found.facts["found"].before, found.facts["found"].after) == (120, 50)
+        assert found.outcome.before == "completed 3"
+        assert str(found).splitlines()[0].startswith("diverged at event")
+        same = await app.compare("good", "good")
+        assert (same.divergence, str(same)) == (None, "the events are the same")
+
+
+async def test_a_step_that_waited_for_its_word_is_found() -> None:
+    """Numbers need not be in the order of the log."""
+    import asyncio  # noqa: PLC0415
+
+    @limpet.tool(effect="idempotent", risk="external_action")
+    async def pay() -> str:
+        return "paid"
+
+    @limpet.agent(approvals=limpet.Approvals("external_action"))
+    async def late(run: limpet.Run) -> None:
+        async def others() -> None:
+            async with run.scope("others"):
+                for n in range(200):
+                    await run.step(look, n + 20)
+
+        await asyncio.gather(run.step(pay), others())
+
+    async with testing.app(late) as app:
+        await app.start(late, id="r1")
+        await app.settle()
+        await app.approve((await app.inbox())[0], by="ann")
+        await app.settle()
+        assert (await app.state("r1", before=1)).step == 201
+        assert (await app.state("r1", before=150)).step == 149
+        assert (await app.state("r1", after=150)).step == 150
+
+
+class _Counted:
+    """How many events were read."""
+
+    def __init__(self, app: Any) -> None:
+        self.events = self.reads = 0
+        read = app.store.read
+
+        async def counted(*args: Any, **how: Any) -> Any:
+            found = await read(*args, **how)
+            self.reads, self.events = self.reads + 1, self.events + len(found)
+            return found
+
+        app.store.read = counted
+
+
+async def test_any_step_of_a_long_run_is_near_a_snapshot(tmp_path: Path) -> None:
+    """Few events are read, however long its log is; without any snapshot the answer is the same."""
+
+    @limpet.agent(name="travel_long")
+    async def long(run: limpet.Run, count: int) -> int:
+        for n in range(count):
+            await run.step(look, n + 100)
+            await run.patch(facts={"last": n})
+        return count
+
+    async with limpet.open(f"sqlite:///{tmp_path}/long.db", agents=[long]) as app:
+        steps = 3000
+        await app.run(long, steps, id="r")
+        assert (await app.store.get("r")).seq > 3 * steps
+        snapshots = await app.store.snapshots("r")
+        assert 3 <= len(snapshots) <= 128
+        counted, known = _Counted(app), {}
+        for number in (1, 7, 500, 1234, 2000, 2999, 3000):
+            counted.events = counted.reads = 0
+            known[number] = (await app.state("r", before=number)).whole
+            assert counted.events < 2 * LONGEST_TAIL
+            assert counted.reads < 40
+        await app.store.drop_snapshots("r", [seq for seq, _ in snapshots])
+        for number, state in known.items():
+            assert (await app.state("r", before=number)).whole == state
+            assert (await app.state("r", before=number)).facts == ({"last": number - 2} if number > 1 else {})
+
+
+async def test_what_only_moved_is_not_a_difference() -> None:
+    """A fact that is said anew stands at the end, and those behind it are as they were."""
+
+    @limpet.tool(effect="none", name="regress_look")
+    async def look() -> int:
+        return 1
+
+    @limpet.agent(name="regress_facts")
+    async def facts(run: limpet.Run) -> None:
+        await run.patch(facts={"a": 1, "b": 2}, questions=["x", "y"], flags=["f", "g"])
+        await run.step(look)
+        await run.patch(facts={"a": 3})
+
+    async with testing.app(facts) as app:
+        await app.run(facts, id="r")
+        assert str(await app.diff("r", step=1)).splitlines() == ["fact a = 3 (was 1)"]
+        fork = await app.fork("r", at=1, patch={"facts": {"a": 5}}, effects="stub")
+        await app.settle()
+        compared = await app.compare("r", fork.id)
+        assert not any("fact b" in line or "flag" in line or "question" in line for line in compared.lines)

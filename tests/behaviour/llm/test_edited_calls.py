@@ -1,0 +1,108 @@
+"""A person allows a call with other arguments: the model is told what was really done."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import limpet
+from limpet import testing
+from limpet.adapters.mcp import MCPTools
+from limpet.testing import ScriptedModel, calls
+from limpet.testing.app import TestApp
+from tests.servers.mcp import SERVER
+
+CHANGED = 'A person changed the arguments to {"older_than_days":60}. '
+
+
+@limpet.tool(effect="once", risk="danger", name="edited_clean")
+async def clean(older_than_days: int = 7, path: str = "/") -> str:
+    """Clean up."""
+    if older_than_days > 60:
+        raise limpet.NotApplied("nothing is so old")
+    return f"{path} is clean of what is older than {older_than_days} days"
+
+
+def cleaner(model: ScriptedModel, *tools: Any, **more: Any) -> limpet.Agent[str, str]:
+    """An agent that asks before it cleans."""
+    return limpet.llm_agent(
+        "edited_cleaner",
+        model=model,
+        instructions="Clean.",
+        tools=tools or [clean],
+        approvals=limpet.Approvals("danger"),
+        **more,
+    )
+
+
+async def told(app: TestApp, args: dict[str, Any] | None) -> list[str]:
+    """What the model is told of its calls, when a person answers with these arguments."""
+    await app.settle()
+    [request] = await app.inbox()
+    await app.approve(request, args=args, by="ann")
+    assert await (await app.get("r")).result() == "done"
+    assert (await app.replay("r")).value == "done"
+    return [each.text for each in await app.messages("r.chat") if each.role == "tool"]
+
+
+@pytest.mark.parametrize(
+    ("args", "text"),
+    [
+        (None, "/ is clean of what is older than 30 days"),
+        ({"older_than_days": 30}, "/ is clean of what is older than 30 days"),
+        ({"older_than_days": 60}, f"{CHANGED}/ is clean of what is older than 60 days"),
+        ({"older_than_days": 61}, f"{CHANGED.replace('60', '61')}It failed: limpet.NotApplied: nothing is so old"),
+    ],
+)
+async def test_a_model_is_told_that_its_arguments_were_changed(args: dict[str, Any] | None, text: str) -> None:
+    """Where they were; also if it failed with them. A second call of the same turn is told nothing of that."""
+    model = ScriptedModel((calls("edited_clean", older_than_days=30, path="/"), calls("set_plan", items=["x"])), "done")
+    agent = cleaner(model)
+    async with testing.app(agent) as app:
+        await app.start(agent, "go", id="r")
+        assert await told(app, args) == [text, "noted"]
+        assert [each.text for each in model.prompts[-1].messages if each.role == "tool"] == [text, "noted"]
+
+
+@pytest.mark.parametrize("kind", ["request.answered", "step.started", "step.completed", "message.said", "wait.ended"])
+async def test_it_is_told_the_same_after_a_death(kind: str) -> None:
+    """Whenever its worker dies."""
+    for when in ("before", "after"):
+        agent = cleaner(ScriptedModel(calls("edited_clean", older_than_days=30), "done"))
+        async with testing.app(agent) as app:
+            await app.start(agent, "go", id="r")
+            await app.settle()
+            app.crash_at(when, kind)
+            [request] = await app.inbox()
+            await app.approve(request, args={"older_than_days": 60}, by="ann")
+            await app.settle()
+            for asked in await app.inbox():
+                await app.answer(asked, {"applied": "clean"}, by="ann")
+            assert await (await app.get("r")).result() == "done"
+            [text] = [each.text for each in await app.messages("r.chat") if each.role == "tool"]
+            assert text.startswith(CHANGED)
+
+
+async def test_arguments_that_are_too_long_to_show_are_put_away() -> None:
+    """They are an artifact, as a result would be."""
+    agent = cleaner(
+        ScriptedModel(calls("edited_clean", path="/tmp"), "done"),
+        budget=limpet.Budget(max_artifact_bytes_in_context=200),
+    )
+    async with testing.app(agent) as app:
+        await app.start(agent, "go", id="r")
+        [text] = await told(app, {"path": "/" * 190})
+        assert text.startswith("A person changed the arguments to [201 bytes, put away as artifact ")
+
+
+async def test_a_tool_of_an_mcp_server(tmp_path: Path) -> None:
+    """The arguments are said as the model knows them."""
+    letters = tmp_path / "letters"
+    letters.touch()
+    tools = MCPTools([*SERVER, str(letters)], only=["send"], risks={"send": "danger"})
+    agent = cleaner(ScriptedModel(calls("send", name="Ann", text="go away"), "done"), tools)
+    async with testing.app(agent) as app:
+        await app.start(agent, "go", id="r")
+        [text] = await told(app, {"arguments": {"name": "Ann", "text": "hello"}})
+        changed = 'A person changed the arguments to {"name":"Ann","text":"hello"}. '
+        assert text == changed + '{"sent":true,"to":"Ann"}'

@@ -1,0 +1,344 @@
+"""What a user says with `interrupt`: the turn ends after what is running, the same in every execution."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+import limpet
+from limpet import testing
+from limpet.engine.run.conversation import INTERRUPT
+from limpet.llm.loop import INTERRUPTED
+from limpet.llm.model import Prompt
+from limpet.testing import ScriptedModel, calls
+from limpet.testing.app import TestApp
+
+
+async def said(app: TestApp) -> list[tuple[str, str]]:
+    """What was said."""
+    return [(each.role, each.text) for each in await app.messages("c")]
+
+
+def worker(name: str, model: ScriptedModel, done: list[str], gate: asyncio.Event | None = None) -> Any:
+    """An agent with something that is quick, something that takes its time, and something that is asked for."""
+
+    @limpet.tool(effect="idempotent", name="interrupts_quick")
+    async def quick() -> str:
+        """Quick."""
+        done.append("quick")
+        return "quick is done"
+
+    @limpet.tool(effect="idempotent", name="interrupts_slow")
+    async def slow() -> str:
+        """Slow."""
+        done.append("slow")
+        if gate is not None:
+            await gate.wait()
+        return "slow is done"
+
+    @limpet.tool(effect="once", risk="money", name="interrupts_pay")
+    async def pay() -> str:
+        """Pay."""
+        done.append("pay")
+        return "paid"
+
+    return limpet.llm_agent(
+        name,
+        model=model,
+        instructions="Work.",
+        tools=[quick, slow, pay],
+        approvals=limpet.Approvals("money"),
+    )
+
+
+async def test_what_has_not_begun_is_left() -> None:
+    """Said while the model thinks: none of what it wants is called; it sees that, and what the user says."""
+    done: list[str] = []
+    apps: list[TestApp] = []
+
+    async def thinks(request: Prompt) -> Any:
+        if not any(each.text == "stop" for each in request.messages):
+            await apps[0].say("c", "stop", interrupt=True)
+            return (calls("interrupts_quick"), calls("interrupts_slow"))
+        return "stopped"
+
+    model = ScriptedModel(thinks)
+    agent = worker("interrupts_thinker", model, done)
+    async with testing.app(agent) as app:
+        apps.append(app)
+        handle = await app.start(agent, "go", id="r", conversation="c")
+        assert await handle.result() == "stopped"
+        assert done == []
+        wanted = [("user", "go"), ("assistant", ""), ("tool", INTERRUPTED), ("tool", INTERRUPTED), ("user", "stop")]
+        assert await said(app) == [*wanted, ("assistant", "stopped")]
+        assert [(each.role, each.text) for each in model.prompts[-1].messages[1:]] == wanted
+        assert (await app.replay("r")).value == "stopped"
+        assert len(model.prompts) == 2
+
+
+async def test_an_answer_does_not_end_a_run_that_is_interrupted() -> None:
+    """Who interrupts is heard, also when the model was done."""
+    apps: list[TestApp] = []
+
+    async def thinks(request: Prompt) -> Any:
+        if not any(each.text == "wait" for each in request.messages):
+            await apps[0].say("c", "wait", interrupt=True)
+            return "done"
+        return "I wait"
+
+    agent = worker("interrupts_answerer", ScriptedModel(thinks), [])
+    async with testing.app(agent) as app:
+        apps.append(app)
+        assert await app.run(agent, "go", id="r", conversation="c") == "I wait"
+        assert await said(app) == [("user", "go"), ("assistant", "done"), ("user", "wait"), ("assistant", "I wait")]
+        assert (await app.replay("r")).value == "I wait"
+
+
+@pytest.mark.parametrize("asks", ["interrupts_pay", "ask_person"])
+async def test_what_waits_for_a_person_is_taken_back(asks: str) -> None:
+    """A parked run wakes up: its request leaves the inbox, what was done beside it stays done."""
+    done: list[str] = []
+    question = calls("ask_person", question="well?") if asks == "ask_person" else calls(asks)
+    agent = worker("interrupts_parked", ScriptedModel((calls("interrupts_quick"), question), "stopped"), done)
+    async with testing.app(agent) as app:
+        handle = await app.start(agent, "go", id="r", conversation="c")
+        await app.settle()
+        assert (await app.store.get("r")).status == "waiting"
+        assert len(await app.inbox()) == 1
+        await app.say("c", "never mind", interrupt=True)
+        assert await handle.result() == "stopped"
+        assert await app.inbox() == []
+        assert done == ["quick"]
+        texts = [text for role, text in await said(app) if role in ("tool", "user")]
+        assert texts == ["go", "quick is done", INTERRUPTED, "never mind"]
+        assert (await app.replay("r")).value == "stopped"
+
+
+async def test_what_is_running_finishes() -> None:
+    """It is begun, so its result counts; what waits beside it for a person is left."""
+    done: list[str] = []
+    gate = asyncio.Event()
+    agent = worker(
+        "interrupts_running", ScriptedModel((calls("interrupts_slow"), calls("interrupts_pay")), "stopped"), done, gate
+    )
+    async with testing.app(agent) as app:
+        handle = await app.start(agent, "go", id="r", conversation="c")
+        while done != ["slow"] or not await app.inbox():
+            await app.is_settled()
+            await asyncio.sleep(0)  # noqa: TID251 - a turn
+        await app.say("c", "stop", interrupt=True)
+        gate.set()
+        assert await handle.result() == "stopped"
+        assert done == ["slow"]
+        texts = [text for role, text in await said(app) if role in ("tool", "user")]
+        assert texts == ["go", "slow is done", INTERRUPTED, "stop"]
+        assert (await app.replay("r")).value == "stopped"
+
+
+async def test_without_interrupt_the_turn_goes_on() -> None:
+    """What is said is heard when the next turn begins, and what was asked for is still asked."""
+    done: list[str] = []
+    agent = worker("interrupts_patient", ScriptedModel(calls("interrupts_pay"), "well"), done)
+    async with testing.app(agent) as app:
+        handle = await app.start(agent, "go", id="r", conversation="c")
+        await app.settle()
+        await app.say("c", "by the way")
+        await app.settle()
+        [request] = await app.inbox()
+        await app.approve(request, by="ann")
+        assert await handle.result() == "well"
+        texts = [text for role, text in await said(app) if role in ("tool", "user")]
+        assert (texts, done) == (["go", "paid", "by the way"], ["pay"])
+
+
+KINDS = ("wait.opened", "wait.ended", "message.said", "step.started", "step.completed", "decision.made", "turn.started")
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "run.claimed", "value.recorded", "run.waiting"])
+async def test_killed_around_an_interrupt(kind: str) -> None:
+    """Before and after every commit: the same is left, the same is said, nothing is done twice."""
+    for when in ("before", "after"):
+        for nth in (1, 2, 3, 4):
+            done: list[str] = []
+            model = ScriptedModel((calls("interrupts_quick"), calls("interrupts_pay")), calls("interrupts_slow"), "ok")
+            agent = worker("interrupts_killed", model, done)
+            async with testing.app(agent) as app:
+                handle = await app.start(agent, "go", id="r", conversation="c")
+                if nth % 2:
+                    app.crash_at(when, kind, nth=nth)
+                await app.settle()
+                if not nth % 2:
+                    app.crash_at(when, kind, nth=nth // 2)
+                await app.say("c", "stop", interrupt=True)
+                assert await handle.result() == "ok"
+                texts = [text for role, text in await said(app) if role in ("tool", "user")]
+                assert texts == ["go", "quick is done", INTERRUPTED, "stop", "slow is done"]
+                assert done.count("slow") <= 1 + app.crashes  # with the same key
+                assert "pay" not in done
+                assert await app.inbox() == []
+                assert len(model.prompts) <= 3 + app.crashes
+                assert (await app.replay("r")).value == "ok"
+
+
+async def until_begun(app: TestApp, done: list[str], what: str) -> None:
+    """Until a tool is running."""
+    while what not in done:
+        await app.is_settled()
+        await asyncio.sleep(0)  # noqa: TID251 - a turn
+
+
+def settled(log: list[Any], tool: str) -> list[str]:
+    """How the steps of a tool ended."""
+    numbers = {each.body["number"] for each in log if each.kind == "step.started" and each.body["tool"] == tool}
+    return [each.kind for each in log if each.body.get("number") in numbers and each.kind != "step.started"]
+
+
+async def test_said_while_a_tool_is_running() -> None:
+    """The step finishes and is recorded, the turn ends after it, and the next one begins with what the user says."""
+    done: list[str] = []
+    gate = asyncio.Event()
+    model = ScriptedModel((calls("interrupts_quick"), calls("interrupts_slow")), "stopped")
+    agent = worker("interrupts_lone", model, done, gate)
+    async with testing.app(agent) as app:
+        handle = await app.start(agent, "go", id="r", conversation="c")
+        await until_begun(app, done, "slow")
+        await app.say("c", "stop", interrupt=True)
+        assert settled(await app.log("r"), "interrupts_slow") == []
+        gate.set()
+        assert await handle.result() == "stopped"
+        assert settled(await app.log("r"), "interrupts_slow") == ["step.completed"]
+        wanted = [("user", "go"), ("assistant", ""), ("tool", "quick is done"), ("tool", "slow is done")]
+        assert [(each.role, each.text) for each in model.prompts[-1].messages[1:]] == [*wanted, ("user", "stop")]
+        assert sorted(done) == ["quick", "slow"]
+        assert len(model.prompts) == 2
+        assert (await app.replay("r")).value == "stopped"
+
+
+@pytest.mark.parametrize("again", ["said before", "said after"])
+async def test_killed_while_a_tool_is_running_and_a_user_interrupts(again: str) -> None:
+    """What is safe to repeat is finished by the next process; the user is heard after it, whenever that was said."""
+    done: list[str] = []
+    gate = asyncio.Event()
+    model = ScriptedModel((calls("interrupts_quick"), calls("interrupts_slow")), "stopped")
+    agent = worker("interrupts_dying", model, done, gate)
+    async with testing.app(agent) as app:
+        handle = await app.start(agent, "go", id="r", conversation="c")
+        await until_begun(app, done, "slow")
+        if again == "said before":
+            await app.say("c", "stop", interrupt=True)
+        await app.crash()
+        done.remove("slow")
+        await until_begun(app, done, "slow")
+        if again == "said after":
+            await app.say("c", "stop", interrupt=True)
+        gate.set()
+        assert await handle.result() == "stopped"
+        texts = [text for role, text in await said(app) if role in ("tool", "user")]
+        assert texts == ["go", "quick is done", "slow is done", "stop"]
+        assert settled(await app.log("r"), "interrupts_slow") == ["step.unknown", "step.completed"]
+        assert done.count("quick") == 1
+        assert len(model.prompts) == 2
+        assert (await app.replay("r")).value == "stopped"
+
+
+async def test_killed_in_what_must_not_be_repeated_while_a_user_interrupts() -> None:
+    """Nobody knows what came of it: a person says, and then the user is heard."""
+    running: list[str] = []
+    gate = asyncio.Event()
+
+    @limpet.tool(effect="once", name="interrupts_send")
+    async def send() -> str:
+        """Send."""
+        running.append("send")
+        await gate.wait()
+        return "sent"
+
+    model = ScriptedModel(calls("interrupts_send"), "stopped")
+    agent = limpet.llm_agent("interrupts_sender", model=model, instructions="Work.", tools=[send])
+    async with testing.app(agent) as app:
+        handle = await app.start(agent, "go", id="r", conversation="c")
+        await until_begun(app, running, "send")
+        await app.say("c", "stop", interrupt=True)
+        await app.crash()
+        await app.settle()
+        [request] = await app.inbox()
+        assert (request.kind, request.tool) == ("unknown", "interrupts_send")
+        await app.answer(request, {"applied": "it was sent"}, by="ann")
+        assert await handle.result() == "stopped"
+        texts = [text for role, text in await said(app) if role in ("tool", "user")]
+        assert (texts, running) == (["go", "it was sent", "stop"], ["send"])
+        assert (await app.replay("r")).value == "stopped"
+
+
+@pytest.mark.parametrize("kind", ["signal.received", "step.started", "step.completed", "message.said", "wait.ended"])
+async def test_killed_at_a_commit_while_a_tool_is_running_and_a_user_interrupts(kind: str) -> None:
+    """Before and after it: the same is said, and nothing that is recorded is done again."""
+    for when in ("before", "after"):
+        for nth in (1, 2):
+            done: list[str] = []
+            gate = asyncio.Event()
+            model = ScriptedModel(calls("interrupts_slow"), calls("interrupts_quick"), "ok")
+            agent = worker("interrupts_often", model, done, gate)
+            async with testing.app(agent) as app:
+                handle = await app.start(agent, "go", id="r", conversation="c")
+                await until_begun(app, done, "slow")
+                await app.say("c", "stop", interrupt=True)
+                app.crash_at(when, kind, nth=nth)
+                gate.set()
+                assert await handle.result() == "ok"
+                texts = [text for role, text in await said(app) if role in ("tool", "user")]
+                assert texts == ["go", "slow is done", "stop", "quick is done"]
+                assert len(done) <= 2 + app.crashes  # with the same key
+                assert len(model.prompts) <= 3 + app.crashes
+                assert (await app.replay("r")).value == "ok"
+
+
+async def test_a_hand_over_is_interrupted_and_takes_along_what_was_said() -> None:
+    """What people say while a turn hands over is heard by whoever goes on."""
+    running, may_end = asyncio.Event(), asyncio.Event()
+
+    @limpet.tool(effect="none", name="again_slow")
+    async def slow() -> str:
+        running.set()
+        await may_end.wait()
+        return "slow"
+
+    def heard(request: Prompt) -> str:
+        return "|".join(each.text for each in request.messages if each.role == "user")
+
+    def first(request: Prompt) -> Any:
+        if request.messages[-1].text == "stop":
+            return "stopped"
+        return (calls("again_slow"), calls("hand_over_to_again_second", input="x"))
+
+    second = limpet.llm_agent("again_second", model=ScriptedModel(heard), instructions="Hear.")
+    agent = limpet.llm_agent(
+        "again_first", model=ScriptedModel(first), instructions="Go.", tools=[slow], handoffs=[second]
+    )
+    async with testing.app(agent, second) as app:
+        for interrupt, result in ((True, "stopped"), (False, "go|stop|x")):
+            running.clear()
+            may_end.clear()
+            handle = await app.start(agent, "go")
+            await running.wait()
+            await app.say(f"{handle.id}.chat", "stop", interrupt=interrupt)
+            may_end.set()
+            assert await handle.result() == result
+            replayed = await app.replay(handle.id)
+            assert (replayed.how, replayed.value) == ("returned", result)
+
+
+async def test_an_interrupt_in_the_last_moment_is_nothing_to_a_replay() -> None:
+    """It came before the end was written, and was not taken: gone through again, it is not taken either."""
+    agent = limpet.llm_agent("again_last", model=ScriptedModel("done"), instructions="Say.")
+    async with testing.app(agent) as app:
+        app.crash_at("before", "run.completed")
+        await app.start(agent, "go", id="r")
+        while not app._test_settings.faulty.is_down and not await app.is_settled():
+            await asyncio.sleep(0)  # noqa: TID251 - a turn
+        await app.settle()
+        await app.store.get("r")
+        found = await app.replay("r")
+        assert (found.how, found.value) == ("returned", "done")
+        with pytest.raises(limpet.WrongState):
+            await app.signal("r", INTERRUPT, None)

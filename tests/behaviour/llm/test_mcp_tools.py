@@ -1,0 +1,124 @@
+"""Tools of real MCP servers, over pipes and over HTTP: listed once, called as steps, never repeated blindly."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import limpet
+from limpet import testing
+from limpet.adapters.mcp import MCPTools
+from limpet.errors import DefinitionError
+from limpet.testing import ScriptedModel, calls
+from tests.servers.mcp import SERVER, serving
+
+
+@pytest.fixture
+def letters(tmp_path: Path) -> Path:
+    """What was sent."""
+    file = tmp_path / "letters"
+    file.touch()
+    return file
+
+
+@pytest.fixture(params=["pipes", "http"])
+def server(request: pytest.FixtureRequest, letters: Path) -> Iterator[Any]:
+    """A server, as it is named to the agent."""
+    with serving(request.param, letters) as named:
+        yield named
+
+
+def helper(model: ScriptedModel, tools: MCPTools, **more: Any) -> limpet.Agent[str, str]:
+    """An agent with the tools of a server."""
+    return limpet.llm_agent("mcp_helper", model=model, instructions="Help.", tools=[tools], **more)
+
+
+async def test_tools_of_a_server_are_steps(server: Any, letters: Path) -> None:
+    """What it offers is recorded, arguments are checked by its schema, keys go along, answers come back."""
+    model = ScriptedModel(
+        calls("lookup", name="Ann"),
+        calls("send", name="Ann"),
+        calls("send", name="Ann", text="hello"),
+        calls("odd_name", how="badly"),
+        "done",
+    )
+    agent = helper(model, MCPTools(server, name="desk", effects={"lookup": "none"}))
+    async with testing.app(agent) as app:
+        assert await app.run(agent, "write to Ann", id="r") == "done"
+        said = [each.text for each in model.prompts[-1].messages if each.role == "tool"]
+        assert said[0] == "Ann lives at 7 Harbour Road"
+        assert "do not fit" in said[1]
+        assert said[2] == '{"sent":true,"to":"Ann"}'
+        assert '"is_error":true' in said[3]
+        assert "it failed: badly" in said[3]
+        started = [each.body for each in await app.log("r") if each.kind == "step.started"]
+        assert [each["tool"] for each in started if each.get("kind") != "model"] == [
+            "tools of desk",
+            "lookup",
+            "send",
+            "odd_name",
+        ]
+        [sent] = [each for each in started if each["tool"] == "send"]
+        assert (sent["effect"], sent["args"]["json"]) == ("once", {"arguments": {"name": "Ann", "text": "hello"}})
+        assert letters.read_text() == f"Ann: hello {sent['key']}\n"
+        assert (await app.prompt("r", step=2)).is_exact
+        assert "lookup" in [each.name for each in model.prompts[0].tools]
+
+
+async def test_what_dies_in_a_call_is_asked_about(letters: Path) -> None:
+    """A server that dies while it does something leaves an effect that nobody knows; the next call starts it again."""
+    model = ScriptedModel(calls("odd.name", how="die"), calls("odd_name", how="die"), calls("lookup", name="Bo"), "ok")
+    agent = helper(model, MCPTools([*SERVER, str(letters)], only=["lookup", "odd.name"]))
+    async with testing.app(agent) as app:
+        handle = await app.start(agent, "go", id="r")
+        await app.settle()
+        [request] = await app.inbox()
+        assert (request.kind, request.tool) == ("unknown", "odd_name")
+        await app.answer(request, {"applied": "yes"}, by="me")
+        assert await handle.result() == "ok"
+        said = [each.text for each in model.prompts[-1].messages if each.role == "tool"]
+        assert said[0].startswith("No tool 'odd.name'")
+        assert said[1:] == ["yes", "Bo lives at 7 Harbour Road"]
+
+
+async def test_a_run_goes_by_what_was_listed(letters: Path) -> None:
+    """Resumed without the server: what was recorded is enough until something is called."""
+    model = ScriptedModel(calls("ask_person", question="Really?"), "done")
+    agent = helper(model, MCPTools([*SERVER, str(letters)], name="desk", risks={"send": "external_action"}))
+    async with testing.app(agent) as app:
+        await app.start(agent, "go", id="r")
+        await app.settle()
+        await app.crash()
+        agent.llm.toolboxes[0]._server = ("there-is-no-such-command",)
+        [request] = await app.inbox()
+        await app.answer(request, "yes", by="me")
+        assert await (await app.get("r")).result() == "done"
+
+
+async def test_a_server_that_is_not_there_is_said() -> None:
+    """Listing it is tried again, and then the run fails, with the reason."""
+    agent = helper(ScriptedModel("x"), MCPTools(["there-is-no-such-command"], name="desk"))
+    async with testing.app(agent) as app:
+        with pytest.raises(limpet.RunFailed, match="cannot be reached"):
+            await app.run(agent, "go", id="r")
+
+
+async def test_hints_are_believed_if_that_is_said_and_mistakes_are_found(letters: Path) -> None:
+    """A tool that reads is repeated as one likes; a name that the server does not have is an error."""
+    believed = MCPTools([*SERVER, str(letters)], trust_hints=True)
+    agent = helper(ScriptedModel(calls("lookup", name="Ann"), "done"), believed)
+    wrong = limpet.llm_agent(
+        "mcp_wrong",
+        model=ScriptedModel("x"),
+        instructions="x",
+        tools=[MCPTools([*SERVER, str(letters)], effects={"fly": "once"})],
+    )
+    async with testing.app(agent, wrong) as app:
+        await app.run(agent, "go", id="r")
+        effects = {each.body["tool"]: each.body["effect"] for each in await app.log("r") if each.kind == "step.started"}
+        assert effects["lookup"] == "none"
+        with pytest.raises(limpet.RunFailed, match="the server has no fly"):
+            await app.run(wrong, "go", id="w")
+    with pytest.raises(DefinitionError, match="use none, idempotent, once"):
+        MCPTools("http://x", effects={"send": "transaction"})

@@ -1,0 +1,289 @@
+"""Waiting parks; it does not raise."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+import limpet
+from limpet import testing
+
+
+async def kinds(app: limpet.App, run: str) -> list[str]:
+    return [event.kind for event in await app.log(run)]
+
+
+async def test_a_year_passes() -> None:
+    """No process holds the run meanwhile, and it goes on at its time."""
+
+    @limpet.agent()
+    async def agent(run: limpet.Run) -> float:
+        before = run.now()
+        await run.sleep("365d")
+        return (run.now() - before).days
+
+    async with testing.app(agent) as app:
+        handle = await app.start(agent)
+        await app.settle()
+        info = await handle.info()
+        assert (info.status, info.waits_for) == ("waiting", "time:sleep#1")
+        await app.advance("364d")
+        assert (await handle.info()).status == "waiting"
+        await app.crash()
+        await app.advance("1d")
+        assert await handle.result() == 365
+
+
+async def test_code_above_an_ask_does_not_see_it_twice() -> None:
+    """The code around waits runs again, and nothing in `finally` takes effect because of a suspension."""
+    entered = []
+
+    @limpet.tool(effect="once")
+    async def act(what: str) -> None: ...
+
+    @limpet.agent()
+    async def agent(run: limpet.Run) -> str:
+        entered.append(1)
+        try:
+            await run.ask("first?")
+            await run.ask("second?")
+        except limpet.LimpetError as error:
+            entered.append(0)
+            return f"never: {error}"
+        finally:
+            try:
+                await run.step(act, "cleaned up")
+            except limpet.Suspended:
+                entered.append(-1)
+                raise
+        return "done"
+
+    async with testing.app(agent) as app:
+        handle = await app.start(agent)
+        for _ in range(2):
+            await app.settle()
+            assert app.calls(act) == []
+            await app.approve((await app.inbox())[0], by="ann")
+        assert await handle.result() == "done"
+        assert app.calls(act) == [{"what": "cleaned up"}]
+    assert entered.count(1) >= 2
+    assert 0 not in entered
+
+
+async def test_groups_around_waits_behave() -> None:
+    """TaskGroup, gather with exceptions returned, and a bare except do not turn a suspension into something else."""
+
+    @limpet.tool(effect="once")
+    async def act(what: str) -> str:
+        return what
+
+    @limpet.agent()
+    async def agent(run: limpet.Run) -> list[Any]:
+        found: list[Any] = list(
+            await asyncio.gather(run.step(act, "a"), run.ask("1?"), run.sleep("1h"), return_exceptions=True)
+        )
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(run.ask("2?")), group.create_task(run.step(act, "b"))]
+        try:
+            found.append(await run.ask("3?"))
+        except:
+            found.append("caught")
+            raise
+        return found + [task.result() for task in tasks]
+
+    async with testing.app(agent) as app:
+        handle = await app.start(agent)
+        for _ in range(3):
+            await app.settle()
+            await app.crash()
+            await app.settle()
+            [request] = await app.inbox()
+            await app.approve(request, by="ann")
+            await app.advance("1h")
+        assert await handle.result() == ["a", True, None, True, True, "b"]
+        assert app.calls(act) == [{"what": "a"}, {"what": "b"}]
+
+
+async def test_a_wait_that_the_code_cancels_is_withdrawn() -> None:
+    """Its request leaves the inbox; replayed, it stays open until the code cancels it again."""
+
+    @limpet.agent()
+    async def agent(run: limpet.Run) -> str:
+        asking = asyncio.ensure_future(run.ask("sure?"))
+        await run.sleep("1h")
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        await run.sleep("1h")
+        return "alone"
+
+    async with testing.app(agent) as app:
+        handle = await app.start(agent)
+        await app.settle()
+        [request] = await app.inbox()
+        await app.advance("1h")
+        assert await app.inbox() == []
+        with pytest.raises(limpet.AlreadyAnswered, match="withdrawn"):
+            await app.approve(request, by="ann")
+        await app.crash()
+        await app.advance("1h")
+        assert await handle.result() == "alone"
+        assert (await kinds(app, handle.id)).count("request.opened") == 1
+
+
+async def test_answers_by_kind() -> None:
+    """Yes or no, one of some options, a type; what does not fit is refused and the request stays open."""
+
+    @limpet.agent()
+    async def agent(run: limpet.Run) -> list[Any]:
+        return [
+            await run.ask("sure?"),
+            await run.ask("which?", options=["red", "blue"]),
+            await run.ask("how many?", answer=int),
+        ]
+
+    async with testing.app(agent) as app:
+        handle = await app.start(agent)
+        for wrong, right in (("yes", False), ("green", "blue"), ("three", 3)):
+            await app.settle()
+            [request] = await app.inbox()
+            with pytest.raises(limpet.InvalidAnswer):
+                await app.answer(request, wrong, by="ann")
+            await app.answer(request, right, by="ann")
+            with pytest.raises(limpet.AlreadyAnswered):
+                await app.answer(request, right, by="bob")
+        assert await handle.result() == [False, "blue", 3]
+
+
+async def test_silence() -> None:
+    """A default is taken; the next person is asked; else it raises. An answer after that is refused."""
+
+    @limpet.agent(deadline="30d")
+    async def agent(run: limpet.Run) -> list[Any]:
+        found: list[Any] = [await run.ask("sure?", expires="1d", default=True)]
+        try:
+            await run.ask("really?", to="ann", expires="1d", escalate=["bob", "cfo"])
+        except limpet.Expired:
+            found.append("nobody")
+        with pytest.raises(limpet.InvalidValue):
+            await run.ask("too late?", expires="60d")
+        return found
+
+    async with testing.app(agent) as app:
+        handle = await app.start(agent)
+        await app.settle()
+        [first] = await app.inbox()
+        await app.advance("1d")
+        with pytest.raises(limpet.Expired):
+            await app.approve(first, by="ann")
+        for person in ("ann", "bob", "cfo"):
+            [request] = await app.inbox()
+            assert request.to == (person,)
+            await app.crash()
+            await app.advance("1d")
+        assert await handle.result() == [True, "nobody"]
+
+
+async def test_signals_are_taken_in_order_each_once() -> None:
+    """Also those that came before anybody waited, and across a crash."""
+
+    @limpet.agent()
+    async def agent(run: limpet.Run) -> list[int]:
+        found = []
+        await run.sleep("1h")
+        for _ in range(4):
+            found.append(await run.receive("n", int))
+            if len(found) == 2:
+                await run.ask("more?")
+        with pytest.raises(limpet.Expired):
+            await run.receive("n", int, timeout="5m")
+        return found
+
+    async with testing.app(agent) as app:
+        handle = await app.start(agent)
+        await app.settle()
+        for n in (1, 2, 3):
+            await app.signal(handle.id, "n", n)
+        await app.advance("1h")
+        await app.crash()
+        await app.approve((await app.inbox())[0], by="ann")
+        await app.settle()
+        await app.signal(handle.id, "other", 9)
+        await app.signal(handle.id, "n", 4)
+        await app.advance("5m")
+        assert await handle.result() == [1, 2, 3, 4]
+
+
+async def test_a_deadline_ends_waits() -> None:
+    """A sleep beyond it raises; nothing new begins after it."""
+
+    @limpet.tool(effect="none")
+    async def read() -> None: ...
+
+    @limpet.agent(deadline="2d")
+    async def agent(run: limpet.Run) -> str:
+        with pytest.raises(limpet.DeadlineExceeded):
+            await run.sleep("3d")
+        await run.step(read)
+        return "too late"
+
+    async with testing.app(agent) as app:
+        handle = await app.start(agent)
+        await app.advance("2d")
+        with pytest.raises(limpet.RunFailed, match="DeadlineExceeded"):
+            await handle.result()
+        assert app.calls(read) == []
+
+
+async def test_a_start_at_a_time() -> None:
+    """It begins then."""
+
+    @limpet.agent()
+    async def agent(run: limpet.Run) -> str:
+        return "begun"
+
+    async with testing.app(agent) as app:
+        handle = await app.start(agent, at="3d")
+        await app.advance("2d")
+        with pytest.raises(limpet.NotDone):
+            await handle.result()
+        await app.advance("1d")
+        assert await handle.result() == "begun"
+
+
+async def test_the_same_values_in_every_execution() -> None:
+    """Time, randomness, ids and versions are recorded."""
+    seen = []
+
+    @limpet.agent()
+    async def agent(run: limpet.Run) -> int:
+        seen.append((run.now(), run.random(), run.uuid(), run.version("x")))
+        await run.sleep("1h")
+        return 1
+
+    async with testing.app(agent) as app:
+        handle = await app.start(agent)
+        await app.settle()
+        await app.crash()
+        await app.advance("1h")
+        assert await handle.result() == 1
+    assert len(seen) >= 2
+    assert len(set(seen)) == 1
+    assert seen[0][2][14] == "4"
+
+
+async def test_one_signal_is_taken_by_one_wait() -> None:
+    """Two wait for the same; the first gets it."""
+
+    @limpet.agent()
+    async def agent(run: limpet.Run) -> list[int]:
+        return list(await asyncio.gather(run.receive("go", int), run.receive("go", int)))
+
+    async with testing.app(agent) as app:
+        handle = await app.start(agent)
+        await app.settle()
+        await app.signal(handle.id, "go", 1)
+        await app.settle()
+        assert (await handle.info()).status == "waiting"
+        await app.signal(handle.id, "go", 2)
+        assert await handle.result() == [1, 2]

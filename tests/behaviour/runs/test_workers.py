@@ -1,0 +1,104 @@
+"""Workers recover from errors of the store and of the machine, and park runs that they cannot read."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+import limpet
+from limpet import testing
+from limpet.events import bodies as b
+from limpet.stores import Claimed, Renewal, Store, WorkerRow
+from limpet.stores.memory import MemoryTables
+
+
+async def test_a_lease_is_renewed_again_after_whatever_went_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine without a free file or thread for a moment: nobody else would renew it."""
+
+    @limpet.agent(name="leased")
+    async def agent(run: limpet.Run) -> None: ...
+
+    app = limpet.open("memory:", agents=[agent], worker=limpet.Worker(lease="20ms"))
+    renew, loop, renewed = app.store.renew, asyncio.get_running_loop(), asyncio.Event()
+    wrong: list[Exception] = [OSError("too many open files"), RuntimeError("can't start new thread")]
+
+    async def poor(worker: str, *, lease: int) -> Renewal:
+        if wrong:
+            raise wrong.pop()
+        loop.call_soon_threadsafe(renewed.set)
+        return await renew(worker, lease=lease)
+
+    monkeypatch.setattr(app.store, "renew", poor)
+    async with app, asyncio.timeout(20):
+        await renewed.wait()
+
+
+async def test_a_worker_claims_again_after_whatever_went_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that holds its lease and takes no work would keep it from nobody, and do nothing."""
+
+    @limpet.agent(name="claimed_late")
+    async def agent(run: limpet.Run) -> int:
+        return 1
+
+    async with limpet.open("memory:", agents=[agent]) as app:
+        claim, wrong = app.store.claim, [OSError("too many open files")]
+
+        async def poor(worker: str, **how: Any) -> Sequence[Claimed]:
+            if wrong:
+                raise wrong.pop()
+            return await claim(worker, **how)
+
+        monkeypatch.setattr(app.store, "claim", poor)
+        assert await (await app.start(agent)).result(timeout="20s") == 1
+        assert not wrong
+
+
+async def test_a_worker_that_is_taken_for_dead_while_it_starts_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its row may be swept between its registration and its first claim, after a stop or a jump of the clock."""
+
+    @limpet.agent(name="swept_early")
+    async def agent(run: limpet.Run) -> int:
+        return 1
+
+    register, swept = Store.register, list[str]()
+
+    async def unlucky(store: Store, worker: WorkerRow, *, lease: int) -> Renewal:
+        renewal = await register(store, worker, lease=lease)
+        if not swept:
+            swept.append(worker.id)
+            await store.retire(worker.id)
+        return renewal
+
+    monkeypatch.setattr(Store, "register", unlucky)
+    async with limpet.open("memory:", agents=[agent]) as app:
+        assert await (await app.start(agent)).result(timeout="20s") == 1
+        assert [each.id for each in await app.store.workers()] == swept
+
+
+async def test_a_run_that_cannot_be_read_is_set_aside() -> None:
+    """Nobody claims it again and again; others go on."""
+
+    @limpet.agent(name="regress_unreadable")
+    async def unreadable(run: limpet.Run) -> str:
+        await run.ask("go on?")
+        return "done"
+
+    async with testing.app(unreadable) as app:
+        for run in ("bad", "good"):
+            await app.start(unreadable, id=run)
+        await app.settle()
+        tables = app.store._backend._tables  # type: ignore[attr-defined]
+        assert isinstance(tables, MemoryTables)
+        log = tables.log[tables.streams["bad"].number]
+        event = log[1]
+        log[1] = type(event)(**{**{f: getattr(event, f) for f in event.__struct_fields__}, "kind": "run.invented"})
+        for request in await app.inbox(run="good"):
+            await app.approve(request, by="ann")
+        await app.store.send_commands("bad", b.CancelRequested(command="c", reason="enough"), actor="ann")
+        await app.crash()
+        await app.settle()
+        assert (await app.store.get("bad")).waits == ("operator:unreadable",)
+        assert (await app.info("good")).status == "completed"
+        with pytest.raises(limpet.Tampered):
+            await app.verify()

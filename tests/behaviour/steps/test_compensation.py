@@ -1,0 +1,127 @@
+"""Compensation: which steps are undone, when, and what a person may decide."""
+
+import asyncio
+
+import pytest
+
+import limpet
+from limpet import testing
+
+
+async def test_what_was_undone_is_not_completed() -> None:
+    """A crash while a failed run is undone: its function is not entered again, and it fails as it did."""
+    fails, undoing = {"yes": True}, asyncio.Event()
+
+    @limpet.tool(effect="idempotent")
+    async def pay() -> str:
+        return "paid"
+
+    @pay.compensate
+    async def unpay(result: str | None) -> None:
+        if fails["yes"]:
+            undoing.set()
+            await asyncio.get_running_loop().create_future()
+
+    @limpet.agent()
+    async def agent(run: limpet.Run) -> str:
+        done = await run.step(pay)
+        if fails["yes"]:
+            raise OSError("disk")
+        return done
+
+    async with testing.app(agent) as app:
+        handle = await app.start(agent)
+        await undoing.wait()
+        fails["yes"] = False
+        await app.crash()
+        with pytest.raises(limpet.RunFailed, match="OSError: disk"):
+            await handle.result()
+
+
+async def test_children_are_cancelled_before_anything_is_undone() -> None:
+    """However long that takes."""
+
+    @limpet.tool(effect="once")
+    async def act() -> None: ...
+
+    @limpet.tool(effect="idempotent", retry=limpet.Retry(1))
+    async def pay() -> None: ...
+
+    @pay.compensate
+    async def unpay(result: None) -> None:
+        raise ConnectionError("no")
+
+    @limpet.agent()
+    async def child(run: limpet.Run, n: int) -> None:
+        await run.sleep("1h")
+        await run.step(act)
+
+    @limpet.agent()
+    async def agent(run: limpet.Run) -> None:
+        await run.step(pay)
+        await run.call(child, 1)
+
+    async with testing.app(agent, child) as app:
+        await app.start(agent, id="r1")
+        await app.settle()
+        await app.cancel("r1", reason="enough")
+        await app.advance("2h")
+        assert app.calls(act) == []
+        assert {run.id: run.status for run in await app.runs()} == {"r1": "waiting", "r1.child-1": "cancelled"}
+        [request] = await app.inbox()
+        await app.answer(request, "skip", by="ann")
+        await app.settle()
+        assert {run.status for run in await app.runs()} == {"cancelled"}
+
+
+async def test_an_attempt_that_may_have_been_applied_is_undone() -> None:
+    """It timed out, and the next attempt had not begun when the run was cancelled."""
+    undone: list[str] = []
+
+    @limpet.tool(effect="idempotent", retry=limpet.Retry(3, first="1h", jitter=False))
+    async def pay(what: str) -> None:
+        raise ConnectionError("lost") if what == "lost" else limpet.NotApplied("busy")
+
+    @pay.compensate
+    async def unpay(result: None, what: str) -> None:
+        undone.append(what)
+
+    @limpet.agent()
+    async def agent(run: limpet.Run) -> None:
+        await asyncio.gather(run.step(pay, "lost"), run.step(pay, "busy"))
+
+    async with testing.app(agent) as app:
+        app._test_settings.backoffs = True
+        await app.crash()
+        await app.start(agent, id="r1")
+        await app.settle()
+        await app.cancel("r1", reason="enough")
+        await app.settle()
+    assert undone == ["lost"]
+
+
+async def test_a_person_who_says_skip_is_heard() -> None:
+    """Undoing is not tried once more before."""
+    tries: list[int] = []
+
+    @limpet.tool(effect="idempotent")
+    async def buy() -> int:
+        return 1
+
+    @buy.compensate
+    async def unbuy(result: int | None) -> None:
+        tries.append(1)
+        raise ValueError("cannot")
+
+    @limpet.agent()
+    async def agent(run: limpet.Run) -> None:
+        await run.step(buy)
+        raise ValueError("enough")
+
+    async with testing.app(agent) as app:
+        await app.start(agent, id="r1")
+        await app.settle()
+        tried = len(tries)
+        await app.answer((await app.inbox())[0], "skip", by="ann")
+        await app.settle()
+        assert (len(tries), (await app.store.get("r1")).status) == (tried, "failed")

@@ -1,0 +1,114 @@
+"""Runs in files: out of one store, into another."""
+
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import limpet
+from limpet import testing
+from limpet.stores.cipher import MasterKeys
+
+
+@limpet.tool(effect="once", name="bundle_act")
+async def bundle_act(what: str) -> str:
+    return what * 5000
+
+
+@limpet.agent(name="bundled")
+async def bundled(run: limpet.Run, what: str) -> int:
+    text = await run.step(bundle_act, what)
+    await run.ask("go on?")
+    return len(text + await run.step(bundle_act, what))
+
+
+async def test_a_run_moves_to_another_store(tmp_path: Path, postgres_schema: str) -> None:
+    """With its blobs, its waits and its hashes; it goes on there when it is resumed, with no action repeated."""
+    path = tmp_path / "run.zip"
+    async with testing.app(bundled) as app:
+        await app.start(bundled, "ab", id="r1")
+        await app.settle()
+        await app.export("r1", path)
+        before = await app.log("r1")
+    with zipfile.ZipFile(path) as bundle:
+        assert bundle.read("log.jsonl").count(b"\n") == len(before)
+    for url in (f"sqlite:///{tmp_path}/other.db", postgres_schema):
+        async with limpet.open(url, agents=[bundled]) as other:
+            handle = await other.load(path)
+            assert (await handle.info()).waits_for == "operator:paused"
+            assert (await other.log("r1"))[: len(before)] == before
+            await other.verify("r1")
+            assert await other.store.check_rows("r1") == []
+            assert (await other.load(path)).id == "r1"  # the very same is here
+            await other.approve((await other.inbox())[0], by="ann")
+            await other.resume("r1")
+            assert await handle.result(timeout="30s") == 20_000
+            steps = [event for event in await other.log("r1") if event.kind == "step.started"]
+            assert [event.body["number"] for event in steps] == [1, 2]
+
+
+async def test_a_changed_file_is_refused(tmp_path: Path) -> None:
+    """By its hashes, before anything is stored; as is a file that is no bundle."""
+    path = tmp_path / "run.zip"
+    async with testing.app(bundled) as app:
+        await app.start(bundled, "ab", id="r1")
+        await app.settle()
+        await app.export("r1", path)
+    with zipfile.ZipFile(path) as bundle:
+        parts = {name: bundle.read(name) for name in bundle.namelist()}
+    parts["log.jsonl"] = parts["log.jsonl"].replace(b"go on?", b"go ON?")
+    with zipfile.ZipFile(path, "w") as bundle:
+        for name, data in parts.items():
+            bundle.writestr(name, data)
+    async with testing.app(bundled) as app:
+        with pytest.raises(limpet.Tampered):
+            await app.load(path)
+        path.write_bytes(b"nothing")
+        with pytest.raises(limpet.InvalidBundle):
+            await app.load(path)
+        assert await app.runs() == []
+
+
+async def test_a_file_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
+    """Not even what was written of it."""
+
+    @limpet.agent()
+    async def agent(run: limpet.Run) -> None:
+        pass
+
+    (tmp_path / "run.zip").mkdir()
+    async with testing.app(agent) as app:
+        await app.run(agent, id="r1")
+        with pytest.raises(limpet.FileFailed, match=r"run\.zip"):
+            await app.export("r1", tmp_path / "run.zip")
+    assert [path.name for path in tmp_path.iterdir()] == ["run.zip"]
+
+
+async def test_what_leaves_an_encrypted_store_is_whole(tmp_path: Path) -> None:
+    """It is plain text, sealed anew; it goes into plain and encrypted stores, and can be checked by itself."""
+
+    @limpet.tool(effect="none", name="regress_big")
+    async def big() -> str:
+        return "x" * 20_000
+
+    @limpet.agent(name="regress_secret")
+    async def secret(run: limpet.Run) -> int:
+        return len(await run.step(big))
+
+    path = tmp_path / "f.zip"
+    store = limpet.open_store(f"sqlite:///{tmp_path}/a.db", keys=MasterKeys(lambda: bytes(32)))
+    async with limpet.open(agents=[secret]).replace(store=store) as app:
+        await app.run(secret, id="r")
+        fork = await app.fork("r", at=2)
+        await fork.result()
+        await app.export(fork.id, path)
+        pruned = await app.prune(older_than=0, dry_run=False, archive=tmp_path / "old")
+        assert sorted(pruned.runs) == ["r", "r.1"]
+    for keys in (None, MasterKeys(lambda: bytes(32)), MasterKeys(lambda: b"k" * 32)):
+        target = limpet.open_store(f"sqlite:///{tmp_path}/{id(keys)}.db", keys=keys)
+        async with limpet.open(agents=[secret], worker=False).replace(store=target) as other:
+            handle = await other.load(path)
+            assert await handle.result() == 20_000
+            assert (await other.verify()).runs == 2
+            assert (await other.replay(handle.id)).value == 20_000
+            assert (await other.load(path)).id == handle.id

@@ -1,0 +1,149 @@
+"""PostgreSQL fails under running runs, and is well again: everything goes on by itself, and nobody is asked."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+
+import psycopg
+import pytest
+
+import limpet
+from limpet.stores.sql_files import load
+from tests.crash.outage_load import Walkers
+from tests.servers.disk import fill, small_disk
+from tests.servers.postgres import PostgresServer
+
+BACKENDS = "SELECT pid FROM pg_stat_activity WHERE application_name = 'limpet'"
+WAITING = "SELECT 1 FROM pg_locks WHERE NOT granted"
+
+
+def crash_a_backend(server: PostgresServer) -> None:
+    """A process of the server dies: the server cuts everybody off, and recovers."""
+    for (pid,) in server.sql(f"{BACKENDS} AND query LIKE '%COMMIT%' LIMIT 1") or server.sql(f"{BACKENDS} LIMIT 1"):
+        os.kill(int(str(pid)), signal.SIGKILL)
+
+
+def terminate_all(server: PostgresServer) -> None:
+    """An operator ends every connection of ours."""
+    server.sql(f"SELECT pg_terminate_backend(pid) FROM ({BACKENDS}) AS ours")
+
+
+def cancel_all(server: PostgresServer) -> None:
+    """An operator cancels every statement of ours."""
+    server.sql(f"SELECT pg_cancel_backend(pid) FROM ({BACKENDS}) AS ours")
+
+
+FAULTS: dict[str, Callable[[PostgresServer], None]] = {
+    "crash": crash_a_backend,
+    "restart": PostgresServer.restart,
+    "terminate": terminate_all,
+    "cancel": cancel_all,
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_runs_go_on_by_themselves_after_a_fault(server: PostgresServer, fault: str, full: bool) -> None:
+    """20 faults with --full, else 2, each in the middle of steps: every run completes, every effect is done once."""
+    async with limpet.open(server.url, agents=Walkers.agents) as app:
+        walkers = Walkers(app)
+        for _ in range(20 if full else 2):
+            await walkers.start()
+            await walkers.more(20)
+            await asyncio.to_thread(FAULTS[fault], server)
+        await walkers.arrive()
+
+
+async def test_whoever_reads_or_commands_waits_for_a_server_that_is_away(server: PostgresServer) -> None:
+    """Every question and command that is asked while it is down is answered when it is up, opening included."""
+    async with limpet.open(server.url, agents=Walkers.agents) as app:
+        walkers = Walkers(app)
+        await walkers.start()
+        await walkers.arrive()
+        handle = await app.start(*Walkers.agents, 1, id="later", at="1h")
+        await asyncio.to_thread(server.stop, "immediate")
+        asked = [
+            asyncio.ensure_future(each)
+            for each in (
+                app.inbox(),
+                app.runs(),
+                app.log("w1-0"),
+                app.state("w1-0"),
+                app.info("w1-0"),
+                app.stats(),
+                app.agents(),
+                app.timeline("w1-0"),
+                app.verify("w1-0"),
+                app.get("w1-0"),
+                app.result("w1-0", None),
+                app.signal("later", "word", 1),
+                app.pause(handle.id),
+                app.start(*Walkers.agents, 1, id="next"),
+                look_at(server.url),
+            )
+        ]
+        await asyncio.to_thread(server.start)
+        await asyncio.gather(*asked)
+
+
+async def look_at(url: str) -> None:
+    """Open a store as a command does, and look."""
+    async with limpet.open(url) as app:
+        await app.runs()
+
+
+async def test_runs_go_on_by_themselves_after_locks_are_given_back(
+    server: PostgresServer, full: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An operator locks all rows for longer than a lock is waited for; ten times with --full."""
+
+    def hasty(*where: str, **words: str) -> dict[str, str]:
+        return {name: text.replace("'5s'", "'50ms'") for name, text in load(*where, **words).items()}
+
+    monkeypatch.setattr("limpet.stores.postgres.backend.load", hasty)
+    async with limpet.open(server.url, agents=Walkers.agents) as app:
+        walkers = Walkers(app)
+        for _ in range(10 if full else 1):
+            await walkers.start()
+            await walkers.more(20)
+            with psycopg.connect(server.url) as holding:
+                holding.execute("SELECT 1 FROM limpet.streams FOR UPDATE")
+                for is_waiting in (True, False):  # until somebody waits, and until that was given up
+                    while bool(await asyncio.to_thread(server.sql, WAITING)) is not is_waiting:
+                        pass
+        await walkers.arrive()
+
+
+async def test_runs_go_on_by_themselves_when_there_is_space_again() -> None:
+    """The server's disk is full for a while: its tables cannot grow, or it cannot write its log and crashes."""
+    settings = {"fsync": "off", "min_wal_size": "32MB", "max_wal_size": "64MB", "wal_recycle": "off"}
+    with small_disk("256m") as folder, PostgresServer(folder, **settings) as server:
+        async with limpet.open(server.url, agents=Walkers.agents) as app:
+            walkers = Walkers(app)
+            await walkers.start()
+            await walkers.more(20)
+            filler = fill(folder)
+            await use_up(server)
+            filler.unlink()
+            if not await asyncio.to_thread(is_up, server):  # it could not recover without space, and has ended
+                await asyncio.to_thread(server.restart)
+            await walkers.start()
+            await walkers.arrive()
+
+
+async def use_up(server: PostgresServer) -> None:
+    """Write until the server refuses for want of space, or dies of it."""
+    async with limpet.open_store(server.url, patience="100ms") as store:
+        while True:
+            try:
+                await store.put_blob(os.urandom(2 << 20))
+            except (limpet.StoreBusy, limpet.ConnectionLost):
+                return
+
+
+def is_up(server: PostgresServer) -> bool:
+    """Whether it answers."""
+    try:
+        return bool(server.sql("SELECT 1"))
+    except psycopg.OperationalError:
+        return False

@@ -1,0 +1,203 @@
+"""What is the same for every command: help, JSON, errors, exit codes, the tab key."""
+
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from limpet.cli import command
+from limpet.cli.command_group import TOPICS
+from tests.interfaces.cli.run_cli import LIMPET, ROOT, limpet, terminal, told
+
+GROUP: Any = typer.main.get_command(command)
+NAMES = sorted(GROUP.commands)
+# They are about a folder.
+WITHOUT_STORE = {"demo", "init"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_command_has_help_with_an_example(name: str) -> None:
+    """Which begins with the program's name, and the options that all have."""
+    said = limpet(name, "--help").stdout
+    assert re.search(r"^ *Example:\n( *cd .* && )? *limpet ", said, re.MULTILINE), said
+    assert f"limpet {name}" in said.partition("Example:")[2]
+    assert "--json" in said
+    assert name in WITHOUT_STORE or "--url" in said
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_command_is_in_the_docs(name: str) -> None:
+    """And the examples in its help name options that it has."""
+    page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    assert f"`limpet {name}" in page
+    said = limpet(name, "--help").stdout
+    shown = said.partition("Example:")[2]
+    known = {option for each in GROUP.commands[name].params for option in each.opts}
+    for line in (line for line in shown.splitlines() if f"limpet {name}" in line):
+        assert set(re.findall(r"(?<= )--[a-z-]+", line.partition("|")[0])) <= known
+
+
+def test_every_command_is_on_a_shelf_once() -> None:
+    """The help of the program shows all of them, next to those that one needs with it."""
+    assert sorted(name for names in TOPICS.values() for name in names) == NAMES
+    said = limpet("--help").stdout
+    assert [name for name in NAMES if not re.search(rf"^  {name} +[A-Z]", said, re.MULTILINE)] == []
+
+
+def test_nothing_at_all_is_answered_with_the_help() -> None:
+    """On stderr, as wrong usage."""
+    done = limpet()
+    assert (done.exit_code, done.stdout, done.stderr.startswith("Usage: limpet")) == (2, "", True)
+    assert re.fullmatch(r"limpet \d+\.\d+.*\n", limpet("--version").stdout)
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("rnus", "runs"), ("shwo", "show"), ("cancle", "cancel")])
+def test_a_mistyped_command_suggests_the_near_one(typed: str, meant: str) -> None:
+    """On one line."""
+    done = limpet(typed)
+    assert done.exit_code == 2
+    assert done.stderr.startswith(f"error: No such command '{typed}'. Did you mean '{meant}'")
+    assert done.stderr.endswith("See `limpet --help`. [wrong_usage]\n")
+
+
+def test_a_mistyped_option_suggests_the_near_one() -> None:
+    """As for commands."""
+    done = limpet("runs", "--faild")
+    assert (done.exit_code, "--failed" in done.stderr, done.stderr.count("\n")) == (2, True, 1)
+
+
+def test_ids_of_requests_are_found_by_their_beginnings_too(url: str) -> None:
+    """Near ones are suggested."""
+    [request] = told("inbox")
+    near = request["id"][:-1] + "-"
+    done = limpet("answer", near, "red")
+    assert (done.exit_code, f"Did you mean {request['id']}? [not_found]" in done.stderr) == (1, True)
+    assert limpet("reject", request["id"][:8], "--because", "x").stderr.startswith("error: The answer does not fit")
+    assert limpet("answer", request["id"][:8], "red").exit_code == 0
+    assert "[already_answered]" in limpet("answer", request["id"][:8], "blue").stderr
+
+
+def test_errors_are_json_for_whoever_reads_json(url: str) -> None:
+    """Code, message, facts and cure, on one line of stderr; nothing on stdout."""
+    done = limpet("show", "odrer-1", "--json")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert json.loads(done.stderr) == {
+        "code": "not_found",
+        "message": "No run 'odrer-1' in this store.",
+        "facts": {"what": "run", "id": "odrer-1"},
+        "cure": "Correct the id, or pass the right store with --url or LIMPET_URL. Did you mean order-1, order-2?",
+    }
+    wrong = json.loads(limpet("show", "--json").stderr)
+    assert (wrong["code"], wrong["facts"]["command"]) == ("wrong_usage", "limpet show")
+
+
+@pytest.mark.parametrize("words", [["--debug", "show", "zzz"], ["show", "zzz", "--debug"]], ids=" ".join)
+def test_a_traceback_is_for_those_who_ask(url: str, words: list[str]) -> None:
+    """Anywhere on the line, or in the environment; the error's own line is the last all the same."""
+    said = limpet(*words).stderr
+    assert said.startswith("Traceback (most recent call last):")
+    assert said.splitlines()[-1].startswith("error: No run 'zzz'")
+    assert "Traceback" in limpet("show", "zzz", LIMPET_DEBUG="1").stderr
+    assert "Traceback" not in limpet("show", "zzz", LIMPET_DEBUG="0").stderr
+    assert "Traceback" not in limpet("show", "zzz").stderr
+
+
+def test_what_stands_after_two_dashes_is_no_option(url: str) -> None:
+    """So that a word may begin with a dash."""
+    limpet("signal", "letter-1", "--", "words", "--debug")
+    assert limpet("show", "--", "--debug").stderr.startswith("error: No run '--debug'")
+
+
+def test_an_error_of_the_apps_own_code_is_one_line_too(tmp_path: Path) -> None:
+    """With where to look; nothing of it is hidden from --debug."""
+    (tmp_path / "broken.py").write_text("import json\njson.loads('{')\n", encoding="utf-8")
+    words = [LIMPET, "worker", "broken:app"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: This was not to happen: JSONDecodeError: Expecting property name")
+    assert done.stderr.endswith("to see where it came from. [unexpected]\n")
+    more = subprocess.run([*words, "--debug"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert 'broken.py", line 2' in more.stderr
+
+
+def test_a_pipe_that_is_closed_is_no_error(url: str) -> None:
+    """Whoever has seen enough goes; the command ends as by SIGPIPE, like others."""
+    words = f"{LIMPET} log order-1 --json | head -n 1"
+    done = subprocess.run(words, shell=True, capture_output=True, text=True, check=False)
+    assert (done.stderr, len(done.stdout.splitlines())) == ("", 1)
+    for typed in (["log", "order-1"], ["log", "order-1", "--json"], ["runs"], ["runs", "--json"], ["inbox"]):
+        read, write = os.pipe()
+        os.close(read)
+        done = subprocess.run([LIMPET, *typed], stdout=write, stderr=subprocess.PIPE, text=True, check=False)
+        os.close(write)
+        assert (done.returncode, done.stderr) == (141, "")
+
+
+def tab(url: str, *words: str) -> dict[str, str]:
+    """What bash says when somebody presses the key after these words."""
+    env = {"LIMPET_URL": url, "_LIMPET_COMPLETE": "complete_bash", "COMP_CWORD": str(len(words))}
+    return {**env, "COMP_WORDS": " ".join(("limpet", *words))}
+
+
+def complete(url: str, *words: str) -> list[str]:
+    """What it is offered."""
+    done = limpet(**tab(url, *words))
+    assert (done.exit_code, done.stderr) == (0, "")
+    return done.stdout.split()
+
+
+def test_the_tab_key(url: str, tmp_path: Path) -> None:
+    """Commands, runs, agents, requests; nothing without a store, and none is made."""
+    [request] = told("inbox")
+    done = subprocess.run(
+        [LIMPET], env={**os.environ, **tab(url, "show", "ord")}, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout.split(), done.stderr) == (0, ["order-2", "order-1"], "")
+    assert sorted(complete(url, "sta")) == ["start", "state", "stats"]
+    assert complete(url, "show", "ord") == ["order-2", "order-1"]
+    assert complete(url, "start", "l") == ["letter"]
+    assert complete(url, "answer", request["id"][:3]) == [request["id"]]
+    assert complete(url, "runs", "--agent", "o") == ["order"]
+    for nowhere in (f"sqlite:///{tmp_path}/none.db", "nonsense:x", "postgresql://nobody@127.0.0.1:1/x"):
+        assert complete(nowhere, "show", "o") == []
+    assert not (tmp_path / "none.db").exists()
+
+
+@pytest.mark.parametrize("words", [["verify"], ["prune", "--older-than", "0s"], ["export", "order-1"]], ids=" ".join)
+def test_long_work_shows_how_far_it_is(url: str, tmp_path: Path, words: list[str]) -> None:
+    """On a terminal, and nowhere else."""
+    words = [*words, str(tmp_path / "out.zip")] if words[0] == "export" else words
+    with terminal(LIMPET, *words, LIMPET_URL=url) as screen:
+        shown, code = screen.end()
+    assert (code, "━" in shown) == (0, True)
+    done = subprocess.run([LIMPET, *words], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr, "━" in done.stdout) == (0, "", False)
+
+
+def test_loading_shows_how_far_it_is(url: str, tmp_path: Path) -> None:
+    """As well; and what is loaded is a run as lists show it."""
+    bundle = str(tmp_path / "run.zip")
+    assert told("export", "order-1", bundle) == {"id": "order-1", "path": bundle}
+    with terminal(LIMPET, "load", bundle, "--url", f"sqlite:///{tmp_path}/other.db") as screen:
+        shown, code = screen.end()
+    assert (code, "━" in shown, "Loaded order-1." in shown) == (0, True, True)
+    assert told("load", bundle, "--url", f"sqlite:///{tmp_path}/other.db")["id"] == "order-1"
+
+
+def test_a_worker_logs_json_for_whoever_wants_it(tmp_path: Path) -> None:
+    """An object on each line."""
+    words = [LIMPET, "worker", "tests.interfaces.cli.shop:both", "--json", "--url", f"sqlite:///{tmp_path}/limpet.db"]
+    with subprocess.Popen(words, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        found = json.loads(process.stderr.readline())
+        process.terminate()
+    assert (found["level"], "serves letter, order" in found["message"], set(found)) == (
+        "INFO",
+        True,
+        {"time", "level", "message"},
+    )

@@ -1,0 +1,192 @@
+"""Questions across runs, typed: what was decided, called, said and went wrong; who is there; what a model saw."""
+
+from pathlib import Path
+from shutil import copytree
+from typing import Any
+
+import pytest
+
+import limpet as package
+from limpet import sync, testing
+from limpet.service import json_views
+from tests.interfaces.cli.run_cli import LIMPET, limpet, lines, terminal, told
+
+LONG = "the parcel arrived broken and wet, the photos show it, and the sum is below what needs a second look"
+
+
+@package.tool(effect="idempotent", name="across_refund", risk="external_action")
+def refund(order: str, cents: int) -> str:
+    """Pays back what is not too much."""
+    if cents > 900:
+        raise package.Permanent(f"{cents} is too much")
+    return f"receipt-{order}"
+
+
+@package.agent(name="across_support")
+async def support(run: package.Run, cents: int) -> str:
+    """Decides, and pays."""
+    await run.patch(goal=f"settle {cents}", plan=["pay"], facts={"cents": cents})
+    await run.decide("refund?", choose="full", over=["none", "full"], because=f"{LONG} ({cents})")
+    return await run.step(refund, f"o-{cents}", cents)
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with refunds, one of them too large, and a conversation with a model."""
+    folder = tmp_path_factory.mktemp("across")
+    model = testing.ScriptedModel("The harbour is closed.", "It opens at nine.\nCome early.")
+    chat = package.llm_agent("across_chat", model=model, instructions="Talk of harbours.")
+    with sync.open(f"sqlite:///{folder}/limpet.db", agents=[support, chat]) as app:
+        for cents in (50, 150):
+            app.run(support, cents, id=f"refund-{cents}")
+        with pytest.raises(package.RunFailed):
+            app.run(support, 950, id="refund-950")
+        app.run(chat, "Is it open?", id="talk-1", conversation="chat-7", session="ann-1", user="ann")
+        app.run(chat, "And tomorrow?", id="talk-2", conversation="chat-7", session="ann-1", user="ann")
+    return folder
+
+
+@pytest.fixture
+def store(filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The address of a copy of it."""
+    copytree(filled, tmp_path, dirs_exist_ok=True)
+    found = f"sqlite:///{tmp_path}/limpet.db"
+    monkeypatch.setenv("LIMPET_URL", found)
+    return found
+
+
+def test_every_refund_over_a_sum_and_why(store: str) -> None:
+    """With its arguments, how it went, and what was decided before it; all conditions hold."""
+    words = ["calls", "across_refund", "--where", "cents>100", "--since", "7d"]
+    [head, *rows] = lines(limpet(*words).stdout)
+    assert head == ["run", "step", "age", "call", "status", "because"]
+    assert [(row[0], row[3], row[4], row[5]) for row in rows] == [
+        ("refund-950", "across_refund(cents=950, order='o-950')", "failed", f"refund? full: {LONG} (950)"),
+        ("refund-150", "across_refund(cents=150, order='o-150')", "completed", f"refund? full: {LONG} (150)"),
+    ]
+    [found] = told(*words, "--where", "order=o-150", "--agent", "across_support")
+    assert (found["result"], found["decision"]["because"]) == ("receipt-o-150", f"{LONG} (150)")
+    assert limpet("calls", "across_refund", "--agent", "across_chat").stdout == "no matching calls\n"
+    wrong = limpet("calls", "--where", "cents")
+    assert (wrong.exit_code, "invalid condition" in wrong.stderr) == (2, True)
+
+
+def test_decisions_and_errors(store: str) -> None:
+    """The newest first; each error with how it was handled."""
+    assert [row[0] for row in lines(limpet("decisions", "BROKEN").stdout)] == [
+        "run",
+        "refund-950",
+        "refund-150",
+        "refund-50",
+    ]
+    assert [each["run"] for each in told("decisions", "(50)", "--agent", "across_support")] == ["refund-50"]
+    assert limpet("decisions", "nowhere").stdout == "no decisions\n"
+    found = told("errors", "--since", "1d")
+    assert [(each["run"], each["handled"]) for each in found] == [
+        ("refund-950", "ended the run"),
+        ("refund-950", "failed the step"),
+    ]
+    assert [row[-1] for row in lines(limpet("errors").stdout)][1:] == ["ended the run", "failed the step"]
+    assert limpet("errors", "--agent", "across_chat").stdout == "nothing went wrong\n"
+
+
+def test_words_are_found(store: str) -> None:
+    """In runs and conversations; a kind that is none is answered with those that are near."""
+    found = told("search", "HARBOUR", "--kind", "message.added")
+    assert [(each["run"], each["kind"]) for each in found] == [("chat-7", "message.added")]
+    rows = lines(limpet("search", "harbour is closed").stdout)
+    assert ["chat-7", "message.added"] in [[row[0], row[3]] for row in rows]
+    assert limpet("search", "nowhere to be found").stdout == "no matching events\n"
+    assert "step.failed" in limpet("search", "x", "--kind", "step.fails").stderr
+
+
+def test_who_is_there_and_how_many(store: str) -> None:
+    """Agents with what they take, counts by status, and what nobody serves."""
+    assert lines(limpet("agents").stdout)[2] == ["across_support", "1", "no", "integer", "string"]
+    said = limpet("stats").stdout
+    assert ["across_support", "0", "0", "0", "2", "1", "0"] in lines(said)
+    assert ["all", "0", "0", "0", "4", "1", "0"] in lines(said)
+    assert said.endswith("\nopen requests: 0, live workers: 0\n")
+    assert limpet("workers").stdout == "no workers\n"
+    with sync.open(store, agents=[support]) as app:
+        [_, row] = lines(limpet("workers").stdout)
+        assert (row[1], row[-1]) == ("live", "across_support 1")
+        assert told("workers")[0]["id"] == row[0] == app.workers()[0].id
+        assert lines(limpet("agents").stdout)[2][2] == "yes"
+
+
+def test_what_nobody_serves_is_said(url: str) -> None:
+    """With what to type."""
+    assert limpet("stats").stdout.endswith(
+        "No live worker serves letter, order.\nnext: limpet worker MODULE:ATTRIBUTE\n"
+    )
+
+
+def test_what_was_said(store: str) -> None:
+    """Sessions, conversations, messages; the beginning of an id is enough, a near one is suggested."""
+    assert lines(limpet("sessions").stdout)[1][:3] == ["ann-1", "2", "1"]
+    assert lines(limpet("conversations", "--session", "ann-1").stdout)[1][:2] == ["chat-7", "4"]
+    assert limpet("conversations", "--session", "bob").stdout == "no conversations\n"
+    said = limpet("messages", "chat").stdout
+    assert said.splitlines() == [
+        "2  user: Is it open?",
+        "3  assistant: The harbour is closed.",
+        "4  user: And tomorrow?",
+        "5  assistant: It opens at nine.",
+        "Come early.",
+    ]
+    assert [each["role"] for each in told("messages", "chat-7", "--last", "1")] == ["assistant"]
+    wrong = limpet("messages", "caht-7")
+    assert (wrong.exit_code, "No conversation 'caht-7'" in wrong.stderr) == (1, True)
+    assert "Did you mean chat-7?" in wrong.stderr
+
+
+def test_what_a_run_knows_and_what_its_model_saw(store: str) -> None:
+    """As much as fits, and exactly what was asked, with the reason for each part."""
+    assert limpet("context", "refund-50").stdout.splitlines()[:3] == ["goal: settle 50", "status: completed", "at: pay"]
+    assert "fact cents = 50" in limpet("context", "refund-50").stdout
+    cut = limpet("context", "talk-2", "--max-tokens", "100").stdout.splitlines()
+    assert (cut[-1], any(line.startswith("assistant: It opens") for line in cut)) == ("left out: 2 messages", True)
+    said = limpet("prompt", "talk-2", "1").stdout
+    assert said.startswith("step 1 of talk-2 asked ")
+    assert "\n  the agent's instructions\n" in said
+    assert "\nassistant: The harbour is closed.\n" in said
+    assert told("prompt", "talk-2", "1")["is_exact"]
+    wrong = limpet("prompt", "refund-50", "1")
+    assert (wrong.exit_code, "No model call" in wrong.stderr) == (1, True)
+
+
+FORMS: dict[str, list[str]] = {
+    "EventView": ["search", "broken"],
+    "DecisionInfo": ["decisions"],
+    "ErrorInfo": ["errors"],
+    "CallInfo": ["calls"],
+    "AgentInfo": ["agents"],
+    "SessionInfo": ["sessions"],
+    "ConversationInfo": ["conversations"],
+    "Message": ["messages", "chat-7"],
+    "Stats": ["stats"],
+    "ContextSlice": ["context", "refund-50"],
+    "PromptView": ["prompt", "talk-1", "1"],
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_json_is_as_the_contract_says(store: str, name: str) -> None:
+    """The fields that it lists, and no others."""
+    found: Any = told(*FORMS[name])
+    one = found[0] if isinstance(found, list) else found
+    assert set(one) == set(json_views.fields_of(json_views.forms()[name]))
+
+
+TABLES = [words for words in (*FORMS.values(), ["workers"]) if words[0] not in ("context", "prompt", "messages")]
+
+
+@pytest.mark.parametrize("words", TABLES, ids=" ".join)
+def test_tables_fit_the_terminal(store: str, words: list[str]) -> None:
+    """At 80 columns no line is longer, and the reason is there to its last word."""
+    with sync.open(store, agents=[support]), terminal(LIMPET, *words, LIMPET_URL=store, NO_COLOR="1") as screen:
+        shown, code = screen.end()
+    assert (code, max(map(len, shown.splitlines())) <= 80) == (0, True), shown
+    if words[0] in ("calls", "decisions"):
+        assert "(950)" in shown

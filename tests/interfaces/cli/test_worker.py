@@ -1,0 +1,137 @@
+"""`limpet worker` as a real process: what it serves, and how it stops."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from limpet import sync
+from tests.interfaces.cli.shop import order
+
+ROOT = Path(__file__).parents[3]
+ORDER = "tests.interfaces.cli.shop:order"
+LIMPET = str(Path(sys.executable).with_name("limpet"))
+
+
+@contextmanager
+def worker(folder: Path, target: str = "tests.interfaces.cli.shop:app", *more: str) -> Iterator[subprocess.Popen[str]]:
+    """A worker on the store in a folder, ready to work."""
+    env = {**os.environ, "LIMPET_URL": f"sqlite:///{folder}/limpet.db", "SHOP": str(folder), "LIMPET_WORKER": "0"}
+    command = [LIMPET, "worker", target, *more]
+    with subprocess.Popen(command, cwd=ROOT, env=env, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert "serves letter, order" in until(process, "serves") or target.endswith("order")
+            yield process
+        finally:
+            process.kill()
+
+
+def until(process: subprocess.Popen[str], words: str) -> str:
+    """The line of its log with these words."""
+    assert process.stderr is not None
+    for line in process.stderr:
+        if words in line:
+            return line
+    raise AssertionError(f"it ended without saying {words!r}")
+
+
+def traces(folder: Path) -> list[str]:
+    path = folder / "traces"
+    return path.read_text(encoding="utf-8").split("\n")[:-1] if path.exists() else []
+
+
+def wait_for(app: sync.App, folder: Path, trace: str) -> None:
+    """Until the outside world has seen something."""
+    while trace not in traces(folder):
+        app.runs()
+
+
+def test_a_worker_drains_and_another_goes_on(tmp_path: Path) -> None:
+    """SIGTERM while a charge is under way: it finishes, the run is given back, and nothing is repeated."""
+    with sync.open(f"sqlite:///{tmp_path}/limpet.db", agents=[order], worker=False) as app:
+        handle = app.start(order, "book", id="o-1")
+        with worker(tmp_path) as first:
+            wait_for(app, tmp_path, "charge begins")
+            first.send_signal(signal.SIGTERM)
+            until(first, "Stopping")
+            (tmp_path / "go").touch()
+            assert first.wait(timeout=20) == 0
+        assert traces(tmp_path) == ["charge begins", "charge ends"]
+        assert handle.info().status == "pending"
+        assert [each.kind for each in app.log("o-1")][-1] == "run.released"
+        with worker(tmp_path) as second:
+            assert handle.result(timeout="20s") == "R-1"
+            second.send_signal(signal.SIGINT)
+            assert second.wait(timeout=20) == 0
+        assert traces(tmp_path) == ["charge begins", "charge ends", "mail"]
+        assert not [each for each in app.log("o-1") if each.body.get("died")]
+
+
+def test_a_second_signal_does_not_wait(tmp_path: Path) -> None:
+    """Whoever wants it to end at once says so twice."""
+    with sync.open(f"sqlite:///{tmp_path}/limpet.db", agents=[order], worker=False) as app:
+        app.start(order, "book", id="o-1")
+        with worker(
+            tmp_path, "tests.interfaces.cli.shop:both", "--grace", "1h", "--concurrency", "3", "--lease", "5s"
+        ) as process:
+            wait_for(app, tmp_path, "charge begins")
+            process.send_signal(signal.SIGTERM)
+            until(process, "Stopping")
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(timeout=20) == -signal.SIGTERM
+
+
+def test_an_agent_alone_is_served_in_a_store_of_its_own(tmp_path: Path) -> None:
+    """The address on the command line goes before the environment's."""
+    url = f"sqlite:///{tmp_path}/other.db"
+    (tmp_path / "go").touch()
+    with (
+        sync.open(url, agents=[order], worker=False) as app,
+        worker(tmp_path, "tests.interfaces.cli.shop:order", "--url", url),
+    ):
+        assert app.run(order, "book", id="o-1") == "R-1"
+
+
+@pytest.mark.parametrize("named", ["environment", "project", "nowhere"])
+def test_the_app_that_the_project_names(tmp_path: Path, named: str) -> None:
+    """Is served where nothing is said, and named where a worker is needed."""
+    url = f"sqlite:///{tmp_path}/limpet.db"
+    env = {**os.environ, "LIMPET_URL": url, "PYTHONPATH": str(ROOT)}
+    if named == "environment":
+        env["LIMPET_APP"] = ORDER
+    if named == "project":
+        (tmp_path / "pyproject.toml").write_text(
+            '[tool.limpet]\napp = "tests.interfaces.cli.shop:order"\n', encoding="utf-8"
+        )
+    with sync.open(url, agents=[order], worker=False) as app:
+        app.start(order, "book", id="o-1")
+    said = subprocess.run([LIMPET, "show", "o-1"], cwd=tmp_path, env=env, capture_output=True, text=True, check=True)
+    target = "MODULE:ATTRIBUTE" if named == "nowhere" else ORDER
+    assert said.stdout.endswith(f"next: limpet worker {target}  (no live worker serves order 1)\n")
+    with subprocess.Popen([LIMPET, "worker"], cwd=tmp_path, env=env, stderr=subprocess.PIPE, text=True) as process:
+        if named == "nowhere":
+            assert "say MODULE:ATTRIBUTE, or set LIMPET_APP" in until(process, "the code is needed")
+        else:
+            assert "serves order" in until(process, "serves")
+            process.terminate()
+    assert process.returncode == (2 if named == "nowhere" else 0)
+
+
+@pytest.mark.parametrize(
+    ("target", "why"),
+    [
+        ("tests.interfaces.cli.shop", "not MODULE:ATTRIBUTE"),
+        ("tests.interfaces.cli.nowhere:app", "there is no module 'tests.interfaces.cli.nowhere'"),
+        ("tests.interfaces.cli.shop:nothing", "has no 'nothing'"),
+        ("tests.interfaces.cli.shop:FOLDER", "an app, an agent or a list of agents is needed"),
+    ],
+)
+def test_what_cannot_be_served_is_wrong_usage(target: str, why: str) -> None:
+    """With the reason; nothing is opened."""
+    done = subprocess.run([LIMPET, "worker", target], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, why in done.stderr) == (2, True), done.stderr

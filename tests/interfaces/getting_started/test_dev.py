@@ -1,0 +1,161 @@
+"""`limpet dev` as a real process: it drives runs, shows them, starts again with every change, and leaves nobody."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from threading import Event
+
+import pytest
+
+from limpet import sync
+from tests.interfaces.demo.demo_process import env_of, left_behind, on_terminal
+
+LIMPET = str(Path(sys.executable).with_name("limpet"))
+# In nanoseconds, when the app was written.
+FIRST = 1_700_000_000 * 10**9
+APP = """
+import limpet
+
+@limpet.tool(effect="none")
+def say(text: str) -> str:
+    return text + "{mark}"
+
+@limpet.agent()
+async def echo(run: limpet.Run, text: str) -> str:
+    return await run.step(say, text)
+"""
+
+
+class Dev:
+    """The process, and the lines that it says."""
+
+    def __init__(self, process: subprocess.Popen[str], folder: Path) -> None:
+        self.process, self.folder = process, folder
+        self._times = count(FIRST + 1_000_000, 1_000_000)
+
+    def until(self, words: str) -> str:
+        """The next line with these words."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if words in line:
+                return line
+        raise AssertionError(f"it ended without saying {words!r}")
+
+    def write(self, mark: str) -> None:
+        """Change the code, as an editor does, and a quick one: all changes are of one second."""
+        new = self.folder / "app.new"
+        new.write_text(APP.replace("{mark}", mark), encoding="utf-8")
+        os.utime(new, ns=(FIRST, next(self._times)))
+        new.rename(self.folder / "app.py")
+
+    def ask(self, run: str) -> str:
+        """What a run gives that is started here."""
+        with sync.open(f"sqlite:///{self.folder}/limpet.db", worker=False) as app:
+            return str(app.start("echo", "hello", id=run).result(timeout="30s"))
+
+
+@contextmanager
+def dev(folder: Path, *words: str) -> Iterator[Dev]:
+    """`limpet dev` on an app in a folder, ready to work."""
+    (folder / "app.py").write_text(APP.replace("{mark}", "1"), encoding="utf-8")
+    os.utime(folder / "app.py", ns=(FIRST, FIRST))
+    with subprocess.Popen(
+        [LIMPET, "dev", *(words or ("app.py",))],
+        cwd=folder,
+        env=env_of(folder, PYTHONDONTWRITEBYTECODE=""),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as process:
+        found = Dev(process, folder)
+        try:
+            found.until("serves echo")
+            yield found
+        finally:
+            process.kill()
+
+
+def until_gone(folder: Path) -> None:
+    """Until nobody is left: who has lost whoever started it ends by itself."""
+    while left_behind(folder):
+        Event().wait(0.01)
+
+
+@pytest.mark.parametrize("target", ["app.py", "app:echo"])
+def test_a_change_is_what_runs_next(tmp_path: Path, target: str) -> None:
+    """By file or by name: the new code answers, in a new process; each run is told of; Ctrl-C ends it with 0."""
+    with dev(tmp_path, target) as it:
+        assert it.ask("one") == "hello1"
+        it.until("one  echo 1  completed")
+        it.write("2")
+        it.until("app.py changed")
+        it.until("serves echo")
+        assert it.ask("two") == "hello2"
+        it.process.send_signal(signal.SIGINT)
+        it.until("Stopping")
+        assert it.process.wait() == 0
+    assert left_behind(tmp_path) == []
+
+
+def test_code_that_cannot_be_loaded_is_shown_and_it_goes_on_watching(tmp_path: Path) -> None:
+    """A syntax error, where it is; then nothing to serve; then all is well again."""
+    with dev(tmp_path) as it:
+        it.write('" + (')
+        assert "app.py" in it.until("File ")
+        it.until("SyntaxError")
+        it.until("The worker exited with 1; the next change restarts it.")
+        (tmp_path / "app.py").write_text("nothing = 1\n", encoding="utf-8")
+        it.until("app.py has no app with agents, and no agent")
+        it.until("the next change restarts it")
+        it.write("3")
+        it.until("serves echo")
+        assert it.ask("three") == "hello3"
+        it.process.send_signal(signal.SIGTERM)
+        it.until("Stopping")
+        assert it.process.wait() == 0
+    assert left_behind(tmp_path) == []
+
+
+def test_nobody_outlives_it(tmp_path: Path) -> None:
+    """Killed, it leaves a worker that hears of it, and ends."""
+    with dev(tmp_path) as it:
+        assert len(left_behind(tmp_path)) == 2
+        it.process.kill()
+        it.process.wait()
+    until_gone(tmp_path)
+
+
+def test_runs_are_a_table_on_a_terminal(tmp_path: Path) -> None:
+    """It stays, the log above it; Ctrl-C ends it with 0, and the cursor is there again."""
+    (tmp_path / "app.py").write_text(APP.replace("{mark}", "1"), encoding="utf-8")
+    with on_terminal(LIMPET, "dev", "app.py", cwd=tmp_path, env=env_of(tmp_path)) as terminal:
+        terminal.until("no runs")
+        with sync.open(f"sqlite:///{tmp_path}/limpet.db", worker=False) as app:
+            app.start("echo", "hello", id="one").result(timeout="30s")
+        terminal.until("completed")
+        terminal.type("\x03")
+        said = terminal.rest()
+    assert terminal.process.returncode == 0, said
+    assert terminal.said.rfind("\x1b[?25h") > terminal.said.rfind("\x1b[?25l")
+    assert "Traceback" not in said
+    assert left_behind(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("target", "why"),
+    [
+        ("nothing.py", "no file nothing.py"),
+        ("app", "is neither a file, such as app.py, nor MODULE:ATTRIBUTE"),
+        ("my-app.py", "cannot be imported"),
+    ],
+)
+def test_what_cannot_be_watched_is_wrong_usage(tmp_path: Path, target: str, why: str) -> None:
+    """With the reason; nothing is started."""
+    (tmp_path / "my-app.py").touch()
+    done = subprocess.run([LIMPET, "dev", target], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, why in done.stderr) == (2, True), done.stderr

@@ -1,0 +1,90 @@
+"""`limpet init`: what it writes runs, word for word as its README says, and nothing is ever overwritten."""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.interfaces.demo.demo_process import env_of, left_behind
+
+LIMPET = str(Path(sys.executable).with_name("limpet"))
+
+
+def run(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """A command, as somebody would type it there."""
+    return subprocess.run(words, cwd=cwd, env=env_of(cwd), capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project that was just written."""
+    folder = tmp_path_factory.mktemp("new")
+    done = run(LIMPET, "init", "My Agents", cwd=folder)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (
+        done.stdout.splitlines()[0] == "Created app.py, test_app.py, pyproject.toml, README.md, .gitignore in My Agents"
+    )
+    return folder / "My Agents"
+
+
+def test_what_it_writes_runs(project: Path) -> None:
+    """A run to its end, found done again; its test; a worker; what ran; what its README says to type."""
+    assert 'name = "my-agents"' in (project / "pyproject.toml").read_text(encoding="utf-8")
+    for _ in range(2):
+        done = run("python", "app.py", cwd=project)
+        assert (done.returncode, done.stdout) == (0, "You have your 49.00 back, and our apologies.\n"), done.stderr
+    [paid] = (project / "refunds.jsonl").read_text(encoding="utf-8").splitlines()
+    assert json.loads(paid)["key"].startswith("ticket-1:")
+    tested = run("python", "-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=project)
+    assert "2 passed" in tested.stdout, tested.stdout
+    assert [each["status"] for each in json.loads(run(LIMPET, "runs", "--json", cwd=project).stdout)] == ["completed"]
+    page = (project / "README.md").read_text(encoding="utf-8")
+    typed = re.findall(r"^(limpet (?:runs|show).*?)  +#", page, re.MULTILINE)
+    assert [run("sh", "-c", line, cwd=project).returncode for line in typed] == [0, 0]
+
+
+def test_its_worker_drives_what_was_started_elsewhere(project: Path) -> None:
+    """By name, from where the code is not; the app is found in pyproject.toml."""
+    with subprocess.Popen(
+        [LIMPET, "worker", "app:app"], cwd=project, env=env_of(project), stderr=subprocess.PIPE
+    ) as worker:
+        assert worker.stderr is not None
+        assert any(b"serves support" in line for line in worker.stderr)
+        started = run(
+            LIMPET, "start", "support", "--input", "Order o-1 arrived broken.", "--id", "ticket-9", cwd=project
+        )
+        assert started.returncode == 0, started.stderr
+        run(LIMPET, "log", "ticket-9", "--follow", cwd=project)
+        worker.send_signal(signal.SIGINT)
+        worker.stderr.read()
+    assert worker.returncode == 0
+    assert run(LIMPET, "replay", "ticket-9", cwd=project).returncode == 0
+    assert left_behind(project) == []
+
+
+def test_it_is_clean_code(project: Path) -> None:
+    """What a newcomer sees first passes the strictest checks of ours."""
+    how = ["--isolated", "--line-length", "120", "."]
+    for words in (["check", "--select", "E,F,I,B,UP,SIM,RUF"], ["format", "--check"]):
+        done = run(sys.executable, "-m", "ruff", *words, *how, cwd=project)
+        assert done.returncode == 0, done.stdout
+    done = run(
+        sys.executable, "-m", "mypy", "--strict", "--cache-dir", "/dev/null", "app.py", "test_app.py", cwd=project
+    )
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("name", ["app.py", ".gitignore"])
+def test_nothing_is_overwritten(tmp_path: Path, name: str) -> None:
+    """One file in the way, and none is written; the error says which, and the cure."""
+    (tmp_path / name).write_text("mine", encoding="utf-8")
+    done = run(LIMPET, "init", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"error: Cannot use {name}: the file exists. Nothing was written. Pass another")
+    assert [path.read_text(encoding="utf-8") for path in tmp_path.iterdir()] == ["mine"]
+    done = run(LIMPET, "init", name, "--json", cwd=tmp_path)
+    assert (done.returncode, json.loads(done.stderr)["code"]) == (1, "file_failed")

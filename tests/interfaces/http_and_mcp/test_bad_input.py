@@ -1,0 +1,113 @@
+"""What no question can mean is refused, in the same words by every door, before anything is looked at."""
+
+import json
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import pytest
+from mcp import Client
+
+import limpet
+from limpet.mcp import server_of
+from limpet.service.operations import OPERATIONS, Operation
+from limpet.web import asgi
+from tests.interfaces.http_and_mcp.clients import TOKEN, fill, text_of
+
+GOOD = {"authorization": f"Bearer {TOKEN}"}
+TEXTS = [
+    "",
+    " ",
+    "x",
+    "-1",
+    "0",
+    "1.5",
+    "1e9",
+    "9" * 400,
+    str(2**63),
+    str(2**53),
+    "true",
+    "null",
+    "\x00",
+    "a\x00b",
+    "\ud7ff\U0001f41a",
+    "%",
+    "%_",
+    "'; drop table runs; --",
+    "../../etc/passwd",
+    "refund-50/../refund-950",
+    "a" * 10_000,
+    "{}",
+    "[]",
+    '{"$gt": ""}',
+    "cents>" * 150,
+    "a=x" + " " * 900 + "x",
+    "order=" + "[" * 900,
+]
+VALUES: list[Any] = [None, True, 1.5, -1, 2**70, [], {}, [1], ["a", ["b"]], {"$gt": ""}, [None]]
+FITTING: dict[str, Any] = {
+    "run": "refund-50",
+    "one": "refund-50",
+    "other": "refund-950",
+    "step": 1,
+    "conversation": "chat-7",
+    "text": "broken",
+    "artifact": "a",
+}
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+async def url(request: pytest.FixtureRequest) -> str:
+    """A store in which something of everything happened."""
+    if request.param == "sqlite":
+        found = f"sqlite:///{request.getfixturevalue('tmp_path')}/limpet.db"
+    else:
+        found = request.getfixturevalue("postgres_schema")
+    await fill(found)
+    return found
+
+
+def needed(question: Operation) -> dict[str, Any]:
+    """What must be given, as it fits."""
+    return {name: FITTING[name] for name, each in question.parameters.model_fields.items() if each.is_required()}
+
+
+async def test_over_http(url: str) -> None:
+    """Everything that can be given, as text of all kinds: answered or refused, and never our fault."""
+    async with (
+        limpet.open(url, worker=False) as app,
+        httpx.AsyncClient(
+            transport=httpx.ASGITransport(asgi(app, auth=TOKEN)), base_url="http://localhost", headers=GOOD
+        ) as client,
+    ):
+        for question in OPERATIONS.values():
+            for name in question.parameters.model_fields:
+                for text in TEXTS:
+                    given = {**needed(question), name: text}
+                    path = question.path.format(**{each: quote(str(given[each]), safe="") for each in question.in_path})
+                    query = {each: value for each, value in given.items() if each not in question.in_path}
+                    answer = await client.get(f"/v1{path}", params=query)
+                    assert answer.status_code in (200, 404, 422), (question.name, name, text, answer.text)
+                    assert answer.status_code == 200 or answer.json()["hint"]
+            twice = [(name, value) for name, value in needed(question).items() if name not in question.in_path]
+            path = question.path.format(**needed(question))
+            for more in [("nobody_knows", "1"), *((each, "x") for each in question.in_path), *twice]:
+                answer = await client.get(f"/v1{path}", params=[*twice, more])
+                assert (answer.status_code, answer.json()["code"]) == (422, "invalid_argument"), (question.name, more)
+
+
+async def test_over_mcp(url: str) -> None:
+    """The same, as values of all kinds; a model reads what was wrong."""
+    async with limpet.open(url, worker=False) as app, Client(server_of(app)) as client:
+        for question in OPERATIONS.values():
+            for name in question.parameters.model_fields:
+                for value in [*TEXTS, *VALUES]:
+                    result = await client.call_tool(question.name, {**needed(question), name: value})
+                    told = json.loads(text_of(result))
+                    assert not result.is_error or told["code"] != "unexpected", (question.name, name, value, told)
+                    assert not result.is_error or told["hint"]
+            unknown = await client.call_tool(question.name, {**needed(question), "nobody_knows": 1})
+            assert unknown.is_error
+            assert json.loads(text_of(unknown))["facts"]["path"] == "nobody_knows"
+            if needed(question):
+                assert (await client.call_tool(question.name, {})).is_error

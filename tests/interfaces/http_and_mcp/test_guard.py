@@ -1,0 +1,312 @@
+"""Who may come in over HTTP: whoever names this server, comes from no other page, and has a token. On every path."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from itertools import product
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from starlette.types import ASGIApp, Message
+
+import limpet
+from limpet.mcp import over_http
+from limpet.service.operations import OPERATIONS
+from limpet.web import asgi
+from limpet.web.guard import HEADERS
+from limpet.web.server import ServerOptions, serve
+from tests.interfaces.http_and_mcp.clients import TOKEN
+
+GOOD = {"authorization": f"Bearer {TOKEN}"}
+PATHS = [
+    *(f"/v1{each.path}" for each in OPERATIONS.values()),
+    "/openapi.json",
+    "/mcp",
+    "/",
+    "/v1",
+    "/docs",
+    "/v1/../etc",
+]
+UNSAFE = ["POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND"]
+
+
+@pytest.fixture
+async def app() -> AsyncIterator[limpet.App]:
+    """An app in memory, open."""
+    async with limpet.open("memory:", worker=False) as app:
+        yield app
+
+
+@asynccontextmanager
+async def asking(inside: ASGIApp, host: str = "localhost:8700") -> AsyncIterator[httpx.AsyncClient]:
+    """A client that has no token of itself."""
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(inside), base_url=f"http://{host}") as client:
+        yield client
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_nobody_comes_in_without_a_token(app: limpet.App, path: str) -> None:
+    """Not to a path that leads nowhere either; and what is refused is not to be kept, framed or guessed."""
+    refused: list[dict[str, str]] = [
+        {},
+        {"authorization": "Bearer "},
+        {"authorization": TOKEN},
+        {"authorization": f"Basic {TOKEN}"},
+        {"authorization": f"Bearer {TOKEN}x"},
+        {"authorization": f"Bearer {TOKEN[:-1]}"},
+        {"authorization": f"Bearer {TOKEN} {TOKEN}"},
+        {"authorization": f"Bearer {TOKEN}, Bearer {TOKEN}"},
+        {"x-authorization": f"Bearer {TOKEN}"},
+        {"cookie": f"token={TOKEN}; authorization=Bearer {TOKEN}"},
+    ]
+    also = {"/mcp": over_http(app)}
+    async with asking(asgi(app, auth=TOKEN, also=also)) as client:
+        for headers, method in product(refused, ["GET", "POST", "DELETE"]):
+            answer = await client.request(method, path, headers=headers, params={"token": TOKEN, "access_token": TOKEN})
+            assert (answer.status_code, answer.json()["code"]) == (401, "not_authenticated")
+            assert answer.headers["www-authenticate"] == "Bearer"
+            assert TOKEN not in answer.text
+            assert HEADERS.items() <= answer.headers.items()
+        twice = [("authorization", f"Bearer {TOKEN}"), ("authorization", f"Bearer {TOKEN}")]
+        assert (await client.get(path, headers=twice)).status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("host", "origin", "status"),
+    [
+        ("localhost:8700", None, 200),
+        ("LOCALHOST:8700", None, 200),
+        ("localhost.:8700", None, 200),
+        ("localhost", None, 200),
+        ("127.0.0.1:1", None, 200),
+        ("[::1]:8700", None, 200),
+        ("[::1]", None, 200),
+        ("runs.example.com", None, 200),
+        ("localhost:8700", "http://localhost:8700", 200),
+        ("runs.example.com", "https://runs.example.com", 200),
+        ("localhost:8700", "http://localhost:3000", 403),
+        ("localhost:8700", "http://evil.example", 403),
+        ("localhost:8700", "http://localhost:8700.evil.example", 403),
+        ("localhost:8700", "http://evil@localhost:8700", 403),
+        ("localhost:8700", "null", 403),
+        ("localhost:8700", "", 403),
+        ("localhost:8700", "localhost:8700", 403),
+        ("localhost:8700", "http://[", 403),
+        ("localhost:8700", "http://[::1", 403),
+        ("evil.example", None, 421),
+        ("evil.example:8700", "http://evil.example:8700", 421),
+        ("localhost.evil.example", None, 421),
+        ("localhost:8700:8700", None, 421),
+        ("localhost:evil", None, 421),
+        ("evil@localhost", None, 421),
+        ("[::1].evil.example", None, 421),
+        ("xn--localhost", None, 421),
+        ("", None, 421),
+    ],
+)
+async def test_hosts_and_origins(app: limpet.App, host: str, origin: str | None, status: int) -> None:
+    """A page of another server, and a name that was made to lead here, get nothing, whatever they carry."""
+    headers = [("host", host), *([("origin", origin)] if origin is not None else [])]
+    hosts = ["localhost", "127.0.0.1", "::1", "runs.example.com"]
+    async with asking(asgi(app, auth=TOKEN, hosts=hosts, also={"/mcp": over_http(app)})) as client:
+        for path in ("/v1/stats", "/openapi.json"):
+            assert (await client.get(path, headers=[*headers, *GOOD.items()])).status_code == status
+            without = await client.get(path, headers=headers)
+            assert without.status_code == (401 if status == 200 else status)
+        if status != 200:
+            assert (await client.post("/mcp", headers=[*headers, *GOOD.items()])).status_code == status
+        two = [*headers, ("host", "localhost"), *GOOD.items()]
+        assert (await client.get("/v1/stats", headers=two)).status_code == 421
+
+
+async def test_nothing_can_be_changed(app: limpet.App) -> None:
+    """Every path takes GET alone."""
+    async with asking(asgi(app, auth=TOKEN)) as client:
+        for path, method in product((f"/v1{each.path}" for each in OPERATIONS.values()), [*UNSAFE, "HEAD"]):
+            answer = await client.request(method, path, headers=GOOD)
+            assert answer.status_code == 405, (method, path)
+            assert answer.headers["allow"] == "GET"
+            assert method == "HEAD" or answer.json()["code"] == "not_found"
+
+
+async def test_what_there_is(app: limpet.App) -> None:
+    """Every question and no other path; a page that shows the API in a browser would load code from elsewhere."""
+    async with asking(asgi(app, auth=TOKEN)) as client:
+        described = (await client.get("/openapi.json", headers=GOOD)).json()
+        assert [*described["paths"]] == [f"/v1{each.path}" for each in OPERATIONS.values()]
+        assert all([*each] == ["get"] for each in described["paths"].values())
+        for path in ("/", "/docs", "/redoc", "/docs/oauth2-redirect", "/v1", "/v1/", "/v1/runs/", "/v2/runs", "/mcp"):
+            answer = await client.get(path, headers=GOOD)
+            assert (answer.status_code, answer.json()["code"]) == (404, "not_found"), path
+
+
+async def test_only_requests_are_heard(app: limpet.App) -> None:
+    """Whoever speaks of a websocket is sent away."""
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    async def receive() -> Message:
+        return {"type": "websocket.connect"}
+
+    scope = {"type": "websocket", "path": "/v1/runs", "headers": [(b"authorization", f"Bearer {TOKEN}".encode())]}
+    await asgi(app, auth=TOKEN)(scope, receive, send)
+    assert sent == [{"type": "websocket.close", "code": 1008}]
+
+
+async def test_tokens(app: limpet.App, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One, several, those that a function knows, or the one of the environment; never none, and none that is short."""
+
+    async def knows(token: str) -> bool:
+        await asyncio.sleep(0)  # noqa: TID251 - somebody else is asked
+        return token == TOKEN
+
+    async def comes_in(inside: ASGIApp, token: str = TOKEN) -> bool:
+        async with asking(inside) as client:
+            answer = await client.get("/v1/stats", headers={"authorization": f"bearer  {token}"})
+            return answer.status_code == 200
+
+    other = "another-token-of-mine"
+    for auth in (TOKEN, [other, TOKEN], (TOKEN,), knows, lambda token: token == TOKEN):
+        assert await comes_in(asgi(app, auth=auth))
+        assert not await comes_in(asgi(app, auth=auth), "x" * 30)
+    assert await comes_in(asgi(app, auth=[other, TOKEN]), other)
+    monkeypatch.delenv("LIMPET_TOKEN", raising=False)
+    for bad in ("", [], "short", [TOKEN, "short"], None, f"{TOKEN} ", f"ü{TOKEN}", f"{TOKEN}\n"):
+        with pytest.raises(limpet.DefinitionError):
+            asgi(app, auth=bad)
+    monkeypatch.setenv("LIMPET_TOKEN", f"{TOKEN}\n")
+    assert await comes_in(asgi(app))
+    with pytest.raises(limpet.DefinitionError):  # all were revoked
+        asgi(app, auth=[])
+    for host in ("https://runs.example.com", "*", "a b", ""):
+        with pytest.raises(limpet.DefinitionError, match="no name of a server"):
+            asgi(app, hosts=[host])
+
+    def broken(token: str) -> bool:
+        raise RuntimeError(f"no answer about {token}")
+
+    async with asking(asgi(app, auth=broken)) as client:
+        answer = await client.get("/v1/stats", headers=GOOD)
+        assert (answer.status_code, answer.json()["code"]) == (500, "unexpected")
+        assert HEADERS.items() <= answer.headers.items()
+
+
+async def test_it_opens_what_is_not_open(url: str) -> None:
+    """With the server, and closes it with it; one that is open stays so."""
+
+    async def served(app: limpet.App) -> list[str]:
+        inside, said = asgi(app, auth=TOKEN), asyncio.Queue[Message]()
+        heard: list[Message] = []
+        await said.put({"type": "lifespan.startup"})
+
+        async def send(message: Message) -> None:
+            heard.append(message)
+            async with asking(inside) as client:
+                assert (await client.get("/v1/stats", headers=GOOD)).status_code == (200 if app.is_open else 503)
+            await said.put({"type": "lifespan.shutdown"})
+
+        await inside({"type": "lifespan"}, said.get, send)
+        return [each["type"] for each in heard]
+
+    both = ["lifespan.startup.complete", "lifespan.shutdown.complete"]
+    app = limpet.open(url, worker=False)
+    assert await served(app) == both
+    assert not app.is_open
+    async with limpet.open(url, worker=False) as opened:
+        assert await served(opened) == both
+        assert opened.is_open
+
+
+async def test_what_went_wrong_has_its_status(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And its code, its facts and its cure; what was not to happen is told in the log, and not all of it outside."""
+
+    async def broken(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("password=hunter2222")
+
+    async def changed(*_: Any, **__: Any) -> Any:
+        raise limpet.Tampered(run="refund-50", seq=2, reason="its hash")
+
+    async with limpet.open(url, worker=False) as app, asking(asgi(app, auth=TOKEN)) as client:
+        missing = await client.get("/v1/runs/refund-51", headers=GOOD)
+        assert (missing.status_code, missing.json()["facts"]) == (404, {"what": "run", "id": "refund-51"})
+        monkeypatch.setattr(limpet.App, "verify", changed)
+        assert (await client.get("/v1/runs/refund-50/verify", headers=GOOD)).status_code == 409
+        monkeypatch.setattr(limpet.App, "stats", broken)
+        answer = await client.get("/v1/stats", headers=GOOD)
+        assert (answer.status_code, answer.json()["code"]) == (500, "unexpected")
+        assert "hunter" not in answer.text
+
+
+async def test_mounted_in_another_application(url: str) -> None:
+    """Behind its own path; one that nobody opened says so."""
+    runs = limpet.open(url, worker=False)
+    service = FastAPI()
+    service.mount("/limpet", asgi(runs, auth=TOKEN))
+    async with asking(service) as client:
+        closed = await client.get("/limpet/v1/runs", headers=GOOD)
+        assert (closed.status_code, "not open" in closed.json()["message"]) == (503, True)
+        async with runs:
+            assert (await client.get("/limpet/v1/runs/refund-50", headers=GOOD)).json()["id"] == "refund-50"
+            assert (await client.get("/limpet/v1/runs/refund-50")).status_code == 401
+            described = (await client.get("/limpet/openapi.json", headers=GOOD)).json()
+            assert described["servers"] == [{"url": "/limpet"}]
+
+
+async def test_whoever_says_nothing_is_not_waited_for(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A head that does not end, a body that does not come; whoever asks is answered meanwhile; not too many at once."""
+    monkeypatch.setattr("limpet.web.server.PROMPT", 0.5)
+    monkeypatch.setattr("limpet.web.server.MOST", 6)
+    where = asyncio.get_running_loop().create_future()
+    wishes = ServerOptions(host="127.0.0.1", port=0, token=TOKEN, also={})
+    serving = asyncio.ensure_future(serve(limpet.open(url, worker=False), wishes, where.set_result))
+    port = int((await where).rpartition(":")[2])
+    post = f"POST /v1/stats HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: 9\r\n\r\nx"
+    silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+    for (_, writer), said in zip(silent, ("", "GET /v1/stats HTTP/1.1\r\nHost: loc", post), strict=True):
+        writer.write(said.encode())
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=GOOD) as client:
+        assert (await client.get("/v1/stats")).status_code == 200
+    for reader, writer in silent:
+        with suppress(ConnectionResetError):
+            await reader.read()  # until it is closed
+        writer.close()
+    many = [await asyncio.open_connection("127.0.0.1", port) for _ in range(9)]
+    reader, _ = many[-1]
+    with suppress(ConnectionResetError):
+        assert await reader.read() == b""
+    for _, writer in many:
+        writer.close()
+    serving.cancel()
+    await asyncio.wait([serving])
+
+
+async def test_a_question_ends_with_whoever_asked(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is left who works for nobody."""
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    async def endless(*_: Any, **__: Any) -> Any:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(limpet.App, "stats", endless)
+    async with limpet.open(url, worker=False) as app:
+        said: list[Message] = []
+
+        async def receive() -> Message:
+            await begun.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: Message) -> None:
+            said.append(message)
+
+        headers = [(b"host", b"localhost"), (b"authorization", f"Bearer {TOKEN}".encode())]
+        scope = {"type": "http", "method": "GET", "path": "/v1/stats", "query_string": b"", "headers": headers}
+        await asgi(app, auth=TOKEN)(scope, receive, send)
+        await ended.wait()

@@ -1,0 +1,239 @@
+"""What an agent of somebody else sees over MCP: tools that only read, and the state of each task as a resource."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from mcp import Client, MCPError, StdioServerParameters
+from mcp.client.stdio import stdio_client
+from mcp_types import INVALID_PARAMS, TextResourceContents
+
+import limpet
+from limpet import testing
+from limpet.adapters.mcp import MCPTools
+from limpet.service.operations import OPERATIONS
+from tests.interfaces.http_and_mcp.clients import LIMPET, TOKEN, called, fill, over_http, over_pipes
+
+STATE = "state://agents/doors_support/tasks/refund-50"
+
+
+async def test_over_both_ways(url: str, server: httpx.Client) -> None:
+    """The newest protocol; every question is a tool that says of itself that it only reads."""
+    async with over_pipes(url) as pipes, over_http(server) as http:
+        for client in (pipes, http):
+            assert client.protocol_version == "2026-07-28"
+            assert client.server_info is not None
+            assert client.server_info.version == limpet.__version__
+            tools = (await client.list_tools()).tools
+            assert [each.name for each in tools] == [*OPERATIONS]
+            assert all(each.annotations is not None and each.annotations.read_only_hint for each in tools)
+            assert all(each.input_schema["additionalProperties"] is False for each in tools)
+
+
+async def test_resources(url: str, server: httpx.Client) -> None:
+    """Where each task is, and what its agent goes by, under an address that is made of names."""
+    async with over_pipes(url) as pipes, over_http(server) as http:
+        for client in (pipes, http):
+
+            async def read(address: str, client: Any = client) -> Any:
+                [content] = (await client.read_resource(address)).contents
+                assert isinstance(content, TextResourceContents)
+                assert (content.uri, content.mime_type) == (address, "application/json")
+                return json.loads(content.text)
+
+            listed = {each.uri: each for each in (await client.list_resources()).resources}
+            assert listed[STATE].description == "completed: settle 50"
+            state = await read(STATE)
+            [artifact] = state.pop("artifacts")
+            assert state == {
+                "uri": STATE,
+                "agent_id": "doors_support",
+                "task_id": "refund-50",
+                "state": "completed",
+                "plan": ["look", "pay"],
+            }
+            context = await read("limpet://runs/refund-50/context")
+            assert context == await called(client, "context", run="refund-50")
+            assert context["artifacts"][0]["artifact_id"] == artifact
+            assert await read("limpet://runs/refund%2D50/context") == context
+            bare = "state://agents/doors_letter/tasks/letter-1"
+            assert await read(bare) == {
+                "uri": bare,
+                "agent_id": "doors_letter",
+                "task_id": "letter-1",
+                "state": "waiting",
+            }
+            assert all([(await read(each))["uri"] == each for each in listed])
+            templates = (await client.list_resource_templates()).resource_templates
+            assert [each.uri_template for each in templates] == [
+                "state://agents/{agent}/tasks/{task}",
+                "limpet://runs/{run}/context",
+            ]
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "state://agents/doors_letter/tasks/refund-50",
+        "state://agents/doors_support/tasks/refund-51",
+        "state://agents/doors_support/tasks/chat-7",
+        "state://agents/doors_support/tasks/x%2F..%2Frefund-50",
+        "state://agents/doors_support/tasks/refund-50/",
+        "state://agents//tasks/refund-50",
+        "limpet://runs/chat-7/context",
+        "limpet://runs/refund-50/../refund-50/context",
+        "limpet://runs/refund-50/log",
+        "limpet://runs/%00/context",
+        "file:///etc/passwd",
+        "http://localhost/",
+    ],
+)
+async def test_addresses_that_lead_nowhere(server: httpx.Client, address: str) -> None:
+    """A task of another agent, one that is not there, a way around: the client's mistake, told with the cure."""
+    async with over_http(server) as client:
+        with pytest.raises(MCPError) as refused:
+            await client.read_resource(address)
+        assert refused.value.code == INVALID_PARAMS
+        assert refused.value.data["hint"]
+
+
+async def test_a_tool_that_is_not_there(server: httpx.Client) -> None:
+    async with over_http(server) as client:
+        with pytest.raises(MCPError) as refused:
+            await client.call_tool("approve", {"request": "1"})
+        assert "but runs, show, " in refused.value.data["message"]
+
+
+def test_over_http_there_is_one_way_in(server: httpx.Client) -> None:
+    """Messages are posted, as JSON, and not larger than can be meant."""
+    accept = {"accept": "application/json, text/event-stream"}
+    ping: dict[str, Any] = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+    assert server.post("/mcp", json=ping, headers={"authorization": ""}).status_code == 401
+    assert server.post("/mcp", json=ping, headers={"origin": "http://evil.example"}).status_code == 403
+    assert server.post("/mcp", json=ping, headers={"host": "evil.example"}).status_code == 421
+    for method in ("GET", "HEAD", "PUT", "DELETE", "OPTIONS"):
+        answer = server.request(method, "/mcp", headers=accept)
+        assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
+    assert server.post("/mcp", content=b"x" * (4 * 2**20 + 1), headers=accept).status_code == 413
+    chunks = (b"x" * 2**20 for _ in range(5))
+    assert server.post("/mcp", content=chunks, headers=accept).status_code == 413
+    assert server.post("/mcp", content=b"{", headers={**accept, "content-type": "application/json"}).status_code == 400
+
+
+async def test_one_agent_goes_on_from_what_another_knows(url: str) -> None:
+    """Through our own client: the tools are steps of its run, and what they said is recorded."""
+    model = testing.ScriptedModel(testing.calls("context", run="refund-950", max_tokens=200), "It was settle 950.")
+    tools = MCPTools([LIMPET, "mcp", "--url", url], name="limpet", only=["context"], trust_hints=True)
+    agent = limpet.llm_agent("doors_reader", model=model, instructions="Look.", tools=[tools])
+    async with testing.app(agent) as app:
+        assert await app.run(agent, "what was the goal?", id="r") == "It was settle 950."
+        [said] = [each.text for each in model.prompts[-1].messages if each.role == "tool"]
+        assert json.loads(said)["goal"] == "settle 950"
+
+
+async def test_over_http_our_client_needs_the_token_too(server: httpx.Client) -> None:
+    """With it, tools are steps as ever; without it, it is said at once what the server said."""
+
+    def reader(name: str, token: str) -> limpet.Agent[str, str]:
+        model = testing.ScriptedModel(testing.calls("context", run="letter-1"), "It waits.")
+        headers = {"Authorization": limpet.Secret(f"Bearer {token}")}
+        tools = MCPTools(f"{server.base_url}/mcp", only=["context"], trust_hints=True, headers=headers)
+        return limpet.llm_agent(name, model=model, instructions="Look.", tools=[tools])
+
+    good, bad = reader("doors_good", TOKEN), reader("doors_bad", "x" * 30)
+    async with testing.app(good, bad) as app:
+        assert await app.run(good, "where is it?", id="good") == "It waits."
+        with pytest.raises(limpet.RunFailed, match="401"):
+            await app.run(bad, "where is it?", id="bad")
+        steps = [each for each in await app.log("bad") if each.kind == "step.started"]
+        assert len(steps) == 1
+        assert TOKEN not in str(await app.log("good"))
+    with pytest.raises(limpet.DefinitionError, match="env="):
+        MCPTools([LIMPET, "mcp"], headers={"a": "b"})
+
+
+@pytest.mark.parametrize(
+    ("words", "ends"), [(["mcp"], -signal.SIGINT), (["serve", "--port", "0", "--host", "127.0.0.1"], 0)]
+)
+def test_ctrl_c(url: str, words: list[str], ends: int) -> None:
+    """It ends at once, without a word; somebody impatient may press it twice."""
+    process = subprocess.Popen(
+        [LIMPET, *words, "--url", url],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "LIMPET_TOKEN": TOKEN},
+    )
+    with process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(b'{"jsonrpc":"2.0","id":1,"method":"ping"}\n')
+        process.stdin.flush()
+        process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == ends
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
+
+
+def test_a_port_that_is_taken(server: httpx.Client, url: str) -> None:
+    words = ["serve", "--url", url, "--port", str(server.base_url.port)]
+    done = subprocess.run([LIMPET, *words], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert "Address already in use; say another --port" in done.stderr
+
+
+@pytest.mark.parametrize("words", [["mcp"], ["serve", "--port", "0"]])
+def test_there_is_no_store(tmp_path: Any, words: list[str]) -> None:
+    """It is said, and none is made."""
+    url = f"sqlite:///{tmp_path}/none.db"
+    done = subprocess.run(
+        [LIMPET, *words, "--url", url, "--json"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "LIMPET_TOKEN": TOKEN},
+        stdin=subprocess.DEVNULL,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert json.loads(done.stderr)["code"] == "no_store"
+    assert not list(tmp_path.iterdir())
+
+
+async def test_looking_leaves_nothing(tmp_path: Path) -> None:
+    """The code that is named may speak when it is loaded; its agents are not put into the store."""
+    (tmp_path / "spoken.py").write_text(
+        "import limpet\nprint('hello from import')\n"
+        "@limpet.agent(name='doors_unknown')\nasync def agent(run: limpet.Run, _: None) -> None: ...\n"
+        "app = limpet.open(agents=[agent])\n"
+    )
+    url = f"sqlite:///{tmp_path}/limpet.db"
+    await fill(url)
+    words = ["mcp", "--url", url, "--app", "spoken:app"]
+    server = StdioServerParameters(command=LIMPET, args=words, env=dict(os.environ), cwd=tmp_path)
+    async with limpet.open(url, worker=False) as app, Client(stdio_client(server)) as client:
+        before = await app.agents()
+        assert len(await called(client, "agents")) == len(before) == 3
+        assert await app.agents() == before
+
+
+@pytest.mark.parametrize(("words", "extra"), [(["mcp"], "mcp"), (["serve", "--port", "0"], "server")])
+def test_what_is_not_installed_is_named(url: str, words: list[str], extra: str) -> None:
+    """Once for all that a command needs."""
+    script = (
+        "import importlib.util as util, sys; find = util.find_spec; "
+        "util.find_spec = lambda name, *more: None if name in ('fastapi', 'mcp') else find(name, *more); "
+        "from limpet.main import main; main()"
+    )
+    command = [sys.executable, "-c", script, *words, "--url", url]
+    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=60, check=False)
+    assert done.returncode == 1
+    assert f"pip install 'limpet[{extra}]'" in done.stderr

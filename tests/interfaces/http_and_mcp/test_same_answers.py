@@ -1,0 +1,156 @@
+"""One question, one answer: through Python, the command line, HTTP, and MCP over pipes and over HTTP."""
+
+import json
+from asyncio import to_thread
+from itertools import product
+from typing import Any
+
+import httpx
+from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
+
+import limpet
+from limpet.redaction import hide_secrets_in
+from limpet.service.json_views import as_json, error_json
+from limpet.service.operations import OPERATIONS
+from limpet.service.report import report
+from tests.interfaces.cli.run_cli import limpet as typing
+from tests.interfaces.http_and_mcp.clients import called, fill, over_http, over_pipes, serving
+
+Given = dict[str, Any]
+# Every question, with what is given: in Python, as words of the command line, and for the other doors.
+ASKED: dict[str, tuple[Any, list[str], Given]] = {
+    "runs": (
+        lambda app: app.runs(status="failed", last=5),
+        ["--status", "failed", "--last", "5"],
+        {"status": "failed", "last": 5},
+    ),
+    "show": (lambda app: report(app, "refund-950"), ["refund-950"], {"run": "refund-950"}),
+    "log": (lambda app: app.log("refund-50"), ["refund-50"], {"run": "refund-50"}),
+    "state": (
+        lambda app: app.state("refund-50", before=1),
+        ["refund-50", "--before", "1"],
+        {"run": "refund-50", "before": 1},
+    ),
+    "context": (
+        lambda app: app.context("talk-2", max_tokens=80),
+        ["talk-2", "--max-tokens", "80"],
+        {"run": "talk-2", "max_tokens": 80},
+    ),
+    "prompt": (lambda app: app.prompt("talk-2", step=1), ["talk-2", "1"], {"run": "talk-2", "step": 1}),
+    "diff": (lambda app: app.diff("refund-50", step=1), ["refund-50", "1"], {"run": "refund-50", "step": 1}),
+    "compare": (
+        lambda app: app.compare("refund-50", "refund-950"),
+        ["refund-50", "refund-950"],
+        {"one": "refund-50", "other": "refund-950"},
+    ),
+    "verify": (lambda app: app.verify("refund-50"), ["refund-50"], {"run": "refund-50"}),
+    "inbox": (lambda app: app.inbox(to="sales"), ["--to", "sales"], {"to": "sales"}),
+    "conversations": (lambda app: app.conversations(session="ann-1"), ["--session", "ann-1"], {"session": "ann-1"}),
+    "messages": (
+        lambda app: app.messages("chat-7", last=3, whole=True),
+        ["chat-7", "--last", "3", "--whole"],
+        {"conversation": "chat-7", "last": 3, "whole": True},
+    ),
+    "sessions": (lambda app: app.sessions(), [], {}),
+    "search": (
+        lambda app: app.search("GRÖSSER", kind="state.patched", since="7d", last=1),
+        ["GRÖSSER", "--kind", "state.patched", "--since", "7d", "--last", "1"],
+        {"text": "GRÖSSER", "kind": "state.patched", "since": "7d", "last": 1},
+    ),
+    "decisions": (
+        lambda app: app.decisions("broken", last=1),
+        ["broken", "--last", "1"],
+        {"text": "broken", "last": 1},
+    ),
+    "errors": (lambda app: app.errors(agent="doors_support"), ["--agent", "doors_support"], {"agent": "doors_support"}),
+    "calls": (
+        lambda app: app.tool_calls("doors_refund", where=["cents>10", "cents<100"]),
+        ["doors_refund", "--where", "cents>10", "--where", "cents<100"],
+        {"tool": "doors_refund", "where": ["cents>10", "cents<100"]},
+    ),
+    "agents": (lambda app: app.agents(), [], {}),
+    "workers": (lambda app: app.workers(), [], {}),
+    "stats": (lambda app: app.stats(), [], {}),
+}
+
+
+def asked(server: httpx.Client, name: str, given: Given) -> httpx.Response:
+    """A question over HTTP."""
+    question = OPERATIONS[name]
+    query = {each: value for each, value in given.items() if each not in question.in_path}
+    return server.get("/v1" + question.path.format(**given), params=query)
+
+
+def typed(url: str, name: str, words: list[str]) -> Any:
+    """The same, typed."""
+    done = typing(name, *words, "--url", url, "--json")
+    assert done.exit_code == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()] if name == "log" else json.loads(done.stdout)
+
+
+def test_every_question_is_asked_here() -> None:
+    assert ASKED.keys() | {"artifact"} == OPERATIONS.keys()
+
+
+async def test_all_doors_say_the_same(url: str, server: httpx.Client) -> None:
+    """Every question, word for word; and each answer is of the form that the description of the API promises."""
+    described = server.get("/openapi.json").json()
+    async with limpet.open(url, worker=False) as app, over_pipes(url) as pipes, over_http(server) as http:
+        for name, (ask, words, given) in ASKED.items():
+            wanted = hide_secrets_in(as_json(await ask(app)))
+            assert wanted or name == "workers", name  # the one that drove them has gone
+            answer = asked(server, name, given)
+            assert (answer.status_code, answer.json()) == (200, wanted), name
+            assert await called(pipes, name, **given) == wanted, name
+            assert await called(http, name, **given) == wanted, name
+            assert await to_thread(typed, url, name, words) == wanted, name
+            schema = described["paths"][f"/v1{OPERATIONS[name].path}"]["get"]["responses"]["200"]["content"]
+            checked = {**schema["application/json"]["schema"], "components": described["components"]}
+            Draft202012Validator(checked).validate(wanted)
+
+
+async def test_the_slice_is_the_same(url: str, server: httpx.Client) -> None:
+    """What an agent goes by, as much as fits, then and now; what is not there is refused in the same words."""
+    runs = ("refund-50", "refund-950", "talk-1", "talk-2", "letter-1")
+    points: list[Given] = [{}, {"before": 1}, {"after": 1, "max_tokens": 60}, {"max_bytes": 200}]
+    async with limpet.open(url, worker=False) as app, over_pipes(url) as pipes, over_http(server) as http:
+        for run, given in product(runs, points):
+            said = asked(server, "context", {"run": run, **given}).json()
+            try:
+                wanted = as_json(await app.context(run, **given))
+            except limpet.NotFound as error:
+                wanted = error_json(error)
+            assert said == wanted
+            assert said == await called(pipes, "context", run=run, **given)
+            assert said == await called(http, "context", run=run, **given)
+
+
+async def test_on_postgresql_too(postgres_schema: str) -> None:
+    await fill(postgres_schema)
+    with serving(postgres_schema) as server:
+        async with limpet.open(postgres_schema, worker=False) as app, over_pipes(postgres_schema) as pipes:
+            for run in ("refund-50", "talk-2"):
+                wanted = as_json(await app.context(run, max_tokens=80))
+                assert wanted["left_out"]
+                assert asked(server, "context", {"run": run, "max_tokens": 80}).json() == wanted
+                assert await called(pipes, "context", run=run, max_tokens=80) == wanted
+
+
+async def test_an_artifact_of_the_slice_is_opened(url: str, server: httpx.Client) -> None:
+    """It is there as what it is; what it holds comes in pieces, each of which is text."""
+    [about] = asked(server, "context", {"run": "refund-50"}).json()["artifacts"]
+    assert about["summary"] == "the letter of complaint"
+    given = {"run": "refund-50", "artifact": about["artifact_id"]}
+    text = ""
+    async with over_pipes(url) as pipes:
+        for start in (0, 90_000):
+            more: Given = {"start": start, "limit": 90_000}
+            piece = asked(server, "artifact", {**given, **more}).json()
+            assert await called(pipes, "artifact", **given, **more) == piece
+            text += piece["text"]
+            assert piece["next"] == (90_000 if start == 0 else None)
+    assert text == "Der Brief.\n" * 9_000
+    words = [*given.values()]
+    printed = await to_thread(typing, "artifact", *words, "--url", url)
+    assert printed.stdout == text
+    assert await to_thread(typed, url, "artifact", words) == asked(server, "artifact", given).json()
