@@ -374,7 +374,7 @@ class World:
                 await self.people.answer(request, self.chance.random() < 0.5, by=by)
             case "unknown":
                 known = {"applied": "by hand"} if self._is_done(request) else "not_applied"
-                await self.people.answer(request, self.chance.choice([known, known, "gave_up"]), by=by)
+                await self.people.answer(request, self.chance.choice([known, known, "unknown"]), by=by)
             case "approval":
                 await self._approve(request, by)
             case "budget" if self.chance.random() < 0.5:

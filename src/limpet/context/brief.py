@@ -223,7 +223,7 @@ def _choices(opened: b.RequestOpened) -> tuple[Choice, ...]:
                 Choice(say='{"applied": its result}', causes="The step is completed with that result."),
                 Choice(say="applied", causes="The step is completed without a known result."),
                 Choice(say="not_applied", causes="The step is retried if its `retry` allows; otherwise it has failed."),
-                Choice(say="gave_up", causes="The agent gets OutcomeUnknown."),
+                Choice(say="unknown", causes="The agent gets OutcomeUnknown."),
             )
         case "budget":
             return (

@@ -222,7 +222,7 @@ async def test_a_step_is_one_call_however_often_it_was_tried() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "handled"), [({"applied": "sent"}, "settled"), ("not_applied", "settled"), ("gave_up", "nobody knows")]
+    ("said", "handled"), [({"applied": "sent"}, "settled"), ("not_applied", "settled"), ("unknown", "nobody knows")]
 )
 async def test_an_error_whose_outcome_was_found_out_says_so(said: Any, handled: str) -> None:
     """Nobody knows, until a person has said it."""

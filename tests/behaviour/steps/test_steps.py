@@ -146,7 +146,7 @@ async def test_a_once_effect_that_raised_is_verified() -> None:
 
 @pytest.mark.parametrize(
     ("said", "calls", "result"),
-    [({"applied": "by hand"}, 1, "by hand"), ("not_applied", 2, "done"), ("gave_up", 1, "unknown")],
+    [({"applied": "by hand"}, 1, "by hand"), ("not_applied", 2, "done"), ("unknown", 1, "unknown")],
 )
 async def test_a_once_effect_that_nobody_can_verify_goes_to_a_person(said: Any, calls: int, result: str) -> None:
     """Its worker died in it: it is never repeated blindly."""

@@ -57,7 +57,7 @@ def prompted(typed: Sequence[str], **given: Any) -> tuple[Any, str]:
         (["y", "x"], {"schema": {"anyOf": [{"type": "string"}, {"type": "null"}]}}, "x"),
         (['{"a": ', '{"a": 1}'], {"schema": {"type": "object"}}, {"a": 1}),
         (["perhaps", "not_applied"], {"kind": "unknown", "tool": "t"}, "not_applied"),
-        (["3"], {"kind": "unknown", "tool": "t", "options": ["applied", "not_applied", "gave_up"]}, "gave_up"),
+        (["3"], {"kind": "unknown", "tool": "t", "options": ["applied", "not_applied", "unknown"]}, "unknown"),
     ],
 )
 def test_an_answer_is_asked_for_as_the_schema_says(typed: list[str], given: dict[str, Any], expected: Any) -> None:

@@ -27,7 +27,8 @@ __all__ = ["CHOICES", "OUTCOMES", "ApprovalGate"]
 
 Outcome = Literal["applied", "not_applied", "gave_up"]
 Kind = Literal["unknown", "budget", "escalation"]
-OUTCOMES: tuple[Outcome, ...] = ("applied", "not_applied", "gave_up")
+# Answers to the question whether an effect was applied. "unknown" is stored as the outcome "gave_up".
+OUTCOMES = ("applied", "not_applied", "unknown")
 CHOICES = ("retry", "fail")
 # How often a person is asked again because the data they saw has changed.
 MAX_CHANGES = 3
@@ -439,7 +440,7 @@ class ApprovalGate:
     async def settle_unknown(
         self, tool: Tool[..., Any, Any], name: str, unknown: b.StepUnknown, args: Mapping[str, Any]
     ) -> tuple[Outcome, Any, str]:
-        """Ask a person for the outcome of an attempt: applied (and its result), not applied, or "gave_up"."""
+        """Ask a person for the outcome of an attempt: applied (and its result), not applied, or unknown ("gave_up")."""
         decided = await self._ask_person(
             self.unknown_name(name),
             "unknown",
@@ -453,7 +454,7 @@ class ApprovalGate:
         answer = await self._x.unpack(decided.answer.answer)
         if isinstance(answer, dict) and "applied" in answer:
             return "applied", answer["applied"], decided.request
-        return (answer if answer in OUTCOMES else "gave_up"), None, decided.request
+        return (answer if answer in ("applied", "not_applied") else "gave_up"), None, decided.request
 
 
 def _exceeded(found: budget.Exhausted | None) -> BudgetExceeded:
