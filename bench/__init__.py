@@ -1,1 +1,1 @@
-"""Measurements, beside bare loops and peers."""
+"""Measurements, compared with bare loops and peers."""

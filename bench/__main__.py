@@ -1,7 +1,7 @@
-"""`make bench`: how fast the stores are beside bare loops on the same database, in one run; what conversations cost.
+"""`make bench`: the speed of the stores compared with bare loops on the same database, and the size of conversations.
 
-Figures of different runs or machines say little; the ratios of one run do. Each figure is the median of some rounds,
-taken in turn, so that a slow moment of the machine hits all of them alike.
+Compare the ratios of one run; figures of different runs or machines say little. Each figure is the median of several
+rounds, taken in turn, so that a slow moment of the machine affects all of them alike.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from typing import NamedTuple
 import apsw
 import psycopg
 
-from bench import runs, talks
+from bench import conversations, runs
 from limpet import open_store
 from limpet.clock import SystemClock
 from limpet.events import Head, inline, seal
@@ -35,7 +35,7 @@ BODY = "x" * 950
 
 
 class Ground(NamedTuple):
-    """A database to measure on: bare loops, and the address of a store."""
+    """A database to measure on: bare loops, and the URL of a store."""
 
     bare: Baseline
     url: str
@@ -64,11 +64,11 @@ def main() -> None:
         report_runs({measure: statistics.median(found[name, measure]) for measure in (*MEASURES, *RUNS)})
         for title, figure in resumes[name].items():
             print(f"  {title:44} {figure:>10.1f} ms")
-    talks.report()
+    conversations.report()
 
 
 def report(name: str, median: dict[str, float]) -> None:
-    """The table, and the aims."""
+    """Print the table, with the aims."""
     bare, batch = median["bare commit"], median["bare batch"]
     one, many = median["store, 1 caller"], median["store, 200 callers"]
     rows = [
@@ -87,7 +87,7 @@ def report(name: str, median: dict[str, float]) -> None:
 
 
 def report_runs(median: dict[str, float]) -> None:
-    """The same for whole runs."""
+    """Measure whole runs."""
     bare = median["bare commit"]
     for kind, aim in (("read", 3), ("effect", 5)):
         one, many = median[f"one {kind}"], median[f"many {kind}s"]
@@ -109,17 +109,17 @@ RUNS = ("one read", "many reads", "one effect", "many effects")
 
 
 def one_caller(ground: Ground) -> float:
-    """Microseconds for one durable append of one event, sealed, fenced and projected."""
+    """Return microseconds for one durable append of one event, sealed, fenced and projected."""
     return asyncio.run(_store(ground.url, callers=1, events=2000)) * 1e6
 
 
 def many_callers(ground: Ground) -> float:
-    """Events a second, of 200 callers that each wait for their own."""
+    """Return events per second, with 200 callers that each wait for their own."""
     return 200 / asyncio.run(_store(ground.url, callers=200, events=150))
 
 
 async def _store(url: str, *, callers: int, events: int) -> float:
-    """Seconds for one event of each caller."""
+    """Return seconds for one event of each caller."""
     async with open_store(url) as store:
         claimed = await _claimed(store, callers)
         begun = time.perf_counter()
@@ -158,7 +158,7 @@ MEASURES: dict[str, Callable[[Ground], float]] = {
 
 @contextmanager
 def sqlite() -> Iterator[Ground]:
-    """A fresh file on the disk that this is run from."""
+    """Create a fresh file on the current disk."""
     with (
         tempfile.TemporaryDirectory(prefix=".bench-", dir=Path.cwd()) as folder,
         bare_sqlite(Path(folder) / "bare.db") as bare,
@@ -167,14 +167,14 @@ def sqlite() -> Iterator[Ground]:
 
 
 class Server(NamedTuple):
-    """A server that lasts for all rounds."""
+    """Run a server for all rounds."""
 
     url: str
     version: str
 
     @contextmanager
     def ground(self) -> Iterator[Ground]:
-        """A fresh schema."""
+        """Create a fresh schema."""
         drop_schema(self.url, "limpet_bench")
         url = in_schema(self.url, "limpet_bench")
         with bare_postgres(url) as bare:
@@ -183,7 +183,7 @@ class Server(NamedTuple):
 
 @contextmanager
 def postgres_server() -> Iterator[Server]:
-    """The server that LIMPET_TEST_POSTGRES names, or one that is started here."""
+    """Return the server in LIMPET_TEST_POSTGRES, or start one."""
     named = os.environ.get("LIMPET_TEST_POSTGRES")
     if named:
         yield Server(named, _version(named))

@@ -1,4 +1,4 @@
-"""How fast runs are: one alone, 200 at once, replayed, resumed in turns. On the same stores as the bare loops."""
+"""Speed of runs: one alone, 200 concurrently, replayed, resumed in turns; on the same stores as the bare loops."""
 
 import logging
 import time
@@ -36,7 +36,7 @@ async def turns(run: limpet.Run, count: int) -> int:
 
 @limpet.agent(name="bench_logged", checkpoint="on_state_change")
 async def logged(run: limpet.Run, steps: int) -> int:
-    """A long log, fast."""
+    """Write a long log quickly."""
     for n in range(steps):
         await run.step(bench_small, n)
         if n % 100 == 0:
@@ -48,13 +48,13 @@ AGENTS = [*agents(), long, turns, logged]
 
 
 async def measure(url: str) -> dict[str, float]:
-    """Microseconds a step of one run alone; steps a second of 200 at once."""
+    """Return microseconds per step of one run alone, and steps per second of 200 concurrent runs."""
     async with limpet.open(url, agents=AGENTS, worker=limpet.Worker(concurrency=RUNS)) as app:
         return await measure_runs(app, BenchLoad(steps=STEPS, runs=RUNS, each=EACH))
 
 
 async def measure_resumes(url: str) -> dict[str, float]:
-    """Milliseconds from opening an app until a run that another process left has gone on to its end."""
+    """Return milliseconds from opening an app until a run that another process left has completed."""
     found = {}
     for agent, count in ((long, REPLAYED), (turns, TURNS)):
         async with limpet.open(url, agents=AGENTS) as app:
@@ -72,7 +72,9 @@ async def measure_resumes(url: str) -> dict[str, float]:
 
 
 async def measure_states(url: str) -> dict[str, float]:
-    """Milliseconds to know what a run of about 100,000 events knew before a step, with its snapshots: a median."""
+    """Return the median of milliseconds to load the state before a step of a run with about 100,000 events and
+    snapshots.
+    """
     async with limpet.open(url, agents=AGENTS) as app:
         await app.run(logged, LOGGED, id="logged")
         chosen = [n * 48_611 % LOGGED + 1 for n in range(101)]  # here and there
@@ -88,5 +90,5 @@ async def _timed(work: Any) -> float:
 
 
 def quiet() -> None:
-    """No lines of the worker between the figures."""
+    """Keep the worker's log out of the table."""
     logging.getLogger("limpet").setLevel(logging.ERROR)

@@ -1,4 +1,4 @@
-"""Approve a tool call: a risky step asks by itself, shows its exact arguments, and waits in no process.
+"""Approve a tool call: a risky step opens a request with its exact arguments, and the run waits in no process.
 
 python examples/approve_a_call.py
 """
@@ -10,7 +10,7 @@ import limpet
 
 @limpet.tool(effect="idempotent", risk="external_action")
 async def refund(order: str, cents: int) -> str:
-    """Pay it back."""
+    """Refund an order."""
     print(f"refund {order}: {cents} cents")
     return "R-7"
 
@@ -25,7 +25,7 @@ async def support(run: limpet.Run, order: str) -> str:
 
 
 async def ask() -> None:
-    """The first process: it asks, and is gone."""
+    """The first process opens the request and exits."""
     async with limpet.open("sqlite:///approvals.db", agents=[support]) as app:
         handle = await app.start(support, "o-1", id="ticket-1")
         async for event in handle.events():
@@ -34,7 +34,7 @@ async def ask() -> None:
 
 
 async def decide() -> None:
-    """Somebody of finance, days later, from anywhere."""
+    """Someone in finance decides days later, from any machine."""
     people = {"finance": ["ann"], "boss": ["eve"]}
     async with limpet.open("sqlite:///approvals.db", people=people) as app:
         [request] = await app.inbox(to="ann")
@@ -46,7 +46,7 @@ async def decide() -> None:
 
 
 async def go_on() -> None:
-    """Another process: it goes on from the step, with what was approved."""
+    """Another process resumes the run from the step, with the approved arguments."""
     async with limpet.open("sqlite:///approvals.db", agents=[support]) as app:
         print(await (await app.get("ticket-1", support)).result())
 

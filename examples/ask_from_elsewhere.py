@@ -1,4 +1,4 @@
-"""One agent's run, asked about from elsewhere: by a service over HTTP, and by another agent over MCP.
+"""Query a run from elsewhere: a service over HTTP, and another agent over MCP.
 
 python examples/ask_from_elsewhere.py
 """
@@ -30,7 +30,7 @@ successor = limpet.llm_agent(
 
 @limpet.agent()
 async def support(run: limpet.Run, order: str) -> bool:
-    """Gets half way."""
+    """An agent that stops half way."""
     await run.patch(goal=f"settle {order}", plan=["look", "refund"], facts={"order": order})
     async with run.scope("look"):
         await run.artifact("It arrived broken. " * 500, type="text/plain", summary="the customer's letter")
@@ -51,7 +51,7 @@ async def serving() -> AsyncIterator[str]:
 
 
 async def main() -> None:
-    """What an agent goes by is the same through every door."""
+    """Read the same context through every interface."""
     async with limpet.open(STORE, agents=[support, successor]) as app:
         handle = await app.start(support, "o-1", id="ticket-42")
         async for event in handle.events():

@@ -1,4 +1,4 @@
-"""An encrypted store: nothing of what a run says can be read in the file, and keys are changed without rewriting it."""
+"""An encrypted store: the file contains no plain text of a run, and keys are rotated without rewriting it."""
 
 import asyncio
 import base64
@@ -13,20 +13,20 @@ KEY_FILE = Path("limpet.keys")
 
 
 def new_master_key() -> str:
-    """32 random bytes, as the key file wants them."""
+    """Return 32 random bytes, as a key file needs them."""
     return base64.b64encode(os.urandom(32)).decode()
 
 
 async def main() -> None:
-    """Write under one master key, move to another, and read with the new one alone."""
+    """Write with one master key, rotate to another, and read with the new one alone."""
     KEY_FILE.write_text(new_master_key() + "\n")
     keys = limpet.MasterKeys.from_file(KEY_FILE)
     async with limpet.open_store("sqlite:///secret.db", keys=keys) as store:
         body = b.RunCreated(agent="support", agent_version="1", input=inline({"card": "4242 4242 4242 4242"}))
         await store.create("ticket-42", body, actor="example")
-        KEY_FILE.write_text(f"{new_master_key()}\n{KEY_FILE.read_text()}")  # the new one first, the old one still there
+        KEY_FILE.write_text(f"{new_master_key()}\n{KEY_FILE.read_text()}")  # the new key first
         await store.rotate_keys()
-    KEY_FILE.write_text(KEY_FILE.read_text().splitlines()[0])  # the old one is not needed any more
+    KEY_FILE.write_text(KEY_FILE.read_text().splitlines()[0])  # the old key is no longer needed
     async with limpet.open_store("sqlite:///secret.db", keys=keys) as store:
         [event] = await store.read("ticket-42")
         created = store.decode(event)

@@ -14,14 +14,14 @@ STEPS = ["look", "decide", "refund", "tell"]
 
 
 async def main() -> None:
-    """Do what is left to do of ticket-42."""
+    """Do the remaining steps of ticket-42."""
     clock = SystemClock()
     worker = RandomIds(clock).new()
     async with limpet.open_store("sqlite:///support.db") as store:
         body = b.RunCreated(agent="support", agent_version="1", input=inline({"ticket": 42}))
         await store.create("ticket-42", body, actor=worker)  # same id, same input: the same run
         await store.register(WorkerRow(id=worker, agents={"support": ("1",)}), lease=10_000_000)
-        for claimed in await store.claim(worker, limit=1):  # a dead process's run is given at once
+        for claimed in await store.claim(worker, limit=1):  # the run of a dead process can be claimed immediately
             journal = await Journal.open(store, claimed, clock.now)
             for number in range(journal.state.counters.steps_completed + 1, len(STEPS) + 1):
                 print(f"step {number}: {STEPS[number - 1]}")

@@ -1,4 +1,4 @@
-"""Hand a run to a person: a question with a typed answer, a failure that becomes a request, and somebody who is told.
+"""Hand a run to a person: a question with a typed answer, a failure that becomes a request, and a notification channel.
 
 python examples/hand_to_a_person.py
 """
@@ -12,7 +12,7 @@ import limpet
 
 @dataclass
 class Ruling:
-    """What a person decides."""
+    """The decision of a person."""
 
     outcome: Literal["refund", "replace", "nothing"]
     note: str
@@ -20,20 +20,20 @@ class Ruling:
 
 @limpet.tool(effect="none", retry=limpet.Retry(2, first=0))
 async def look_up(order: str) -> str:
-    """A system that is down."""
+    """Call a system that is down."""
     raise ConnectionError(f"the warehouse does not answer about {order}")
 
 
 @limpet.agent(escalate=limpet.Escalate(retries=True, to="oncall"), deadline="7d")
 async def complaint(run: limpet.Run, order: str) -> str:
-    """Ask where the agent cannot know."""
-    stock = await run.step(look_up, order)  # when its attempts are used up, a person is asked instead of a failure
+    """Ask a person where the agent cannot know."""
+    stock = await run.step(look_up, order)  # when the attempts are used up, the agent asks a person instead of failing
     ruling = await run.ask(f"{order}: {stock}. What now?", answer=Ruling, to="support", expires="2d")
     return f"{ruling.outcome}: {ruling.note}"
 
 
 async def main() -> None:
-    """The app tells a channel of each request; an answer that does not fit is refused before it is taken."""
+    """The app notifies a channel of each request; an answer that does not fit is refused."""
     asked: asyncio.Queue[limpet.Request] = asyncio.Queue()
     async with limpet.open("sqlite:///people.db", agents=[complaint], notify={"desk": asked.put}) as app:
         handle = await app.start(complaint, "o-1")

@@ -1,4 +1,4 @@
-"""A long conversation: it outlives its runs, is summarised when it is long, and can be forked; and news that get old.
+"""A long conversation: it outlives its runs, is summarised when it grows, and can be forked; and data that expires.
 
 python examples/long_conversation.py
 """
@@ -11,7 +11,7 @@ from limpet.testing import ScriptedModel
 
 
 def says(request: Prompt) -> str:
-    """What a model would say; it is also who summarises."""
+    """A stand-in for a model; it also writes the summaries."""
     if request.messages[0].text.startswith("Summarise"):
         return "They talked about apples, at length."
     return f"You said: {request.messages[-1].text[:14]}"
@@ -27,23 +27,23 @@ chat = limpet.llm_agent(
 
 @limpet.external(ttl="5m")
 async def price(symbol: str) -> int:
-    """What a share costs: it holds for five minutes."""
+    """Read the price of a share; the data is fresh for five minutes."""
     print(f"asked for the price of {symbol}")
     return 100
 
 
 @limpet.tool(effect="once", fresh=[price], invalidates=[price])
 async def sell(symbol: str, at: int) -> str:
-    """Never on a price that is old."""
+    """Sell, but never on an outdated price."""
     return f"sold {symbol} at {at}"
 
 
 @limpet.agent()
 async def trader(run: limpet.Run) -> list[str]:
-    """It reads, may act, and must read again."""
+    """Read, perhaps act, and read again once the data has expired."""
     await run.say("I look.")
     at = await run.read(price, "ACME")
-    at = await run.read(price, "ACME")  # known: not asked again
+    at = await run.read(price, "ACME")  # still fresh: not read again
     done = [await run.step(sell, "ACME", at)]
     try:
         done.append(await run.step(sell, "ACME", at))
@@ -53,13 +53,13 @@ async def trader(run: limpet.Run) -> list[str]:
 
 
 async def main() -> None:
-    """Each turn is a run; what was said is there for the next one, in this process or another."""
+    """Each turn is a run; the next one sees the messages, in this process or another."""
     async with limpet.open("sqlite:///talk.db", agents=[chat, trader]) as app:
         for number in range(12):
             text = f"message {number:2}, and apples " + "again and " * 15
             handle = await app.start(chat, text, id=f"turn-{number}", conversation="apples", session="ann-1")
             await handle.result()
-        await app.say("apples", "and pears")  # no run goes on there: it is kept for the next
+        await app.say("apples", "and pears")  # no run is active there: the next one receives it
         for message in await app.messages("apples", last=3):
             print(f"{message.role}: {message.text[:30]}")
         shown, whole = await app.messages("apples"), await app.messages("apples", whole=True)

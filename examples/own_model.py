@@ -1,4 +1,4 @@
-"""Bring your own model: an object with a name and a method; and a loop of your own that the budget still knows of.
+"""Use your own model: an object with a name and a method. And call a model in your own loop, within the budget.
 
 python examples/own_model.py
 """
@@ -11,12 +11,12 @@ from limpet.llm.model import Prompt, Reply, ToolCall, Usage
 
 
 class Parrot:
-    """A model that needs no network: it notes what it is told, and says it again."""
+    """A model without a network: it notes the message as a fact, and repeats it."""
 
     name = "zoo:parrot"
 
     async def reply(self, prompt: Prompt, /, *, on_text: Callable[[str], object] | None = None) -> Reply:
-        """One reply; `on_text` receives the text piece by piece."""
+        """Return a reply; `on_text` receives the text piece by piece."""
         last = prompt.messages[-1]
         if last.role == "user":
             noted = ToolCall(id="c1", name="note_fact", args='{"key": "heard", "value": "hello"}')
@@ -31,14 +31,14 @@ parrot = limpet.llm_agent(
     "parrot",
     model=Parrot(),
     instructions="Repeat what you hear.",
-    prices={"zoo:parrot": (1.0, 4.0)},  # of a million tokens in and out
+    prices={"zoo:parrot": (1.0, 4.0)},  # prices per million tokens, input and output
 )
 
 
 @limpet.tool(effect="none", retry=limpet.Retry(5), timeout="1m", max_tokens=1_000)
 async def think(prompt: str) -> str:
-    """A call of a model in a loop of your own; no more than `max_tokens` are used up by one."""
-    limpet.current().partial("an")  # whoever follows handle.tokens() hears it
+    """A model call in your own loop, of at most `max_tokens` tokens."""
+    limpet.current().partial("an")  # readers of handle.tokens() receive it
     limpet.current().spent(tokens=812, cost=0.004)
     return f"an answer to {prompt}"
 
@@ -51,7 +51,7 @@ async def own_loop(run: limpet.Run, task: str) -> str:
 
 
 async def main() -> None:
-    """Both, and what they used up."""
+    """Run both agents, and print what they used."""
     async with limpet.open("sqlite:///models.db", agents=[parrot, own_loop]) as app:
         print(await app.run(parrot, "hello", id="p"))
         state = await app.state("p")

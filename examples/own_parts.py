@@ -1,4 +1,5 @@
-"""Replace a part of the loop of a model: what is done next, what is made of a result, what the model sees.
+"""Replace parts of the model loop: how the next reply is chosen, what a result looks like, and what the prompt
+contains.
 
 python examples/own_parts.py
 """
@@ -55,7 +56,7 @@ reader = limpet.llm_agent(
 
 
 async def main() -> None:
-    """The model is asked once; what it did not choose is in the log like what it did."""
+    """The model is called once; replies that code chose are in the log like those of the model."""
     async with limpet.open("sqlite:///parts.db", agents=[reader, billing]) as app:
         print(await app.run(reader, "Please read it.", id="meter-1"))
         for made in (await app.state("meter-1")).decisions:

@@ -1,6 +1,6 @@
-"""A caller's own row and the event that says so, committed together or not at all.
+"""Commit a row of your own together with the event that records it.
 
-Start it, kill it anywhere, start it again: `refunds` never has a row that the log does not know of, nor the other way.
+Start it, kill it anywhere, start it again: `refunds` never has a row that the log does not record, or the reverse.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from limpet.stores import Blob, WorkerRow
 
 
 def refund(connection: apsw.Connection) -> tuple[Sequence[AnyBody], Sequence[Blob]]:
-    """Runs inside the store's own transaction; what it returns is appended there."""
+    """Write inside the store's transaction; the returned events are appended there."""
     connection.execute("CREATE TABLE IF NOT EXISTS refunds (ticket TEXT PRIMARY KEY, cents INTEGER NOT NULL)")
     connection.execute("INSERT INTO refunds VALUES ('ticket-42', 900)")
     return [b.StepCompleted(name="refund#1", number=1, attempt=1, output=inline({"cents": 900}))], ()

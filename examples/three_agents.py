@@ -1,4 +1,4 @@
-"""Three agents: classify, draft, check policy. Each is called under its contract; the last one takes over for good.
+"""Three agents: classify, draft, check policy. Each is called under its contract; the last one takes over.
 
 python examples/three_agents.py
 """
@@ -11,14 +11,14 @@ import limpet
 
 @dataclass
 class Mail:
-    """What a customer wrote."""
+    """The message of a customer."""
 
     text: str
 
 
 @dataclass
 class Case:
-    """What it is about."""
+    """The topic of a message."""
 
     kind: str
     mail: Mail
@@ -26,7 +26,7 @@ class Case:
 
 @dataclass
 class Reply:
-    """What is answered."""
+    """The drafted answer."""
 
     body: str
     allowed: bool = False
@@ -34,7 +34,7 @@ class Reply:
 
 @limpet.agent()
 async def classify(run: limpet.Run, mail: Mail) -> Case:
-    """Say what it is about."""
+    """Classify a message."""
     kind = "refund" if "money" in mail.text else "question"
     await run.decide("kind?", choose=kind, over=["refund", "question"], because="by its words")
     return Case(kind, mail)
@@ -42,20 +42,20 @@ async def classify(run: limpet.Run, mail: Mail) -> Case:
 
 @limpet.agent()
 async def draft(run: limpet.Run, case: Case) -> Reply:
-    """Write an answer to whoever it is: that fact came along, and nothing else did."""
+    """Draft an answer to the customer: that fact was passed along, and nothing else."""
     return Reply(f"Dear {run.state.facts['customer']}, about your {case.kind} …")
 
 
 @limpet.agent()
 async def check_policy(run: limpet.Run, reply: Reply) -> Reply:
-    """Let it out, or not."""
+    """Release the answer, or not."""
     verdict = await run.decide("send it?", choose="refund" in reply.body, over=[True, False], because="policy 7")
     return Reply(reply.body, allowed=verdict)
 
 
 @limpet.agent(budget=limpet.Budget(max_steps=50))
 async def answer(run: limpet.Run, mail: Mail) -> Reply:
-    """Call, call, and hand over: the outcome of the last one is this run's."""
+    """Call, call, and hand off: the outcome of the last agent is this run's."""
     await run.patch(facts={"customer": "Ann"})
     case = await run.call(classify, mail)
     reply = await run.call(draft, case, facts=["customer"], budget=limpet.Budget(max_steps=10))
@@ -63,7 +63,7 @@ async def answer(run: limpet.Run, mail: Mail) -> Reply:
 
 
 async def main() -> None:
-    """An agent whose code is elsewhere is called by name; what does not fit its contract does not leave."""
+    """Call an agent by name if its code is elsewhere; an input that violates its contract is refused."""
     async with limpet.open("sqlite:///agents.db", agents=[answer, classify, draft, check_policy]) as app:
         print(await app.run(answer, Mail("I want my money back"), id="mail-1"))
         for info in await app.runs():

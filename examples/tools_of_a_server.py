@@ -27,14 +27,14 @@ writer = limpet.llm_agent(
 
 
 def serve() -> None:
-    """A server, for the example: most are somebody else's."""
+    """A small MCP server for the example; most are run by others."""
     from mcp.server import MCPServer  # noqa: PLC0415 - the agent does not need it
 
     server = MCPServer("desk")
 
     @server.tool()
     def lookup(name: str) -> str:
-        """Look up where somebody lives."""
+        """Look up where a person lives."""
         return f"{name} lives at 7 Harbour Road"
 
     @server.tool()
@@ -44,14 +44,14 @@ def serve() -> None:
 
     @server.tool()
     def burn(name: str) -> str:
-        """Nothing for a model."""
+        """A tool that is not offered to the model."""
         return f"burnt what {name} wrote"
 
     server.run("stdio")
 
 
 async def main() -> None:
-    """The call that sends waits for a person; what was listed is in the log."""
+    """The call that sends waits for approval; the list of tools is in the log."""
     async with limpet.open("sqlite:///letters.db", agents=[writer]) as app:
         handle = await app.start(writer, "Say hello to Ann.", id="letter-1")
         async for event in handle.events():

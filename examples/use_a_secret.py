@@ -1,4 +1,4 @@
-"""A tool gets a secret, and nothing else does: not the log, not an error, not whoever approves the call."""
+"""A tool gets a secret, and nothing else does: not the log, not an error, not the person who approves the call."""
 
 import asyncio
 from pathlib import Path
@@ -8,7 +8,7 @@ import limpet
 
 @limpet.tool(effect="idempotent", risk="external_action")
 async def transfer(cents: int, key: limpet.Secret) -> str:
-    """The bank wants the key; whatever goes wrong there, it is not repeated."""
+    """Call the bank with the key; its error messages must not repeat the key."""
     if cents > 10_000:
         raise ValueError(f"the bank refused {cents} cents with key {key.reveal()}")
     return f"signed with a key of {len(key.reveal())} characters"
@@ -16,12 +16,12 @@ async def transfer(cents: int, key: limpet.Secret) -> str:
 
 @limpet.agent(approvals=limpet.Approvals("external_action", to="finance"))
 async def pay(run: limpet.Run, cents: int) -> str:
-    """The key is read where it is needed, in every execution anew: a resumed run has it again."""
+    """The agent reads the key where it needs it, in every execution, so a resumed run has it again."""
     return await run.step(transfer, cents, limpet.Secret("swordfish-of-the-bank"))
 
 
 async def main() -> None:
-    """Pay little, then too much, and look for the key everywhere."""
+    """Pay a little, then too much, and search for the key everywhere."""
     async with limpet.open("sqlite:///bank.db", agents=[pay]) as app:
         for cents in (500, 50_000):
             handle = await app.start(pay, cents, id=f"pay-{cents}")

@@ -1,4 +1,4 @@
-"""Why did the model see this? What it was asked is made again, with where it comes from; and facts that were wrong.
+"""Why did the model say this? Rebuild its prompt, with the origin of each part; and retract facts that were wrong.
 
 python examples/what_a_model_saw.py
 """
@@ -22,22 +22,22 @@ clerk = limpet.llm_agent(
 
 @limpet.tool(effect="none")
 def price(article: str) -> int:
-    """What it costs."""
+    """Return the price."""
     return {"lamp": 100}[article]
 
 
 @limpet.agent()
 async def offer(run: limpet.Run, article: str) -> list[str]:
-    """What it knows, where that is from, and what rests on it."""
+    """Record facts, where they come from, and what they were derived from."""
     await run.patch(facts={"price": await run.step(price, article)}, source="price")
     await run.patch(facts={"total": 3 * run.state.facts["price"]}, derived_from=["price"])
     doubtful = [fact.key for fact in run.state.derived_from("price")]
-    await run.patch(retract=["price"])  # it was wrong: what was concluded from it may be, too
+    await run.patch(retract=["price"])  # it was wrong, so facts derived from it may be wrong, too
     return doubtful
 
 
 async def main() -> None:
-    """All of it is in the log: it can be asked for at any time, by any process."""
+    """Everything is in the log, so any process can read it at any time."""
     async with limpet.open("sqlite:///saw.db", agents=[clerk, offer]) as app:
         print(await app.run(clerk, "An offer for three, please.", id="offer-1"))
         seen = await app.prompt("offer-1", step=4)

@@ -162,12 +162,12 @@ class LimpetError(Exception):
 
     @property
     def summary(self) -> str:
-        """What happened, in one sentence."""
+        """One sentence that says what happened."""
         return self._summary.format(**self.facts)
 
     @property
     def hint(self) -> str:
-        """What to type or change; an error with a field `fix` may carry its own hint."""
+        """Command to type or edit to make; an error with a field `fix` may carry its own hint."""
         known = self._fields()
         return str(known.get("fix") or self._hint.format(**known))
 
@@ -437,7 +437,7 @@ class StepFailed(LimpetError):
 
     @property
     def summary(self) -> str:
-        """What happened, in one sentence; a foreign message may end with a full stop already."""
+        """One sentence that says what happened; a foreign message may end with a full stop already."""
         said = {name: each.removesuffix(".") if isinstance(each, str) else each for name, each in self.facts.items()}
         return self._summary.format(**said, s="" if self.attempts == 1 else "s")
 

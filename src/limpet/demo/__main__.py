@@ -11,7 +11,7 @@ from limpet.errors import LimpetError
 __all__: list[str] = []
 
 if __name__ == "__main__":
-    asked = argparse.ArgumentParser(prog="limpet demo", description="An agent is killed, and another process goes on.")
+    asked = argparse.ArgumentParser(prog="limpet demo", description="Watch an agent survive a kill at step 6 of 9.")
     asked.add_argument("folder", nargs="?", type=Path, default=DEFAULT, help="where its store is kept")
     asked.add_argument("--slow", action="store_true", help="for talks")
     asked.add_argument("--yes", action="store_true", help="approve automatically instead of prompting")

@@ -19,7 +19,7 @@ OTHER_FOLDER = "Pass another folder, or move the existing one away."
 
 DEFAULT = Path("limpet-demo")
 MARK = ".gitignore"
-MARKED = "# Made by `limpet demo`, which makes this folder anew each time.\n*\n"
+MARKED = "# Created by `limpet demo`, which recreates this folder each time.\n*\n"
 PROJECT = '[tool.limpet]\napp = "limpet.demo.ticket_agent:support"\n'
 STORE = "limpet.db"
 

@@ -46,7 +46,7 @@ class WorkerProcess:
         try:
             await asyncio.wait((ended, doing), return_when=asyncio.FIRST_COMPLETED)
             if not doing.done():
-                raise DemoBroken(f"worker process {self.pid} ended by itself, with {ended.result()}")
+                raise DemoBroken(f"worker process {self.pid} exited unexpectedly with {ended.result()}")
             return doing.result()
         finally:
             ended.cancel()

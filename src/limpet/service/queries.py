@@ -28,7 +28,7 @@ SKEW = 300 * SECOND
 STEPS = ("step.started", "step.completed", "step.failed", "step.unknown", "step.resolved", "decision.made")
 STARTS = ("run.created", "run.forked")
 ERRORS = ("step.failed", "step.unknown", "step.resolved", "run.failed", "compensation.failed")
-Handled = Literal["retried", "escalated", "failed the step", "nobody knows", "settled", "ended the run", "left undone"]
+Handled = Literal["retried", "escalated", "failed the step", "unknown", "settled", "ended the run", "left undone"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,7 +206,7 @@ class Queries:
             body = self._store.decode(later) if later.kind == "step.started" else None
             if isinstance(body, b.StepStarted) and body.number == unknown.number:
                 return "retried"
-        return "nobody knows"
+        return "unknown"
 
     async def _decision(self, event: Event, body: b.DecisionMade) -> DecisionInfo:
         return DecisionInfo(
@@ -365,7 +365,7 @@ def _failure_in(run: str, body: AnyBody) -> _Failed | None:
             return _Failed(body.failure, handled, body.number, body.name, body.attempt)
         case b.StepUnknown():
             failure = body.failure or Failure(type="unknown", message=f"started, then {body.reason}")
-            return _Failed(failure, "nobody knows", body.number, body.name, body.attempt)
+            return _Failed(failure, "unknown", body.number, body.name, body.attempt)
         case b.RunFailed():
             return _Failed(body.failure, "ended the run", body.number, body.name or run)
         case b.CompensationFailed():

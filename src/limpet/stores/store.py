@@ -137,7 +137,7 @@ class Store:
     async def open(self) -> Self:
         """Connect, create or migrate the schema, and unwrap the keys."""
         try:
-            await self._writer.mend(self._backend.open)
+            await self._writer.run_between(self._backend.open)
             await self._unwrap_keys()
         except BaseException:
             await self.close()
@@ -152,7 +152,7 @@ class Store:
 
     async def reopen(self) -> None:
         """Reconnect and verify what is stored, as happens automatically after a failure."""
-        await self._writer.mend(self._backend.reopen)
+        await self._writer.run_between(self._backend.reopen)
 
     async def __aenter__(self) -> Self:
         return await self.open()

@@ -81,7 +81,7 @@ class Writer:
             self._wake()
         return await reply
 
-    async def mend(self, work: Callable[[], None]) -> None:
+    async def run_between(self, work: Callable[[], None]) -> None:
         """Run this on the commit thread, between two commits, and accept work again if it succeeds."""
         self._lane.check()
         loop = asyncio.get_running_loop()

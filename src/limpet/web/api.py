@@ -112,7 +112,7 @@ def _add(api: FastAPI, app: App, question: Operation, room: asyncio.Semaphore) -
         response_model=None,
         responses={
             200: _content("What was asked for.", _schema_of(question.result_type)),
-            "default": _content("What went wrong, and the cure.", {"$ref": f"{SCHEMAS}Error"}),
+            "default": _content("An error, with a hint.", {"$ref": f"{SCHEMAS}Error"}),
         },
         openapi_extra={"parameters": _parameters(question)},
     )

@@ -118,11 +118,11 @@ def _listening(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=family)
     except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            fix = "Pass --port, or stop the other server."
+            raise InvalidArgument(path="port", reason=f"{port} is already in use", fix=fix) from error
         reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
-        cure = (
-            "say another --port, or 0 for any that is free" if error.errno == errno.EADDRINUSE else "say another --host"
-        )
-        raise InvalidArgument(path=f"The address {_shown(host)}:{port}", reason=f"{reason}; {cure}") from error
+        raise InvalidArgument(path="address", reason=f"{_shown(host)}:{port}: {reason}", fix="Pass --host.") from error
 
 
 def _shown(host: str) -> str:

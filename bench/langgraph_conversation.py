@@ -1,4 +1,4 @@
-"""The bytes that LangGraph's SqliteSaver keeps of a conversation; run by a Python that has it: FILE TURNS."""
+"""Measure the bytes that LangGraph's SqliteSaver stores for a conversation; run with a Python that has it: FILE TURNS."""
 
 import importlib
 import os
@@ -10,12 +10,12 @@ SAID = 1024
 
 
 def text(what: str) -> str:
-    """1 KB that does not compress."""
+    """Return 1 KB that does not compress."""
     return "".join(sha256(f"{what} {n}".encode()).hexdigest() for n in range(SAID // 64))
 
 
 def main(file: str, turns: int) -> int:
-    """A graph of one node that replies, invoked once a turn, as its documentation shows."""
+    """Invoke a graph of one replying node once per turn, as its documentation shows."""
     graph: Any = importlib.import_module("langgraph.graph")
     saver: Any = importlib.import_module("langgraph.checkpoint.sqlite").SqliteSaver
     spoken: Any = importlib.import_module("langchain_core.messages")

@@ -1,8 +1,8 @@
-"""What conversations cost: bytes on disk for each byte that was said, and the time to show the end of a long one.
+"""Cost of conversations: bytes on disk per byte of messages, and the time to show the end of a long one.
 
-Bytes are the same on every machine. The model here says everything at once: a reply that takes some seconds is recorded
-about once in each, as far as it has come. Beside them: LangGraph's SqliteSaver for the same conversation, run by the
-Python that LANGGRAPH_PYTHON names; `make bench` makes one that has it.
+Bytes are the same on every machine. The model here replies immediately; a reply that takes seconds is recorded about
+once per second as it grows. For comparison: LangGraph's SqliteSaver with the same conversation, run by the Python in
+LANGGRAPH_PYTHON; `make bench` installs one.
 """
 
 import asyncio
@@ -37,13 +37,13 @@ LONG, PAGE = 5_000, 40
 
 
 def text(what: str) -> str:
-    """1 KB that hardly compresses, the same for the same words."""
+    """Return 1 KB that hardly compresses, the same for the same seed."""
     digests = b"".join(sha256(f"{what} {n}".encode()).digest() for n in range(SAID // 32))
     return base64.b64encode(digests).decode()[:SAID]
 
 
 def prose(what: str) -> str:
-    """1 KB that people wrote: a piece of these pages, the same for the same words."""
+    """Return 1 KB of prose from our docs, the same for the same seed."""
     pages = _pages()
     start = int.from_bytes(sha256(what.encode()).digest()[:6]) % (len(pages) - SAID)
     return pages[start : start + SAID]
@@ -60,7 +60,7 @@ def _pages() -> str:
 
 
 def talker(say: Callable[[str], str] = text, **more: Any) -> limpet.Agent[str, str]:
-    """An agent whose model replies 1 KB; a summary is short."""
+    """Return an agent whose model replies 1 KB; summaries are short."""
 
     def says(request: Prompt) -> str:
         if request.messages[0].text.startswith("Summarise"):
@@ -77,7 +77,7 @@ async def stored(
     say: Callable[[str], str] = text,
     agent: limpet.Agent[str, str] | None = None,
 ) -> list[int]:
-    """The bytes of a conversation after so many turns, each a run of an agent of a model, less an empty store's."""
+    """Return the bytes of a conversation after some turns, each a run of an LLM agent, less those of an empty store."""
     agent, done, found = agent or talker(say), 0, list[int]()
     async with _app(file, agent):
         pass
@@ -98,7 +98,7 @@ def _app(file: Path, agent: limpet.Agent[str, str]) -> limpet.App:
 
 
 def size(file: Path) -> int:
-    """Of a database, with everything in its file."""
+    """Return the size of a database, after everything is in its file."""
     db = apsw.Connection(str(file))
     db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
     db.close()
@@ -106,7 +106,7 @@ def size(file: Path) -> int:
 
 
 def parts(file: Path) -> dict[str, int]:
-    """The bytes of each table and index."""
+    """Return the bytes of each table and index."""
     db = apsw.Connection(str(file))
     rows: list[Any] = db.execute("SELECT name, sum(pgsize) FROM dbstat GROUP BY name ORDER BY 2 DESC").fetchall()
     db.close()
@@ -114,7 +114,7 @@ def parts(file: Path) -> dict[str, int]:
 
 
 async def last_page(folder: Path) -> tuple[float, float]:
-    """Milliseconds to show the last page of a long conversation: the first time, and a median."""
+    """Return milliseconds to show the last page of a long conversation: the first time, and the median."""
     url = f"sqlite:////{folder}/long.db"
     async with limpet.open(url) as app:
         talk = ConversationWriter(app.store, "c", SystemClock().now, "bench", b.ConversationCreated())
@@ -134,9 +134,9 @@ async def last_page(folder: Path) -> tuple[float, float]:
 
 
 def langgraph(folder: Path, turns: int) -> int | None:
-    """The bytes of the same conversation with LangGraph's SqliteSaver; nothing where it is not installed."""
+    """Return the bytes of the same conversation with LangGraph's SqliteSaver, or None if it is not installed."""
     python = os.environ.get("LANGGRAPH_PYTHON", sys.executable)
-    script = Path(__file__).with_name("langgraph_talk.py")
+    script = Path(__file__).with_name("langgraph_conversation.py")
     done = subprocess.run(
         [python, script, folder / f"langgraph-{turns}.db", str(turns)], capture_output=True, text=True, check=False
     )
@@ -144,7 +144,7 @@ def langgraph(folder: Path, turns: int) -> int | None:
 
 
 def report() -> None:
-    """Print all of it."""
+    """Print all figures."""
     with tempfile.TemporaryDirectory(prefix=".bench-", dir=Path.cwd()) as name:
         folder = Path(name)
         print("\nA conversation, a message and a reply of 1 KB a turn, bytes of the SQLite file")
