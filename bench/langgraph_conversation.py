@@ -1,4 +1,4 @@
-"""Measure the bytes that LangGraph's SqliteSaver stores for a conversation; run with a Python that has it: FILE TURNS."""
+"""Measure the bytes that LangGraph's SqliteSaver stores for a conversation: FILE TURNS."""
 
 import importlib
 import os

@@ -187,7 +187,7 @@ def test_a_port_that_is_taken(server: httpx.Client, url: str) -> None:
     words = ["serve", "--url", url, "--port", str(server.base_url.port)]
     done = subprocess.run([LIMPET, *words], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
-    assert "Address already in use; say another --port" in done.stderr
+    assert "is already in use. Pass --port" in done.stderr
 
 
 @pytest.mark.parametrize("words", [["mcp"], ["serve", "--port", "0"]])
