@@ -20,7 +20,7 @@ from pydantic_ai.models.openai import OpenAIResponsesModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
 import limpet
-from bench import talks
+from bench import conversations
 from limpet import testing
 from limpet.adapters.openai import OpenAIModel
 from limpet.adapters.pydantic_ai import PydanticAIModel
@@ -482,7 +482,7 @@ async def test_it_is_stored_once(tmp_path: Path) -> None:
             assert all("thoughts" in each for each in await app.store.unpack_all(replies))
             said = [await app.store.unpack(each.content) for each in log if isinstance(each, b.MessageAdded)]
             assert not any("thoughts" in each for each in said if isinstance(each, dict))
-        sizes[bytes] = talks.size(tmp_path / f"{bytes}.db")
+        sizes[bytes] = conversations.size(tmp_path / f"{bytes}.db")
     assert sizes[BIG] - sizes[0] < 1.2 * 20 * BIG
 
 
