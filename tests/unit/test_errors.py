@@ -1,9 +1,11 @@
 """Every error has a code of its own, facts that fill its templates, and a place in the drawing of the family."""
 
+import ast
 import copy
 import re
 from collections.abc import Iterator
 from dataclasses import MISSING, fields
+from pathlib import Path
 from typing import get_type_hints
 
 import pytest
@@ -12,6 +14,8 @@ from limpet import errors
 from limpet.errors import InvalidArgument, LimpetError, RunFailed, StepFailed, Tampered
 
 SAMPLES = {str: "sample", int: 7}
+# A hint that begins so sends the reader to look around, and says nothing to type or change.
+BANNED = re.compile(r"(Look|Check|See|Investigate|Try to|Make sure|Be careful|Please|Nothing)\b(?! to do| changed)")
 
 
 def family(root: type[LimpetError] = LimpetError) -> Iterator[type[LimpetError]]:
@@ -95,7 +99,20 @@ def test_the_templates_format_with_the_fields(error: type[LimpetError]) -> None:
 def test_a_hint_says_what_to_type_or_change(error: type[LimpetError]) -> None:
     """A hint that only sends the reader to look around is refused."""
     assert "_hint" in vars(error), "a hint of its own"
-    assert not re.match(r"(Look|Check|See|Investigate|Try to|Make sure|Be careful|Please)\b", error._hint)
+    assert not BANNED.match(error._hint)
+
+
+def test_the_hint_of_a_special_case_says_what_to_type_or_change() -> None:
+    """Every `fix=` in the package, too."""
+    found = [
+        f"{path.name}:{node.lineno}: {text.value}"
+        for path in Path(errors.__file__).parent.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call)
+        for text in (keyword.value for keyword in node.keywords if keyword.arg == "fix")
+        if isinstance(text, ast.Constant) and isinstance(text.value, str) and BANNED.match(text.value)
+    ]
+    assert found == []
 
 
 @every_error
