@@ -143,7 +143,7 @@ async def test_what_a_model_gets_wrong_it_is_told() -> None:
         await app.approve(second, by="ann")
         assert await handle.result() == Report(fixed=False, what="nothing")
         texts = [each.text for each in await app.messages("r.chat") if each.role == "tool"]
-        assert texts[0].startswith("No tool 'llm_fly'. There are: note_fact")
+        assert texts[0].startswith("There is no tool 'llm_fly'. There are: note_fact")
         assert "The arguments do not fit" in texts[1]
         assert texts[2] == "ann did not allow it: too little"
         assert texts[3] == "It failed: limpet.Permanent: the bank is closed"

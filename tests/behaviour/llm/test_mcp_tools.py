@@ -78,7 +78,7 @@ async def test_what_dies_in_a_call_is_asked_about(letters: Path) -> None:
         await app.answer(request, {"applied": "yes"}, by="me")
         assert await handle.result() == "ok"
         said = [each.text for each in model.prompts[-1].messages if each.role == "tool"]
-        assert said[0].startswith("No tool 'odd.name'")
+        assert said[0].startswith("There is no tool 'odd.name'")
         assert said[1:] == ["yes", "Bo lives at 7 Harbour Road"]
 
 
