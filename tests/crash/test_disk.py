@@ -78,7 +78,7 @@ def test_a_worker_that_cannot_go_on_ends(what: str) -> None:
         ]
         with subprocess.Popen(command, cwd=ROOT, env=env, stderr=subprocess.PIPE, text=True) as worker:
             assert worker.stderr is not None
-            assert any("serves walk" in line for line in worker.stderr)
+            assert any("serving walk" in line for line in worker.stderr)
             if what == "full":
                 fill(folder)
             else:

@@ -246,7 +246,7 @@ class Fleet:
         for worker in self.workers.values():
             await worker.start()
         first = self.workers["first"]
-        await first.until(lambda: any("serves" in line for line in first.lines))
+        await first.until(lambda: any("serving" in line for line in first.lines))
         await self.starter.start()
         await self.watcher.start()
 
@@ -312,7 +312,7 @@ class Fleet:
         assert await self.starter.ended() == 0, self.starter.lines
         assert await self.watcher.end(signal.SIGINT) == 130, self.watcher.lines
         for worker in self.workers.values():
-            await worker.until(lambda lines=worker.lines: any("serves" in line for line in lines))  # type: ignore[misc]
+            await worker.until(lambda lines=worker.lines: any("serving" in line for line in lines))  # type: ignore[misc]
             assert await worker.end(signal.SIGTERM) == 0, worker.lines
 
     async def check(self, service: Service) -> None:

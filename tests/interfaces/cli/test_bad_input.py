@@ -254,7 +254,7 @@ def test_no_schema_is_made_on_a_server(postgres_schema: str, words: list[str]) -
     assert done.stderr.startswith("error: No store at postgresql://")
     assert done.stderr.endswith("[no_store]\n")
     [found] = json.loads(limpet("doctor", "--json", "--url", postgres_schema).stdout)
-    assert (found["what"], found["says"]) == ("store", "no store")
+    assert (found["what"], found["message"]) == ("store", "no store")
 
 
 def test_the_password_of_a_server_is_not_said() -> None:

@@ -196,7 +196,7 @@ def test_a_worker_logs_json_for_whoever_wants_it(tmp_path: Path) -> None:
         assert process.stderr is not None
         found = json.loads(process.stderr.readline())
         process.terminate()
-    assert (found["level"], "serves letter, order" in found["message"], set(found)) == (
+    assert (found["level"], "serving letter, order" in found["message"], set(found)) == (
         "INFO",
         True,
         {"time", "level", "message"},

@@ -148,7 +148,7 @@ def test_what_a_run_knows_and_what_its_model_saw(store: str) -> None:
     cut = limpet("context", "talk-2", "--max-tokens", "100").stdout.splitlines()
     assert (cut[-1], any(line.startswith("assistant: It opens") for line in cut)) == ("left out: 2 messages", True)
     said = limpet("prompt", "talk-2", "1").stdout
-    assert said.startswith("step 1 of talk-2 asked ")
+    assert said.startswith("step 1 of talk-2, prompt of ")
     assert "\n  the agent's instructions\n" in said
     assert "\nassistant: The harbour is closed.\n" in said
     assert told("prompt", "talk-2", "1")["is_exact"]

@@ -25,7 +25,7 @@ def worker(folder: Path, target: str = "tests.interfaces.cli.shop:app", *more: s
     command = [LIMPET, "worker", target, *more]
     with subprocess.Popen(command, cwd=ROOT, env=env, stderr=subprocess.PIPE, text=True) as process:
         try:
-            assert "serves letter, order" in until(process, "serves") or target.endswith("order")
+            assert "serving letter, order" in until(process, "serving") or target.endswith("order")
             yield process
         finally:
             process.kill()
@@ -117,7 +117,7 @@ def test_the_app_that_the_project_names(tmp_path: Path, named: str) -> None:
         if named == "nowhere":
             assert "say MODULE:ATTRIBUTE, or set LIMPET_APP" in until(process, "the code is needed")
         else:
-            assert "serves order" in until(process, "serves")
+            assert "serving order" in until(process, "serving")
             process.terminate()
     assert process.returncode == (2 if named == "nowhere" else 0)
 

@@ -74,7 +74,7 @@ def dev(folder: Path, *words: str) -> Iterator[Dev]:
     ) as process:
         found = Dev(process, folder)
         try:
-            found.until("serves echo")
+            found.until("serving echo")
             yield found
         finally:
             process.kill()
@@ -94,7 +94,7 @@ def test_a_change_is_what_runs_next(tmp_path: Path, target: str) -> None:
         it.until("one  echo 1  completed")
         it.write("2")
         it.until("app.py changed")
-        it.until("serves echo")
+        it.until("serving echo")
         assert it.ask("two") == "hello2"
         it.process.send_signal(signal.SIGINT)
         it.until("Stopping")
@@ -113,7 +113,7 @@ def test_code_that_cannot_be_loaded_is_shown_and_it_goes_on_watching(tmp_path: P
         it.until("app.py has no app with agents, and no agent")
         it.until("the next change restarts it")
         it.write("3")
-        it.until("serves echo")
+        it.until("serving echo")
         assert it.ask("three") == "hello3"
         it.process.send_signal(signal.SIGTERM)
         it.until("Stopping")

@@ -53,7 +53,7 @@ def test_its_worker_drives_what_was_started_elsewhere(project: Path) -> None:
         [LIMPET, "worker", "app:app"], cwd=project, env=env_of(project), stderr=subprocess.PIPE
     ) as worker:
         assert worker.stderr is not None
-        assert any(b"serves support" in line for line in worker.stderr)
+        assert any(b"serving support" in line for line in worker.stderr)
         started = run(
             LIMPET, "start", "support", "--input", "Order o-1 arrived broken.", "--id", "ticket-9", cwd=project
         )
