@@ -70,7 +70,7 @@ def test_an_answer_is_asked_for_as_the_schema_says(typed: list[str], given: dict
 def test_the_reason_is_said_when_it_does_not_fit() -> None:
     """In the words of the schema."""
     _, shown = prompted(["3", "7"], schema={"type": "integer", "minimum": 5})
-    assert "That does not fit: $ is out of bounds" in shown
+    assert "Invalid answer: $ is out of bounds" in shown
 
 
 def test_a_person_at_a_terminal_answers(url: str) -> None:
@@ -106,7 +106,7 @@ def test_without_a_terminal_the_answer_must_be_said(url: str) -> None:
     [request] = told("inbox")
     done = limpet("answer", request["id"])
     assert done.exit_code == 2
-    assert f"no terminal to prompt on: limpet answer {request['id']} ANSWER" in done.stderr
+    assert f"no terminal to prompt on; pass the answer: limpet answer {request['id']} ANSWER" in done.stderr
     assert told("answer", request["id"], '"red"', "--by", "ann") == {
         "request": request["id"],
         "decision": "answered",

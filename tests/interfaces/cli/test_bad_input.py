@@ -28,7 +28,7 @@ WRONG: list[tuple[str, int, str, str]] = [
     ("start zzz", 1, "not_found", "No agent 'zzz'"),
     ("state order-1 --before 99", 1, "not_found", "step"),
     ("fork order-1 --at 99", 1, "not_found", "No step"),
-    ("start order --input x --id a/b", 1, "invalid_argument", "'a/b' cannot be an id"),
+    ("start order --input x --id a/b", 2, "invalid_argument", "Invalid id: 'a/b'"),
     ("start order --input other --id order-2", 1, "id_conflict", "'order-2' is already used"),
     # values
     ("start order --input {{", 2, "wrong_usage", "The input is invalid: not valid JSON"),
@@ -46,7 +46,7 @@ WRONG: list[tuple[str, int, str, str]] = [
     ("answer {request} [", 2, "wrong_usage", "The answer is invalid"),
     ("answer {request}", 2, "wrong_usage", "no terminal to prompt on"),
     ("approve {request} --args [1]", 2, "wrong_usage", "--args is not a JSON object"),
-    ("approve {request}", 1, "invalid_answer", "answered, not approved"),
+    ("approve {request}", 1, "invalid_answer", "take an answer: `limpet answer`"),
     ("fork order-1 --at 1 --set facts", 2, "wrong_usage", "'facts' is not NAME=VALUE"),
     # wrong state
     ("pause order-1", 1, "wrong_state", "order-1 is failed"),
@@ -75,11 +75,11 @@ WRONG: list[tuple[str, int, str, str]] = [
     ("runs --url sqlite:///{folder}/binary", 1, "store_unavailable", "file is not a database"),
     ("runs --url sqlite:///{folder}/foreign", 1, "no_store", "No store at"),
     ("runs --url sqlite:///{folder}", 1, "no_store", "No store at"),
-    ("runs --url mysql://host/db", 1, "invalid_argument", "'mysql://host/db' is not the address of a store"),
-    ("runs --url limpet.db", 1, "invalid_argument", "is not the address of a store"),
+    ("runs --url mysql://host/db", 2, "invalid_argument", "Invalid store URL: 'mysql://host/db'"),
+    ("runs --url limpet.db", 2, "invalid_argument", "Invalid store URL"),
     ("runs --url postgresql://nobody@127.0.0.1:1/x", 1, "store_unavailable", "no connection"),
-    ("export order-1 {folder}/no/run.zip", 1, "file_failed", "run.zip.part cannot be used"),
-    ("load {folder}/binary", 1, "invalid_bundle", "is not a bundle with a run"),
+    ("export order-1 {folder}/no/run.zip", 1, "file_failed", "run.zip.part: No such file"),
+    ("load {folder}/binary", 1, "invalid_bundle", "is not a valid bundle"),
     ("load {folder}/nowhere", 1, "invalid_bundle", "no such file"),
     ("verify --heads {folder}/binary", 1, "invalid_bundle", "not a list of heads"),
 ]
@@ -153,7 +153,7 @@ def test_what_was_decided_stays_decided(url: str) -> None:
     with unchanged(url):
         for words in (["answer", request["id"], "blue"], ["reject", request["id"], "--because", "no"]):
             done = process(words)
-            check(words, 1, "already_answered", "that stands", done)
+            check(words, 1, "already_answered", "The first decision is final", done)
 
 
 def process(words: Sequence[str], code: str = "", **env: str) -> subprocess.CompletedProcess[str]:
@@ -197,7 +197,7 @@ def test_a_store_that_somebody_keeps_locked(url: str, words: list[str]) -> None:
             assert holder.stdout.readline() == "held\n"
             done = process(words, LIMPET_PATIENCE="50ms")
             holder.communicate()
-        check(words, 1, "store_busy", "held by somebody else for too long", done)
+        check(words, 1, "store_busy", "The store is busy", done)
     assert process(words).returncode == 0
 
 
@@ -220,7 +220,7 @@ def test_a_disk_without_space(url: str, tmp_path: Path) -> None:
     with sync.open(url) as app:
         before = [each.id for each in app.runs()]
     done = process(words, SMALL_DISK, LIMPET_PATIENCE="50ms")
-    check(words, 1, "connection_lost", "The store could not be reached", done)
+    check(words, 1, "connection_lost", "Cannot reach the store", done)
     with sync.open(url) as app:
         assert [each.id for each in app.runs()] == before
     assert process(["verify"]).returncode == 0
@@ -233,7 +233,7 @@ def test_nobody_takes_what_is_printed(url: str) -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run([LIMPET, "runs"], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 1
-    assert done.stderr.startswith("error: The output cannot be used: No space left on device.")
+    assert done.stderr.startswith("error: Cannot use the output: No space left on device.")
     assert done.stderr.count("\n") == 1
 
 
@@ -243,7 +243,7 @@ def test_a_store_of_a_newer_version_is_left_alone(url: str) -> None:
     db.execute("INSERT INTO limpet_meta VALUES ('schema', '999') ON CONFLICT DO UPDATE SET value = excluded.value")
     db.close()
     with unchanged(url):
-        check(["runs"], 1, "newer_version", "The store has schema 999", process(["runs"]))
+        check(["runs"], 1, "newer_version", "schema version 999", process(["runs"]))
 
 
 @pytest.mark.parametrize("words", [["runs"], ["show", "order-1"], ["start", "order"], ["verify"]], ids=" ".join)

@@ -62,7 +62,7 @@ def test_a_mistyped_command_suggests_the_near_one(typed: str, meant: str) -> Non
     done = limpet(typed)
     assert done.exit_code == 2
     assert done.stderr.startswith(f"error: No such command '{typed}'. Did you mean '{meant}'")
-    assert done.stderr.endswith("See `limpet --help`. [wrong_usage]\n")
+    assert done.stderr.endswith("Run `limpet --help`. [wrong_usage]\n")
 
 
 def test_a_mistyped_option_suggests_the_near_one() -> None:
@@ -77,20 +77,20 @@ def test_ids_of_requests_are_found_by_their_beginnings_too(url: str) -> None:
     near = request["id"][:-1] + "-"
     done = limpet("answer", near, "red")
     assert (done.exit_code, f"Did you mean {request['id']}? [not_found]" in done.stderr) == (1, True)
-    assert limpet("reject", request["id"][:8], "--because", "x").stderr.startswith("error: The answer does not fit")
+    assert limpet("reject", request["id"][:8], "--because", "x").stderr.startswith("error: Invalid answer to request")
     assert limpet("answer", request["id"][:8], "red").exit_code == 0
     assert "[already_answered]" in limpet("answer", request["id"][:8], "blue").stderr
 
 
 def test_errors_are_json_for_whoever_reads_json(url: str) -> None:
-    """Code, message, facts and cure, on one line of stderr; nothing on stdout."""
+    """Code, message, facts and hint, on one line of stderr; nothing on stdout."""
     done = limpet("show", "odrer-1", "--json")
     assert (done.exit_code, done.stdout) == (1, "")
     assert json.loads(done.stderr) == {
         "code": "not_found",
-        "message": "No run 'odrer-1' in this store.",
+        "message": "No run 'odrer-1'.",
         "facts": {"what": "run", "id": "odrer-1"},
-        "cure": "Correct the id, or pass the right store with --url or LIMPET_URL. Did you mean order-1, order-2?",
+        "hint": "Correct the id, or pass the right store with --url or LIMPET_URL. Did you mean order-1, order-2?",
     }
     wrong = json.loads(limpet("show", "--json").stderr)
     assert (wrong["code"], wrong["facts"]["command"]) == ("wrong_usage", "limpet show")
@@ -119,8 +119,8 @@ def test_an_error_of_the_apps_own_code_is_one_line_too(tmp_path: Path) -> None:
     words = [LIMPET, "worker", "broken:app"]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert done.stderr.startswith("error: This was not to happen: JSONDecodeError: Expecting property name")
-    assert done.stderr.endswith("to see where it came from. [unexpected]\n")
+    assert done.stderr.startswith("error: Unexpected internal error: JSONDecodeError: Expecting property name")
+    assert done.stderr.endswith("or read the server's log. [unexpected]\n")
     more = subprocess.run([*words, "--debug"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert 'broken.py", line 2' in more.stderr
 

@@ -87,7 +87,7 @@ def test_decisions_and_errors(store: str) -> None:
         ("refund-950", "failed the step"),
     ]
     assert [row[-1] for row in lines(limpet("errors").stdout)][1:] == ["ended the run", "failed the step"]
-    assert limpet("errors", "--agent", "across_chat").stdout == "nothing went wrong\n"
+    assert limpet("errors", "--agent", "across_chat").stdout == "no errors\n"
 
 
 def test_words_are_found(store: str) -> None:

@@ -101,7 +101,7 @@ def test_pruning_says_before_it_does(url: str, tmp_path: Path) -> None:
     assert limpet("load", str(tmp_path / "old" / "order-1.zip")).stdout == "Loaded order-1.\n"
 
 
-@pytest.mark.parametrize("words", ["replay order-1", "replay --live", "fork order-1 --at 1", "asked order-1 1"])
+@pytest.mark.parametrize("words", ["replay order-1", "replay --live", "fork order-1 --at 1", "prompt order-1 1"])
 def test_looking_makes_no_store_of_the_apps_own(words: str, tmp_path: Path) -> None:
     """With the code and without an address, it is the app's own that is not there; it is named."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("LIMPET_")}
@@ -120,4 +120,4 @@ def test_a_project_file_that_cannot_be_read_is_named(url: str, tmp_path: Path, m
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("LIMPET_APP", raising=False)
     done = limpet("replay", "order-1")
-    assert (done.exit_code, "pyproject.toml, which may name the app, cannot be read" in done.stderr) == (2, True)
+    assert (done.exit_code, "cannot read pyproject.toml, which may name the app" in done.stderr) == (2, True)

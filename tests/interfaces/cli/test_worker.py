@@ -115,7 +115,7 @@ def test_the_app_that_the_project_names(tmp_path: Path, named: str) -> None:
     assert said.stdout.endswith(f"next: limpet worker {target}  (no live worker serves order 1)\n")
     with subprocess.Popen([LIMPET, "worker"], cwd=tmp_path, env=env, stderr=subprocess.PIPE, text=True) as process:
         if named == "nowhere":
-            assert "say MODULE:ATTRIBUTE, or set LIMPET_APP" in until(process, "the code is needed")
+            assert "say MODULE:ATTRIBUTE, or set LIMPET_APP" in until(process, "no app given")
         else:
             assert "serving order" in until(process, "serving")
             process.terminate()
@@ -126,9 +126,9 @@ def test_the_app_that_the_project_names(tmp_path: Path, named: str) -> None:
     ("target", "why"),
     [
         ("tests.interfaces.cli.shop", "not MODULE:ATTRIBUTE"),
-        ("tests.interfaces.cli.nowhere:app", "there is no module 'tests.interfaces.cli.nowhere'"),
+        ("tests.interfaces.cli.nowhere:app", "no module 'tests.interfaces.cli.nowhere'"),
         ("tests.interfaces.cli.shop:nothing", "has no 'nothing'"),
-        ("tests.interfaces.cli.shop:FOLDER", "an app, an agent or a list of agents is needed"),
+        ("tests.interfaces.cli.shop:FOLDER", "not an app, an agent or a list of agents"),
     ],
 )
 def test_what_cannot_be_served_is_wrong_usage(target: str, why: str) -> None:
