@@ -12,7 +12,7 @@ from limpet.stores.postgres import PostgresBackend
 from tests.servers.pgbouncer import PgBouncer
 from tests.servers.postgres import PostgresServer, drop_schema
 
-TOPICS = ("watching", "appending", "claiming", "commands", "transactions", "concurrency")
+TOPICS = ("watch", "append", "claim", "commands", "transactions", "concurrency")
 ALL = [each for each in behaviours(PostgresBackend.capabilities) if each.topic in TOPICS]
 A_FEW = [
     each

@@ -82,7 +82,7 @@ async def test_old_and_new_workers_share_a_fleet(
             fleet.start(newer=False)  # it meets what the other has written
             async with asyncio.timeout(PATIENCE):
                 with app.store.watch() as watch:
-                    while "claims no run of mixed" not in fleet.log(newer=False):
+                    while "claiming no runs of mixed" not in fleet.log(newer=False):
                         await watch.changed()
             fleet.start(newer=True)
             for place in range(STEPS):

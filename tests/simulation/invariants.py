@@ -20,7 +20,7 @@ from limpet.events import VOCABULARY, Event, WrittenBy, canonical
 from limpet.events import bodies as b
 from limpet.journal import load, verify_run
 from limpet.policy.quarantine import SOLO_DEATHS, SUSPECT
-from limpet.service.notifications import RETRY
+from limpet.service.notifier import RETRY
 from limpet.state import fold
 from limpet.state.fold import QUARANTINED
 from limpet.stores import Missed, Taken

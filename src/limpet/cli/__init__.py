@@ -1,12 +1,12 @@
 """The command line. Each module registers its commands with `commands.command`."""
 
 from limpet.cli import benchmark as benchmark
+from limpet.cli import control as control
 from limpet.cli import conversations as conversations
 from limpet.cli import dev as dev
 from limpet.cli import inbox as inbox
 from limpet.cli import queries as queries
 from limpet.cli import replay as replay
-from limpet.cli import runs as runs
 from limpet.cli import serve as serve
 from limpet.cli import storage as storage
 from limpet.cli.command_group import command

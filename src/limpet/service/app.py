@@ -39,7 +39,7 @@ from limpet.service.archives import MAX_BYTES
 from limpet.service.bundles import export_run, load_run
 from limpet.service.files import file_errors
 from limpet.service.fork import ForkOptions, make_fork, plan_fork
-from limpet.service.notifications import notifier
+from limpet.service.notifier import notifier
 from limpet.service.once import agent_of, create_once
 from limpet.service.prune import Pruned, prune, rotate
 from limpet.service.queries import check_last, check_status

@@ -17,8 +17,8 @@ from limpet.engine.execution.views import Status
 from limpet.errors import InvalidArgument, NotFound
 from limpet.events import KINDS, AnyBody, Event, Failure, Payload
 from limpet.events import bodies as b
-from limpet.service.filters import Condition, all_of
 from limpet.service.views import event_views, load_values
+from limpet.service.where_conditions import Condition, all_of
 from limpet.stores import Store
 
 __all__ = ["CallInfo", "DecisionInfo", "ErrorInfo", "Queries", "check_last", "check_status"]

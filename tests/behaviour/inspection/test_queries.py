@@ -8,7 +8,7 @@ import pytest
 
 import limpet
 from limpet import testing
-from limpet.service.filters import condition
+from limpet.service.where_conditions import condition
 
 
 @pytest.fixture

@@ -115,7 +115,7 @@ def test_the_app_that_the_project_names(tmp_path: Path, named: str) -> None:
     assert said.stdout.endswith(f"next: limpet worker {target}  (no live worker serves order 1)\n")
     with subprocess.Popen([LIMPET, "worker"], cwd=tmp_path, env=env, stderr=subprocess.PIPE, text=True) as process:
         if named == "nowhere":
-            assert "say MODULE:ATTRIBUTE, or set LIMPET_APP" in until(process, "no app given")
+            assert "pass MODULE:ATTRIBUTE, or set LIMPET_APP" in until(process, "no app given")
         else:
             assert "serving order" in until(process, "serving")
             process.terminate()

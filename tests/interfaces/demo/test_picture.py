@@ -36,7 +36,7 @@ def words_of(path: Path) -> str:
 def test_it_is_what_the_demo_says_today(drawn: Path) -> None:
     """`make picture` draws it."""
     assert words_of(PICTURE) == words_of(drawn)
-    assert "kill -N N: it ended with -N (SIGKILL)" in words_of(PICTURE)
+    assert "kill -N N: exited with -N (SIGKILL)" in words_of(PICTURE)
 
 
 def test_it_names_no_machine_and_fetches_nothing(drawn: Path) -> None:
