@@ -28,25 +28,25 @@ from limpet.ids import RandomIds
 from limpet.journal import ConversationWriter
 from limpet.llm.model import Prompt
 from limpet.service.settings import Settings
-from limpet.stores.blobs import SAID as IN_ITS_EVENT
+from limpet.stores.blobs import MESSAGE_INLINE as IN_ITS_EVENT
 from limpet.testing import ScriptedModel
 
-SAID = 1024
+MESSAGE_BYTES = 1024
 TURNS, MANY = 200, 5_000
 LONG, PAGE = 5_000, 40
 
 
 def text(what: str) -> str:
     """Return 1 KB that hardly compresses, the same for the same seed."""
-    digests = b"".join(sha256(f"{what} {n}".encode()).digest() for n in range(SAID // 32))
-    return base64.b64encode(digests).decode()[:SAID]
+    digests = b"".join(sha256(f"{what} {n}".encode()).digest() for n in range(MESSAGE_BYTES // 32))
+    return base64.b64encode(digests).decode()[:MESSAGE_BYTES]
 
 
 def prose(what: str) -> str:
     """Return 1 KB of prose from our docs, the same for the same seed."""
     pages = _pages()
-    start = int.from_bytes(sha256(what.encode()).digest()[:6]) % (len(pages) - SAID)
-    return pages[start : start + SAID]
+    start = int.from_bytes(sha256(what.encode()).digest()[:6]) % (len(pages) - MESSAGE_BYTES)
+    return pages[start : start + MESSAGE_BYTES]
 
 
 @cache
@@ -167,7 +167,7 @@ def report() -> None:
 
 
 def _line(title: str, held: int, turns: int, aim: str) -> None:
-    ratio = held / (turns * 2 * SAID)
+    ratio = held / (turns * 2 * MESSAGE_BYTES)
     print(f"  {title:44} {held:>13,} bytes   {ratio:.2f}× what was said, {held / turns:,.0f} a turn   {aim}")
 
 

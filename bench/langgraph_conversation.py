@@ -6,12 +6,12 @@ import sys
 from hashlib import sha256
 from typing import Any
 
-SAID = 1024
+MESSAGE_BYTES = 1024
 
 
 def text(what: str) -> str:
     """Return 1 KB that does not compress."""
-    return "".join(sha256(f"{what} {n}".encode()).hexdigest() for n in range(SAID // 64))
+    return "".join(sha256(f"{what} {n}".encode()).hexdigest() for n in range(MESSAGE_BYTES // 64))
 
 
 def main(file: str, turns: int) -> int:

@@ -10,7 +10,7 @@ from limpet.cli.load_app import idle_app, run_in_app, run_with_app, run_with_tim
 from limpet.cli.options import STORE, ConversationId, Json, OwnUrl, RunId, Url
 from limpet.cli.output import TableLayout, about, print_json, print_text
 from limpet.cli.queries import print_found
-from limpet.context.slice import ContextSlice, Spoken
+from limpet.context.slice import ContextSlice, SliceMessage
 from limpet.engine.run.conversation import Message
 from limpet.events import Fact
 from limpet.service import App
@@ -169,7 +169,7 @@ def _lines(found: ContextSlice) -> Iterator[str]:
         yield f"left out: {', '.join(f'{count} {name}' for name, count in found.left_out.items())}"
 
 
-def _message(message: Spoken) -> str:
+def _message(message: SliceMessage) -> str:
     called = f" [calls {', '.join(message.calls)}]" if message.calls else ""
     return f"{message.role}{f' {message.tool}' if message.tool else ''}: {message.text}{called}"
 

@@ -16,7 +16,7 @@ from limpet.events import Artifact, Fact
 from limpet.events.values import encode
 from limpet.state import AgentState, outdated
 
-__all__ = ["ContextSlice", "Known", "Spoken", "describe", "slice_of"]
+__all__ = ["ContextSlice", "Known", "SliceMessage", "describe", "slice_of"]
 
 SHOWN_FACT = 600
 # Tokens of the line "n more are not shown", and the divisor of the space that state and messages share.
@@ -24,7 +24,7 @@ MORE = 12
 SHARE = 2
 
 
-class Spoken(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class SliceMessage(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A message, as shown in a slice."""
 
     role: str
@@ -53,7 +53,7 @@ class ContextSlice(Struct, frozen=True, kw_only=True):
     """Those of this step first."""
     open_questions: tuple[str, ...] = ()
     risk_flags: tuple[str, ...] = ()
-    messages: tuple[Spoken, ...] = ()
+    messages: tuple[SliceMessage, ...] = ()
     """The newest messages, in order."""
     left_out: dict[str, int] = {}
     """Number of omitted entries, by part."""
@@ -93,7 +93,7 @@ class _Piece(NamedTuple):
 
 
 def slice_of(
-    known: Known, *, messages: Sequence[Spoken] = (), max_tokens: int | None = None, max_bytes: int | None = None
+    known: Known, *, messages: Sequence[SliceMessage] = (), max_tokens: int | None = None, max_bytes: int | None = None
 ) -> ContextSlice:
     """Return the part of an agent's state and messages that fits; half of the space is for messages.
 
@@ -170,7 +170,7 @@ def _current(state: AgentState, step: int | None) -> str:
     return f"step {step}" if step else ""
 
 
-def _cut(messages: Iterable[Spoken], room: int | None) -> Iterable[Spoken]:
+def _cut(messages: Iterable[SliceMessage], room: int | None) -> Iterable[SliceMessage]:
     """Cut the middle out of messages that would take most of the space alone."""
     if room is None:
         return messages
@@ -178,7 +178,7 @@ def _cut(messages: Iterable[Spoken], room: int | None) -> Iterable[Spoken]:
     return (structs.replace(each, text=short(each.text, limit)) for each in messages)
 
 
-def _said(messages: Iterable[Spoken]) -> Iterator[_Piece]:
+def _said(messages: Iterable[SliceMessage]) -> Iterator[_Piece]:
     return (_Piece("messages", each, f"{each.role}: {each.text}") for each in messages)
 
 

@@ -49,7 +49,7 @@ class Journal:
         assert claimed.row.worker is not None
         self.run, self.fence, self._actor = claimed.row.id, claimed.row.fence, claimed.row.worker
         self.head = claimed.row.head
-        self.heard = self.head.seq
+        self.last_seen = self.head.seq
         """Sequence of the last event written by others that this journal has folded."""
         self._store = store
         self._now = now
@@ -117,11 +117,11 @@ class Journal:
         self.add(*bodies, blobs=blobs)
         await self.flush()
 
-    async def transact(self, work: Work, *, heard: int | None = None) -> None:
+    async def transact(self, work: Work, *, last_seen: int | None = None) -> None:
         """Commit the writes of `work` on the store's connection together with the events that it returns, or neither.
 
         See `Store.transact`. After ConnectionLost it is unknown whether this was committed; `refresh` shows it. With
-        `heard`, this raises StoreBusy, with nothing written, if others wrote events after that sequence.
+        `last_seen`, this raises StoreBusy, with nothing written, if others wrote events after that sequence.
         """
 
         def checked(connection: Any) -> tuple[Sequence[AnyBody], Sequence[Blob]]:
@@ -132,7 +132,7 @@ class Journal:
 
         async with self._turn:
             await self._flush()
-            if heard is not None and heard < self.heard:
+            if last_seen is not None and last_seen < self.last_seen:
                 raise StoreBusy(reason="others wrote to the run first")
             done = await self._store.transact(
                 self.run,
@@ -140,7 +140,7 @@ class Journal:
                 fence=self.fence,
                 actor=self._actor,
                 work=checked,
-                is_current=heard is not None,
+                is_current=last_seen is not None,
             )
             self._hear(done.missed)
             self._take_in(done.events)
@@ -188,21 +188,21 @@ class Journal:
                         pass
 
     async def append_if_current(
-        self, *bodies: AnyBody, heard: int, blobs: Sequence[Blob] = (), legs: Sequence[Leg] = ()
+        self, *bodies: AnyBody, last_seen: int, blobs: Sequence[Blob] = (), legs: Sequence[Leg] = ()
     ) -> bool:
-        """Append after the buffer, unless others wrote events after `heard`; return whether it was appended.
+        """Append after the buffer, unless others wrote events after `last_seen`; return whether it was appended.
 
         After False, the state has the new events, and the caller decides again. `legs` send commands to other runs in
         the same transaction.
         """
         _check_types(bodies, legs)
         async with self._turn:
-            done = await self._send_last(bodies, tuple(legs), blobs, heard)
+            done = await self._send_last(bodies, tuple(legs), blobs, last_seen)
             assert not isinstance(done, Taken), "legs of append_if_current create no runs"
             return isinstance(done, Appended)
 
     async def _send_last(
-        self, bodies: tuple[AnyBody, ...], legs: tuple[Leg, ...], blobs: Sequence[Blob], heard: int | None = None
+        self, bodies: tuple[AnyBody, ...], legs: tuple[Leg, ...], blobs: Sequence[Blob], last_seen: int | None = None
     ) -> Appended | Missed | Taken | None:
         """Send the buffer, then these bodies. If exactly these were sent and the reply was lost, repeat that append."""
         landed = next((each for each in self._landed if each is bodies[0]), None)
@@ -215,7 +215,7 @@ class Journal:
             if (flight.last, flight.legs) == (bodies, legs):
                 return done
             self._note_landed(flight, done)
-        if heard is not None and heard < self.heard:
+        if last_seen is not None and last_seen < self.last_seen:
             return None
         self._blobs.extend(blobs)
         return await self._send(self._take(bodies, legs))
@@ -315,7 +315,7 @@ class Journal:
         if not events:
             return
         self._take_in(events)
-        self.heard = self.head.seq
+        self.last_seen = self.head.seq
         if any(isinstance(sealed.body, _CHANGING) for sealed in events):
             self._ahead = Working(self.state.working)
             for body in self.pending:

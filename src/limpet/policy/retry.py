@@ -7,7 +7,7 @@ from limpet.arguments import defining
 from limpet.clock import Duration, microseconds
 from limpet.errors import DefinitionError
 
-__all__ = ["Again", "Attempt", "GiveUp", "Retry", "decide", "patience"]
+__all__ = ["Again", "Attempt", "GiveUp", "Retry", "as_retry", "decide"]
 
 
 @defining
@@ -32,7 +32,7 @@ class Retry:
         microseconds(self.cap)
 
 
-def patience(retry: Retry | int | None) -> Retry | None:
+def as_retry(retry: Retry | int | None) -> Retry | None:
     """Return a tool's `retry` as a Retry; an int is the number of attempts."""
     return Retry(retry) if isinstance(retry, int) else retry
 

@@ -50,7 +50,7 @@ from limpet.service.settings import Settings
 from limpet.service.views import Ended, event_views, read_end
 from limpet.state import ENDED
 from limpet.stores import Appended, Create, RunFilter, RunRow, Store, Taken
-from limpet.stores.blobs import INLINE, SAID, Blob
+from limpet.stores.blobs import INLINE, MESSAGE_INLINE, Blob
 from limpet.stores.store import LARGEST_PAGE
 
 __all__ = ["App", "RunOptions", "StartOptions"]
@@ -164,7 +164,7 @@ class App(ReadApi):
     async def _check_store_exists(self) -> None:
         exists = False
         try:
-            exists = await self.store.is_there()
+            exists = await self.store.exists()
         finally:
             if not exists:
                 await self.store.close()
@@ -244,7 +244,7 @@ class App(ReadApi):
             known, plain = agent, agent.dump_input(input)
         redaction = self.store.redaction
         plain = redaction.value(plain)
-        packed, blobs = self.store.pack(plain, inline=SAID if how.get("conversation") else INLINE)
+        packed, blobs = self.store.pack(plain, inline=MESSAGE_INLINE if how.get("conversation") else INLINE)
         begins = await self._start_time(how.get("at"))
         deadline = known.rules.deadline
         more = {name: how.get(name) for name in ("session", "user", "conversation")}

@@ -14,7 +14,7 @@ from limpet.service.moments import Point, point
 from limpet.service.settings import Settings
 from limpet.service.views import LIVE
 from limpet.stores import Leg, RunFilter, RunRow, Store
-from limpet.stores.blobs import SAID
+from limpet.stores.blobs import MESSAGE_INLINE
 from limpet.stores.store import LARGEST_PAGE
 
 __all__ = ["ConversationInfo", "Conversations", "SessionInfo", "last_message_at"]
@@ -72,7 +72,7 @@ class Conversations:
         await self.exists(conversation)
         run = await self._active_run(conversation)
         if run is not None:
-            packed, blobs = self._store.pack(text, inline=SAID)
+            packed, blobs = self._store.pack(text, inline=MESSAGE_INLINE)
             new = self._settings.ids.new
             bodies = [b.SignalReceived(command=new(), signal=USER, value=packed)]
             if interrupt:
@@ -83,7 +83,7 @@ class Conversations:
                 pass  # the run has ended since
             else:
                 return run
-        packed, blobs = self._store.pack(text, inline=SAID)
+        packed, blobs = self._store.pack(text, inline=MESSAGE_INLINE)
         added = b.MessageAdded(message=self._settings.ids.new(), role="user", content=packed)
         await self.writer(conversation, actor).append(added, blobs=blobs)
         return None
@@ -104,7 +104,7 @@ class Conversations:
         """Return the append that adds a run's input to its conversation as the first message, and its blobs."""
         talk = self.writer(conversation, actor, **owner)
         await talk.look()
-        packed, blobs = self._store.pack(text, inline=SAID)
+        packed, blobs = self._store.pack(text, inline=MESSAGE_INLINE)
         added = b.MessageAdded(message=self._settings.ids.new(), role="user", content=packed, run=run)
         return talk.leg((added,)), blobs
 

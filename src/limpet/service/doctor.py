@@ -62,7 +62,7 @@ class CheckOptions:
 async def run_checks(store: Store, clock: Clock, options: CheckOptions) -> list[Finding]:
     """Check a store, which is opened for it and closed. A missing store is not created."""
     try:
-        if not await store.is_there():
+        if not await store.exists():
             return [_no_store("bad" if options.needed else "warn")]
         async with store:
             checks = {

@@ -236,7 +236,7 @@ class RunCopy:
         if row.origin is not None:
             await self._copy_whole(row.origin)
         for talk in {row.conversation or "", conversation_of(run)}:
-            if talk in await self._source.places([talk]):
+            if talk in await self._source.positions([talk]):
                 await self._copy_whole(talk)
         upto = max(self._upto, (row.origin_at or 0) + 1)
         own = [event async for event in self._own(run) if event.seq <= upto]
@@ -244,7 +244,7 @@ class RunCopy:
         self.time = own[-1].time
 
     async def _copy_whole(self, run: str) -> None:
-        if run in await self.store.places([run]):
+        if run in await self.store.positions([run]):
             return
         row = await self._source.get(run)
         if row.origin is not None:

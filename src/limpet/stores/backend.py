@@ -260,7 +260,7 @@ class Backend(Protocol):
     def failure(self) -> StoreUnavailable | None:
         """Why ConnectionLost has persisted so long that another process should take over."""
 
-    def is_there(self) -> bool:
+    def exists(self) -> bool:
         """Return whether a store exists, opened or not. Never creates one."""
 
     def open(self) -> None:

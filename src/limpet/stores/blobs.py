@@ -15,7 +15,7 @@ from limpet.events import Codec, Packed, Payload, canonical
 __all__ = [
     "CHUNK",
     "INLINE",
-    "SAID",
+    "MESSAGE_INLINE",
     "Blob",
     "BlobRow",
     "is_name",
@@ -29,7 +29,7 @@ __all__ = [
 
 INLINE = 8 * 1024
 """Maximum size, in bytes, of JSON that stays in its event."""
-SAID = 256
+MESSAGE_INLINE = 256
 """The same limit for messages and model calls: larger ones are stored once for all events that contain them."""
 CHUNK = 1024 * 1024
 

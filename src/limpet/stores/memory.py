@@ -56,7 +56,7 @@ class MemoryBackend:
         """Return the tables that this backend uses."""
         return MemoryTables(clock)
 
-    def is_there(self) -> bool:
+    def exists(self) -> bool:
         """Return True: a store in memory always exists."""
         return True
 

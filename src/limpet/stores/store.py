@@ -130,9 +130,9 @@ class Store:
         """Why nothing can be written although the store has waited; a worker process exits then."""
         return self._writer.failure or self._backend.failure
 
-    async def is_there(self) -> bool:
+    async def exists(self) -> bool:
         """Return whether a store exists at the URL, opened or not. Never creates one."""
-        return await self._ask(self._backend.is_there)
+        return await self._ask(self._backend.exists)
 
     async def open(self) -> Self:
         """Connect, create or migrate the schema, and unwrap the keys."""
@@ -432,7 +432,7 @@ class Store:
             raise NotFound(what="run", id=run)
         return reveal_row(self.codec, row)
 
-    async def places(self, runs: Sequence[str]) -> dict[str, LogPosition]:
+    async def positions(self, runs: Sequence[str]) -> dict[str, LogPosition]:
         """Return the positions of some runs' logs; runs that do not exist are omitted."""
         found = await self._ask(lambda: [self._backend.get(run) for run in runs])
         return {row.id: LogPosition(row.seq, row.fence, row.status) for row in found if row is not None}

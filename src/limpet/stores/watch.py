@@ -31,7 +31,7 @@ class Watching:
         self._stop = Flag()
 
     @property
-    def is_there(self) -> bool:
+    def has_listeners(self) -> bool:
         """Whether there is a watch."""
         return bool(self._watches)
 

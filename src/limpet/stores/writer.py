@@ -38,7 +38,7 @@ class Audience(Protocol):
     """A listener for writes."""
 
     @property
-    def is_there(self) -> bool:
+    def has_listeners(self) -> bool:
         """Whether anything listens."""
 
     def changed(self) -> None:
@@ -115,7 +115,7 @@ class Writer:
     def _drain(self) -> None:
         while batch := self._next_batch():
             outcomes = self._do([asked.op for asked in batch])
-            news = self._audience.is_there and any(map(_is_news, batch, outcomes))
+            news = self._audience.has_listeners and any(map(_is_news, batch, outcomes))
             _reply(batch, outcomes)
             if news:
                 self._audience.changed()

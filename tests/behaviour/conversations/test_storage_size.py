@@ -17,13 +17,13 @@ async def test_a_turn_costs_the_same_however_long_the_conversation_is(tmp_path: 
     early, later, late, end = await conversations.stored(tmp_path / "t.db", turns, agent=agent)
     first, last = (later - early) / (turns[1] - turns[0]), (end - late) / (turns[3] - turns[2])
     assert abs(last - first) < first / 10
-    assert later <= 3.2 * turns[1] * 2 * conversations.SAID  # of noise, which nobody says
+    assert later <= 3.2 * turns[1] * 2 * conversations.MESSAGE_BYTES  # of noise, which nobody says
 
 
 async def test_prose_is_stored_in_three_times_its_bytes(tmp_path: Path) -> None:
     """With everything around it: 200 turns of a message and a reply of 1 KB."""
     [held] = await conversations.stored(tmp_path / "t.db", (200,), say=conversations.prose)
-    assert held <= 3 * 200 * 2 * conversations.SAID
+    assert held <= 3 * 200 * 2 * conversations.MESSAGE_BYTES
 
 
 async def test_the_history_is_not_stored_again(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 import limpet
 from limpet import testing
-from limpet.context.slice import Known, Spoken, describe, slice_of
+from limpet.context.slice import Known, SliceMessage, describe, slice_of
 from limpet.context.window import Selected
 from limpet.errors import DefinitionError, NotFound
 from limpet.events import Fact, StatePatch
@@ -294,7 +294,7 @@ async def test_the_slice_at_an_earlier_point() -> None:
 
 def test_the_newest_messages_stay() -> None:
     """Nothing older than one that does not fit."""
-    said = [Spoken(role="user", text=text) for text in ("a", "b" * 900, "c")]
+    said = [SliceMessage(role="user", text=text) for text in ("a", "b" * 900, "c")]
     found = slice_of(Known(AgentState()), messages=said, max_tokens=75)
     assert [each.text for each in found.messages] == ["c"]
     assert found.left_out == {"messages": 2}

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import limpet
 from limpet import testing
-from limpet.context.slice import Known, Spoken, describe, slice_of
+from limpet.context.slice import Known, SliceMessage, describe, slice_of
 from limpet.context.window import EACH, Item, select, short, tokens, units
 from limpet.events import Fact, PlanItem, StatePatch, canonical
 from limpet.events import bodies as b
@@ -138,7 +138,7 @@ def test_what_is_known_fits_and_what_is_left_out_is_said(
     text = describe(state, step=None, room=room)
     assert tokens(text) <= room
     assert text == describe(state, step=None, room=1 << 40) or "more are not shown)" in text or "[…" in text
-    said = [Spoken(role="user", text=each) for each in questions]
+    said = [SliceMessage(role="user", text=each) for each in questions]
     found = slice_of(Known(state, status="running", task="a task"), messages=said, max_tokens=room, max_bytes=2 * room)
     assert len(encode(found)) <= 2 * room or found.goal == "" == "".join(map(str, (*found.facts, *found.messages)))
     assert found.goal in ("", goal or "a task") or "[…" in found.goal

@@ -183,13 +183,13 @@ async def test_whoever_waits_for_a_run_hears_that_it_is_gone() -> None:
         await app.settle()
         [request] = await app.inbox()
         async with app.replace(idle=True) as other:
-            look, here = other.store.places, asyncio.Event()
+            look, here = other.store.positions, asyncio.Event()
 
             async def late(runs: Sequence[str]) -> dict[str, LogPosition]:
                 await here.wait()
                 return await look(runs)
 
-            other.store.places = late  # type: ignore[method-assign]
+            other.store.positions = late  # type: ignore[method-assign]
             waiting = asyncio.ensure_future((await other.get("r")).result())
             await app.approve(request, by="ann")
             assert await handle.result()

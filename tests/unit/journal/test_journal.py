@@ -119,10 +119,10 @@ async def test_what_must_not_follow_an_unseen_command_does_not(world: World) -> 
     journal = await journal_of(world)
     await world.store.send_commands("r1", b.CancelRequested(command="c1", reason="enough"), actor="ann")
     end = b.RunCompleted(output=inline(1))
-    assert not await journal.append_if_current(end, heard=journal.heard)
+    assert not await journal.append_if_current(end, last_seen=journal.last_seen)
     assert journal.state.cancel == "enough"
     assert journal.state.status == "running"
-    assert await journal.append_if_current(b.RunCancelled(reason="enough"), heard=journal.heard)
+    assert await journal.append_if_current(b.RunCancelled(reason="enough"), last_seen=journal.last_seen)
     assert (await world.kinds())[2:] == ["cancel.requested", "run.cancelled"]
 
 
@@ -130,7 +130,7 @@ async def test_what_gathered_goes_before_the_end(world: World) -> None:
     """`append_if_current` flushes the buffer first."""
     journal = await journal_of(world)
     journal.add(started())
-    assert await journal.append_if_current(b.RunCompleted(output=inline(1)), heard=journal.heard)
+    assert await journal.append_if_current(b.RunCompleted(output=inline(1)), last_seen=journal.last_seen)
     assert (await world.kinds())[2:] == ["step.started", "run.completed"]
 
 
@@ -138,11 +138,11 @@ async def test_no_wake_up_is_lost_behind_a_buffer(world: World) -> None:
     """An answer came after the decision to park; something was buffered: the run is not parked."""
     journal = await journal_of(world)
     await journal.append(asked("q1"))
-    heard = journal.heard
+    heard = journal.last_seen
     await world.store.send_commands("r1", answered("q1"), actor="ann")
     journal.add(b.ValueRecorded(name="now#1", value=inline(1)))
     waiting = b.RunWaiting(waits=(Wait(what="person", key="q1"),))
-    assert not await journal.append_if_current(waiting, heard=heard)
+    assert not await journal.append_if_current(waiting, last_seen=heard)
     await journal.flush()
     assert (await world.kinds())[2:] == ["request.opened", "request.answered", "value.recorded"]
     assert (await world.store.get("r1")).status == "running"
@@ -152,12 +152,12 @@ async def test_no_wake_up_is_lost_to_another_tasks_flush(world: World) -> None:
     """Somebody else folded the answer between the decision and the append: the run is not parked."""
     journal = await journal_of(world)
     await journal.append(asked("q1"))
-    heard = journal.heard
+    heard = journal.last_seen
     await world.store.send_commands("r1", answered("q1"), actor="ann")
     await journal.append(started())
     waiting = b.RunWaiting(waits=(Wait(what="person", key="q1"),))
-    assert not await journal.append_if_current(waiting, heard=heard)
-    assert await journal.append_if_current(b.RunCompleted(output=inline(1)), heard=journal.heard)
+    assert not await journal.append_if_current(waiting, last_seen=heard)
+    assert await journal.append_if_current(b.RunCompleted(output=inline(1)), last_seen=journal.last_seen)
 
 
 @pytest.mark.parametrize("landed", [True, False])
@@ -167,13 +167,13 @@ async def test_parking_whose_reply_was_lost_is_not_sent_after_a_command(
     """Repeated, it either landed, or it is dropped if an answer came meanwhile; it is never sealed after one."""
     journal = await journal_of(world)
     await journal.append(asked("q1"))
-    waiting, heard = b.RunWaiting(waits=(Wait(what="person", key="q1"),)), journal.heard
+    waiting, heard = b.RunWaiting(waits=(Wait(what="person", key="q1"),)), journal.last_seen
     backend.losing, backend.keeping = 1, landed
     with pytest.raises(StoreUnavailable):
-        await journal.append_if_current(waiting, heard=heard)
+        await journal.append_if_current(waiting, last_seen=heard)
     await world.store.reopen()
     await world.store.send_commands("r1", answered("q1"), actor="ann")
-    assert await journal.append_if_current(waiting, heard=heard) is landed
+    assert await journal.append_if_current(waiting, last_seen=heard) is landed
     row = await world.store.get("r1")
     assert (row.status, row.ready_at is not None) == (("waiting", True) if landed else ("running", False))
 
@@ -194,7 +194,7 @@ async def test_refreshing_folds_without_writing(world: World) -> None:
     journal = await journal_of(world)
     await world.store.send_commands("r1", b.CancelRequested(command="c1", reason="enough"), actor="ann")
     await journal.refresh()
-    assert (journal.state.cancel, journal.heard) == ("enough", 3)
+    assert (journal.state.cancel, journal.last_seen) == ("enough", 3)
     assert len(await world.log()) == 3
 
 
@@ -518,7 +518,7 @@ async def test_what_could_not_be_read_again_is_refused_before_it_is_on_its_way(w
     with pytest.raises(InvalidArgument, match="user"):
         await journal.append_together(started(1), legs=[told])
     with pytest.raises(InvalidArgument, match="because"):
-        await journal.append_if_current(bad, heard=journal.heard)
+        await journal.append_if_current(bad, last_seen=journal.last_seen)
     with pytest.raises(InvalidArgument, match="reason"):
         await world.store.send_commands("r1", b.CancelRequested(command="c1", reason=wrong), actor="ann")
     assert not journal.pending

@@ -23,7 +23,7 @@ from limpet.stores.conformance.suite import completed, contract, created, starte
 from limpet.stores.processes import CAN_SEE
 from limpet.stores.sql_files import load
 from limpet.stores.sqlite import SqliteBackend, backend
-from limpet.stores.sqlite.locks import HAVE_FLOCK, Gate, WorkerLocks
+from limpet.stores.sqlite.locks import HAVE_FLOCK, WorkerLocks, WriterQueue
 from limpet.stores.sqlite.migrate import newest
 from limpet.stores.writes import Work
 
@@ -170,13 +170,13 @@ async def test_a_store_that_was_copied_is_brought_back_to_a_log_of_its_own(tmp_p
 
 def test_a_place_in_the_queue_that_was_given_up_keeps_nobody_out(tmp_path: Path) -> None:
     """Its turn comes, and is over at once."""
-    one, two, three = (Gate(tmp_path / "gate", 20_000) for _ in range(3))
+    one, two, three = (WriterQueue(tmp_path / "gate", 20_000) for _ in range(3))
     one.enter()
     for _ in range(3):
         with pytest.raises(StoreBusy):
             two.enter()
     one.leave()
-    patient = Gate(tmp_path / "gate", 60_000_000)
+    patient = WriterQueue(tmp_path / "gate", 60_000_000)
     patient.enter()
     with pytest.raises(StoreBusy):
         three.enter()

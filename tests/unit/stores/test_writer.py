@@ -34,14 +34,14 @@ class Recorder:
         return [len(ops)] * len(ops)
 
 
-class Nobody:
-    """Nobody listens."""
+class Unheard:
+    """An audience without listeners."""
 
-    is_there = False
+    has_listeners = False
 
     def changed(self) -> None:
         """Never called."""
-        raise AssertionError("nobody listens")
+        raise AssertionError("there is no listener")
 
 
 def nothing() -> None:
@@ -60,7 +60,7 @@ def op() -> Write:
 async def test_requests_during_a_commit_share_the_next_one() -> None:
     """One is being committed, five come meanwhile: two batches, of one and of five."""
     recorder, threads = Recorder(), Threads()
-    writer = Writer(threads.lane("test"), recorder.commit, nothing, Nobody())
+    writer = Writer(threads.lane("test"), recorder.commit, nothing, Unheard())
     first = asyncio.create_task(writer.submit(op()))
     await threads.call(recorder.entered.acquire)
     rest = [asyncio.create_task(writer.submit(op())) for _ in range(5)]
@@ -75,7 +75,7 @@ async def test_requests_during_a_commit_share_the_next_one() -> None:
 async def test_nothing_is_acknowledged_before_its_commit_returned() -> None:
     """While the commit is held up, the caller waits."""
     recorder, threads = Recorder(), Threads()
-    writer = Writer(threads.lane("test"), recorder.commit, nothing, Nobody())
+    writer = Writer(threads.lane("test"), recorder.commit, nothing, Unheard())
     waiting = asyncio.create_task(writer.submit(op()))
     await threads.call(recorder.entered.acquire)
     assert not waiting.done()
@@ -90,7 +90,7 @@ async def test_a_busy_store_can_be_tried_again() -> None:
     recorder = Recorder()
     recorder.raises = [StoreBusy(reason="locked")]
     recorder.go_on.release(2)
-    writer = Writer(Inline().lane("test"), recorder.commit, nothing, Nobody())
+    writer = Writer(Inline().lane("test"), recorder.commit, nothing, Unheard())
     with pytest.raises(StoreBusy):
         await writer.submit(op())
     assert await writer.submit(op()) == 1
@@ -103,7 +103,7 @@ async def test_after_an_unknown_outcome_the_store_is_reopened(error: Exception) 
     recorder.raises = [error]
     recorder.go_on.release(5)
     lane = Inline().lane("test")
-    writer = Writer(lane, recorder.commit, lambda: reopened.append(len(recorder.batches)), Nobody())
+    writer = Writer(lane, recorder.commit, lambda: reopened.append(len(recorder.batches)), Unheard())
     done = await asyncio.gather(writer.submit(op()), writer.submit(op()), return_exceptions=True)
     assert [type(each) for each in done] == [StoreUnavailable, StoreUnavailable]
     assert isinstance(done[0], StoreUnavailable)
@@ -125,7 +125,7 @@ async def test_what_cannot_be_reopened_is_tried_again_with_the_next_batch() -> N
         if failing:
             raise OSError("still broken")
 
-    writer = Writer(Inline().lane("test"), recorder.commit, reopen, Nobody())
+    writer = Writer(Inline().lane("test"), recorder.commit, reopen, Unheard())
     for said in ("disk", "still broken", "still broken"):
         with pytest.raises(StoreUnavailable, match=said):
             await writer.submit(op())
@@ -139,7 +139,7 @@ async def test_a_replaced_file_stops_the_writer_for_good() -> None:
     recorder = Recorder()
     recorder.raises = [StoreReplaced(reason="deleted")]
     recorder.go_on.release(5)
-    writer = Writer(Inline().lane("test"), recorder.commit, nothing, Nobody())
+    writer = Writer(Inline().lane("test"), recorder.commit, nothing, Unheard())
     for _ in range(3):
         with pytest.raises(StoreReplaced):
             await writer.submit(op())
@@ -150,7 +150,7 @@ async def test_what_gathered_during_a_failure_waits_for_reopening() -> None:
     """The commit under way fails; whoever asked meanwhile is not answered before the store was reopened."""
     recorder, threads, reopened = Recorder(), Threads(), list[int]()
     recorder.raises = [StoreUnavailable(reason="fsync failed")]
-    writer = Writer(threads.lane("test"), recorder.commit, lambda: reopened.append(len(recorder.batches)), Nobody())
+    writer = Writer(threads.lane("test"), recorder.commit, lambda: reopened.append(len(recorder.batches)), Unheard())
     first = asyncio.create_task(writer.submit(op()))
     await threads.call(recorder.entered.acquire)
     second = asyncio.create_task(writer.submit(op()))
@@ -167,7 +167,7 @@ async def test_what_gathered_during_a_failure_waits_for_reopening() -> None:
 async def test_a_closed_writer_finishes_and_then_refuses() -> None:
     """What was asked for is done; what comes later is refused."""
     recorder, threads = Recorder(), Threads()
-    writer = Writer(threads.lane("test"), recorder.commit, nothing, Nobody())
+    writer = Writer(threads.lane("test"), recorder.commit, nothing, Unheard())
     waiting = asyncio.create_task(writer.submit(op()))
     await threads.call(recorder.entered.acquire)
     recorder.go_on.release()
@@ -181,7 +181,7 @@ async def test_a_closed_writer_finishes_and_then_refuses() -> None:
 def test_a_caller_whose_loop_is_gone_harms_nobody() -> None:
     """Its loop was closed before the reply came; the writer goes on for others."""
     recorder, threads = Recorder(), Threads()
-    writer = Writer(threads.lane("test"), recorder.commit, nothing, Nobody())
+    writer = Writer(threads.lane("test"), recorder.commit, nothing, Unheard())
     loop = asyncio.new_event_loop()
     task = loop.create_task(writer.submit(op()))
     loop.run_until_complete(threads.call(recorder.entered.acquire))

@@ -99,7 +99,7 @@ class ApprovalGate:
         asking = _ApprovalRequest(tool, name, number, args, risk.AskPerson(to=(), expires=None, escalate=()))
         if is_effect and effects == "stub":  # stubbed, so it needs no approval; an earlier rejection still applies
             return await self._ask(asking, risk.Free()) if self._is_refused(name) else StartPermission(None, args)
-        fold, last_seen = self._x.journal.fold, self._x.journal.heard
+        fold, last_seen = self._x.journal.fold, self._x.journal.last_seen
         constraints, approvals = fold.working.constraints, self._x.agent.rules.approvals
         found = risk.decide(
             tool.traits.risk, tool.name, approvals=approvals, constraints=constraints, grants=fold.grants, always=always
@@ -130,7 +130,7 @@ class ApprovalGate:
 
     async def _ask(self, asking: "_ApprovalRequest", found: risk.AskPerson | risk.Free) -> StartPermission:
         """Ask for approval. An earlier decision still applies, even if the policy would no longer ask."""
-        last_seen, is_free = self._x.journal.heard, isinstance(found, risk.Free)
+        last_seen, is_free = self._x.journal.last_seen, isinstance(found, risk.Free)
         for occurrence in count(1):
             request = f"{asking.name}/approval#{occurrence}"
             record = self._x.find(request, b.RequestOpened)

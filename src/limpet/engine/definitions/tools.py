@@ -31,7 +31,7 @@ from limpet.engine.definitions.types import TypeCodec, codec_of
 from limpet.engine.definitions.upgrades import Versions
 from limpet.errors import DefinitionError, WrongCall
 from limpet.events import Spent
-from limpet.policy.retry import Retry, patience
+from limpet.policy.retry import Retry, as_retry
 from limpet.redaction import NOTHING, Redaction
 from limpet.secret import MARK
 
@@ -101,7 +101,7 @@ class Tool(Generic[P, T_co, R_co]):
         """Return the tool with other options: `name` of its steps in the log, `retry`, and `timeout` of one attempt."""
         longer = self.traits.timeout if timeout is None else microseconds(timeout)
         other: Tool[P, T_co, R_co] = Tool(
-            self.fn, self.name, replace(self.traits, retry=patience(retry) or self.traits.retry, timeout=longer)
+            self.fn, self.name, replace(self.traits, retry=as_retry(retry) or self.traits.retry, timeout=longer)
         )
         other.step_name, other.hooks, other.kind = name or self.step_name, self.hooks, self.kind
         other.fresh = self.fresh
@@ -386,7 +386,7 @@ def _tool(  # noqa: PLR0913 - all by name
     most = Spent(tokens=max_tokens or 0, cost=max_cost or 0.0) if max_tokens or max_cost else None
     traits = Traits(
         effect=effect,
-        retry=patience(retry),
+        retry=as_retry(retry),
         timeout=None if timeout is None else microseconds(timeout),
         max_spend=most,
         fresh=tuple(each.name for each in fresh),

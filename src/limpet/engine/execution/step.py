@@ -9,7 +9,7 @@ from limpet.engine.definitions.tools import LiveArgument, Tool
 from limpet.events import Payload
 from limpet.events import bodies as b
 from limpet.stores import Store
-from limpet.stores.blobs import INLINE, SAID, Blob
+from limpet.stores.blobs import INLINE, MESSAGE_INLINE, Blob
 
 __all__ = ["AttemptRef", "Latest", "Step"]
 
@@ -58,7 +58,7 @@ class Step:
 
     def pack(self, store: Store, result: Any) -> tuple[Payload, tuple[Blob, ...]]:
         """Return a JSON result in its stored form."""
-        packed, blobs = store.pack(result, inline=SAID if self.tool.kind == "model" else INLINE)
+        packed, blobs = store.pack(result, inline=MESSAGE_INLINE if self.tool.kind == "model" else INLINE)
         return packed.under(self.tool.result_versions), blobs
 
     def place(self, attempt: int) -> AttemptRef:

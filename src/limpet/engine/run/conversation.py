@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from limpet.context.slice import Spoken
+from limpet.context.slice import SliceMessage
 from limpet.engine.execution.execution import Execution
 from limpet.engine.replay.history import Record
 from limpet.errors import InvalidValue
@@ -13,7 +13,7 @@ from limpet.events import bodies as b
 from limpet.ids import LONGEST_ID
 from limpet.journal import ConversationWriter, Entry, OutgoingMessages, Summary, latest
 from limpet.stores import Leg, Store
-from limpet.stores.blobs import SAID, Blob
+from limpet.stores.blobs import MESSAGE_INLINE, Blob
 
 __all__ = [
     "CHAT",
@@ -54,9 +54,9 @@ class Message:
     tool: str = ""
     """Name of the tool, if the message is a tool's result."""
 
-    def spoken(self) -> Spoken:
+    def spoken(self) -> SliceMessage:
         """Return the message in the form that a context slice uses."""
-        return Spoken(role=self.role, text=self.text, seq=self.seq, calls=self.calls, tool=self.tool)
+        return SliceMessage(role=self.role, text=self.text, seq=self.seq, calls=self.calls, tool=self.tool)
 
 
 def conversation_of(run: str) -> str:
@@ -85,9 +85,9 @@ class RunConversation:
     ) -> tuple[b.MessageAdded, list[Blob]]:
         """Return a message and its blobs. `reply` is the reply as its step recorded it, which is stored once."""
         store = self._x.kit.store
-        packed, blobs = store.pack(content, inline=SAID)
+        packed, blobs = store.pack(content, inline=MESSAGE_INLINE)
         if reply is not None:
-            more["reply"], others = store.pack(reply, inline=SAID)
+            more["reply"], others = store.pack(reply, inline=MESSAGE_INLINE)
             blobs = (*blobs, *others)
         added = b.MessageAdded(message=self._x.kit.ids.new(), role=role, content=packed, run=self._x.run, **more)
         return added, list(blobs)
@@ -153,7 +153,7 @@ class RunConversation:
         return seq
 
     async def _last_seq(self) -> int:
-        found = await self._x.kit.store.places([self.id])
+        found = await self._x.kit.store.positions([self.id])
         return found[self.id].seq if self.id in found else 0
 
     async def messages(self, name: str, record: Record | None, last: int | None) -> list[Message]:

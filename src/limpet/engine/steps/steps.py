@@ -330,7 +330,7 @@ class Steps:
         async def write() -> bool:
             with x.work():
                 done = await x.write_until_stored(
-                    lambda: x.journal.append_if_current(*opening, heard=last_seen, blobs=step.blobs)
+                    lambda: x.journal.append_if_current(*opening, last_seen=last_seen, blobs=step.blobs)
                 )
                 if done and is_left and not x.is_closed:
                     x.journal.add(b.StepUnknown(**step.place(attempt), reason="cancelled"))
@@ -472,7 +472,7 @@ class Steps:
         last_seen, step.last_seen = step.last_seen, None
         while True:
             try:
-                await x.journal.transact(work, heard=last_seen)
+                await x.journal.transact(work, last_seen=last_seen)
                 return done[0]
             except (ConnectionLost, StoreBusy):
                 await x.kit.clock.sleep(SECOND)
@@ -480,7 +480,7 @@ class Steps:
                 record = x.history.records.get(step.name)
                 if record is not None and isinstance(record.settled, b.StepCompleted):
                     return record.settled
-                if last_seen is not None and last_seen < x.journal.heard:
+                if last_seen is not None and last_seen < x.journal.last_seen:
                     step.packed = None  # a standing permission may have been revoked
                     return None
             except (LeaseLost, StoreUnavailable) as error:

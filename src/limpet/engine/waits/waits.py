@@ -75,7 +75,7 @@ class Waits:
 
     async def expire(self) -> bool:
         """Record expired requests, until other events arrive. Returns whether any were due."""
-        now, last_seen = self._x.kit.now(), self._x.journal.heard
+        now, last_seen = self._x.kit.now(), self._x.journal.last_seen
         due = [slot for slot in self.open if slot.request and slot.wake is not None and slot.wake <= now]
         for slot in due:
             if not await self._expire(slot, last_seen):
@@ -90,7 +90,7 @@ class Waits:
         x, name, request = self._x, slot.name, slot.request
         assert request is not None
         expiration = self._expirations[name] = self._expirations.get(name) or self._expiration(slot, request)
-        written = await x.journal.append_if_current(*expiration.bodies, heard=last_seen, legs=expiration.runs)
+        written = await x.journal.append_if_current(*expiration.bodies, last_seen=last_seen, legs=expiration.runs)
         del self._expirations[name]
         if not written or name not in self._slots:
             return written
@@ -290,10 +290,13 @@ class Waits:
         x, slot = self._x, self._slots.get(name)
         if slot is None or slot.request is None or not x.journal.fold.is_asking(slot.request.request):
             return False
-        last_seen, withdrawn = x.journal.heard, b.WaitEnded(name=name, how="withdrawn", request=slot.request.request)
+        last_seen, withdrawn = (
+            x.journal.last_seen,
+            b.WaitEnded(name=name, how="withdrawn", request=slot.request.request),
+        )
         with x.work():
             written = await x.write_until_stored(
-                lambda: x.journal.append_if_current(withdrawn, *more, heard=last_seen, blobs=blobs)
+                lambda: x.journal.append_if_current(withdrawn, *more, last_seen=last_seen, blobs=blobs)
             )
         if written:
             self._slots.pop(name, None)

@@ -102,7 +102,7 @@ class ChangeListener:
             self._clock.call_later(POLL_AGAIN, self._wake_event.set)  # they may want changes soon
         if not wanted:
             return
-        places = await self._store.places([each.run for each, _ in wanted])
+        places = await self._store.positions([each.run for each, _ in wanted])
         for each, known in wanted:
             place = places.get(each.run, GONE)
             if (place is GONE or place.seq > known) and each in self._subscriptions:

@@ -50,7 +50,7 @@ from limpet.policy.quarantine import SUSPECT, is_poison
 from limpet.state import ENDED
 from limpet.state.fold import PAUSED, QUARANTINED
 from limpet.stores import Claimed, Leg, SendCommands
-from limpet.stores.blobs import INLINE, SAID, Blob
+from limpet.stores.blobs import INLINE, MESSAGE_INLINE, Blob
 from limpet.stores.store import LogPosition
 
 __all__ = ["RunDriver"]
@@ -276,7 +276,7 @@ class RunDriver:
         task.add_done_callback(lambda _: self._changed.set())
         while True:
             self._changed.clear()
-            last_seen = x.journal.heard
+            last_seen = x.journal.last_seen
             self._waits.check()
             why = self._stop_reason(x, task)
             if why is not None:
@@ -338,7 +338,7 @@ class RunDriver:
         """Park the run. Returns False if other events arrived first."""
         x.hold()
         waiting = b.RunWaiting(waits=waits, wake=wake)
-        if await x.retry_store(lambda: x.journal.append_if_current(waiting, heard=last_seen)):
+        if await x.retry_store(lambda: x.journal.append_if_current(waiting, last_seen=last_seen)):
             self.wake_at = wake
             return True
         self._changed.set()
@@ -387,7 +387,9 @@ class RunDriver:
             x.lookup.check_end()
             if error is None:
                 output = self._agent.dump_output(task.result())
-                packed, blobs = self._kit.store.pack(output, inline=INLINE if self._agent.llm is None else SAID)
+                packed, blobs = self._kit.store.pack(
+                    output, inline=INLINE if self._agent.llm is None else MESSAGE_INLINE
+                )
                 await self._end(b.RunCompleted(output=packed.under(self._agent.output_codec.versions)), blobs=blobs)
                 return
         except Divergence as diverged:
@@ -481,7 +483,7 @@ class RunDriver:
         assert x is not None
         try:
             while True:
-                last_seen = x.journal.heard
+                last_seen = x.journal.last_seen
                 if x.journal.fold.cancel is not None and not isinstance(ended, b.RunCancelled):
                     await self._cancel()
                     return
@@ -490,7 +492,7 @@ class RunDriver:
                 write = partial(
                     x.journal.append_if_current,
                     ended,
-                    heard=last_seen,
+                    last_seen=last_seen,
                     blobs=blobs,
                     legs=(*self._return_to_parent(ended, outcome), *kept),
                 )
@@ -571,7 +573,7 @@ class RunDriver:
         self.wake_at = wake
         try:
             while not await self._x.retry_store(
-                partial(journal.append_if_current, flagged, waiting, heard=journal.heard)
+                partial(journal.append_if_current, flagged, waiting, last_seen=journal.last_seen)
             ):
                 if journal.fold.cancel is not None:
                     await self._cancel()

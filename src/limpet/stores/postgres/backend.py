@@ -35,7 +35,7 @@ from limpet.stores.postgres.connection import (
     translated,
 )
 from limpet.stores.postgres.migrate import migrate, schema_version
-from limpet.stores.postgres.tables import Living, PostgresTables, TransactionParts
+from limpet.stores.postgres.tables import PostgresTables, ProcessWorkers, TransactionParts
 from limpet.stores.postgres.text import plain, safe
 from limpet.stores.postgres.wire import Wire
 from limpet.stores.processes import CAN_SEE
@@ -75,16 +75,16 @@ class PostgresBackend(SqlReads):
         self._name = RandomIds(SystemClock()).new()
         self._batch = 0
         self._restored = 1
-        self._living = Living(self._name)
+        self._workers = ProcessWorkers(self._name)
         wire = Wire(self._sql, prepare=self._address.prepare)
-        self._means = TransactionParts(self._sql, wire, clock, self._living)
+        self._means = TransactionParts(self._sql, wire, clock, self._workers)
         self._stop, self._interrupted = Flag(), Flag()
         self._lock = RLock()
         self._writing: Connection | None = None
         self._readers = ConnectionPool(self._server.connect)
         self._theirs = ConnectionPool(lambda: self._connect(ours=False))
 
-    def is_there(self) -> bool:
+    def exists(self) -> bool:
         """Return whether the schema exists and belongs to Limpet."""
         with closing(self._reach()) as db:
             return schema_version(db, self._address.schema, self._sql) > 0
@@ -136,7 +136,7 @@ class PostgresBackend(SqlReads):
         self._stop.set()
         if self._writing is not None:
             with suppress(psycopg.Error):  # Their leases decide then.
-                query(self._writing, self._sql["end_leases"], (self._living.all(), self._living.host))
+                query(self._writing, self._sql["end_leases"], (self._workers.all(), self._workers.host))
                 query(self._writing, self._sql["drop_receipts"], (self._name,))
         self._disconnect()
 
@@ -180,7 +180,7 @@ class PostgresBackend(SqlReads):
 
         def attempt() -> Outcome:
             with self._theirs.connection() as db:
-                if sent and self._is_there(db, op.run, sent[-1]):
+                if sent and self._is_stored(db, op.run, sent[-1]):
                     return sent[-1]
                 sent.clear()
                 done = transact(lambda: self._transaction(db, None), op, codec, sent.append)
@@ -201,7 +201,7 @@ class PostgresBackend(SqlReads):
             raise _Lost(error) from error
         return found == [(self._batch,)]
 
-    def _is_there(self, db: Connection, run: str, sent: Transacted) -> bool:
+    def _is_stored(self, db: Connection, run: str, sent: Transacted) -> bool:
         """Return whether a commit with a lost reply took place. The row's lock makes this wait if it is in progress."""
         with self._transaction(db, None) as tables:
             row = tables.row(run)

@@ -20,8 +20,8 @@ from limpet.errors import (
 
 __all__ = [
     "Address",
+    "CallerConnection",
     "Connection",
-    "Lent",
     "Server",
     "ServerIdentity",
     "again",
@@ -60,8 +60,8 @@ class Address(NamedTuple):
                 theirs.append((name, value))
         schema, prepare, listen = ours.get("schema", "limpet"), ours.get("prepare", "yes"), ours.get("listen", "")
         somewhere = parts.netloc or "host" in dict(theirs)
-        heard = listen in ("", "no") or listen.startswith(("postgresql://", "postgres://"))
-        if not somewhere or not heard or _SCHEMA.fullmatch(schema) is None or prepare not in ("yes", "no"):
+        listens = listen in ("", "no") or listen.startswith(("postgresql://", "postgres://"))
+        if not somewhere or not listens or _SCHEMA.fullmatch(schema) is None or prepare not in ("yes", "no"):
             raise invalid_url(f"{parts.scheme}:…" if "password" in url or "@" in url else url)
         rest = urlencode(theirs, quote_via=quote)
         server = urlunsplit(("postgresql", parts.netloc, parts.path, rest, ""))
@@ -146,7 +146,7 @@ def connect(server: str, *, prepare: bool = True, ours: bool = True) -> Connecti
     return db
 
 
-class Lent(psycopg.Connection[tuple[Any, ...]]):
+class CallerConnection(psycopg.Connection[tuple[Any, ...]]):
     """A connection for a caller's own writes, over one of Limpet's. Settings of this object do not affect the other."""
 
     def close(self) -> None:

@@ -27,13 +27,13 @@ from limpet.stores.columns import (
     saved_columns,
     worker_of,
 )
-from limpet.stores.postgres.connection import Connection, Lent, again, query
+from limpet.stores.postgres.connection import CallerConnection, Connection, again, query
 from limpet.stores.postgres.text import plain, safe
 from limpet.stores.postgres.wire import Wire
 from limpet.stores.processes import has_ended, this_process
 from limpet.stores.rows import ContractRow, KeyRow, Late, RequestRow, RunRow, Snapshot, WorkerRow
 
-__all__ = ["Living", "PostgresTables", "TransactionParts"]
+__all__ = ["PostgresTables", "ProcessWorkers", "TransactionParts"]
 
 
 class PostgresTables:
@@ -41,7 +41,7 @@ class PostgresTables:
 
     def __init__(self, db: Connection, means: "TransactionParts", batch: int | None) -> None:
         self._db, self._batch = db, batch
-        self._sql, self._wire, self._clock, self._living = means
+        self._sql, self._wire, self._clock, self._workers = means
         self._begun = False
         self._now: int | None = None
         self._rows: dict[str, RunRow | None] = {}
@@ -61,7 +61,7 @@ class PostgresTables:
         self._begun = True
         ours = []
         if self._batch is not None:
-            ours = [self._sql["impatient"], self._sql["receipt"] % (self._living.name, self._batch)]
+            ours = [self._sql["impatient"], self._sql["receipt"] % (self._workers.name, self._batch)]
         self._wire.run(self._db, ";".join([self._sql["begin"], *ours]))
 
     def commit(self) -> None:
@@ -353,10 +353,10 @@ class PostgresTables:
         now, agents = self.now(), as_text(worker.agents)
         before = [host for (host,) in self._query("host", worker.id)]
         dead = before[0] if before and _has_ended(before[0]) else ""
-        row = (worker.id, self._living.host, agents, worker.started, worker.lease_until)
+        row = (worker.id, self._workers.host, agents, worker.started, worker.lease_until)
         if not self._query("save_worker", *safe(row), now, dead):
             raise WorkerAlive(worker=worker.id)
-        self._living.add(worker.id)
+        self._workers.add(worker.id)
 
     def worker(self, worker: str) -> WorkerRow | None:
         """Return a worker's row, which cannot be dropped before the transaction ends."""
@@ -371,7 +371,7 @@ class PostgresTables:
     def drop_worker(self, worker: str) -> None:
         """Delete a worker's row."""
         self._query("drop_worker", worker)
-        self._living.drop(worker)
+        self._workers.drop(worker)
 
     def is_dead(self, worker: WorkerRow) -> bool:
         """Return whether the worker's process is known to have ended, although its lease has not expired."""
@@ -431,7 +431,7 @@ class PostgresTables:
         self.begin()
         self._flush()
         [(lent,)] = self._query("lend")
-        theirs = Lent(self._db.pgconn)
+        theirs = CallerConnection(self._db.pgconn)
         theirs.prepare_threshold = None
         yield theirs
         status = self._db.info.transaction_status
@@ -477,10 +477,10 @@ class TransactionParts(NamedTuple):
     wire: Wire
     clock: Clock | None
     """The clock to use instead of the server's."""
-    living: "Living"
+    workers: "ProcessWorkers"
 
 
-class Living:
+class ProcessWorkers:
     """The workers of one store in this process."""
 
     def __init__(self, name: str) -> None:

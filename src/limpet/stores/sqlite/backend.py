@@ -38,7 +38,7 @@ from limpet.stores.sql_files import load
 from limpet.stores.sql_reads import LAST, SqlReads
 from limpet.stores.sqlite.faults import Failed, Fault, error_text, failing, meaning
 from limpet.stores.sqlite.file_identity import Files
-from limpet.stores.sqlite.locks import HAVE_FLOCK, Gate, WorkerLocks
+from limpet.stores.sqlite.locks import HAVE_FLOCK, WorkerLocks, WriterQueue
 from limpet.stores.sqlite.migrate import migrate, newest, schema_version
 from limpet.stores.sqlite.tables import SqliteTables
 from limpet.stores.writes import Op, Transact
@@ -86,7 +86,7 @@ class SqliteBackend(SqlReads):
         self._opened: _Opened | None = None
         self._fault: Fault | None = None
 
-    def is_there(self) -> bool:
+    def exists(self) -> bool:
         """Return whether the file contains a store. Does not change it."""
         return is_store(self._path, self._patience / 10**6)
 
@@ -322,7 +322,7 @@ class _Opened:
         self._path, self._sql, self._patience, self._files = path, sql, patience, files
         if not path.parent.is_dir():
             raise StoreUnavailable(reason=f"the folder {path.parent} does not exist")
-        self.gate = Gate(path.with_name(f"{path.name}-gate"), patience)
+        self.gate = WriterQueue(path.with_name(f"{path.name}-gate"), patience)
         self.readers = ConnectionPool(self.reader)
         try:
             self.writing = self._made() if not _is_ready(path, sql, patience) else self._connect()
@@ -389,7 +389,7 @@ class _Transaction:
         self,
         path: Path,
         db: apsw.Connection,
-        gate: Gate,
+        gate: WriterQueue,
         tables: SqliteTables,
         sql: Mapping[str, str],
         files: Files,

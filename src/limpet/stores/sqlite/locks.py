@@ -21,10 +21,10 @@ except ImportError:  # Windows
 else:
     HAVE_FLOCK = True
 
-__all__ = ["HAVE_FLOCK", "Gate", "WorkerLocks"]
+__all__ = ["HAVE_FLOCK", "WorkerLocks", "WriterQueue"]
 
 
-_held_here: "WeakSet[Gate | WorkerLocks]" = WeakSet()
+_held_here: "WeakSet[WriterQueue | WorkerLocks]" = WeakSet()
 _queueing: set[int] = set()
 """File descriptors with which threads of this process wait."""
 
@@ -41,7 +41,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_abandon)
 
 
-class Gate:
+class WriterQueue:
     """A queue for the writers of one database file."""
 
     def __init__(self, path: Path, patience: int) -> None:

@@ -19,7 +19,7 @@ async def test_an_ear_goes_on_after_whatever_went_wrong(monkeypatch: pytest.Monk
 
     async with limpet.open("memory:", worker=False) as app:
         await app.start(agent, id="r1")
-        places, wrong, told = app.store.places, [OSError("too many open files")], asyncio.Event()
+        places, wrong, told = app.store.positions, [OSError("too many open files")], asyncio.Event()
 
         async def poor(runs: Sequence[str]) -> dict[str, LogPosition]:
             if wrong:
