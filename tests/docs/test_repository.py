@@ -121,7 +121,7 @@ def test_sql_lives_in_sql_files() -> None:
 
 def test_the_log_is_never_read_without_an_order() -> None:
     """Every statement that reads several events says in which order."""
-    text = (ROOT / "src/limpet/stores/sqlite/queries.sql").read_text(encoding="utf-8")
+    text = (ROOT / "src/limpet/stores/sqlite/statements.sql").read_text(encoding="utf-8")
     for statement in re.split(r"^-- name: ", text, flags=re.MULTILINE):
         if "{event}" in statement and not statement.startswith("command"):
             assert "ORDER BY" in statement

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from limpet.errors import InvalidPatch
 from limpet.events import Artifact, Fact, PlanItem, Revision, StatePatch
 from limpet.events.values import encode
-from limpet.state import AgentState, apply, diff, from_json, to_json, words
+from limpet.state import AgentState, apply, describe_patch, diff, from_json, to_json
 from limpet.state.patch import Working
 from tests.laws.values import agent_states, of_type
 
@@ -102,4 +102,4 @@ def test_what_a_patch_leads_to_is_a_state(a: AgentState, patch: StatePatch) -> N
 def test_a_patch_has_words_exactly_if_it_says_something(a: AgentState, b: AgentState) -> None:
     """Nothing changes unsaid, and nothing is said of no change."""
     patch = diff(a, b)
-    assert bool(words(a, patch)) == (patch != StatePatch())
+    assert bool(describe_patch(a, patch)) == (patch != StatePatch())

@@ -11,7 +11,7 @@ import msgspec
 
 from limpet.engine.approvals.externals import External
 from limpet.engine.definitions.agents import Agent
-from limpet.engine.definitions.json_schema import faults
+from limpet.engine.definitions.schema_check import faults
 from limpet.engine.definitions.tools import Tool
 from limpet.engine.execution.execution import current_scope
 from limpet.engine.run.run import Run

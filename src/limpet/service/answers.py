@@ -7,7 +7,7 @@ import msgspec
 
 from limpet.arguments import brief
 from limpet.engine.approvals.approvals import CHOICES, OUTCOMES
-from limpet.engine.definitions.json_schema import faults
+from limpet.engine.definitions.schema_check import faults
 from limpet.engine.definitions.tools import find_tool
 from limpet.engine.definitions.types import codec_of
 from limpet.engine.execution.views import Request

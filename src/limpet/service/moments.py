@@ -22,8 +22,8 @@ from limpet.events.values import encode
 from limpet.journal import load
 from limpet.service.views import load_values
 from limpet.state import AgentState, RunState
+from limpet.state.patch import describe_patch
 from limpet.state.patch import diff as patch_between
-from limpet.state.patch import words
 from limpet.stores import RunRow, Store
 
 __all__ = [
@@ -127,7 +127,7 @@ class Moment(State[Any]):
 
     def __str__(self) -> str:
         lines = [f"{self.run} after event {self.seq}: {self.status}, {self.position}"]
-        changes = words(AgentState(), patch_between(AgentState(), self.working))
+        changes = describe_patch(AgentState(), patch_between(AgentState(), self.working))
         lines += [f"  {line}" for line in changes]
         lines += [f"  decided {each.question} {each.chosen}: {each.because}" for each in self.decisions]
         return "\n".join(lines)
@@ -228,7 +228,7 @@ async def _log(store: Store, run: str) -> list[tuple[Event, AnyBody]]:
 def _difference(before: AgentState, after: AgentState) -> Diff:
     patch = patch_between(before, after)
     old, new = _values(before.known_facts), _values(after.known_facts)
-    return Diff(facts=_changes(old, new), lines=tuple(words(before, patch)))
+    return Diff(facts=_changes(old, new), lines=tuple(describe_patch(before, patch)))
 
 
 def _values(facts: Iterable[Fact]) -> dict[str, Any]:

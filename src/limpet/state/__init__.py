@@ -3,7 +3,7 @@
 from limpet.state.agent import AgentState, from_json, to_json
 from limpet.state.derivation import derived, outdated
 from limpet.state.fold import Fold, fold
-from limpet.state.patch import apply, diff, words
+from limpet.state.patch import apply, describe_patch, diff
 from limpet.state.run import ENDED, Counters, Position, RunState, Status
 from limpet.state.task import TaskRecord, task_record
 
@@ -18,11 +18,11 @@ __all__ = [
     "TaskRecord",
     "apply",
     "derived",
+    "describe_patch",
     "diff",
     "fold",
     "from_json",
     "outdated",
     "task_record",
     "to_json",
-    "words",
 ]

@@ -14,7 +14,7 @@ from limpet.events import Artifact, Constraints, Fact, Limits, PlanItem, PlanSta
 from limpet.events.bodies import ArtifactStored
 from limpet.state.agent import NO_DATA, AgentState
 
-__all__ = ["Working", "apply", "diff", "words"]
+__all__ = ["Working", "apply", "describe_patch", "diff"]
 
 T = TypeVar("T")
 
@@ -169,12 +169,12 @@ def _data(state: AgentState) -> tuple[object, dict[str, int]]:
     return state.data, state.data_versions
 
 
-def words(before: AgentState, patch: StatePatch) -> list[str]:
+def describe_patch(before: AgentState, patch: StatePatch) -> list[str]:
     """Describe what the patch changes in a state, one line per change."""
-    return [*_words_of_plan(before, patch), *_words_of_facts(before, patch), *_words_of_lists(before, patch)]
+    return [*_describe_plan(before, patch), *_describe_facts(before, patch), *_describe_lists(before, patch)]
 
 
-def _words_of_plan(before: AgentState, patch: StatePatch) -> Iterator[str]:
+def _describe_plan(before: AgentState, patch: StatePatch) -> Iterator[str]:
     if not isinstance(patch.goal, UnsetType):
         yield f"goal: {patch.goal!r} (was {before.goal!r})" if before.goal else f"goal: {patch.goal!r}"
     if not isinstance(patch.constraints, UnsetType):
@@ -189,7 +189,7 @@ def _words_of_plan(before: AgentState, patch: StatePatch) -> Iterator[str]:
         yield f"plan item {revision.index + 1} {plan[revision.index].item!r}: {revision.status}"
 
 
-def _words_of_facts(before: AgentState, patch: StatePatch) -> Iterator[str]:
+def _describe_facts(before: AgentState, patch: StatePatch) -> Iterator[str]:
     known: dict[str, Fact] = {fact.key: fact for fact in before.known_facts}
     for key in patch.retract:
         yield f"fact {key} retracted"
@@ -201,7 +201,7 @@ def _words_of_facts(before: AgentState, patch: StatePatch) -> Iterator[str]:
         yield f"fact {fact.key} = {bytes(fact.value).decode()}{origin}{was}"
 
 
-def _words_of_lists(before: AgentState, patch: StatePatch) -> Iterator[str]:
+def _describe_lists(before: AgentState, patch: StatePatch) -> Iterator[str]:
     for question, answer in patch.answered.items():
         yield f"question closed: {question}" + (f" → {answer}" if answer else "")
     questions = (each for each in patch.questions if each not in before.open_questions)

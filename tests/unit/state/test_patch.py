@@ -9,7 +9,7 @@ from msgspec import UNSET, Raw
 from limpet.errors import InvalidPatch
 from limpet.events import Artifact, Constraints, Fact, HumanInTheLoop, Limits, PlanItem, Revision, StatePatch, inline
 from limpet.events.bodies import ArtifactStored
-from limpet.state import AgentState, apply, diff, words
+from limpet.state import AgentState, apply, describe_patch, diff
 from limpet.state.patch import Working
 
 
@@ -223,12 +223,12 @@ def test_a_revised_plan_is_said_whole() -> None:
 )
 def test_a_patch_is_said_in_words(parts: dict[str, Any], said: list[str]) -> None:
     """A line for each change, for people."""
-    assert words(FULL, StatePatch(**parts)) == said
+    assert describe_patch(FULL, StatePatch(**parts)) == said
 
 
 def test_a_first_goal_has_none_before_it() -> None:
     """Nothing is said to have been there."""
-    assert words(AgentState(), StatePatch(goal="settle")) == ["goal: 'settle'"]
+    assert describe_patch(AgentState(), StatePatch(goal="settle")) == ["goal: 'settle'"]
 
 
 # The mutable form

@@ -322,7 +322,7 @@ async def test_a_row_that_somebody_holds_stops_nobody_else(
 ) -> None:
     """A batch that waits too long for it is done one by one, and only the one that needs it is refused."""
     long, short = "lock_timeout = '5s'", "lock_timeout = '500ms'"
-    patient = load("limpet.stores.postgres", "queries.sql", schema="s", channel="c")
+    patient = load("limpet.stores.postgres", "statements.sql", schema="s", channel="c")
     assert [name for name, statement in patient.items() if long in statement] == ["settings", "impatient"]
 
     def hasty(*where: str, **words: str) -> dict[str, str]:

@@ -367,7 +367,7 @@ async def test_lists_sort_nothing(tmp_path: Path, part: str) -> None:
 
 
 NAMES = ("type", "status", "agent", "session", "user", "parent", "limit", "label_name_0", "label_value_0")
-SQL = load("limpet.stores.sqlite", "queries.sql")
+SQL = load("limpet.stores.sqlite", "statements.sql")
 
 
 async def _plan(tmp_path: Path, statement: str, bindings: tuple[None, ...] | dict[str, None]) -> str:
@@ -448,7 +448,7 @@ async def test_a_callers_work_may_do_with_its_own_tables_what_it_likes(tmp_path:
 
 async def test_statements_of_ours_are_not_the_callers_because_they_were_prepared(tmp_path: Path) -> None:
     """What the connection has in its cache is judged anew for the caller."""
-    sql = load("limpet.stores.sqlite", "queries.sql")
+    sql = load("limpet.stores.sqlite", "statements.sql")
     async with World(Harness(backend=lambda clock: SqliteBackend(tmp_path / "limpet.db", clock))) as world:
         owner = await world.own()
         for name in ("commit", "rollback", "drop_keys", "savepoint"):

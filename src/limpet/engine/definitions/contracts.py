@@ -6,7 +6,7 @@ from typing import Any
 from msgspec import convert
 
 from limpet.engine.definitions.agents import Agent, AgentOptions
-from limpet.engine.definitions.json_schema import faults
+from limpet.engine.definitions.schema_check import faults
 from limpet.engine.definitions.types import TypeCodec
 from limpet.engine.definitions.upgrades import Versions
 from limpet.errors import InvalidValue, NotFound

@@ -15,7 +15,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from limpet.engine.definitions.json_schema import faults
+from limpet.engine.definitions.schema_check import faults
 from limpet.engine.definitions.upgrades import Versions, check_known, has_fields, upgraded, versions_of
 from limpet.errors import DefinitionError, InvalidValue
 from limpet.events import canonical
@@ -102,7 +102,7 @@ class TypeCodec:
         try:
             return msgspec.json.schema(self._hint, schema_hook=_schema_of)
         except TypeError as error:
-            reason = str(error)
+            *_, reason = str(error).splitlines()  # the lines before are about arguments of msgspec
             if "Secret" in reason:
                 reason = "a secret must not be a default value; use a default factory"
             raise DefinitionError(what=f"{self._hint}", reason=reason) from error

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from limpet.engine.definitions.json_schema import faults, resolved
+from limpet.engine.definitions.schema_check import faults, resolved
 from limpet.engine.execution.execution import Execution
 from limpet.engine.execution.step import Step
 from limpet.errors import InvalidValue, NotStubbed

@@ -220,6 +220,11 @@ class WorkerLoop:
 
     # Lease
 
+    @property
+    def _renewal_interval(self) -> int:
+        """Microseconds between two renewals of the lease."""
+        return self._worker.lease * 3 // 10
+
     def _start_renewal(self) -> None:
         if not self._timing.lease_thread:
             self._background.append(asyncio.create_task(self._renew_on_loop(), name="limpet:lease"))
@@ -228,7 +233,7 @@ class WorkerLoop:
         Thread(target=self._renew_on_thread, args=(loop,), name="limpet-lease", daemon=True).start()
 
     def _renew_on_thread(self, loop: asyncio.AbstractEventLoop) -> None:
-        while not self._stop_renewing.wait(self._worker.lease * 0.3 / SECOND):
+        while not self._stop_renewing.wait(self._renewal_interval / SECOND):
             try:
                 loop.call_soon_threadsafe(self._note_loop_alive)
                 if self._kit.clock.ticks() - self._loop_alive_at <= LOOP_STUCK_AFTER:
@@ -244,7 +249,7 @@ class WorkerLoop:
 
     async def _renew_on_loop(self) -> None:
         while True:
-            await self._kit.clock.sleep(self._worker.lease * 3 // 10)
+            await self._kit.clock.sleep(self._renewal_interval)
             try:
                 self._on_renewal(await self._renew())
             except LimpetError as error:

@@ -70,7 +70,7 @@ class PostgresBackend(SqlReads):
         self._clock = clock
         self._patience = microseconds(PATIENCE if patience is None else patience) / SECOND
         schema = self._address.schema
-        self._sql = load(__package__, "queries.sql", schema=f'"{schema}"', channel=f"limpet_{schema}")
+        self._sql = load(__package__, "statements.sql", schema=f'"{schema}"', channel=f"limpet_{schema}")
         self._server = Server(self._address, self._sql["hello"])
         self._name = RandomIds(SystemClock()).new()
         self._batch = 0

@@ -79,7 +79,7 @@ class SqliteBackend(SqlReads):
         self._healing = microseconds(healing) / SECOND
         self._clock = clock or SystemClock()
         self._locks = WorkerLocks(self._path)
-        self._sql = load(__package__, "queries.sql")
+        self._sql = load(__package__, "statements.sql")
         self._lock = RLock()
         self._interrupted = Flag()
         self._files = Files(self._path)
@@ -289,7 +289,7 @@ def is_store(path: Path, patience: Duration = PATIENCE) -> bool:
     if not path.is_file():
         return False
     with error_text(path, passing=False), _inspecting(path, microseconds(patience)) as db:
-        return schema_version(db, load(__package__, "queries.sql")) > 0
+        return schema_version(db, load(__package__, "statements.sql")) > 0
 
 
 def _is_ready(path: Path, sql: Mapping[str, str], patience: int) -> bool:

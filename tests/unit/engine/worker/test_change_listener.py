@@ -26,7 +26,7 @@ async def test_an_ear_goes_on_after_whatever_went_wrong(monkeypatch: pytest.Monk
                 raise wrong.pop()
             return await places(runs)
 
-        monkeypatch.setattr(app.store, "places", poor)
+        monkeypatch.setattr(app.store, "positions", poor)
         ear = ChangeListener(app.store, SystemClock(), 0)
         listening = asyncio.create_task(ear.run())
         ear.subscribe(Subscription("r1", lambda: 0, lambda _: told.set()))

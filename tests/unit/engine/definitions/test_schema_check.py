@@ -1,6 +1,6 @@
 """Whether a value fits a JSON Schema."""
 
-from limpet.engine.definitions.json_schema import faults
+from limpet.engine.definitions.schema_check import faults
 
 
 def test_multiples() -> None:
