@@ -142,7 +142,7 @@ class Children:
         try:
             ended = await self._waits.child(record)
         except asyncio.CancelledError:
-            self._cancel_child(record)
+            self._withdraw_call(record)
             raise
         assert ended.event is not None
         returned = x.history.commands[ended.event]
@@ -182,7 +182,7 @@ class Children:
             ContractError(agent=agent, what="result", reason=reason, faults=tuple(faults)), record.name
         )
 
-    def _cancel_child(self, record: Record) -> None:
+    def _withdraw_call(self, record: Record) -> None:
         """Cancel a called run because the code no longer waits for it. On replay, the command is sent again."""
         x, called = self._x, record.opened
         assert isinstance(called, b.AgentCalled)
