@@ -1,4 +1,4 @@
-"""The memory store is a store."""
+"""Runs the conformance suite on the memory store."""
 
 import threading
 from functools import cache
@@ -16,21 +16,21 @@ WITHOUT_THREADS = [each for each in ALL if "thread" not in each.name and each.to
 
 
 @pytest.mark.parametrize("behaviour", ALL, ids=str)
-def test_the_memory_store_behaves(behaviour: Behaviour) -> None:
-    """Each behaviour that a store without processes must show."""
+def test_memory_store_conforms(behaviour: Behaviour) -> None:
+    """Check each behaviour that a store without processes must have."""
     behaviour.run(Harness(backend=cache(MemoryBackend)))
 
 
 @pytest.mark.parametrize("behaviour", WITHOUT_THREADS, ids=str)
-def test_the_memory_store_behaves_without_any_thread(behaviour: Behaviour) -> None:
-    """The same on the event loop alone, as a simulation runs it."""
+def test_memory_store_conforms_without_threads(behaviour: Behaviour) -> None:
+    """Check the same behaviours on the event loop alone, as a simulation runs the store."""
     before = set(threading.enumerate())
     behaviour.run(Harness(backend=cache(MemoryBackend), handover=Inline))
     assert set(threading.enumerate()) <= before
 
 
-async def test_the_memory_store_says_that_it_has_no_transactions() -> None:
-    """There is no connection that a caller could write on, and no caller's code is called."""
+async def test_memory_store_refuses_transactions() -> None:
+    """The memory store has no connection that a caller could write on, and never calls the caller's work."""
     async with Store(MemoryBackend()) as store:
         with pytest.raises(Unsupported) as error:
             await store.transact("r1", after=START, fence=1, actor="w1", work=lambda _: pytest.fail("called"))

@@ -1,4 +1,4 @@
-"""The PostgreSQL store is a store."""
+"""Runs the conformance suite on the PostgreSQL store."""
 
 import asyncio
 import os
@@ -18,7 +18,9 @@ SELECT relname, relkind::text, relispartition FROM pg_class WHERE relnamespace =
 
 
 class Schemas:
-    """Schemas for one test after the other: to make one takes longer than most tests, so each is emptied and kept."""
+    """A pool of schemas for consecutive tests. Creating a schema takes longer than most tests, so each is emptied and
+    reused.
+    """
 
     def __init__(self, server: str, db: psycopg.Connection) -> None:
         self._server, self._db = server, db
@@ -29,15 +31,15 @@ class Schemas:
         self.give_back(first)
 
     def url(self, schema: str) -> str:
-        """Its address."""
+        """Return the URL of a schema."""
         return f"{self._server}?schema={schema}&options=-csearch_path%3D{schema}"
 
     def take(self) -> str:
-        """One in which nothing is, or that does not exist yet."""
+        """Return the name of an empty schema, or of one that does not exist yet."""
         return self._spare.pop() if self._spare else f"limpet_{os.urandom(6).hex()}"
 
     def give_back(self, schema: str) -> None:
-        """Empty one as if it were new; one with anything more in it than a new one has is not kept."""
+        """Empty a schema and keep it for the next test; drop it if it has other relations than a new one."""
         if self._relations(schema) == self._new:
             self._empty(schema)
             self._spare.append(schema)
@@ -45,7 +47,7 @@ class Schemas:
             drop_schema(self._server, schema)
 
     def drop(self) -> None:
-        """All of them."""
+        """Drop all schemas of the pool."""
         for schema in self._spare:
             drop_schema(self._server, schema)
 
@@ -57,7 +59,9 @@ class Schemas:
         return self._db.execute(RELATIONS, (schema,)).fetchall()
 
     def _empty(self, schema: str) -> None:
-        """The youngest tables first: they refer to older ones; but what is deleted is counted, too."""
+        """Delete all rows, newest tables first because they refer to older ones. `counters` comes last: deletions
+        change it.
+        """
         tables = [name for name, kind, is_part in self._new if kind in "rp" and not is_part and name != "meta"]
         sequences = [name for name, kind, _ in self._new if kind == "S"]
         statements = [f"DELETE FROM {schema}.{name}" for name in [*tables, "counters"]]
@@ -68,7 +72,7 @@ class Schemas:
 
 @pytest.fixture(scope="module")
 def schemas(postgres: str) -> Iterator[Schemas]:
-    """Those of this file."""
+    """Return the pool of schemas of this module."""
     with psycopg.connect(postgres, autocommit=True, options="-c lock_timeout=30s") as db:
         found = Schemas(postgres, db)
         yield found
@@ -77,15 +81,15 @@ def schemas(postgres: str) -> Iterator[Schemas]:
 
 @pytest.fixture
 def url(schemas: Schemas) -> Iterator[str]:
-    """The address of an empty schema."""
+    """Return the URL of an empty schema."""
     schema = schemas.take()
     yield schemas.url(schema)
     schemas.give_back(schema)
 
 
 @pytest.mark.parametrize("behaviour", behaviours(PostgresBackend.capabilities), ids=str)
-def test_the_postgres_store_behaves(behaviour: Behaviour, url: str) -> None:
-    """Each behaviour, in a schema with nothing in it."""
+def test_postgres_store_conforms(behaviour: Behaviour, url: str) -> None:
+    """Check each behaviour in an empty schema."""
     behaviour.run(
         Harness(
             backend=lambda clock: PostgresBackend(url, clock),

@@ -19,10 +19,10 @@ A_FEW = [
     for each in ALL
     if each.name
     in (
-        "a-watch-hears-of-another-store",
-        "if-one-leg-misses-no-leg-is-written",
-        "a-claim-gives-the-run-to-the-worker",
-        "a-callers-row-and-its-event-are-both-there",
+        "a-watch-is-notified-of-writes-through-another-store",
+        "if-one-leg-is-stale-no-leg-is-written",
+        "a-claimed-run-belongs-to-one-worker",
+        "a-callers-row-and-its-event-are-committed-together",
     )
 ]
 

@@ -90,7 +90,7 @@ def test_what_the_docs_count_was_counted() -> None:
     assert {int(n) for n in re.findall(r"(\d+) kinds", text)} == {len(KINDS)}
     assert len(behaviours()) >= 120
     assert len({str(each) for each in behaviours()}) == len(behaviours())
-    assert all(each.says for each in behaviours())
+    assert all(each.summary for each in behaviours())
     assert {each.topic for each in behaviours()} == {topic.__name__.rpartition(".")[2] for topic in TOPICS}
 
 

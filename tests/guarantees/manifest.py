@@ -73,8 +73,8 @@ PROMISES = (
         (
             "tests/crash/test_runs.py::test_a_process_that_was_stopped_writes_nothing_more",
             "tests/crash/test_prunes.py::test_who_was_stopped_writes_nothing_to_a_run_that_took_the_name",
-            "tests/conformance/test_postgres.py::test_the_postgres_store_behaves",
-            "tests/conformance/test_sqlite.py::test_the_sqlite_store_behaves",
+            "tests/conformance/test_postgres.py::test_postgres_store_conforms",
+            "tests/conformance/test_sqlite.py::test_sqlite_store_conforms",
         ),
     ),
     Promise(

@@ -11,7 +11,7 @@ from limpet.stores.conformance.suite import FAILED, World, asked, behaviour, com
 
 
 @behaviour()
-async def events_come_back_as_they_were_sealed(world: World) -> None:
+async def appended_events_are_read_back_unchanged(world: World) -> None:
     """Appended events are read back byte for byte."""
     owner = await world.own()
     sealed = owner.seal(started(), completed(output={"ok": True}))
@@ -20,7 +20,7 @@ async def events_come_back_as_they_were_sealed(world: World) -> None:
 
 
 @behaviour()
-async def a_log_is_numbered_without_a_gap_and_chained(world: World) -> None:
+async def a_log_is_numbered_without_gaps_and_hash_chained(world: World) -> None:
     """Twenty appends give sequences 1 to n, and every hash is correct."""
     owner = await world.own()
     for number in range(1, 21):
@@ -31,7 +31,7 @@ async def a_log_is_numbered_without_a_gap_and_chained(world: World) -> None:
 
 
 @behaviour()
-async def the_row_is_at_the_last_event(world: World) -> None:
+async def the_row_has_the_head_of_the_log(world: World) -> None:
     """The row's sequence, hash and time are those of the log's last event."""
     owner = await world.own()
     await owner.append(started())
@@ -40,7 +40,7 @@ async def the_row_is_at_the_last_event(world: World) -> None:
 
 
 @behaviour()
-async def an_append_behind_the_head_is_told_what_it_missed(world: World) -> None:
+async def a_stale_append_returns_the_missed_events(world: World) -> None:
     """If a command was written first, the owner's append fails and returns exactly the events that it missed."""
     owner = await world.own()
     await world.store.send_commands("r1", signalled(value=1, command="c1"), actor="ann")
@@ -55,7 +55,7 @@ async def an_append_behind_the_head_is_told_what_it_missed(world: World) -> None
 
 
 @behaviour()
-async def after_folding_what_it_missed_the_append_lands(world: World) -> None:
+async def an_append_resealed_after_the_missed_events_is_written(world: World) -> None:
     """The same bodies, sealed again after the missed events, are written."""
     owner = await world.own()
     await world.store.send_commands("r1", signalled(), actor="ann")
@@ -77,7 +77,7 @@ async def an_append_ahead_of_the_head_is_refused(world: World) -> None:
 
 
 @behaviour()
-async def an_append_onto_another_history_is_refused(world: World) -> None:
+async def an_append_after_a_different_hash_is_refused(world: World) -> None:
     """An append with the right sequence but another hash is refused and writes nothing."""
     owner = await world.own()
     good = owner.head
@@ -97,7 +97,7 @@ async def repeating_an_append_writes_it_once(world: World) -> None:
 
 
 @behaviour()
-async def repeating_an_append_after_others_wrote_succeeds(world: World) -> None:
+async def repeating_an_append_after_later_events_succeeds(world: World) -> None:
     """Repeating an append succeeds even if others wrote after it."""
     owner = await world.own()
     leg = owner.extend(started())
@@ -118,7 +118,7 @@ async def a_batch_of_many_events_is_one_append(world: World) -> None:
 
 
 @behaviour()
-async def two_legs_land_together(world: World) -> None:
+async def an_append_to_two_runs_writes_both(world: World) -> None:
     """An append to two runs writes both."""
     one, two = await world.own("r1"), await world.own("r2")
     done = await world.store.append(one.extend(started()), two.extend(started()))
@@ -127,7 +127,7 @@ async def two_legs_land_together(world: World) -> None:
 
 
 @behaviour()
-async def if_one_leg_misses_no_leg_is_written(world: World) -> None:
+async def if_one_leg_is_stale_no_leg_is_written(world: World) -> None:
     """A conflict on one run leaves the other run unchanged, in either order."""
     one, two = await world.own("r1"), await world.own("r2")
     await world.store.send_commands("r2", signalled(), actor="ann")
@@ -145,17 +145,19 @@ async def if_one_leg_is_refused_no_leg_is_written(world: World) -> None:
     two = await world.own("r2")
     await two.append(b.RunCompleted(output=inline(1)))
     command = b.AgentReturned(command="c1", run="r1", outcome="completed")
-    await expect(WrongState, world.store.append(one.extend(b.RunCompleted(output=inline(1))), _tell("r2", command)))
+    await expect(WrongState, world.store.append(one.extend(b.RunCompleted(output=inline(1))), _command("r2", command)))
     assert (await one.row()).status == "running"
 
 
 @behaviour()
-async def an_optional_leg_may_be_refused_alone(world: World) -> None:
+async def a_refused_optional_leg_does_not_block_the_other_legs(world: World) -> None:
     """A child run ends even if its parent has ended and refuses the return."""
     one, two = await world.own("r1"), await world.own("r2")
     await two.append(b.RunCompleted(output=inline(1)))
     command = b.AgentReturned(command="c1", run="r1", outcome="completed")
-    done = await world.store.append(one.extend(b.RunCompleted(output=inline(1))), _tell("r2", command, optional=True))
+    done = await world.store.append(
+        one.extend(b.RunCompleted(output=inline(1))), _command("r2", command, optional=True)
+    )
     assert isinstance(done, Appended)
     assert done.heads[1] is None
     assert (await one.row()).status == "completed"
@@ -167,7 +169,7 @@ async def repeating_an_append_of_two_legs_writes_both_once(world: World) -> None
     """Repeating an append to two runs succeeds, and each log has its events once."""
     one, two = await world.own("r1"), await world.own("r2")
     command = b.AgentReturned(command="c1", run="r1", outcome="completed")
-    legs = (one.extend(b.RunCompleted(output=inline(1))), _tell("r2", command))
+    legs = (one.extend(b.RunCompleted(output=inline(1))), _command("r2", command))
     assert isinstance(await world.store.append(*legs), Appended)
     assert isinstance(await world.store.append(*legs), Appended)
     assert (await world.kinds("r2"))[2:] == ["agent.returned"]
@@ -175,7 +177,7 @@ async def repeating_an_append_of_two_legs_writes_both_once(world: World) -> None
 
 
 @behaviour()
-async def an_append_to_nobody_is_not_found(world: World) -> None:
+async def an_append_to_an_unknown_run_is_not_found(world: World) -> None:
     """An append to a run that does not exist raises NotFound."""
     owner = await world.own()
     owner.run = "missing"
@@ -200,7 +202,7 @@ async def malformed_appends_are_refused(world: World) -> None:
 
 
 @behaviour()
-async def the_end_of_a_run_is_the_end_of_its_log(world: World) -> None:
+async def a_completed_run_accepts_no_owner_events(world: World) -> None:
     """The owner cannot append after the run has completed."""
     owner = await world.own()
     await owner.append(b.RunCompleted(output=inline("done")))
@@ -210,7 +212,7 @@ async def the_end_of_a_run_is_the_end_of_its_log(world: World) -> None:
 
 
 @behaviour()
-async def nothing_follows_an_end_in_the_same_append(world: World) -> None:
+async def events_after_an_end_in_the_same_append_are_refused(world: World) -> None:
     """An append with events after the end or parking of a run is refused as a whole."""
     owner = await world.own()
     ends: tuple[AnyBody, ...] = (
@@ -226,7 +228,7 @@ async def nothing_follows_an_end_in_the_same_append(world: World) -> None:
 
 
 @behaviour()
-async def each_end_sets_its_status(world: World) -> None:
+async def each_kind_of_end_sets_its_status(world: World) -> None:
     """Completed, failed and cancelled runs are listed with that status."""
     ends: dict[str, AnyBody] = {
         "completed": b.RunCompleted(output=inline(None)),
@@ -240,7 +242,7 @@ async def each_end_sets_its_status(world: World) -> None:
 
 
 @behaviour()
-async def a_parked_run_says_what_it_waits_for(world: World) -> None:
+async def a_parked_runs_row_has_its_waits_and_wake_time(world: World) -> None:
     """`run.waiting` releases the run, and its row has the waits and the wake time."""
     owner = await world.own()
     wake = world.clock.now() + 5_000_000
@@ -252,7 +254,7 @@ async def a_parked_run_says_what_it_waits_for(world: World) -> None:
 
 
 @behaviour()
-async def steps_move_the_position(world: World) -> None:
+async def the_row_has_the_highest_step_number(world: World) -> None:
     """The row has the highest step number, which never decreases."""
     owner = await world.own()
     await owner.append(started(1), completed(1), started(3))
@@ -261,7 +263,7 @@ async def steps_move_the_position(world: World) -> None:
 
 
 @behaviour()
-async def a_patch_of_goal_and_plan_shows_in_the_row(world: World) -> None:
+async def the_row_has_the_patched_goal_and_plan(world: World) -> None:
     """The row has the goal, the size of the plan and its current item."""
     owner = await world.own()
     plan = (PlanItem(item="look"), PlanItem(item="tell"))
@@ -282,7 +284,7 @@ async def a_request_id_belongs_to_one_run(world: World) -> None:
 
 
 @behaviour()
-async def a_run_closes_no_request_but_its_own(world: World) -> None:
+async def a_run_cannot_close_requests_of_other_runs(world: World) -> None:
     """A run cannot expire, escalate or withdraw another run's request; the attempt changes nothing."""
     one, two = await world.own("r1"), await world.own("r2")
     await one.append(asked("q1", to=("ann",)))
@@ -298,7 +300,7 @@ async def a_run_closes_no_request_but_its_own(world: World) -> None:
 
 
 @behaviour()
-async def a_bad_request_does_not_harm_its_neighbours(world: World) -> None:
+async def a_stale_append_does_not_fail_concurrent_appends(world: World) -> None:
     """Of many concurrent appends, only the stale one fails."""
     owners = [await world.own(f"r{place}") for place in range(20)]
     await world.store.send_commands("r7", signalled(), actor="ann")
@@ -307,7 +309,7 @@ async def a_bad_request_does_not_harm_its_neighbours(world: World) -> None:
 
 
 @behaviour()
-async def time_never_goes_back_along_a_log(world: World) -> None:
+async def event_times_never_decrease_along_a_log(world: World) -> None:
     """No event has a time before the previous event, even if the owner's clock is behind."""
     owner = await world.own()
     await owner.send(Extend(run="r1", after=owner.head, fence=owner.fence, events=owner.seal(started(), time=5)))
@@ -315,5 +317,5 @@ async def time_never_goes_back_along_a_log(world: World) -> None:
     assert times == sorted(times)
 
 
-def _tell(run: str, body: b.AgentReturned, *, optional: bool = False) -> SendCommands:
+def _command(run: str, body: b.AgentReturned, *, optional: bool = False) -> SendCommands:
     return SendCommands(run=run, bodies=(body,), actor="w1", optional=optional)

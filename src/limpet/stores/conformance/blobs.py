@@ -31,7 +31,7 @@ NOWHERE = Payload(blob="0" * 64, bytes=9)
 
 
 @behaviour()
-async def a_value_of_eight_kilobytes_stays_in_its_event(world: World) -> None:
+async def a_value_of_8192_bytes_stays_inline(world: World) -> None:
     """A value of up to 8,192 bytes of JSON stays inline, without a blob."""
     value = "x" * (INLINE - 2)
     payload, blobs = world.store.pack(value)
@@ -40,7 +40,7 @@ async def a_value_of_eight_kilobytes_stays_in_its_event(world: World) -> None:
 
 
 @behaviour()
-async def one_byte_more_becomes_a_blob(world: World) -> None:
+async def a_value_of_8193_bytes_becomes_a_blob(world: World) -> None:
     """A value of 8,193 bytes of JSON becomes a blob, and its payload has the size."""
     value = "x" * (INLINE - 1)
     payload, [blob] = world.store.pack(value)
@@ -51,7 +51,7 @@ async def one_byte_more_becomes_a_blob(world: World) -> None:
 
 
 @behaviour()
-async def values_are_unpacked_together(world: World) -> None:
+async def payloads_unpacked_together_give_their_values_in_order(world: World) -> None:
     """Payloads that are unpacked together (inline, in blobs, of many chunks, repeated) give their values in order."""
     values = ["small", "s" * 300, {"n": 1}, BIG, "s" * 300, _noise(CHUNK + 1).hex(), None]
     packed = [world.store.pack(value, inline=256) for value in values]
@@ -65,7 +65,7 @@ async def values_are_unpacked_together(world: World) -> None:
 
 
 @behaviour()
-async def one_that_is_not_there_is_missed_among_many(world: World) -> None:
+async def unpacking_payloads_with_a_missing_blob_is_not_found(world: World) -> None:
     """Unpacking several payloads raises NotFound if one blob is missing."""
     payload, blobs = world.store.pack(BIG)
     owner = await world.own()
@@ -74,7 +74,7 @@ async def one_that_is_not_there_is_missed_among_many(world: World) -> None:
 
 
 @behaviour()
-async def a_big_value_comes_back_equal(world: World) -> None:
+async def a_large_value_is_unpacked_unchanged(world: World) -> None:
     """A large value that is unpacked from the log equals the packed value."""
     await _own_with(world, BIG)
     last = (await world.bodies())[-1]
@@ -85,7 +85,7 @@ async def a_big_value_comes_back_equal(world: World) -> None:
 
 
 @behaviour()
-async def a_blob_is_there_for_everybody(world: World) -> None:
+async def a_blob_is_readable_from_every_store_on_the_same_data(world: World) -> None:
     """Another store on the same data can read a blob as soon as the append has returned."""
     payload = await _own_with(world, BIG)
     assert await (await world.another()).unpack(payload) == BIG
@@ -100,7 +100,7 @@ async def an_unknown_blob_is_not_found(world: World) -> None:
 
 
 @behaviour()
-async def text_is_compressed_and_noise_is_not(world: World) -> None:
+async def content_is_compressed_only_if_that_saves_space(world: World) -> None:
     """Content is compressed if that saves space, and comes back unchanged either way."""
     text, noise = b"the same words again " * 5_000, _noise(100_000)
     packed = [pack_blob(world.store.codec, data).chunks[0] for data in (text, noise)]
@@ -114,7 +114,7 @@ async def text_is_compressed_and_noise_is_not(world: World) -> None:
 
 
 @behaviour()
-async def an_empty_blob_is_a_blob(world: World) -> None:
+async def empty_content_is_stored_as_a_blob(world: World) -> None:
     """Empty content is stored as a blob, from bytes and from a stream without parts."""
     one = await world.store.put_blob(b"")
     two = await world.store.put_blob(_stream(()))
@@ -123,7 +123,7 @@ async def an_empty_blob_is_a_blob(world: World) -> None:
 
 
 @behaviour()
-async def blobs_around_the_size_of_a_chunk_come_back(world: World) -> None:
+async def blobs_around_the_chunk_size_are_read_back_unchanged(world: World) -> None:
     """Content of about one and two chunks comes back without a lost or added byte."""
     for size in (CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK):
         data = _noise(size)
@@ -146,7 +146,7 @@ async def a_blob_of_several_chunks_is_read_chunk_by_chunk(world: World) -> None:
 
 
 @behaviour()
-async def a_stream_of_odd_parts_is_the_same_blob(world: World) -> None:
+async def streamed_content_gives_the_same_blob_however_it_is_split(world: World) -> None:
     """Content gives the same blob, however it was split when streamed."""
     data = _noise(5 * CHUNK // 2)
     whole = await world.store.put_blob(data)
@@ -157,7 +157,7 @@ async def a_stream_of_odd_parts_is_the_same_blob(world: World) -> None:
 
 
 @behaviour()
-async def a_stream_that_comes_first_is_read_like_any_other(world: World) -> None:
+async def events_can_refer_to_a_blob_that_was_streamed_before(world: World) -> None:
     """Streamed content can be read, and events can refer to it."""
     data = _noise(3 * CHUNK)
     payload = await world.store.put_blob(_stream(_cut(data, [99, CHUNK, 12345])))
@@ -168,7 +168,7 @@ async def a_stream_that_comes_first_is_read_like_any_other(world: World) -> None
 
 
 @behaviour()
-async def a_value_of_several_chunks_comes_with_its_append(world: World) -> None:
+async def a_value_of_several_chunks_is_uploaded_before_its_append(world: World) -> None:
     """A value of several chunks is uploaded before the append that refers to it."""
     value = _noise(CHUNK).hex() + "!"
     payload = await _own_with(world, value)
@@ -178,7 +178,7 @@ async def a_value_of_several_chunks_comes_with_its_append(world: World) -> None:
 
 
 @behaviour()
-async def an_interrupted_upload_leaves_nothing_to_read(world: World) -> None:
+async def an_interrupted_upload_is_unreadable_and_collected(world: World) -> None:
     """An interrupted upload raises its own error, cannot be read, and is collected."""
     data = _noise(2 * CHUNK)
 
@@ -194,7 +194,7 @@ async def an_interrupted_upload_leaves_nothing_to_read(world: World) -> None:
 
 
 @behaviour()
-async def an_upload_after_an_interrupted_one_is_whole(world: World) -> None:
+async def content_can_be_uploaded_again_after_an_interruption(world: World) -> None:
     """Content can be uploaded again immediately after an interrupted upload."""
     data = _noise(2 * CHUNK)
 
@@ -209,7 +209,7 @@ async def an_upload_after_an_interrupted_one_is_whole(world: World) -> None:
 
 
 @behaviour()
-async def what_an_upload_is_called_on_its_way_refers_to_nothing(world: World) -> None:
+async def an_append_cannot_refer_to_an_unfinished_upload(world: World) -> None:
     """An append cannot refer to an unfinished upload."""
     owner = await world.own()
     name = _named(world, b"x").blob
@@ -235,7 +235,7 @@ async def content_is_stored_once(world: World) -> None:
 
 
 @behaviour()
-async def content_put_at_once_is_stored_once(world: World) -> None:
+async def content_put_concurrently_is_stored_once(world: World) -> None:
     """Content is stored once when several stores and callers put it concurrently."""
     data = _noise(5 * CHUNK // 2)
     stores = [world.store, await world.another()]
@@ -255,7 +255,7 @@ async def different_content_has_different_names(world: World) -> None:
 
 
 @behaviour()
-async def many_runs_share_a_blob(world: World) -> None:
+async def a_blob_stays_while_any_run_refers_to_it(world: World) -> None:
     """A blob is readable for every run that refers to it, and stays while one of them does."""
     payload, blobs = world.store.pack(BIG)
     for place in range(5):
@@ -269,7 +269,7 @@ async def many_runs_share_a_blob(world: World) -> None:
 
 
 @behaviour()
-async def an_append_that_refers_to_nothing_is_refused(world: World) -> None:
+async def an_append_that_refers_to_a_missing_blob_is_refused(world: World) -> None:
     """An append that refers to a missing blob writes nothing; repeated with the blob, it is written."""
     owner = await world.own()
     payload, blobs = world.store.pack(BIG)
@@ -281,7 +281,7 @@ async def an_append_that_refers_to_nothing_is_refused(world: World) -> None:
 
 
 @behaviour()
-async def an_append_that_changes_rows_and_refers_to_nothing_is_refused(world: World) -> None:
+async def an_append_with_a_missing_blob_changes_no_row(world: World) -> None:
     """A request, a patch or an end that refers to a missing blob changes no row."""
     owner = await world.own()
     before = await owner.row()
@@ -293,7 +293,7 @@ async def an_append_that_changes_rows_and_refers_to_nothing_is_refused(world: Wo
 
 
 @behaviour()
-async def a_creation_that_refers_to_nothing_is_refused(world: World) -> None:
+async def a_creation_that_refers_to_a_missing_blob_is_refused(world: World) -> None:
     """A creation that refers to a missing blob creates no run; with the blob, it does."""
     payload, blobs = world.store.pack(BIG)
     error = await expect(NotFound, world.store.create("r1", created(input=payload), actor="test"))
@@ -305,7 +305,7 @@ async def a_creation_that_refers_to_nothing_is_refused(world: World) -> None:
 
 
 @behaviour()
-async def a_command_that_refers_to_nothing_is_refused(world: World) -> None:
+async def a_command_that_refers_to_a_missing_blob_is_refused(world: World) -> None:
     """A command that refers to a missing blob is refused and wakes no run; with the blob, it is accepted."""
     await world.waiting("person", "q1")
     payload, blobs = world.store.pack(BIG)
@@ -321,7 +321,7 @@ async def a_command_that_refers_to_nothing_is_refused(world: World) -> None:
 
 
 @behaviour()
-async def a_command_with_a_blob_may_be_repeated(world: World) -> None:
+async def a_command_with_a_blob_can_be_repeated(world: World) -> None:
     """A command with a blob can be repeated, with or without the blob, and is recorded once."""
     await world.own()
     payload, blobs = world.store.pack(BIG)
@@ -333,7 +333,7 @@ async def a_command_with_a_blob_may_be_repeated(world: World) -> None:
 
 
 @behaviour()
-async def if_one_leg_refers_to_nothing_no_leg_is_written(world: World) -> None:
+async def if_one_leg_refers_to_a_missing_blob_no_leg_is_written(world: World) -> None:
     """If one leg refers to a missing blob, no leg is written, in any order."""
     parent = await world.own("p1")
     call = parent.extend(b.AgentCalled(name="call#1", run="c1", agent="a", mode="call", asked=""))
@@ -352,7 +352,7 @@ async def if_one_leg_refers_to_nothing_no_leg_is_written(world: World) -> None:
 
 
 @behaviour()
-async def several_legs_bring_their_blobs_together(world: World) -> None:
+async def several_legs_of_an_append_can_bring_blobs(world: World) -> None:
     """Several legs bring their blobs, and each stream refers to its own."""
     parent = await world.own("p1")
     asks, [one] = world.store.pack(BIG)
@@ -365,7 +365,7 @@ async def several_legs_bring_their_blobs_together(world: World) -> None:
 
 
 @behaviour()
-async def an_optional_command_that_refers_to_nothing_is_left_out(world: World) -> None:
+async def an_optional_command_that_refers_to_a_missing_blob_is_skipped(world: World) -> None:
     """An optional command that refers to a missing blob is skipped, and the rest of the append is written."""
     owner = await world.own("r1")
     await world.create("r2")
@@ -379,7 +379,7 @@ async def an_optional_command_that_refers_to_nothing_is_left_out(world: World) -
 
 
 @behaviour()
-async def a_neighbour_that_refers_to_nothing_harms_nobody(world: World) -> None:
+async def a_missing_blob_does_not_fail_concurrent_appends(world: World) -> None:
     """Of many concurrent appends, only those with missing blobs are refused."""
     owners = [await world.own(f"r{place}") for place in range(20)]
     payload, blobs = world.store.pack(BIG)
@@ -393,7 +393,7 @@ async def a_neighbour_that_refers_to_nothing_harms_nobody(world: World) -> None:
 
 
 @behaviour()
-async def every_payload_of_an_event_is_held(world: World) -> None:
+async def every_payload_of_an_event_counts_as_a_reference(world: World) -> None:
     """Every payload of an event counts as a reference, also in requests, decisions and failures."""
     owner = await world.own()
     payloads, blobs = _several(world, 8)
@@ -409,7 +409,7 @@ async def every_payload_of_an_event_is_held(world: World) -> None:
 
 
 @behaviour()
-async def two_hundred_blobs_come_with_one_append(world: World) -> None:
+async def one_append_can_bring_two_hundred_blobs(world: World) -> None:
     """Two hundred blobs in one append are all stored, and all have a reference."""
     owner = await world.own()
     payloads, blobs = _several(world, 200)
@@ -420,7 +420,7 @@ async def two_hundred_blobs_come_with_one_append(world: World) -> None:
 
 
 @behaviour()
-async def a_message_is_stored_by_its_content(world: World) -> None:
+async def a_conversation_refers_to_blobs_as_a_run_does(world: World) -> None:
     """A conversation refers to blobs as a run does, from its first message on."""
     payload, blobs = world.store.pack(BIG)
     first = Create(run="c1", bodies=(b.ConversationCreated(), _message(payload)), actor="test")
@@ -439,7 +439,7 @@ async def a_message_is_stored_by_its_content(world: World) -> None:
 
 
 @behaviour()
-async def an_append_with_blobs_may_be_repeated(world: World) -> None:
+async def an_append_with_blobs_can_be_repeated(world: World) -> None:
     """An append with blobs can be repeated, with or without the blobs."""
     owner = await world.own()
     payload, blobs = world.store.pack(BIG)
@@ -453,7 +453,7 @@ async def an_append_with_blobs_may_be_repeated(world: World) -> None:
 
 
 @behaviour()
-async def a_creation_with_a_big_input_may_be_repeated(world: World) -> None:
+async def a_creation_with_a_large_input_can_be_repeated(world: World) -> None:
     """A repeated creation with a large input gives the same run; other content is a conflict."""
     payload, blobs = world.store.pack(BIG)
     other, others = world.store.pack({**BIG, "more": 1})
@@ -464,7 +464,7 @@ async def a_creation_with_a_big_input_may_be_repeated(world: World) -> None:
 
 
 @behaviour()
-async def a_refused_append_leaves_at_most_a_loose_blob(world: World) -> None:
+async def blobs_of_a_refused_append_are_collected(world: World) -> None:
     """The blobs of a stale append, and of one by a superseded worker, are collected."""
     old = await world.own()
     payload, blobs = world.store.pack(BIG)
@@ -493,7 +493,7 @@ async def a_malformed_append_stores_no_blob(world: World) -> None:
 
 
 @behaviour()
-async def a_blob_that_is_not_referred_to_is_loose(world: World) -> None:
+async def a_blob_without_references_is_collected(world: World) -> None:
     """A blob that comes with an append, but that no event refers to, is collected."""
     owner = await world.own()
     payload, blobs = world.store.pack(BIG)
@@ -507,7 +507,7 @@ async def a_blob_that_is_not_referred_to_is_loose(world: World) -> None:
 
 
 @behaviour()
-async def a_loose_blob_lives_for_an_hour(world: World) -> None:
+async def a_loose_blob_is_kept_for_an_hour(world: World) -> None:
     """A blob without references is collected after an hour of the store's clock, and not before."""
     payload = await world.store.put_blob(_noise(10_000))
     world.advance("1h")
@@ -520,7 +520,7 @@ async def a_loose_blob_lives_for_an_hour(world: World) -> None:
 
 
 @behaviour()
-async def putting_a_blob_again_starts_its_hour_anew(world: World) -> None:
+async def putting_a_blob_again_restarts_its_grace_period(world: World) -> None:
     """Putting a blob again, in any way, restarts its hour."""
     data = _noise(5 * CHUNK // 2)
     small = _noise(10_000)
@@ -543,7 +543,7 @@ async def putting_a_blob_again_starts_its_hour_anew(world: World) -> None:
 
 
 @behaviour()
-async def a_slow_upload_is_not_collected_on_its_way(world: World) -> None:
+async def an_upload_in_progress_is_not_collected(world: World) -> None:
     """The hour of an upload starts with its last chunk."""
     data = _noise(4 * CHUNK)
 
@@ -557,7 +557,7 @@ async def a_slow_upload_is_not_collected_on_its_way(world: World) -> None:
 
 
 @behaviour()
-async def the_grace_can_be_chosen(world: World) -> None:
+async def the_grace_period_can_be_changed(world: World) -> None:
     """The grace period can be shorter or longer than an hour."""
     await world.store.put_blob(b"x")
     world.advance("2h")
@@ -566,7 +566,7 @@ async def the_grace_can_be_chosen(world: World) -> None:
 
 
 @behaviour()
-async def what_is_referred_to_is_never_collected(world: World) -> None:
+async def a_blob_with_references_is_never_collected(world: World) -> None:
     """A blob with references is never collected, even if it is old and its run has ended."""
     owner = await world.own()
     payload, blobs = world.store.pack(BIG)
@@ -578,7 +578,7 @@ async def what_is_referred_to_is_never_collected(world: World) -> None:
 
 
 @behaviour()
-async def a_blob_put_ahead_is_held_once_an_event_refers_to_it(world: World) -> None:
+async def a_blob_put_before_its_event_is_not_collected_once_referenced(world: World) -> None:
     """A blob that was put first is not collected once an event refers to it."""
     payload = await world.store.put_blob(_noise(10_000))
     owner = await world.own()
@@ -589,7 +589,7 @@ async def a_blob_put_ahead_is_held_once_an_event_refers_to_it(world: World) -> N
 
 
 @behaviour()
-async def a_blob_of_another_run_is_left_alone(world: World) -> None:
+async def a_blob_that_another_run_refers_to_is_not_collected(world: World) -> None:
     """A blob that one run refers to stays, even if another run put it without a reference."""
     payload, blobs = world.store.pack(BIG)
     one = await world.own("r1")
@@ -602,7 +602,7 @@ async def a_blob_of_another_run_is_left_alone(world: World) -> None:
 
 
 @behaviour()
-async def what_was_collected_can_come_again(world: World) -> None:
+async def a_collected_blob_can_be_stored_again(world: World) -> None:
     """A collected blob can be stored again under the same name."""
     data = _noise(5 * CHUNK // 2)
     for each in (data, _stream([data]), data):
@@ -628,7 +628,7 @@ async def many_loose_blobs_are_all_collected(world: World) -> None:
 
 
 @behaviour()
-async def collecting_beside_appends_breaks_no_reference(world: World) -> None:
+async def collecting_during_appends_breaks_no_reference(world: World) -> None:
     """An append that reuses old content during a collection is written, or refused and then written with its blob."""
     payload, blobs = world.store.pack(BIG)
     owners = [await world.own(f"r{place}") for place in range(20)]
@@ -652,7 +652,7 @@ async def collecting_beside_appends_breaks_no_reference(world: World) -> None:
 
 
 @behaviour()
-async def snapshots_and_late_results_outlive_collection(world: World) -> None:
+async def collection_keeps_snapshots_and_late_results(world: World) -> None:
     """Collection deletes only blobs: snapshots and late results stay."""
     owner = await world.own()
     await world.store.save_snapshot("r1", owner.head, b"state")

@@ -10,7 +10,7 @@ from limpet.stores.conformance.suite import LEASE, Owner, World, behaviour, expe
 
 
 @behaviour()
-async def a_claim_gives_the_run_to_the_worker(world: World) -> None:
+async def a_claimed_run_belongs_to_one_worker(world: World) -> None:
     """A claimed run's row has status, worker and fence, and no other worker gets the run."""
     await world.create()
     await world.worker("w1")
@@ -23,7 +23,7 @@ async def a_claim_gives_the_run_to_the_worker(world: World) -> None:
 
 
 @behaviour()
-async def a_claim_is_in_the_log(world: World) -> None:
+async def a_claim_appends_run_claimed(world: World) -> None:
     """A claim appends `run.claimed` with the worker, under the new fence."""
     await world.own()
     log = await world.log()
@@ -32,7 +32,7 @@ async def a_claim_is_in_the_log(world: World) -> None:
 
 
 @behaviour()
-async def the_longest_ready_comes_first(world: World) -> None:
+async def runs_are_claimed_in_the_order_they_became_ready(world: World) -> None:
     """Runs are claimed in the order in which they became ready, over all agents."""
     await world.worker(agents=("a", "b"))
     for run, agent in (("r3", "b"), ("r1", "a"), ("r2", "b")):
@@ -42,7 +42,7 @@ async def the_longest_ready_comes_first(world: World) -> None:
 
 
 @behaviour()
-async def a_run_that_was_woken_queues_behind_those_before_it(world: World) -> None:
+async def a_woken_run_queues_behind_runs_that_were_ready_before(world: World) -> None:
     """A woken run is ordered by the time at which it became ready again."""
     owner = await world.own("r1")
     await owner.append(b.RunWaiting(waits=(Wait(what="time", key="t"),), wake=world.clock.now() + 5_000_000))
@@ -53,7 +53,7 @@ async def a_run_that_was_woken_queues_behind_those_before_it(world: World) -> No
 
 
 @behaviour()
-async def a_claim_takes_no_more_than_its_limit(world: World) -> None:
+async def a_claim_returns_at_most_limit_runs(world: World) -> None:
     """A claim returns at most `limit` runs."""
     for place in range(10):
         await world.create(f"r{place}")
@@ -82,7 +82,7 @@ async def a_worker_gets_only_versions_that_it_accepts(world: World) -> None:
 
 
 @behaviour()
-async def agents_with_related_names_are_different(world: World) -> None:
+async def agent_names_match_exactly(world: World) -> None:
     """Agent names match exactly: `foo` is not `foobar`, `FOO` or `fo_`."""
     for place, agent in enumerate(("foo", "foobar", "FOO", "fo_", "fo%")):
         await world.create(f"r{place}", agent=agent)
@@ -91,7 +91,7 @@ async def agents_with_related_names_are_different(world: World) -> None:
 
 
 @behaviour()
-async def an_unknown_worker_gets_nothing(world: World) -> None:
+async def a_claim_by_an_unregistered_worker_is_not_found(world: World) -> None:
     """A claim by an unregistered worker raises NotFound."""
     await world.create()
     error = await expect(NotFound, world.claim("missing"))
@@ -99,7 +99,7 @@ async def an_unknown_worker_gets_nothing(world: World) -> None:
 
 
 @behaviour()
-async def waiting_and_ended_runs_are_not_given(world: World) -> None:
+async def waiting_and_ended_runs_are_not_claimed(world: World) -> None:
     """Waiting runs, ended runs and runs of live workers are not claimed."""
     one, two = await world.own("r1"), await world.own("r2")
     await world.own("r3")
@@ -144,7 +144,7 @@ async def two_workers_never_get_the_same_run(world: World) -> None:
 
 
 @behaviour()
-async def a_limit_holds_over_all_workers(world: World) -> None:
+async def a_concurrency_limit_applies_over_all_workers(world: World) -> None:
     """A concurrency limit of an agent applies over all workers."""
     for place in range(5):
         await world.create(f"r{place}")
@@ -155,7 +155,7 @@ async def a_limit_holds_over_all_workers(world: World) -> None:
 
 
 @behaviour()
-async def a_place_is_free_when_its_run_is_not_driven(world: World) -> None:
+async def a_concurrency_slot_is_freed_when_its_run_stops_running(world: World) -> None:
     """A concurrency slot is freed when its run parks, ends or is released."""
     for place in range(4):
         await world.create(f"r{place}")
@@ -175,7 +175,7 @@ async def a_place_is_free_when_its_run_is_not_driven(world: World) -> None:
 
 
 @behaviour()
-async def an_exclusive_slot_is_held_to_the_end_of_the_run(world: World) -> None:
+async def an_exclusive_slot_is_held_until_its_run_ends(world: World) -> None:
     """An exclusive slot is held until its run ends, also while the run waits."""
     await world.create("r1", exclusive="session:s1")
     await world.create("r2", exclusive="session:s1")
@@ -215,7 +215,7 @@ async def a_blocked_exclusive_run_takes_no_concurrency_slot(world: World) -> Non
 
 
 @behaviour()
-async def a_smaller_limit_counts_those_under_way(world: World) -> None:
+async def a_lowered_limit_counts_the_runs_in_progress(world: World) -> None:
     """Under a smaller limit, no run is claimed until enough of the current ones have gone."""
     for place in range(6):
         await world.create(f"r{place}")
@@ -228,7 +228,7 @@ async def a_smaller_limit_counts_those_under_way(world: World) -> None:
 
 
 @behaviour()
-async def a_claimed_run_goes_on_from_its_log(world: World) -> None:
+async def a_claim_returns_the_head_to_append_after(world: World) -> None:
     """A claim returns the head, so that the worker can append immediately."""
     owner = await world.own()
     await owner.append(started())
@@ -246,7 +246,7 @@ async def a_conversation_is_never_claimed(world: World) -> None:
 
 
 @behaviour()
-async def a_run_released_for_later_rests_until_then(world: World) -> None:
+async def a_run_released_with_retry_at_is_not_claimed_before_it(world: World) -> None:
     """A run released with `retry_at` is not claimed before that time, unless it is cancelled."""
     for run in ("r1", "r2"):
         owner = await world.own(run)
@@ -261,7 +261,7 @@ async def a_run_released_for_later_rests_until_then(world: World) -> None:
 
 
 @behaviour()
-async def agents_can_be_left_out_of_a_claim(world: World) -> None:
+async def a_claim_can_skip_agents(world: World) -> None:
     """Runs of skipped agents are left for other workers, also those of dead workers."""
     await world.create("r1")
     await world.own("r2", worker="dead")

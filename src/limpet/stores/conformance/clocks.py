@@ -20,14 +20,14 @@ YEAR = 365 * 24 * HOUR
 
 
 @behaviour()
-async def the_store_tells_its_clock(world: World) -> None:
+async def the_store_returns_its_time_in_microseconds(world: World) -> None:
     """The store returns its time in microseconds, the same for every store on the same data."""
     other = await world.another()
     assert await world.store.now() == await other.now() == world.clock.now()
 
 
 @behaviour()
-async def an_owner_with_a_wrong_clock_changes_nothing_but_times(world: World) -> None:
+async def a_wrong_owner_clock_affects_only_event_times(world: World) -> None:
     """Events with times that are an hour or a year off are accepted, and the run continues."""
     owner = await world.own()
     now = world.clock.now()
@@ -40,7 +40,7 @@ async def an_owner_with_a_wrong_clock_changes_nothing_but_times(world: World) ->
 
 
 @behaviour()
-async def an_owners_future_time_does_not_delay_commands(world: World) -> None:
+async def an_event_from_the_future_does_not_delay_commands(world: World) -> None:
     """A command after an event from the future gets that event's time, and wakes the run immediately."""
     owner = await world.own()
     waits = (Wait(what="signal", key="go"),)
@@ -52,7 +52,7 @@ async def an_owners_future_time_does_not_delay_commands(world: World) -> None:
 
 
 @behaviour()
-async def an_owners_wrong_clock_does_not_change_an_expiry(world: World) -> None:
+async def a_wrong_owner_clock_does_not_change_an_expiry(world: World) -> None:
     """The store's clock alone decides whether an answer is in time."""
     owner = await world.own()
     events = owner.seal(asked(expires=world.clock.now() + HOUR), time=world.clock.now() + YEAR)
@@ -61,7 +61,7 @@ async def an_owners_wrong_clock_does_not_change_an_expiry(world: World) -> None:
 
 
 @behaviour()
-async def a_jump_forward_expires_leases_and_nothing_else(world: World) -> None:
+async def a_clock_jump_forward_only_expires_leases(world: World) -> None:
     """After a jump of a year the run is taken over, and its log is intact."""
     await world.own()
     world.clock.set(world.clock.now() + YEAR)
@@ -71,7 +71,7 @@ async def a_jump_forward_expires_leases_and_nothing_else(world: World) -> None:
 
 
 @behaviour()
-async def a_jump_back_delays_but_loses_nothing(world: World) -> None:
+async def a_clock_jump_back_delays_timers_but_loses_nothing(world: World) -> None:
     """After a jump back, timers fire when the clock is right again, and times in the log never decrease."""
     owner = await world.own()
     now = world.clock.now()
@@ -86,7 +86,7 @@ async def a_jump_back_delays_but_loses_nothing(world: World) -> None:
 
 
 @behaviour()
-async def a_jump_back_does_not_bring_an_old_owner_back(world: World) -> None:
+async def a_clock_jump_back_does_not_restore_a_lost_fence(world: World) -> None:
     """A lost fence stays lost, whatever the clock shows."""
     old = await world.own()
     start = world.clock.now()
@@ -97,7 +97,7 @@ async def a_jump_back_does_not_bring_an_old_owner_back(world: World) -> None:
 
 
 @behaviour()
-async def a_run_created_while_the_clock_was_ahead_is_not_stuck(world: World) -> None:
+async def a_run_created_while_the_clock_was_ahead_becomes_ready(world: World) -> None:
     """A run created while the clock was ahead is ready at the latest at that time, and delays no other run."""
     now = world.clock.now()
     world.clock.set(now + HOUR)

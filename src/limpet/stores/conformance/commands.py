@@ -27,7 +27,7 @@ from limpet.stores.conformance.suite import (
 
 
 @behaviour()
-async def a_command_is_in_the_log_when_it_returns(world: World) -> None:
+async def a_command_is_the_last_event_of_the_log_when_it_returns(world: World) -> None:
     """When a command returns, it is the last event of the log, with the sender as its actor."""
     await world.own()
     head = await world.store.send_commands("r1", signalled(value={"n": 1}), actor="person:ann")
@@ -37,7 +37,7 @@ async def a_command_is_in_the_log_when_it_returns(world: World) -> None:
 
 
 @behaviour()
-async def a_command_sent_twice_is_taken_once(world: World) -> None:
+async def a_command_sent_twice_is_recorded_once(world: World) -> None:
     """A command sent twice under one id gives the same result, and one event."""
     await world.own()
     first = await world.store.send_commands("r1", signalled(), actor="ann")
@@ -47,7 +47,7 @@ async def a_command_sent_twice_is_taken_once(world: World) -> None:
 
 
 @behaviour()
-async def a_repeated_command_is_known_after_the_run_has_ended(world: World) -> None:
+async def a_repeated_command_is_recognised_after_the_run_has_ended(world: World) -> None:
     """A repeated command is recognised before the run's status is checked, also after its end."""
     owner = await world.own()
     first = await world.store.send_commands("r1", signalled(), actor="ann")
@@ -66,7 +66,7 @@ async def another_command_under_a_used_id_is_a_conflict(world: World) -> None:
 
 
 @behaviour()
-async def command_ids_belong_to_a_run(world: World) -> None:
+async def command_ids_are_unique_per_run(world: World) -> None:
     """Two runs may use the same command id."""
     await world.own("r1")
     await world.own("r2")
@@ -76,7 +76,7 @@ async def command_ids_belong_to_a_run(world: World) -> None:
 
 
 @behaviour()
-async def signals_keep_their_order_and_none_is_lost(world: World) -> None:
+async def concurrent_signals_are_all_recorded_once(world: World) -> None:
     """A hundred concurrent signals are all in the log, each once."""
     await world.own()
     bodies = [signalled(value=place, command=f"c{place}") for place in range(100)]
@@ -87,7 +87,7 @@ async def signals_keep_their_order_and_none_is_lost(world: World) -> None:
 
 
 @behaviour()
-async def owner_events_cannot_come_as_commands(world: World) -> None:
+async def owner_events_are_refused_as_commands(world: World) -> None:
     """Owner events are refused as commands, so that no other process can complete a step or end a run."""
     await world.own()
     for body in (completed(), b.RunCompleted(output=inline(1)), b.RunClaimed(worker="x"), asked()):
@@ -96,7 +96,7 @@ async def owner_events_cannot_come_as_commands(world: World) -> None:
 
 
 @behaviour()
-async def commands_cannot_come_as_owner_events(world: World) -> None:
+async def commands_are_refused_as_owner_events(world: World) -> None:
     """Commands are refused as owner events, so that a worker cannot answer its own requests."""
     owner = await world.own()
     await owner.append(asked())
@@ -106,7 +106,7 @@ async def commands_cannot_come_as_owner_events(world: World) -> None:
 
 
 @behaviour()
-async def a_command_to_nobody_is_not_found(world: World) -> None:
+async def a_command_to_an_unknown_run_is_not_found(world: World) -> None:
     """A command to a run that does not exist raises NotFound."""
     await expect(NotFound, world.store.send_commands("missing", signalled(), actor="ann"))
 
@@ -120,7 +120,7 @@ async def a_command_needs_an_id(world: World) -> None:
 
 
 @behaviour()
-async def an_ended_run_takes_no_commands(world: World) -> None:
+async def an_ended_run_refuses_commands(world: World) -> None:
     """An ended run refuses signals, cancels, pauses, grants and returns, and the error has its status."""
     owner = await world.own()
     await owner.append(b.RunCompleted(output=inline(1)))
@@ -141,7 +141,7 @@ async def an_ended_run_takes_no_commands(world: World) -> None:
 
 
 @behaviour()
-async def the_end_of_a_run_empties_its_inbox(world: World) -> None:
+async def the_end_of_a_run_withdraws_its_open_requests(world: World) -> None:
     """Open requests of an ended run are withdrawn."""
     owner = await world.own()
     await owner.append(asked("q1"), asked("q2"), b.RunCancelled(reason="enough"))
@@ -167,7 +167,7 @@ async def a_childs_return_wakes_its_parent(world: World) -> None:
 
 
 @behaviour()
-async def a_command_that_came_before_parking_is_not_lost(world: World) -> None:
+async def a_command_written_before_parking_is_not_lost(world: World) -> None:
     """`run.waiting` fails if a command was written first, so that no wake-up is lost."""
     owner = await world.own()
     await owner.append(asked())
@@ -178,7 +178,7 @@ async def a_command_that_came_before_parking_is_not_lost(world: World) -> None:
 
 
 @behaviour()
-async def a_cancel_that_slipped_in_stops_the_end(world: World) -> None:
+async def the_end_of_a_run_fails_if_a_cancel_was_written_first(world: World) -> None:
     """The end of a run fails if a cancel was written first."""
     owner = await world.own()
     await world.store.send_commands("r1", b.CancelRequested(command="c", reason="enough"), actor="ann")
@@ -186,7 +186,7 @@ async def a_cancel_that_slipped_in_stops_the_end(world: World) -> None:
 
 
 @behaviour()
-async def a_cancel_wakes_whatever_it_waits_for(world: World) -> None:
+async def a_cancel_wakes_a_run_whatever_it_waits_for(world: World) -> None:
     """A cancel makes a waiting run claimable, whatever it waits for."""
     await world.waiting("signal", "go")
     await world.store.send_commands("r1", b.CancelRequested(command="c", reason="enough"), actor="ann")
@@ -194,7 +194,7 @@ async def a_cancel_wakes_whatever_it_waits_for(world: World) -> None:
 
 
 @behaviour()
-async def a_cancel_brings_a_later_start_forward(world: World) -> None:
+async def a_cancelled_run_is_claimable_before_its_start_time(world: World) -> None:
     """A cancel makes a run with a later start time claimable immediately."""
     await world.create(start_at=world.clock.now() + 10**15)
     await world.worker()
@@ -203,7 +203,7 @@ async def a_cancel_brings_a_later_start_forward(world: World) -> None:
 
 
 @behaviour()
-async def a_paused_run_is_given_to_nobody(world: World) -> None:
+async def a_paused_run_is_not_claimed(world: World) -> None:
     """A paused pending run is not claimed until it is resumed."""
     await world.create()
     await world.worker()
@@ -216,7 +216,7 @@ async def a_paused_run_is_given_to_nobody(world: World) -> None:
 
 
 @behaviour()
-async def pausing_and_resuming_does_not_bring_a_start_forward(world: World) -> None:
+async def pausing_and_resuming_keeps_the_start_time(world: World) -> None:
     """Pausing and resuming a run does not make it start before its start time."""
     await world.create(start_at=world.clock.now() + 60_000_000)
     await world.worker()
@@ -240,7 +240,7 @@ async def a_paused_run_is_not_woken_by_an_answer(world: World) -> None:
 
 
 @behaviour()
-async def a_running_run_keeps_running_when_asked_to_pause(world: World) -> None:
+async def a_pause_request_keeps_a_running_run_running(world: World) -> None:
     """A running run stays running after a pause request; its worker parks it."""
     owner = await world.own()
     await world.store.send_commands("r1", b.PauseRequested(command="c1"), actor="ann")
@@ -259,7 +259,7 @@ async def a_failed_run_can_be_resumed(world: World) -> None:
 
 
 @behaviour()
-async def a_run_that_is_being_undone_cannot_be_resumed(world: World) -> None:
+async def a_failed_run_with_a_compensation_cannot_be_resumed(world: World) -> None:
     """A failed run with a compensation cannot be resumed."""
     owner = await world.own()
     await owner.append(b.CompensationStarted(number=1, attempt=1, key="k"), FAILED)
@@ -267,7 +267,7 @@ async def a_run_that_is_being_undone_cannot_be_resumed(world: World) -> None:
 
 
 @behaviour()
-async def a_resume_takes_back_a_pause_that_was_not_followed_yet(world: World) -> None:
+async def a_resume_cancels_a_pause_that_is_not_applied_yet(world: World) -> None:
     """A resume cancels a pause that the worker has not applied yet."""
     await world.own()
     await world.store.send_commands("r1", b.PauseRequested(command="c1"), actor="ann")
@@ -281,7 +281,7 @@ async def a_resume_takes_back_a_pause_that_was_not_followed_yet(world: World) ->
 
 
 @behaviour()
-async def commands_of_one_leg_need_their_own_ids(world: World) -> None:
+async def commands_of_one_leg_need_distinct_ids(world: World) -> None:
     """A leg with a repeated or used command id is refused as a whole."""
     await world.own()
     one, two = signalled("a", command="c1"), signalled("b", command="c1")
@@ -293,7 +293,7 @@ async def commands_of_one_leg_need_their_own_ids(world: World) -> None:
 
 
 @behaviour()
-async def an_owner_goes_on_after_commands(world: World) -> None:
+async def commands_and_owner_events_share_one_chain(world: World) -> None:
     """Commands and owner events share one chain."""
     owner = await world.own()
     for place in range(5):
@@ -313,7 +313,7 @@ async def a_childs_return_reaches_a_failed_parent(world: World) -> None:
 
 
 @behaviour()
-async def a_paused_run_that_is_being_undone_goes_on_when_resumed(world: World) -> None:
+async def a_paused_run_with_a_compensation_can_be_resumed(world: World) -> None:
     """A paused run with a compensation can be resumed; only a failed one cannot."""
     owner = await world.own()
     await owner.append(b.CompensationStarted(number=1, attempt=1, key="k"))
@@ -334,7 +334,7 @@ async def a_run_that_is_being_cancelled_cannot_be_paused(world: World) -> None:
 
 
 @behaviour()
-async def a_cancel_waits_for_no_slot(world: World) -> None:
+async def a_run_without_a_slot_can_be_cancelled_immediately(world: World) -> None:
     """A run that waits for a slot can be cancelled immediately."""
     await world.own("r1", exclusive="session:s")
     await world.create("r2", exclusive="session:s")
@@ -345,7 +345,7 @@ async def a_cancel_waits_for_no_slot(world: World) -> None:
 
 
 @behaviour()
-async def resuming_forgets_deaths(world: World) -> None:
+async def resuming_a_run_resets_its_death_count(world: World) -> None:
     """Resuming a run resets its death count."""
     await world.own(worker="dead")
     owner = await world.take_over()
@@ -356,7 +356,7 @@ async def resuming_forgets_deaths(world: World) -> None:
 
 
 @behaviour()
-async def waking_a_run_again_keeps_its_place(world: World) -> None:
+async def waking_a_ready_run_keeps_its_place_in_the_queue(world: World) -> None:
     """Waking a run that is already ready does not change its place in the queue."""
     await world.waiting("signal", "go")
     await world.store.send_commands("r1", signalled(command="c1"), actor="ann")

@@ -9,7 +9,7 @@ from limpet.stores.conformance.suite import Owner, World, asked, behaviour, crea
 
 
 @behaviour()
-async def many_runs_are_written_at_once(world: World) -> None:
+async def concurrent_owners_write_intact_logs(world: World) -> None:
     """Fifty owners with ten appends each give fifty intact logs."""
     owners = [await world.own(f"r{place}") for place in range(50)]
 
@@ -23,7 +23,7 @@ async def many_runs_are_written_at_once(world: World) -> None:
 
 
 @behaviour()
-async def commands_and_an_owner_share_a_log(world: World) -> None:
+async def concurrent_commands_and_owner_events_form_one_chain(world: World) -> None:
     """Commands that arrive while an owner appends are all in one chain with its events."""
     owner = await world.own()
 
@@ -44,7 +44,7 @@ async def commands_and_an_owner_share_a_log(world: World) -> None:
 
 
 @behaviour()
-async def event_loops_in_threads_may_share_a_store(world: World) -> None:
+async def event_loops_in_several_threads_can_share_a_store(world: World) -> None:
     """Eight threads, each with its own event loop, can use one store."""
 
     async def create(place: int) -> None:
@@ -61,7 +61,7 @@ async def event_loops_in_threads_may_share_a_store(world: World) -> None:
 
 
 @behaviour()
-async def threads_race_for_one_place_in_a_log(world: World) -> None:
+async def of_appends_after_one_head_from_several_threads_one_is_written(world: World) -> None:
     """Of eight appends after the same head, from different threads, exactly one is written."""
     owner = await world.own()
     legs = [owner.extend(started(place + 1)) for place in range(8)]
@@ -74,7 +74,7 @@ async def threads_race_for_one_place_in_a_log(world: World) -> None:
 
 
 @behaviour()
-async def reads_go_on_beside_writes(world: World) -> None:
+async def a_reader_never_sees_part_of_an_append(world: World) -> None:
     """A reader always sees a prefix of the log, never part of an append."""
     owner = await world.own()
     finished = asyncio.Event()
@@ -94,7 +94,7 @@ async def reads_go_on_beside_writes(world: World) -> None:
 
 
 @behaviour()
-async def a_caller_that_gives_up_breaks_nothing(world: World) -> None:
+async def a_cancelled_append_leaves_the_store_usable(world: World) -> None:
     """A cancelled append is written or not, and the store stays usable."""
     owners = [await world.own(f"r{place}") for place in range(10)]
     tasks = [asyncio.create_task(owner.send(owner.extend(started()))) for owner in owners]
@@ -109,7 +109,7 @@ async def a_caller_that_gives_up_breaks_nothing(world: World) -> None:
 
 
 @behaviour("processes")
-async def processes_create_one_run_together(world: World) -> None:
+async def of_processes_that_create_one_id_one_creates_the_run(world: World) -> None:
     """When four processes create the same id, exactly one creates the run."""
     said = await world.processes("create_same", 4)
     assert sorted(said) == ["fresh", "there", "there", "there"]
@@ -138,7 +138,7 @@ async def processes_claim_each_run_once(world: World) -> None:
 
 
 @behaviour("processes")
-async def processes_race_to_answer(world: World) -> None:
+async def processes_decide_each_request_once(world: World) -> None:
     """When two processes answer fifty requests, each request is decided once."""
     owner = await world.own()
     await owner.append(*(asked(f"q{number}") for number in range(50)))

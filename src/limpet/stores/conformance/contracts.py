@@ -12,7 +12,7 @@ ODD = ("", " a", "a'; DROP TABLE x; --", "%_\\", "ä😀", "a\0b", "a\ue000b", '
 
 
 @behaviour()
-async def a_contract_comes_back_as_it_was(world: World) -> None:
+async def a_contract_is_read_back_unchanged(world: World) -> None:
     """A contract comes back with its bytes, its hash and its time of saving."""
     for place, data in enumerate((b'{"input":{"type":"string"}}', b'{ "a" : 1e2 }', b"\x00\xff'", b"", b"x" * 2**20)):
         row = ContractRow(agent=f"a{place}", version="1", hash=digest(place), contract=data)
@@ -22,7 +22,7 @@ async def a_contract_comes_back_as_it_was(world: World) -> None:
 
 
 @behaviour()
-async def an_agent_without_a_contract_has_none(world: World) -> None:
+async def an_agent_without_a_contract_gives_an_empty_list(world: World) -> None:
     """An agent without a contract gives an empty list."""
     assert (await world.store.contracts(), await world.store.contracts("a")) == ([], [])
     await world.store.save_contracts([contract("a")])
@@ -37,7 +37,7 @@ async def saving_no_contracts_changes_nothing(world: World) -> None:
 
 
 @behaviour()
-async def the_same_contract_again_is_not_written(world: World) -> None:
+async def an_unchanged_contract_is_not_written_again(world: World) -> None:
     """An unchanged contract is not written again, from any store, and keeps its first time of saving."""
     await world.store.save_contracts([contract("a"), contract("b")])
     before = await world.store.contracts()
@@ -48,7 +48,7 @@ async def the_same_contract_again_is_not_written(world: World) -> None:
 
 
 @behaviour()
-async def a_changed_contract_replaces_the_old(world: World) -> None:
+async def a_changed_contract_replaces_the_old_one(world: World) -> None:
     """A changed contract replaces the old one of its version and gets a new time, also when it changes back."""
     for takes in ("string", "number", "string"):
         world.advance("1s")
@@ -58,7 +58,7 @@ async def a_changed_contract_replaces_the_old(world: World) -> None:
 
 
 @behaviour()
-async def only_what_has_changed_is_written(world: World) -> None:
+async def only_changed_contracts_are_written(world: World) -> None:
     """Of several contracts saved together, only the changed ones are written."""
     await world.store.save_contracts([contract(agent) for agent in "abc"])
     first = world.clock.now()
@@ -69,7 +69,7 @@ async def only_what_has_changed_is_written(world: World) -> None:
 
 
 @behaviour()
-async def versions_of_an_agent_stand_side_by_side(world: World) -> None:
+async def a_new_version_does_not_change_older_contracts(world: World) -> None:
     """A new version does not change the contracts of older versions."""
     await world.store.save_contracts([contract("a", "1")])
     await world.store.save_contracts([contract("a", "2", takes="number"), contract("b", "1")])
@@ -80,7 +80,7 @@ async def versions_of_an_agent_stand_side_by_side(world: World) -> None:
 
 
 @behaviour()
-async def contracts_come_in_one_order(world: World) -> None:
+async def contracts_are_ordered_by_agent_time_and_version(world: World) -> None:
     """Contracts are ordered by agent, time of saving and version, so that the last of an agent is the newest."""
     for versions in (("9",), ("2", "10", "1"), ("0",)):
         await world.store.save_contracts([contract(agent, version) for agent in "bäa" for version in versions])
@@ -92,7 +92,7 @@ async def contracts_come_in_one_order(world: World) -> None:
 
 
 @behaviour()
-async def an_agent_is_found_by_its_whole_name(world: World) -> None:
+async def contracts_are_found_by_exact_agent_name(world: World) -> None:
     """Agents match exactly, not by prefix, pattern or case; names and versions may be any text."""
     await world.store.save_contracts([contract(name, version) for name in ODD for version in ODD])
     for name in ODD:
@@ -104,7 +104,7 @@ async def an_agent_is_found_by_its_whole_name(world: World) -> None:
 
 
 @behaviour()
-async def what_is_looked_up_is_short(world: World) -> None:
+async def indexed_text_over_500_bytes_is_refused(world: World) -> None:
     """A name or version of more than 500 bytes is refused before anything is written."""
     long = "ä" * 251
     for wrong in (contract(long), contract("a", long)):
@@ -116,7 +116,7 @@ async def what_is_looked_up_is_short(world: World) -> None:
 
 
 @behaviour()
-async def a_name_that_is_no_text_is_refused(world: World) -> None:
+async def a_name_that_is_not_valid_text_is_refused(world: World) -> None:
     """A name that is not valid text is refused."""
     for wrong in (contract("a\ud800"), contract("a", "\udfff")):
         await expect(InvalidValue, world.store.save_contracts([contract("b"), wrong]))
@@ -124,7 +124,7 @@ async def a_name_that_is_no_text_is_refused(world: World) -> None:
 
 
 @behaviour()
-async def of_two_in_one_saving_the_last_stands(world: World) -> None:
+async def of_two_contracts_for_one_version_the_last_is_saved(world: World) -> None:
     """Of two contracts for the same agent and version in one call, the last one is saved."""
     last = contract("a", takes="number")
     await world.store.save_contracts([contract("a"), contract("b"), last])
@@ -135,7 +135,7 @@ async def of_two_in_one_saving_the_last_stands(world: World) -> None:
 
 
 @behaviour()
-async def another_store_on_the_same_data_sees_the_same(world: World) -> None:
+async def other_stores_on_the_same_data_see_the_contracts(world: World) -> None:
     """Other stores on the same data see the contracts, whether opened before or after."""
     open_already = await world.another()
     await world.store.save_contracts([contract("a"), contract("a", "2")])
@@ -146,7 +146,7 @@ async def another_store_on_the_same_data_sees_the_same(world: World) -> None:
 
 
 @behaviour("durable")
-async def contracts_are_there_after_reopening(world: World) -> None:
+async def contracts_are_unchanged_after_reopening(world: World) -> None:
     """Contracts are unchanged after closing and opening the store."""
     await world.store.save_contracts([contract("a"), contract("b")])
     before = await world.store.contracts()
@@ -155,7 +155,7 @@ async def contracts_are_there_after_reopening(world: World) -> None:
 
 
 @behaviour()
-async def many_contracts_are_saved_at_once(world: World) -> None:
+async def a_thousand_contracts_can_be_saved_together(world: World) -> None:
     """A thousand contracts can be saved together, and by a hundred callers while others create runs."""
     await world.store.save_contracts([contract(f"a{place:04}") for place in range(1000)])
     saving = (world.store.save_contracts([contract(f"b{place:04}"), contract("c")]) for place in range(100))
@@ -167,7 +167,7 @@ async def many_contracts_are_saved_at_once(world: World) -> None:
 
 
 @behaviour()
-async def what_is_saved_together_is_seen_together(world: World) -> None:
+async def contracts_saved_together_become_visible_together(world: World) -> None:
     """Contracts that are saved together become visible together."""
     finished = asyncio.Event()
 
@@ -186,7 +186,7 @@ async def what_is_saved_together_is_seen_together(world: World) -> None:
 
 
 @behaviour()
-async def contracts_are_beside_every_log(world: World) -> None:
+async def saving_a_contract_writes_no_event(world: World) -> None:
     """Saving a contract writes no event and creates no run."""
     await world.create()
     before = await world.store.feed_end(), await world.log()
@@ -196,7 +196,7 @@ async def contracts_are_beside_every_log(world: World) -> None:
 
 
 @behaviour()
-async def a_contract_can_be_read_at_rest_only_in_a_plain_store(world: World) -> None:
+async def contracts_are_unreadable_at_rest_in_an_encrypted_store(world: World) -> None:
     """In an encrypted store, neither a contract nor its hash is readable at rest; the agent's name is."""
     row = contract("a", takes="a secret of the sea")
     await world.store.save_contracts([row])
@@ -210,7 +210,7 @@ async def a_contract_can_be_read_at_rest_only_in_a_plain_store(world: World) -> 
 
 
 @behaviour("processes")
-async def processes_save_the_same_contracts_together(world: World) -> None:
+async def processes_that_save_the_same_contracts_do_not_deadlock(world: World) -> None:
     """Four processes that save the same contracts in different orders do not deadlock, and each is saved once."""
     assert await world.processes("save_contracts", 4, "100") == ["100"] * 4
     found = [(row.agent, row.hash) for row in await world.store.contracts()]

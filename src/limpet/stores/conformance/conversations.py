@@ -29,7 +29,7 @@ async def messages_are_appended_without_a_fence(world: World) -> None:
 
 
 @behaviour()
-async def two_speakers_cannot_interleave(world: World) -> None:
+async def of_two_messages_after_one_head_one_is_written(world: World) -> None:
     """Of two messages after the same head one is written; the other writer gets the events that it missed."""
     head = await world.talk()
     done = await asyncio.gather(*(world.store.append(world.say(head, message(text))) for text in ("one", "two")))
@@ -39,7 +39,7 @@ async def two_speakers_cannot_interleave(world: World) -> None:
 
 
 @behaviour()
-async def a_message_said_twice_is_stored_once(world: World) -> None:
+async def a_repeated_message_is_stored_once(world: World) -> None:
     """Repeating an append of a message stores it once."""
     head = await world.talk()
     leg = world.say(head, message("hi"))
@@ -49,7 +49,7 @@ async def a_message_said_twice_is_stored_once(world: World) -> None:
 
 
 @behaviour()
-async def a_conversation_takes_only_messages(world: World) -> None:
+async def a_conversation_accepts_only_messages(world: World) -> None:
     """A conversation refuses steps, commands and anything under a fence."""
     head = await world.talk()
     events = seal_all(head, "c1", (started(),), time=0, fence=0, actor="x", codec=world.store.codec)
@@ -61,7 +61,7 @@ async def a_conversation_takes_only_messages(world: World) -> None:
 
 
 @behaviour()
-async def a_run_takes_no_messages(world: World) -> None:
+async def a_runs_log_refuses_messages(world: World) -> None:
     """A run's log refuses messages."""
     owner = await world.own()
     events = seal_all(owner.head, "r1", (message("x"),), time=0, fence=0, actor="x", codec=world.store.codec)
@@ -70,7 +70,7 @@ async def a_run_takes_no_messages(world: World) -> None:
 
 
 @behaviour()
-async def runs_and_conversations_share_their_ids(world: World) -> None:
+async def a_run_and_a_conversation_cannot_share_an_id(world: World) -> None:
     """Runs and conversations cannot have the same id."""
     await world.create("x")
     done = await world.store.append(Create(run="x", bodies=(b.ConversationCreated(),), actor="test"))
@@ -79,7 +79,7 @@ async def runs_and_conversations_share_their_ids(world: World) -> None:
 
 
 @behaviour()
-async def a_run_speaks_and_notes_it_in_one_append(world: World) -> None:
+async def a_message_and_the_runs_record_of_it_are_one_append(world: World) -> None:
     """A message and the run's record of it are written in one append, both or neither."""
     head = await world.talk()
     owner = await world.own()

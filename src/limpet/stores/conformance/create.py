@@ -11,7 +11,7 @@ from limpet.stores.conformance.suite import World, behaviour, completed, created
 
 
 @behaviour()
-async def a_new_run_is_pending_and_ready_at_once(world: World) -> None:
+async def a_new_run_is_pending_and_claimable(world: World) -> None:
     """A new run is pending and can be claimed immediately."""
     row = await world.create()
     assert (row.status, row.seq, row.fence, row.worker) == ("pending", 1, 0, None)
@@ -19,7 +19,7 @@ async def a_new_run_is_pending_and_ready_at_once(world: World) -> None:
 
 
 @behaviour()
-async def the_log_begins_with_its_creation(world: World) -> None:
+async def the_first_event_is_the_creation(world: World) -> None:
     """Event 1 records the creation, and its chain starts from the genesis hash."""
     await world.create(input={"order": 7})
     [event] = await world.log()
@@ -30,7 +30,7 @@ async def the_log_begins_with_its_creation(world: World) -> None:
 
 
 @behaviour()
-async def the_same_id_and_input_is_the_same_run(world: World) -> None:
+async def creating_an_existing_run_returns_it(world: World) -> None:
     """Creating a run again with the same agent and input returns the existing run and writes nothing."""
     first = await world.create(input={"a": 1, "b": 2})
     row, fresh = await world.store.create("r1", created(input=inline({"b": 2, "a": 1})), actor="test")
@@ -39,7 +39,7 @@ async def the_same_id_and_input_is_the_same_run(world: World) -> None:
 
 
 @behaviour()
-async def another_input_is_a_conflict(world: World) -> None:
+async def another_input_under_the_same_id_is_a_conflict(world: World) -> None:
     """The same id with another input is refused, and the first run stays unchanged."""
     await world.create(input=1)
     error = await expect(IdConflict, world.store.create("r1", created(input=inline(2)), actor="test"))
@@ -48,7 +48,7 @@ async def another_input_is_a_conflict(world: World) -> None:
 
 
 @behaviour()
-async def another_agent_is_a_conflict(world: World) -> None:
+async def another_agent_under_the_same_id_is_a_conflict(world: World) -> None:
     """The same id and input for another agent is refused."""
     await world.create(agent="a")
     error = await expect(IdConflict, world.store.create("r1", created("b"), actor="test"))
@@ -56,14 +56,14 @@ async def another_agent_is_a_conflict(world: World) -> None:
 
 
 @behaviour()
-async def an_integer_and_a_float_are_other_inputs(world: World) -> None:
+async def an_integer_and_a_float_are_different_inputs(world: World) -> None:
     """1 and 1.0 are different inputs, since their bytes differ."""
     await world.create(input=1)
     await expect(IdConflict, world.store.create("r1", created(input=inline(1.0)), actor="test"))
 
 
 @behaviour()
-async def todays_type_may_say_that_inputs_are_alike(world: World) -> None:
+async def the_caller_can_accept_a_differently_encoded_input(world: World) -> None:
     """An input whose bytes differ is the same if the caller's `alike` accepts the stored one."""
     await world.create(input={"order": 1})
     wanted = created(input=inline({"order": 1, "note": ""}))
@@ -75,7 +75,7 @@ async def todays_type_may_say_that_inputs_are_alike(world: World) -> None:
 
 
 @behaviour()
-async def creating_again_after_the_run_went_on_gives_it_as_it_is(world: World) -> None:
+async def creating_an_existing_run_returns_its_current_status(world: World) -> None:
     """Creating an existing run again returns it with its current status, even after its end."""
     owner = await world.own()
     await owner.append(b.RunCompleted(output=inline("x")))
@@ -84,7 +84,7 @@ async def creating_again_after_the_run_went_on_gives_it_as_it_is(world: World) -
 
 
 @behaviour()
-async def many_at_once_create_one_run(world: World) -> None:
+async def concurrent_creations_of_one_id_create_one_run(world: World) -> None:
     """Fifty concurrent creations of one id give one new run, and the same run 49 times."""
     body = created(input=inline("x"))
     done = await asyncio.gather(*(world.store.create("r1", body, actor="test") for _ in range(50)))
@@ -94,7 +94,7 @@ async def many_at_once_create_one_run(world: World) -> None:
 
 
 @behaviour()
-async def ids_outside_the_rule_are_refused(world: World) -> None:
+async def invalid_ids_are_refused(world: World) -> None:
     """An invalid id is refused before anything is written."""
     for id_ in ("", " ", "a b", "-a", ".a", "a/b", "a\0", "ä", "a" * 201, "../x"):
         await expect(InvalidArgument, world.create(id_))
@@ -102,7 +102,7 @@ async def ids_outside_the_rule_are_refused(world: World) -> None:
 
 
 @behaviour()
-async def ids_at_the_edges_of_the_rule_work(world: World) -> None:
+async def every_valid_id_works(world: World) -> None:
     """Every valid id can be created and found again, with its case."""
     ids = ["a", "Z" * 200, "0", "a.b_c:d@e+f=g-h", "A", "run.1.2"]
     for id_ in ids:
@@ -119,7 +119,7 @@ async def a_run_that_does_not_exist_is_not_found(world: World) -> None:
 
 
 @behaviour()
-async def everything_said_at_creation_is_in_the_row(world: World) -> None:
+async def the_row_has_every_field_of_the_creation(world: World) -> None:
     """The row has user, session, conversation, labels, parent, goal and declared steps as given."""
     row = await world.create(
         user="ann",
@@ -135,7 +135,7 @@ async def everything_said_at_creation_is_in_the_row(world: World) -> None:
 
 
 @behaviour()
-async def a_run_can_be_created_for_later(world: World) -> None:
+async def a_run_is_not_claimed_before_its_start_time(world: World) -> None:
     """A run with a start time is not claimed before it."""
     await world.create(start_at=world.clock.now() + 60_000_000)
     await world.worker()
@@ -147,14 +147,14 @@ async def a_run_can_be_created_for_later(world: World) -> None:
 
 
 @behaviour()
-async def the_stores_clock_says_when_a_run_was_created(world: World) -> None:
+async def the_creation_has_the_stores_time(world: World) -> None:
     """Event 1 has the store's time, so that no wrong clock delays a run."""
     row = await world.create()
     assert (await world.log())[0].time == row.created == world.clock.now()
 
 
 @behaviour()
-async def a_child_and_its_parents_call_are_written_together(world: World) -> None:
+async def a_child_and_its_parents_call_are_one_append(world: World) -> None:
     """Creating a child and `agent.called` are written in one append."""
     parent = await world.own("p1")
     call = b.AgentCalled(name="call#1", run="p1.a-1", agent="a", mode="call", asked="")
@@ -166,7 +166,7 @@ async def a_child_and_its_parents_call_are_written_together(world: World) -> Non
 
 
 @behaviour()
-async def a_child_whose_id_is_taken_leaves_the_parent_unchanged(world: World) -> None:
+async def a_child_whose_id_exists_leaves_the_parent_unchanged(world: World) -> None:
     """If the child's id exists, nothing of the append is written, and the existing run is returned."""
     parent = await world.own("p1")
     await world.create("c1", input="other")
@@ -178,7 +178,7 @@ async def a_child_whose_id_is_taken_leaves_the_parent_unchanged(world: World) ->
 
 
 @behaviour()
-async def only_a_creation_creates(world: World) -> None:
+async def a_stream_cannot_start_with_another_event(world: World) -> None:
     """A stream cannot start with an event that does not create one."""
     for body in (started(), completed()):
         await expect(InvalidAppend, world.store.append(Create(run="r1", bodies=(body,), actor="test")))
@@ -187,21 +187,21 @@ async def only_a_creation_creates(world: World) -> None:
 
 
 @behaviour()
-async def a_run_cannot_begin_with_a_state_that_does_not_fit(world: World) -> None:
+async def an_invalid_initial_patch_is_refused(world: World) -> None:
     """An invalid initial patch is refused before anything is written."""
     await expect(InvalidPatch, world.create(initial=StatePatch(retract=("nothing",))))
     await expect(NotFound, world.store.get("r1"))
 
 
 @behaviour("durable")
-async def a_number_that_no_store_can_hold_harms_nobody(world: World) -> None:
+async def an_unstorable_number_is_refused_alone(world: World) -> None:
     """A number that no store can hold is refused alone, and the next operation succeeds."""
     await expect(InvalidAppend, world.create(start_at=2**70))
     await world.create()
 
 
 @behaviour()
-async def what_is_looked_up_is_short(world: World) -> None:
+async def indexed_text_over_500_bytes_is_refused(world: World) -> None:
     """A label, agent, user, session or slot of more than 500 bytes is refused before anything is written."""
     long = "ä" * 251
     wrong: list[dict[str, Any]] = [{name: long} for name in ("user", "session", "exclusive")]

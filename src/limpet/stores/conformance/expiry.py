@@ -8,7 +8,7 @@ from limpet.stores.conformance.suite import LEASE, Owner, World, behaviour, comp
 
 
 @behaviour()
-async def a_live_workers_runs_are_left_alone(world: World) -> None:
+async def a_live_workers_runs_are_not_claimed(world: World) -> None:
     """While a worker's lease lasts, no other worker gets its runs."""
     await world.own()
     world.clock.set(world.clock.now() + LEASE - 1)
@@ -17,7 +17,7 @@ async def a_live_workers_runs_are_left_alone(world: World) -> None:
 
 
 @behaviour()
-async def a_dead_workers_runs_are_given_to_another(world: World) -> None:
+async def a_dead_workers_runs_are_claimed_under_a_higher_fence(world: World) -> None:
     """After a worker's lease has expired, its runs are claimed under a higher fence, with the death recorded."""
     await world.own()
     world.clock.set(world.clock.now() + LEASE)
@@ -28,7 +28,7 @@ async def a_dead_workers_runs_are_given_to_another(world: World) -> None:
 
 
 @behaviour()
-async def renewing_keeps_a_lease(world: World) -> None:
+async def a_worker_that_renews_in_time_keeps_its_runs(world: World) -> None:
     """A worker that renews in time keeps its runs."""
     await world.own()
     await world.worker("w2")
@@ -40,7 +40,7 @@ async def renewing_keeps_a_lease(world: World) -> None:
 
 
 @behaviour()
-async def a_renewal_tells_what_the_worker_still_has(world: World) -> None:
+async def a_renewal_returns_the_workers_runs(world: World) -> None:
     """A renewal returns the worker's runs with their fences, and the store's time."""
     await world.own("r1")
     await world.own("r2")
@@ -50,7 +50,7 @@ async def a_renewal_tells_what_the_worker_still_has(world: World) -> None:
 
 
 @behaviour()
-async def renewing_twice_is_harmless(world: World) -> None:
+async def a_renewal_can_be_repeated(world: World) -> None:
     """A renewal can be repeated."""
     await world.own()
     first = await world.store.renew("w1", lease=LEASE)
@@ -58,7 +58,7 @@ async def renewing_twice_is_harmless(world: World) -> None:
 
 
 @behaviour()
-async def a_late_renewal_before_anybody_took_over_keeps_the_runs(world: World) -> None:
+async def a_late_renewal_before_a_take_over_keeps_the_runs(world: World) -> None:
     """A late renewal keeps the runs if no other worker has claimed them."""
     await world.own()
     world.advance("1h")
@@ -68,7 +68,7 @@ async def a_late_renewal_before_anybody_took_over_keeps_the_runs(world: World) -
 
 
 @behaviour()
-async def after_a_take_over_the_renewal_shows_the_loss(world: World) -> None:
+async def a_renewal_after_a_take_over_lacks_the_lost_runs(world: World) -> None:
     """After a take-over, the renewal lacks the lost runs, or raises NotFound."""
     await world.own("r1")
     await world.own("r2")
@@ -89,7 +89,7 @@ async def an_unknown_worker_cannot_renew(world: World) -> None:
 
 
 @behaviour()
-async def a_dead_worker_without_runs_is_forgotten(world: World) -> None:
+async def a_dead_worker_without_runs_is_removed(world: World) -> None:
     """A dead worker without runs is removed when another worker claims."""
     await world.worker("w1")
     world.advance("11s")
@@ -100,7 +100,7 @@ async def a_dead_worker_without_runs_is_forgotten(world: World) -> None:
 
 
 @behaviour()
-async def a_worker_does_not_take_its_own_runs_from_itself(world: World) -> None:
+async def a_worker_does_not_claim_runs_that_it_holds(world: World) -> None:
     """A worker with an expired lease does not claim runs that it already holds."""
     owner = await world.own()
     world.advance("1h")
@@ -109,7 +109,7 @@ async def a_worker_does_not_take_its_own_runs_from_itself(world: World) -> None:
 
 
 @behaviour()
-async def a_retired_workers_runs_can_be_claimed_at_once(world: World) -> None:
+async def a_retired_workers_runs_can_be_claimed_immediately(world: World) -> None:
     """A retired worker's runs can be claimed immediately, and no death is counted."""
     owner = await world.own()
     await world.store.retire("w1")
@@ -131,7 +131,7 @@ async def retiring_twice_is_harmless(world: World) -> None:
 
 
 @behaviour()
-async def only_agents_that_are_served_are_taken_over(world: World) -> None:
+async def a_worker_takes_over_only_agents_that_it_serves(world: World) -> None:
     """A dead worker's runs are only taken over by workers that serve their agents."""
     await world.own()
     world.advance("11s")
@@ -142,7 +142,7 @@ async def only_agents_that_are_served_are_taken_over(world: World) -> None:
 
 
 @behaviour()
-async def each_death_is_counted_in_the_claim(world: World) -> None:
+async def each_worker_death_is_counted(world: World) -> None:
     """Each worker death is counted: after three deaths with nothing settled, the row has three."""
     await world.own(worker="w0")
     for place in range(1, 4):
@@ -154,7 +154,7 @@ async def each_death_is_counted_in_the_claim(world: World) -> None:
 
 
 @behaviour()
-async def settling_anything_forgets_deaths(world: World) -> None:
+async def progress_resets_the_death_count(world: World) -> None:
     """The end of a step or a wait, or a new turn, resets the death count."""
     settling: tuple[AnyBody, ...] = (
         completed(),
@@ -171,7 +171,7 @@ async def settling_anything_forgets_deaths(world: World) -> None:
 
 
 @behaviour()
-async def a_drain_counts_no_death(world: World) -> None:
+async def a_release_counts_no_death(world: World) -> None:
     """A released run counts no death, so that rolling restarts do not make it a suspect."""
     await world.create()
     for place in range(10):
@@ -182,7 +182,7 @@ async def a_drain_counts_no_death(world: World) -> None:
 
 
 @behaviour()
-async def of_many_reapers_one_takes_over(world: World) -> None:
+async def concurrent_take_overs_claim_each_run_once(world: World) -> None:
     """When eight workers find the same dead worker, each of its runs is taken over once."""
     for place in range(10):
         await world.own(f"r{place}", worker="dead")
@@ -195,7 +195,7 @@ async def of_many_reapers_one_takes_over(world: World) -> None:
 
 
 @behaviour()
-async def a_command_to_a_dead_workers_run_waits_in_its_log(world: World) -> None:
+async def a_command_to_a_dead_workers_run_is_recorded(world: World) -> None:
     """A command to a dead worker's run is in the log for the next owner."""
     await world.own()
     world.advance("11s")
@@ -205,7 +205,7 @@ async def a_command_to_a_dead_workers_run_waits_in_its_log(world: World) -> None
 
 
 @behaviour()
-async def a_slot_follows_its_run_to_another_worker(world: World) -> None:
+async def a_slot_passes_to_the_worker_that_takes_over(world: World) -> None:
     """A dead worker's slot passes to the worker that takes over its run."""
     await world.create("r1", exclusive="session:s1")
     await world.create("r2", exclusive="session:s1")
@@ -218,7 +218,7 @@ async def a_slot_follows_its_run_to_another_worker(world: World) -> None:
 
 
 @behaviour()
-async def a_worker_that_begins_anew_has_nothing(world: World) -> None:
+async def a_worker_that_registers_again_holds_no_runs(world: World) -> None:
     """A worker that registers again under a dead worker's id does not hold its runs, and the death is counted."""
     from_before = await world.own()
     renewal = await world.store.register(WorkerRow(id="w1", agents={"a": ("1",)}), lease=LEASE)
@@ -229,7 +229,7 @@ async def a_worker_that_begins_anew_has_nothing(world: World) -> None:
 
 
 @behaviour()
-async def a_dead_workers_place_is_free_though_nobody_serves_its_run(world: World) -> None:
+async def a_dead_workers_unserved_run_holds_no_slot(world: World) -> None:
     """A dead worker's run that no worker serves holds no concurrency slot."""
     await world.create("old")
     await world.worker("w1")
@@ -243,7 +243,7 @@ async def a_dead_workers_place_is_free_though_nobody_serves_its_run(world: World
 
 
 @behaviour()
-async def workers_are_listed_with_what_they_serve(world: World) -> None:
+async def workers_are_listed_with_their_agents(world: World) -> None:
     """Workers are listed with their agents, start time and lease."""
     await world.worker("w1", agents=("a", "b"))
     [worker] = await world.store.workers()
@@ -252,7 +252,7 @@ async def workers_are_listed_with_what_they_serve(world: World) -> None:
 
 
 @behaviour("sees_death", "processes")
-async def a_killed_process_is_seen_before_its_lease_ends(world: World) -> None:
+async def a_killed_workers_runs_are_claimed_before_its_lease_expires(world: World) -> None:
     """A killed worker's runs on the same machine are claimed before its lease expires."""
     await world.create()
     [said] = await world.processes("claim_and_die", 1)
@@ -264,7 +264,7 @@ async def a_killed_process_is_seen_before_its_lease_ends(world: World) -> None:
 
 
 @behaviour("sees_death")
-async def a_living_worker_is_not_taken_for_dead(world: World) -> None:
+async def a_live_worker_is_not_considered_dead(world: World) -> None:
     """A live worker is not considered dead, from its own store or another on the same data."""
     other = await world.another()
     await world.create()
@@ -275,7 +275,7 @@ async def a_living_worker_is_not_taken_for_dead(world: World) -> None:
 
 
 @behaviour("sees_death")
-async def a_store_that_was_closed_gives_its_workers_up(world: World) -> None:
+async def a_worker_of_a_closed_store_can_be_replaced(world: World) -> None:
     """A worker whose store was closed without retiring can be replaced immediately."""
     other = await world.new_store().open()
     await world.create()
@@ -287,7 +287,7 @@ async def a_store_that_was_closed_gives_its_workers_up(world: World) -> None:
 
 
 @behaviour("sees_death")
-async def a_worker_outlives_reopening(world: World) -> None:
+async def a_worker_stays_alive_while_its_store_is_reopened(world: World) -> None:
     """A worker stays alive while its store is reopened after a failure."""
     other = await world.another()
     await world.own()
@@ -297,7 +297,7 @@ async def a_worker_outlives_reopening(world: World) -> None:
 
 
 @behaviour("sees_death")
-async def a_living_workers_name_is_not_given_twice(world: World) -> None:
+async def the_id_of_a_live_worker_cannot_be_registered(world: World) -> None:
     """Registering the id of a live worker of another process raises WorkerAlive, and the store stays usable."""
     other = await world.another()
     await world.worker("w1")
@@ -307,7 +307,7 @@ async def a_living_workers_name_is_not_given_twice(world: World) -> None:
 
 
 @behaviour("sees_death")
-async def a_refused_registration_takes_nothing_away(world: World) -> None:
+async def a_refused_registration_leaves_the_live_workers_runs(world: World) -> None:
     """After a refused registration, the live worker keeps its runs."""
     other = await world.another()
     await world.own()
@@ -317,7 +317,7 @@ async def a_refused_registration_takes_nothing_away(world: World) -> None:
 
 
 @behaviour()
-async def what_kills_its_workers_ends_up_alone(world: World) -> None:
+async def suspects_are_claimed_in_ever_smaller_groups(world: World) -> None:
     """Suspects are claimed in ever smaller groups; a run that settles something is no longer one."""
     for number in range(16):
         await world.create(f"r{number}")
@@ -340,7 +340,7 @@ async def what_kills_its_workers_ends_up_alone(world: World) -> None:
 
 
 @behaviour()
-async def a_suspect_that_is_claimed_alone_stays_alone(world: World) -> None:
+async def no_suspect_joins_one_that_was_claimed_alone(world: World) -> None:
     """No suspect joins one that was claimed alone until that has settled something; other runs can be claimed."""
     for number in range(3):
         await world.own(f"r{number}", worker="w0")
@@ -361,7 +361,7 @@ async def a_suspect_that_is_claimed_alone_stays_alone(world: World) -> None:
 
 
 @behaviour()
-async def a_suspect_with_fewer_deaths_comes_first(world: World) -> None:
+async def suspects_with_fewer_deaths_are_claimed_first(world: World) -> None:
     """Suspects with fewer deaths are claimed before those with more."""
     await world.own("bad", worker="w0")
     for place in range(1, 4):
@@ -377,7 +377,7 @@ async def a_suspect_with_fewer_deaths_comes_first(world: World) -> None:
 
 
 @behaviour()
-async def suspects_hide_no_other_runs(world: World) -> None:
+async def waiting_suspects_do_not_use_up_the_claim_limit(world: World) -> None:
     """Suspects that must wait do not use up the limit of a claim."""
     for number in range(4):
         await world.own(f"s{number}", worker="w0")
@@ -393,7 +393,7 @@ async def suspects_hide_no_other_runs(world: World) -> None:
 
 
 @behaviour()
-async def a_run_on_parole_is_tried_alone(world: World) -> None:
+async def a_run_on_parole_is_claimed_alone(world: World) -> None:
     """A run on parole is claimed alone, however many suspects made progress in the worker before."""
     for run in ("bad", "good"):
         await world.own(run, worker="w0")

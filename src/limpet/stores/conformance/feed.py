@@ -27,7 +27,7 @@ EMPTY_PAGES = 200
 
 
 @behaviour()
-async def everything_comes_once_in_the_order_of_each_log(world: World) -> None:
+async def the_feed_has_every_event_once_in_log_order(world: World) -> None:
     """The feed is the union of all logs, for any page size, in the order of each log."""
     runs = await _several_histories(world)
     logs = {run: await world.log(run) for run in runs}
@@ -37,7 +37,7 @@ async def everything_comes_once_in_the_order_of_each_log(world: World) -> None:
 
 
 @behaviour()
-async def a_page_is_no_longer_than_asked_for(world: World) -> None:
+async def a_feed_page_has_at_most_limit_events(world: World) -> None:
     """A page has at most `limit` events, and is full while there are enough."""
     await _several_histories(world)
     after = ""
@@ -53,7 +53,7 @@ async def a_page_is_no_longer_than_asked_for(world: World) -> None:
 
 
 @behaviour()
-async def events_come_as_they_are_stored(world: World) -> None:
+async def the_feed_returns_events_as_stored(world: World) -> None:
     """The feed returns envelope, body and hash as stored, so that events can be verified and decoded."""
     await _several_histories(world)
     for run, events in _by_run(await _all(world.store)).items():
@@ -69,7 +69,7 @@ async def conversations_are_in_the_feed(world: World) -> None:
 
 
 @behaviour()
-async def the_events_of_one_append_are_all_there(world: World) -> None:
+async def all_events_of_an_append_are_in_the_feed(world: World) -> None:
     """All events of an append are in the feed, although a page may end between them."""
     owner = await world.own()
     await owner.append(*(started(number) for number in range(1, 6)))
@@ -82,7 +82,7 @@ async def the_events_of_one_append_are_all_there(world: World) -> None:
 
 
 @behaviour()
-async def an_empty_feed_gives_a_place_to_go_on_from(world: World) -> None:
+async def an_empty_feed_returns_a_cursor(world: World) -> None:
     """An empty feed returns a cursor to continue from."""
     page = await world.store.feed()
     assert page.events == ()
@@ -93,7 +93,7 @@ async def an_empty_feed_gives_a_place_to_go_on_from(world: World) -> None:
 
 
 @behaviour()
-async def a_reader_at_the_end_gets_what_comes_next(world: World) -> None:
+async def a_reader_at_the_end_gets_only_new_events(world: World) -> None:
     """A reader at the end gets only new events."""
     owner = await world.own()
     after = await _end(world.store)
@@ -105,7 +105,7 @@ async def a_reader_at_the_end_gets_what_comes_next(world: World) -> None:
 
 
 @behaviour()
-async def the_end_of_the_feed_gives_only_what_is_written_later(world: World) -> None:
+async def feed_end_returns_a_cursor_before_later_events(world: World) -> None:
     """`feed_end` returns a cursor after which only later events follow."""
     owner = await world.own()
     end = await world.store.feed_end()
@@ -116,7 +116,7 @@ async def the_end_of_the_feed_gives_only_what_is_written_later(world: World) -> 
 
 
 @behaviour()
-async def the_end_of_an_empty_feed_is_its_beginning(world: World) -> None:
+async def the_end_of_an_empty_feed_is_its_start(world: World) -> None:
     """The end of an empty feed is its start, so that a reader misses nothing."""
     end = await world.store.feed_end()
     await world.create()
@@ -124,7 +124,7 @@ async def the_end_of_an_empty_feed_is_its_beginning(world: World) -> None:
 
 
 @behaviour()
-async def a_place_is_text_that_outlives_its_reader(world: World) -> None:
+async def a_cursor_is_text_that_another_store_can_use(world: World) -> None:
     """A cursor is text that another store, opened later, can continue from."""
     owner = await world.own()
     await owner.append(started(), started(2))
@@ -136,7 +136,7 @@ async def a_place_is_text_that_outlives_its_reader(world: World) -> None:
 
 
 @behaviour()
-async def a_place_can_be_used_again(world: World) -> None:
+async def a_cursor_can_be_used_again(world: World) -> None:
     """A cursor can be used again and returns the same page."""
     await _several_histories(world)
     first = await world.store.feed(limit=3)
@@ -147,7 +147,7 @@ async def a_place_can_be_used_again(world: World) -> None:
 
 
 @behaviour()
-async def two_readers_do_not_disturb_each_other(world: World) -> None:
+async def two_readers_do_not_affect_each_other(world: World) -> None:
     """Two readers with their own cursors do not affect each other."""
     await _several_histories(world)
     one, two = await asyncio.gather(_all(world.store, limit=1), _all(await world.another(), limit=5))
@@ -155,7 +155,7 @@ async def two_readers_do_not_disturb_each_other(world: World) -> None:
 
 
 @behaviour()
-async def what_is_refused_is_not_in_the_feed(world: World) -> None:
+async def refused_appends_are_not_in_the_feed(world: World) -> None:
     """Refused appends, late results and snapshots are not in the feed."""
     old = await world.own()
     stale = old.extend(started(2))
@@ -170,14 +170,14 @@ async def what_is_refused_is_not_in_the_feed(world: World) -> None:
 
 
 @behaviour()
-async def a_page_has_one_to_a_thousand_events(world: World) -> None:
+async def a_feed_page_size_outside_1_to_1000_is_refused(world: World) -> None:
     """A page size below 1 or above 1000 is refused."""
     for limit in (0, -1, 1001):
         await expect(InvalidValue, world.store.feed(limit=limit))
 
 
 @behaviour()
-async def a_place_that_no_feed_gave_is_refused(world: World) -> None:
+async def an_invalid_cursor_is_refused(world: World) -> None:
     """A cursor that no feed returned is refused."""
     await world.create()
     for place in ("nowhere", "1:x", "١x"):
@@ -185,7 +185,7 @@ async def a_place_that_no_feed_gave_is_refused(world: World) -> None:
 
 
 @behaviour()
-async def a_rebuild_writes_nothing_into_the_feed(world: World) -> None:
+async def a_rebuild_adds_no_event_to_the_feed(world: World) -> None:
     """A rebuild adds no event to the feed."""
     owner = await world.own()
     await owner.append(started())
@@ -196,7 +196,7 @@ async def a_rebuild_writes_nothing_into_the_feed(world: World) -> None:
 
 
 @behaviour()
-async def a_reader_misses_nothing_while_several_stores_write(world: World) -> None:
+async def a_reader_misses_no_event_while_several_stores_write(world: World) -> None:
     """While four stores create, append and send commands, a reader gets every event once, in the order of its log."""
     stores = [await world.another() for _ in range(4)]
     finished = asyncio.Event()
@@ -230,7 +230,7 @@ async def a_reader_misses_nothing_while_several_stores_write(world: World) -> No
 
 
 @behaviour()
-async def after_an_end_taken_meanwhile_there_is_no_gap(world: World) -> None:
+async def after_an_end_read_during_writes_there_is_no_gap(world: World) -> None:
     """After an end that was read during writes, the feed has every event from some point on."""
     owner = await world.own()
     other = await world.another()
@@ -255,7 +255,7 @@ async def after_an_end_taken_meanwhile_there_is_no_gap(world: World) -> None:
 
 
 @behaviour("processes")
-async def a_reader_misses_nothing_while_processes_write(world: World) -> None:
+async def a_reader_misses_no_event_while_processes_write(world: World) -> None:
     """While three processes create runs, a reader gets each creation once."""
     finished = asyncio.Event()
 
@@ -315,7 +315,7 @@ async def events_of_transactions_are_in_the_feed(world: World) -> None:
 
 
 @behaviour()
-async def the_latest_of_some_kinds_come_newest_first(world: World) -> None:
+async def recent_returns_events_of_some_kinds_newest_first(world: World) -> None:
     """`recent` returns events of some kinds newest first, each once, for any scan size, down to the first."""
     runs, kinds = await _several_histories(world), ("step.started", "run.created")
     logs = {run: [event for event in await world.log(run) if event.kind in kinds] for run in runs}
@@ -331,7 +331,7 @@ async def the_latest_of_some_kinds_come_newest_first(world: World) -> None:
 
 
 @behaviour()
-async def looking_back_says_how_far(world: World) -> None:
+async def recent_returns_the_time_of_the_oldest_event_examined(world: World) -> None:
     """A page of `recent` has the time of the oldest event examined, and no cursor once the start is reached."""
     await _several_histories(world)
     page = await world.store.recent(("no.such",), scan=3)

@@ -25,7 +25,7 @@ async def every_claim_gives_a_higher_fence(world: World) -> None:
 
 
 @behaviour()
-async def a_superseded_worker_writes_nothing(world: World) -> None:
+async def a_superseded_workers_append_is_refused(world: World) -> None:
     """After another worker has claimed the run, the previous owner's append is refused and changes nothing."""
     old = await world.own()
     new = await world.take_over()
@@ -35,7 +35,7 @@ async def a_superseded_worker_writes_nothing(world: World) -> None:
 
 
 @behaviour()
-async def a_superseded_worker_with_the_newest_head_writes_nothing(world: World) -> None:
+async def a_superseded_worker_with_the_newest_head_is_refused(world: World) -> None:
     """A superseded worker that knows the newest head is refused as well."""
     old = await world.own()
     new = await world.take_over()
@@ -57,7 +57,7 @@ async def a_superseded_worker_cannot_end_a_run(world: World) -> None:
 
 
 @behaviour()
-async def a_fence_that_was_never_given_writes_nothing(world: World) -> None:
+async def a_fence_that_was_never_issued_is_refused(world: World) -> None:
     """A fence that was never issued is refused, also a higher one."""
     owner = await world.own()
     owner.fence = 99
@@ -65,7 +65,7 @@ async def a_fence_that_was_never_given_writes_nothing(world: World) -> None:
 
 
 @behaviour()
-async def a_missing_fence_writes_nothing(world: World) -> None:
+async def an_owner_event_without_a_fence_is_refused(world: World) -> None:
     """An owner's event without a fence, or with fence 0, is refused."""
     owner = await world.own()
     leg = owner.extend(started())
@@ -76,7 +76,7 @@ async def a_missing_fence_writes_nothing(world: World) -> None:
 
 
 @behaviour()
-async def a_run_that_nobody_has_is_not_written(world: World) -> None:
+async def an_unclaimed_run_refuses_every_fence(world: World) -> None:
     """Before the first claim, no fence is valid."""
     owner = await world.own("r1")
     row = await world.create("r2")
@@ -85,7 +85,7 @@ async def a_run_that_nobody_has_is_not_written(world: World) -> None:
 
 
 @behaviour()
-async def a_released_run_is_not_written(world: World) -> None:
+async def a_released_run_refuses_the_previous_fence(world: World) -> None:
     """After a release, the previous owner's fence is invalid, even before another claim."""
     owner = await world.own()
     await world.store.release("r1", fence=owner.fence, worker="w1", reason="test")
@@ -94,7 +94,7 @@ async def a_released_run_is_not_written(world: World) -> None:
 
 
 @behaviour()
-async def a_parked_run_is_not_written(world: World) -> None:
+async def a_parked_run_refuses_the_previous_fence(world: World) -> None:
     """After parking, the previous owner's fence is invalid."""
     owner = await world.own()
     await owner.append(b.RunWaiting(waits=()))
@@ -102,7 +102,7 @@ async def a_parked_run_is_not_written(world: World) -> None:
 
 
 @behaviour()
-async def an_expired_lease_that_nobody_took_may_still_write(world: World) -> None:
+async def a_worker_may_write_after_its_lease_until_a_take_over(world: World) -> None:
     """After its lease has expired, a worker may write until another worker has claimed the run."""
     owner = await world.own()
     world.advance("1h")
@@ -111,7 +111,7 @@ async def an_expired_lease_that_nobody_took_may_still_write(world: World) -> Non
 
 
 @behaviour()
-async def of_two_owners_at_once_one_wins(world: World) -> None:
+async def of_two_appends_under_one_fence_one_is_written(world: World) -> None:
     """Of two appends after the same head under the same fence, one is written; the other misses it."""
     owner = await world.own()
     legs = (owner.extend(started(1)), owner.extend(started(2)))
@@ -121,7 +121,7 @@ async def of_two_owners_at_once_one_wins(world: World) -> None:
 
 
 @behaviour()
-async def commands_need_no_fence_and_carry_the_runs(world: World) -> None:
+async def commands_are_sealed_under_the_runs_current_fence(world: World) -> None:
     """A command needs no fence, and is sealed under the run's current one."""
     await world.own()
     await world.store.send_commands("r1", signalled(), actor="ann")
@@ -129,7 +129,7 @@ async def commands_need_no_fence_and_carry_the_runs(world: World) -> None:
 
 
 @behaviour()
-async def late_results_are_kept_beside_the_log(world: World) -> None:
+async def late_results_are_stored_but_not_in_the_log(world: World) -> None:
     """Late results of a superseded worker are stored and shown, but are not part of the log."""
     old = await world.own()
     late = old.seal(completed(output="paid"))
@@ -141,7 +141,7 @@ async def late_results_are_kept_beside_the_log(world: World) -> None:
 
 
 @behaviour()
-async def a_run_without_late_results_has_none(world: World) -> None:
+async def late_results_belong_to_one_run(world: World) -> None:
     """Late results belong to one run."""
     old = await world.own("r1")
     await world.create("r2")

@@ -26,7 +26,7 @@ from limpet.stores.threads import Inline
 
 
 @behaviour()
-async def a_fork_is_its_origins_beginning_and_its_own(world: World) -> None:
+async def a_forks_log_has_the_shared_events_and_its_own(world: World) -> None:
     """A fork's log has the shared events unchanged, with the origin's run id, then its own, chained to them."""
     owner = await _grown(world)
     before = await world.log()
@@ -45,7 +45,7 @@ async def a_fork_is_its_origins_beginning_and_its_own(world: World) -> None:
 
 
 @behaviour()
-async def a_forks_row_says_what_its_first_event_says(world: World) -> None:
+async def a_forks_row_has_the_fields_of_its_first_event(world: World) -> None:
     """A fork's row has the fields of its first event and its origin, and is listed like any run."""
     await _grown(world)
     row = await _fork(world, at=5, goal="again", labels={"team": "north"}, user="ann", session="s1", item=1, items=3)
@@ -66,7 +66,7 @@ async def a_forks_row_says_what_its_first_event_says(world: World) -> None:
 
 
 @behaviour()
-async def pages_of_a_fork_cross_the_cut(world: World) -> None:
+async def pages_of_a_fork_cross_the_fork_point(world: World) -> None:
     """Pages across the fork point give the same log, forwards and backwards."""
     await _grown(world)
     await _fork(world, at=5)
@@ -84,7 +84,7 @@ async def pages_of_a_fork_cross_the_cut(world: World) -> None:
 
 
 @behaviour()
-async def a_fork_of_a_fork_shares_with_both(world: World) -> None:
+async def a_fork_of_a_fork_shares_events_with_both(world: World) -> None:
     """A fork of a fork may start after, at, or before the first fork point."""
     await _grown(world)
     await _fork(world, at=5)
@@ -99,7 +99,7 @@ async def a_fork_of_a_fork_shares_with_both(world: World) -> None:
 
 
 @behaviour()
-async def what_a_fork_stores_is_its_own(world: World) -> None:
+async def the_feed_has_shared_events_once(world: World) -> None:
     """The feed has each event once: shared events belong to the origin."""
     await _grown(world)
     place = await world.store.feed_end()
@@ -110,7 +110,7 @@ async def what_a_fork_stores_is_its_own(world: World) -> None:
 
 
 @behaviour()
-async def origin_and_fork_go_on_apart(world: World) -> None:
+async def later_events_of_origin_and_fork_are_separate(world: World) -> None:
     """Events written to the origin or the fork afterwards are not in the other."""
     owner = await _grown(world)
     await _fork(world, at=5)
@@ -123,7 +123,7 @@ async def origin_and_fork_go_on_apart(world: World) -> None:
 
 
 @behaviour()
-async def a_fork_made_twice_is_made_once(world: World) -> None:
+async def creating_a_fork_again_returns_the_same_fork(world: World) -> None:
     """Creating a fork again with the same fields gives the same fork; other fields are refused."""
     await _grown(world)
     row = await _fork(world, at=5)
@@ -134,7 +134,7 @@ async def a_fork_made_twice_is_made_once(world: World) -> None:
 
 
 @behaviour()
-async def a_fork_begins_at_an_event_that_there_is(world: World) -> None:
+async def a_fork_needs_an_existing_event_of_a_run(world: World) -> None:
     """A fork needs an existing event of an existing run; a conversation is not a run."""
     await _grown(world)
     await expect(InvalidAppend, world.store.create("f", forked(at=8), actor="test"))
@@ -156,7 +156,7 @@ async def a_fork_is_claimed_under_a_higher_fence(world: World) -> None:
 
 
 @behaviour()
-async def a_request_of_the_origin_is_answered_there(world: World) -> None:
+async def origin_and_fork_have_separate_requests(world: World) -> None:
     """Origin and fork have separate requests: an answer affects only one run."""
     owner = await _grown(world)
     await owner.append(asked("q1"))
@@ -172,7 +172,7 @@ async def a_request_of_the_origin_is_answered_there(world: World) -> None:
 
 
 @behaviour()
-async def a_command_to_the_origin_may_come_to_the_fork(world: World) -> None:
+async def a_command_id_of_the_origin_can_be_used_in_the_fork(world: World) -> None:
     """A command id used in the origin can be used in the fork, since ids are deduplicated per run."""
     owner = await _grown(world)
     await world.store.send_commands("r1", signalled(command="c1"), actor="ann")
@@ -183,7 +183,7 @@ async def a_command_to_the_origin_may_come_to_the_fork(world: World) -> None:
 
 
 @behaviour()
-async def what_a_fork_refers_to_stays(world: World) -> None:
+async def blobs_of_a_fork_are_not_collected(world: World) -> None:
     """Blobs of a fork stay: its own by its references, shared ones by the origin's."""
     owner = await world.own()
     shared, blobs = world.store.pack("x" * 20_000)
@@ -214,7 +214,7 @@ async def a_fork_is_rebuilt_from_its_own_events(world: World) -> None:
 
 
 @behaviour()
-async def a_fork_is_loaded_after_its_origin(world: World) -> None:
+async def a_fork_can_be_loaded_only_after_its_origin(world: World) -> None:
     """A fork can be loaded where its origin exists, and is refused without it."""
     await _grown(world)
     await _fork(world, at=5)

@@ -18,7 +18,7 @@ async def runs_are_listed_newest_first(world: World) -> None:
 
 
 @behaviour()
-async def pages_of_runs_join(world: World) -> None:
+async def each_run_is_on_exactly_one_page(world: World) -> None:
     """Each run is on exactly one page, even if new runs are created in between."""
     for place in range(10):
         await world.create(f"r{place}")
@@ -34,7 +34,7 @@ async def pages_of_runs_join(world: World) -> None:
 
 
 @behaviour()
-async def the_last_page_says_so(world: World) -> None:
+async def the_last_page_has_no_next(world: World) -> None:
     """The last page has no `next`, also if it is exactly full."""
     for place in range(4):
         await world.create(f"r{place}")
@@ -52,7 +52,7 @@ async def an_empty_store_lists_nothing(world: World) -> None:
 
 
 @behaviour()
-async def runs_are_found_by_status(world: World) -> None:
+async def runs_are_filtered_by_status(world: World) -> None:
     """Runs are filtered by one status or several."""
     await _of_each_status(world)
     assert await _ids(world, RunFilter(status=("failed",))) == ["failed"]
@@ -61,7 +61,7 @@ async def runs_are_found_by_status(world: World) -> None:
 
 
 @behaviour()
-async def runs_are_found_by_agent_session_user_and_parent(world: World) -> None:
+async def runs_are_filtered_by_agent_session_user_and_parent(world: World) -> None:
     """Filters by agent, session, user and parent match exactly, not by prefix or pattern."""
     await world.create("r1", agent="a", session="s", user="u", parent=Lineage(run="p"))
     await world.create("r2", agent="ab", session="s2", user="u2", parent=Lineage(run="p2"))
@@ -75,7 +75,7 @@ async def runs_are_found_by_agent_session_user_and_parent(world: World) -> None:
 
 
 @behaviour()
-async def runs_are_found_by_labels(world: World) -> None:
+async def runs_are_filtered_by_labels(world: World) -> None:
     """All given labels must match; names and values may be any text."""
     odd = {"a'; DROP TABLE x; --": "%_\\", "team": "ä\0b"}
     await world.create("r1", labels=odd)
@@ -88,7 +88,7 @@ async def runs_are_found_by_labels(world: World) -> None:
 
 
 @behaviour()
-async def runs_are_found_by_time(world: World) -> None:
+async def runs_are_filtered_by_creation_time(world: World) -> None:
     """Runs are filtered by creation time, from a time on and before a time."""
     times = []
     for place in range(3):
@@ -114,7 +114,7 @@ async def runs_are_found_by_text(world: World) -> None:
 
 
 @behaviour()
-async def filters_combine(world: World) -> None:
+async def all_given_filters_must_match(world: World) -> None:
     """Every given filter must match."""
     await _of_each_status(world)
     await world.create("other", agent="b")
@@ -123,7 +123,7 @@ async def filters_combine(world: World) -> None:
 
 
 @behaviour()
-async def counting_agrees_with_listing(world: World) -> None:
+async def count_gives_the_number_of_listed_runs(world: World) -> None:
     """`count` gives the number of listed runs, for any filter."""
     await _of_each_status(world)
     for where in (RunFilter(), RunFilter(status=("failed", "pending")), RunFilter(agent="a"), RunFilter(text="in")):
@@ -131,7 +131,7 @@ async def counting_agrees_with_listing(world: World) -> None:
 
 
 @behaviour()
-async def counters_follow_every_change_of_status(world: World) -> None:
+async def counters_match_a_recount_after_every_change(world: World) -> None:
     """Counters by agent and status are always those of a recount."""
     await _of_each_status(world)
     await world.create("other", agent="b")
@@ -141,7 +141,7 @@ async def counters_follow_every_change_of_status(world: World) -> None:
 
 
 @behaviour()
-async def runs_and_conversations_are_listed_apart(world: World) -> None:
+async def runs_and_conversations_are_listed_separately(world: World) -> None:
     """Runs and conversations are listed separately."""
     await world.create("r1")
     await world.talk(session="s")
@@ -151,7 +151,7 @@ async def runs_and_conversations_are_listed_apart(world: World) -> None:
 
 
 @behaviour()
-async def a_page_of_runs_is_bounded(world: World) -> None:
+async def a_page_of_runs_has_a_maximum_size(world: World) -> None:
     """A page of runs has a maximum size."""
     for limit in (0, -5, 1001):
         await expect(InvalidValue, world.store.runs(limit=limit))
@@ -159,7 +159,7 @@ async def a_page_of_runs_is_bounded(world: World) -> None:
 
 
 @behaviour()
-async def the_inbox_lists_what_is_open_oldest_first(world: World) -> None:
+async def the_inbox_lists_open_requests_oldest_first(world: World) -> None:
     """The inbox lists open requests, oldest first, with addressees, risk and expiry."""
     one, two = await world.own("r1"), await world.own("r2")
     await one.append(asked("q1", to=("ann", "finance"), risk="external_action", tool="refund", kind="approval"))
@@ -172,7 +172,7 @@ async def the_inbox_lists_what_is_open_oldest_first(world: World) -> None:
 
 
 @behaviour()
-async def requests_are_found_by_person_run_risk_and_status(world: World) -> None:
+async def requests_are_filtered_by_person_run_risk_and_status(world: World) -> None:
     """Requests are filtered by person or group, run, risk and status, all matched exactly."""
     one, two = await world.own("r1"), await world.own("r2")
     await one.append(asked("q1", to=("ann", "finance"), risk="write_local"))
@@ -185,7 +185,7 @@ async def requests_are_found_by_person_run_risk_and_status(world: World) -> None
 
 
 @behaviour()
-async def every_stream_is_listed_once_in_order(world: World) -> None:
+async def streams_lists_every_stream_once_oldest_first(world: World) -> None:
     """`streams` lists runs, forks and conversations once, oldest first, even if new ones are created in between."""
     await world.create("r2")
     await world.talk()
@@ -205,7 +205,7 @@ async def every_stream_is_listed_once_in_order(world: World) -> None:
 
 
 @behaviour()
-async def the_number_of_a_pruned_stream_is_not_used_again(world: World) -> None:
+async def the_number_of_a_pruned_stream_is_not_reused(world: World) -> None:
     """The number of a pruned stream is not reused, so that a reader that continues after it misses nothing."""
     owner = await world.own("r1")
     await owner.append(b.RunCompleted(output=inline(1)))

@@ -92,7 +92,7 @@ REFUSED: dict[str, object] = {
 }
 
 
-def _comes_back(value: object) -> Callable[[World], Awaitable[None]]:
+def _is_read_back(value: object) -> Callable[[World], Awaitable[None]]:
     async def check(world: World) -> None:
         owner = await world.own(input=value)
         await owner.append(completed(output=value))
@@ -121,9 +121,9 @@ def _is_refused(value: object) -> Callable[[World], Awaitable[None]]:
 
 
 for _name, _value in SAME.items():
-    behaviour(name=_name, says=f"{_name} comes back identical, as an input and as an output.")(_comes_back(_value))
+    behaviour(name=_name, summary=f"{_name} is read back unchanged, as input and output.")(_is_read_back(_value))
 for _name, _value in REFUSED.items():
-    behaviour(name=f"refused-{_name}", says=f"{_name} is refused before anything is written.")(_is_refused(_value))
+    behaviour(name=f"refused-{_name}", summary=f"{_name} is refused before anything is written.")(_is_refused(_value))
 
 
 @behaviour()

@@ -26,7 +26,7 @@ END = b.RunCompleted(output=inline(None))
 
 
 @behaviour()
-async def a_pruned_run_is_gone(world: World) -> None:
+async def pruning_deletes_everything_of_a_run(world: World) -> None:
     """A pruned run's log, row, requests, labels, snapshots and late results are deleted."""
     owner = await world.own(labels={"team": "a"})
     await owner.append(started(), completed(), asked("q1"))
@@ -48,7 +48,7 @@ async def a_pruned_run_is_gone(world: World) -> None:
 
 
 @behaviour()
-async def only_what_has_ended_is_pruned(world: World) -> None:
+async def only_ended_runs_are_pruned(world: World) -> None:
     """Pending, running and waiting runs are not pruned, nor runs that have continued since they were read."""
     await world.create("pending")
     assert not await world.store.prune({"pending": (await world.store.get("pending")).head})
@@ -75,7 +75,7 @@ async def runs_are_pruned_together_or_not_at_all(world: World) -> None:
 
 
 @behaviour()
-async def what_a_fork_shares_is_not_pruned(world: World) -> None:
+async def a_run_with_a_fork_is_not_pruned(world: World) -> None:
     """A run with a fork is not pruned, unless the fork is pruned with it."""
     owner = await _ended(world, "r1")
     await world.store.create("r1.1", forked(at=2, step=0), actor="test")
@@ -89,7 +89,7 @@ async def what_a_fork_shares_is_not_pruned(world: World) -> None:
 
 
 @behaviour()
-async def a_fork_may_go_before_its_origin(world: World) -> None:
+async def a_fork_can_be_pruned_before_its_origin(world: World) -> None:
     """A fork can be pruned before its origin."""
     owner = await _ended(world, "r1")
     await world.store.create("r1.1", forked(at=2, step=0), actor="test")
@@ -101,7 +101,7 @@ async def a_fork_may_go_before_its_origin(world: World) -> None:
 
 
 @behaviour()
-async def blobs_that_nobody_refers_to_any_more_are_collected(world: World) -> None:
+async def blobs_without_references_after_a_prune_are_collected(world: World) -> None:
     """Blobs without references after a prune are collected after their hour; others stay."""
     shared, blobs = world.store.pack("s" * 20_000)
     mine, more = world.store.pack("m" * 20_000)
@@ -121,7 +121,7 @@ async def blobs_that_nobody_refers_to_any_more_are_collected(world: World) -> No
 
 
 @behaviour()
-async def a_feed_goes_on_over_what_was_pruned(world: World) -> None:
+async def a_feed_continues_over_pruned_events(world: World) -> None:
     """A feed continues over pruned events without missing or repeating others."""
     first = await _ended(world, "r1")
     page = await world.store.feed("", limit=2)
@@ -158,7 +158,7 @@ async def a_pruned_id_can_be_used_again(world: World) -> None:
 
 
 @behaviour()
-async def a_run_that_took_a_pruned_id_is_not_the_pruned_one(world: World) -> None:
+async def a_prune_does_not_affect_a_new_run_with_the_same_id(world: World) -> None:
     """A prune or append meant for the pruned run does not affect a new run with its id, even under the same fence."""
     old = await _ended(world, "r1")
     ended, known = old.head, [event.head for event in await world.log("r1")]
@@ -176,7 +176,7 @@ async def a_run_that_took_a_pruned_id_is_not_the_pruned_one(world: World) -> Non
 
 
 @behaviour()
-async def pruning_beside_workers_touches_nothing_else(world: World) -> None:
+async def pruning_does_not_affect_other_runs(world: World) -> None:
     """Other runs continue while runs are pruned."""
     ended = [await _ended(world, f"e{n}") for n in range(5)]
     live = [await world.own(f"l{n}") for n in range(5)]

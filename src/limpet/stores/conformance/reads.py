@@ -20,7 +20,7 @@ async def a_log_is_read_backwards(world: World) -> None:
 
 
 @behaviour()
-async def pages_join_without_gap_or_overlap(world: World) -> None:
+async def pages_give_the_log_without_gap_or_overlap(world: World) -> None:
     """Pages give the whole log without gap or overlap."""
     await _long_run(world)
     seqs: list[int] = []
@@ -30,7 +30,7 @@ async def pages_join_without_gap_or_overlap(world: World) -> None:
 
 
 @behaviour()
-async def pages_join_backwards(world: World) -> None:
+async def pages_read_backwards_give_the_whole_log(world: World) -> None:
     """Pages read backwards give the whole log without gap or overlap."""
     await _long_run(world)
     seqs: list[int] = []
@@ -40,7 +40,7 @@ async def pages_join_backwards(world: World) -> None:
 
 
 @behaviour()
-async def a_range_is_read_strictly_between_its_ends(world: World) -> None:
+async def a_range_excludes_its_ends(world: World) -> None:
     """A range excludes `after` and `before`, in both directions."""
     await _long_run(world)
     assert [event.seq for event in await world.store.read("r1", after=3, before=7)] == [4, 5, 6]
@@ -50,7 +50,7 @@ async def a_range_is_read_strictly_between_its_ends(world: World) -> None:
 
 
 @behaviour()
-async def reading_past_the_end_gives_nothing(world: World) -> None:
+async def a_page_after_the_head_is_empty(world: World) -> None:
     """A page after the head is empty."""
     await world.create()
     assert await world.store.read("r1", after=1) == []
@@ -58,7 +58,7 @@ async def reading_past_the_end_gives_nothing(world: World) -> None:
 
 
 @behaviour()
-async def a_limit_is_kept_and_bounded(world: World) -> None:
+async def a_page_of_events_has_at_most_limit_events(world: World) -> None:
     """A page has at most `limit` events, and `limit` has a maximum."""
     await _long_run(world)
     assert len(await world.store.read("r1", limit=5)) == 5
@@ -67,7 +67,7 @@ async def a_limit_is_kept_and_bounded(world: World) -> None:
 
 
 @behaviour()
-async def logs_do_not_mix(world: World) -> None:
+async def runs_with_similar_ids_have_separate_logs(world: World) -> None:
     """Runs whose ids share a prefix or differ in case have separate logs."""
     for run in ("run", "run.1", "RUN", "run1"):
         await world.own(run)
@@ -76,7 +76,7 @@ async def logs_do_not_mix(world: World) -> None:
 
 
 @behaviour()
-async def another_store_on_the_same_data_reads_the_same(world: World) -> None:
+async def another_store_on_the_same_data_sees_acknowledged_events(world: World) -> None:
     """Another store on the same data sees acknowledged events immediately."""
     other = await world.another()
     owner = await world.own()
@@ -87,7 +87,7 @@ async def another_store_on_the_same_data_reads_the_same(world: World) -> None:
 
 
 @behaviour("durable")
-async def what_was_written_is_there_after_reopening(world: World) -> None:
+async def logs_are_unchanged_after_reopening(world: World) -> None:
     """Everything is unchanged after closing and opening the store."""
     await _long_run(world)
     before = await world.log()
@@ -97,7 +97,7 @@ async def what_was_written_is_there_after_reopening(world: World) -> None:
 
 
 @behaviour()
-async def reading_an_unknown_run_is_an_error(world: World) -> None:
+async def reading_an_unknown_run_is_not_found(world: World) -> None:
     """Reading an unknown run raises NotFound, not an empty log."""
     await expect(NotFound, world.store.read("missing"))
     await expect(NotFound, world.store.late("missing"))

@@ -40,7 +40,7 @@ HOUR = 3600 * 10**6
 
 
 @behaviour()
-async def a_new_run_is_what_its_log_says(world: World) -> None:
+async def the_row_of_a_new_run_matches_its_log(world: World) -> None:
     """The row of a new run matches its log, with every field of a creation."""
     await world.create(
         user="ann",
@@ -56,7 +56,7 @@ async def a_new_run_is_what_its_log_says(world: World) -> None:
 
 
 @behaviour()
-async def a_run_that_is_driven_is_what_its_log_says(world: World) -> None:
+async def the_row_of_a_running_run_matches_its_log(world: World) -> None:
     """The row of a running run matches its log, and its owner can continue after a rebuild."""
     owner = await world.own()
     await owner.append(started(1), completed(1), started(2))
@@ -66,7 +66,7 @@ async def a_run_that_is_driven_is_what_its_log_says(world: World) -> None:
 
 
 @behaviour()
-async def goals_and_plans_are_what_the_log_says(world: World) -> None:
+async def goals_and_plans_in_rows_match_the_log(world: World) -> None:
     """Goal and plan in the row match the log, after patches in one append or several."""
     owner = await world.own(initial=StatePatch(goal="first", plan=(PlanItem(item="x"),)))
     plan = (PlanItem(item="a", status="done"), PlanItem(item="b", status="doing"), PlanItem(item="c"))
@@ -80,7 +80,7 @@ async def goals_and_plans_are_what_the_log_says(world: World) -> None:
 
 
 @behaviour()
-async def a_parked_run_is_what_its_log_says(world: World) -> None:
+async def the_row_of_a_parked_run_matches_its_log(world: World) -> None:
     """The row of a parked run matches its log, for signals, times or both, and it is still claimed after a rebuild."""
     wake = world.clock.now() + HOUR
     for run, waits, until in (
@@ -103,7 +103,7 @@ async def a_parked_run_is_what_its_log_says(world: World) -> None:
 
 
 @behaviour()
-async def an_open_request_is_what_its_log_says(world: World) -> None:
+async def the_row_of_an_open_request_matches_its_log(world: World) -> None:
     """The row of an open request matches its log, and it can be answered after a rebuild."""
     owner = await world.own()
     more: dict[str, Any] = {"to": ("ann", "bob"), "risk": "high", "tool": "refund", "digest": "d"}
@@ -116,7 +116,7 @@ async def an_open_request_is_what_its_log_says(world: World) -> None:
 
 
 @behaviour()
-async def decided_requests_are_what_their_log_says(world: World) -> None:
+async def the_rows_of_decided_requests_match_their_log(world: World) -> None:
     """The rows of answered, used, rejected, expired, escalated and withdrawn requests match their log."""
     owner = await world.own()
     await owner.append(*(asked(f"q{n}", kind="approval") for n in range(1, 8)))
@@ -140,7 +140,7 @@ async def decided_requests_are_what_their_log_says(world: World) -> None:
 
 
 @behaviour()
-async def an_ended_run_is_what_its_log_says(world: World) -> None:
+async def the_row_of_an_ended_run_matches_its_log(world: World) -> None:
     """The row of an ended run matches its log, and its open requests are withdrawn."""
     for run, end in (
         ("r1", b.RunCompleted(output=inline(1))),
@@ -155,7 +155,7 @@ async def an_ended_run_is_what_its_log_says(world: World) -> None:
 
 
 @behaviour()
-async def a_failed_run_that_was_resumed_is_what_its_log_says(world: World) -> None:
+async def the_row_of_a_resumed_run_matches_its_log(world: World) -> None:
     """The row of a resumed run matches its log: it can be claimed, and its deaths are reset."""
     owner = await world.own()
     await owner.append(FAILED)
@@ -167,7 +167,7 @@ async def a_failed_run_that_was_resumed_is_what_its_log_says(world: World) -> No
 
 
 @behaviour()
-async def a_run_that_is_undone_is_what_its_log_says(world: World) -> None:
+async def the_row_of_a_run_with_a_compensation_matches_its_log(world: World) -> None:
     """A run with a compensation stays non-resumable after a rebuild."""
     owner = await world.own()
     await owner.append(b.CompensationStarted(number=1, attempt=1, key="k"), FAILED)
@@ -176,7 +176,7 @@ async def a_run_that_is_undone_is_what_its_log_says(world: World) -> None:
 
 
 @behaviour()
-async def pauses_and_cancels_are_what_the_log_says(world: World) -> None:
+async def pauses_and_cancels_in_rows_match_the_log(world: World) -> None:
     """Pauses and cancels in the row match the log, for a run that is new, waiting or running."""
     await world.create("r1", start_at=world.clock.now() + HOUR)
     await world.own("r2")
@@ -195,7 +195,7 @@ async def pauses_and_cancels_are_what_the_log_says(world: World) -> None:
 
 
 @behaviour()
-async def a_run_that_was_given_back_is_what_its_log_says(world: World) -> None:
+async def the_row_of_a_released_run_matches_its_log(world: World) -> None:
     """The row of a released run matches its log, whether its worker released it or retired."""
     one, _ = await world.own("r1"), await world.own("r2")
     await world.store.release("r1", fence=one.fence, worker="w1", reason="drain")
@@ -207,7 +207,7 @@ async def a_run_that_was_given_back_is_what_its_log_says(world: World) -> None:
 
 
 @behaviour()
-async def deaths_are_what_the_log_says(world: World) -> None:
+async def death_counts_in_rows_match_the_log(world: World) -> None:
     """Deaths in the row match the log: counted at each take-over, reset when something is settled."""
     await world.own()
     for place in range(2, 5):
@@ -220,7 +220,7 @@ async def deaths_are_what_the_log_says(world: World) -> None:
 
 
 @behaviour()
-async def a_rebuild_keeps_out_a_superseded_worker(world: World) -> None:
+async def a_superseded_worker_is_refused_after_a_rebuild(world: World) -> None:
     """A superseded worker is still refused after a rebuild."""
     old = await world.own()
     new = await world.take_over()
@@ -230,7 +230,7 @@ async def a_rebuild_keeps_out_a_superseded_worker(world: World) -> None:
 
 
 @behaviour()
-async def a_conversation_is_what_its_log_says(world: World) -> None:
+async def the_row_of_a_conversation_matches_its_log(world: World) -> None:
     """The row of a conversation matches its log, and messages can be appended after a rebuild."""
     head = await world.talk(message(), session="s1", user="ann", labels={"topic": "x"})
     await _is_sound(world, "c1")
@@ -239,7 +239,7 @@ async def a_conversation_is_what_its_log_says(world: World) -> None:
 
 
 @behaviour()
-async def labels_are_found_after_a_rebuild(world: World) -> None:
+async def runs_are_found_by_label_after_a_rebuild(world: World) -> None:
     """A run is found by each label and by text after a rebuild."""
     await world.create(labels={"team": "north", "prio": "1"})
     await world.store.rebuild("r1")
@@ -250,7 +250,7 @@ async def labels_are_found_after_a_rebuild(world: World) -> None:
 
 
 @behaviour()
-async def blobs_are_held_after_a_rebuild(world: World) -> None:
+async def referenced_blobs_are_not_collected_after_a_rebuild(world: World) -> None:
     """After a rebuild, blobs of inputs, results and commands are not collected; a loose one is."""
     inputs, one = world.store.pack("i" * 9_000)
     outputs, two = world.store.pack("o" * 9_000)
@@ -268,7 +268,7 @@ async def blobs_are_held_after_a_rebuild(world: World) -> None:
 
 
 @behaviour()
-async def commands_are_still_known_after_a_rebuild(world: World) -> None:
+async def repeated_commands_are_recognised_after_a_rebuild(world: World) -> None:
     """A repeated command is recognised after a rebuild."""
     await world.own()
     first = await world.store.send_commands("r1", signalled(), actor="ann")
@@ -278,7 +278,7 @@ async def commands_are_still_known_after_a_rebuild(world: World) -> None:
 
 
 @behaviour()
-async def counters_are_right_after_a_rebuild(world: World) -> None:
+async def counters_are_correct_after_a_rebuild(world: World) -> None:
     """Counters are correct after a rebuild."""
     for run in ("r1", "r2", "r3"):
         await world.own(run)
@@ -290,7 +290,7 @@ async def counters_are_right_after_a_rebuild(world: World) -> None:
 
 
 @behaviour()
-async def a_rebuild_keeps_places_and_what_lies_beside_the_log(world: World) -> None:
+async def a_rebuild_keeps_slots_snapshots_and_late_results(world: World) -> None:
     """A rebuild keeps slots, snapshots and late results, which are not derived from the log."""
     owner = await world.own(exclusive="session:s1")
     await world.store.save_snapshot("r1", owner.head, b"state")
@@ -305,14 +305,14 @@ async def a_rebuild_keeps_places_and_what_lies_beside_the_log(world: World) -> N
 
 
 @behaviour()
-async def a_run_that_is_not_there_cannot_be_rebuilt(world: World) -> None:
+async def rebuilding_an_unknown_run_is_not_found(world: World) -> None:
     """Rebuilding or checking a run that does not exist raises NotFound."""
     for asked_for in (world.store.rebuild("missing"), world.store.check_rows("missing")):
         assert (await expect(NotFound, asked_for)).what == "run"
 
 
 @behaviour()
-async def rebuilding_beside_writers_harms_nobody(world: World) -> None:
+async def rebuilds_and_writes_can_run_concurrently(world: World) -> None:
     """Rebuilds, checks, appends and commands can run concurrently, and the rows match the log."""
     owner = await world.own()
     other = await world.another()
@@ -344,7 +344,7 @@ async def rebuilding_beside_writers_harms_nobody(world: World) -> None:
 
 
 @behaviour()
-async def a_long_log_is_rebuilt_whole(world: World) -> None:
+async def a_log_of_several_pages_is_rebuilt_completely(world: World) -> None:
     """A log with more events and requests than fit into a page is rebuilt completely."""
     owner = await world.own()
     await owner.append(*(asked(f"q{number}") for number in range(1_100)))
@@ -354,7 +354,7 @@ async def a_long_log_is_rebuilt_whole(world: World) -> None:
 
 
 @behaviour()
-async def counters_are_what_counting_would_find(world: World) -> None:
+async def counters_match_a_recount_of_the_runs(world: World) -> None:
     """Counters match a recount after runs were created, claimed, parked, ended and resumed."""
     await world.create("r0", agent="other")
     for run in ("r1", "r2", "r3"):

@@ -28,7 +28,7 @@ async def an_answer_closes_its_request(world: World) -> None:
 
 
 @behaviour()
-async def the_first_answer_stands(world: World) -> None:
+async def a_second_answer_is_refused(world: World) -> None:
     """A second answer is refused, and the error has the person who decided."""
     owner = await world.own()
     await owner.append(asked())
@@ -40,7 +40,7 @@ async def the_first_answer_stands(world: World) -> None:
 
 
 @behaviour()
-async def of_two_answers_at_once_one_wins(world: World) -> None:
+async def of_concurrent_answers_one_is_accepted(world: World) -> None:
     """Of ten concurrent answers one is accepted and nine are refused."""
     owner = await world.own()
     await owner.append(asked())
@@ -71,7 +71,7 @@ async def an_answer_after_expiry_is_refused(world: World) -> None:
 
 
 @behaviour()
-async def an_answer_just_before_expiry_is_taken(world: World) -> None:
+async def an_answer_just_before_expiry_is_accepted(world: World) -> None:
     """An answer one microsecond before the expiry is accepted."""
     owner = await world.own()
     await owner.append(asked(expires=world.clock.now() + 1000))
@@ -89,7 +89,7 @@ async def an_expired_request_cannot_be_answered(world: World) -> None:
 
 
 @behaviour()
-async def an_answer_before_the_expiry_stands(world: World) -> None:
+async def an_answer_before_the_expiry_is_final(world: World) -> None:
     """An expiry whose writer has not seen an answer fails, and the answer is final."""
     owner = await world.own()
     await owner.append(asked())
@@ -100,7 +100,7 @@ async def an_answer_before_the_expiry_stands(world: World) -> None:
 
 
 @behaviour()
-async def an_escalated_request_goes_to_somebody_else(world: World) -> None:
+async def an_escalated_request_stays_open_for_other_people(world: World) -> None:
     """An escalated request stays open for other people, with a new expiry."""
     owner = await world.own()
     later = world.clock.now() + 10**9
@@ -154,7 +154,7 @@ async def an_answer_and_a_grant_are_one_append(world: World) -> None:
 
 
 @behaviour()
-async def an_answer_names_what_its_giver_saw(world: World) -> None:
+async def an_answer_to_earlier_arguments_is_refused(world: World) -> None:
     """An answer with the digest of earlier arguments is refused."""
     owner = await world.own()
     await owner.append(asked(digest="new"))
@@ -181,7 +181,7 @@ async def an_approval_is_used_once(world: World) -> None:
 
 
 @behaviour()
-async def the_use_of_an_approval_may_be_repeated(world: World) -> None:
+async def the_append_that_uses_an_approval_can_be_repeated(world: World) -> None:
     """The append that uses an approval can be repeated, and uses it once."""
     owner = await world.own()
     await owner.append(asked("q1", kind="approval"))
@@ -194,7 +194,7 @@ async def the_use_of_an_approval_may_be_repeated(world: World) -> None:
 
 
 @behaviour()
-async def an_approval_can_be_used_after_the_time_to_answer(world: World) -> None:
+async def an_approval_can_be_used_after_the_requests_expiry(world: World) -> None:
     """An approval given in time can be used after the request's expiry."""
     owner = await world.own()
     expires = await world.store.now() + 10_000_000
@@ -207,7 +207,7 @@ async def an_approval_can_be_used_after_the_time_to_answer(world: World) -> None
 
 
 @behaviour()
-async def a_run_that_is_being_cancelled_takes_no_answer(world: World) -> None:
+async def a_run_that_is_being_cancelled_refuses_answers(world: World) -> None:
     """A run that is being cancelled accepts no answers, except to requests of kind `compensation`."""
     owner = await world.own()
     await owner.append(asked("q1"), asked("q2", kind="compensation", name="undo/1/request#1"))
@@ -218,7 +218,7 @@ async def a_run_that_is_being_cancelled_takes_no_answer(world: World) -> None:
 
 
 @behaviour()
-async def whoever_was_asked_before_decides_no_more(world: World) -> None:
+async def an_answer_by_a_previous_addressee_is_refused(world: World) -> None:
     """An answer is refused if the request was escalated to other people after the check."""
     owner = await world.own()
     await owner.append(asked(to=("ann",), expires=await world.store.now() + 10_000_000))
@@ -230,7 +230,7 @@ async def whoever_was_asked_before_decides_no_more(world: World) -> None:
 
 
 @behaviour()
-async def one_leg_decides_a_request_once(world: World) -> None:
+async def two_decisions_on_one_request_in_one_leg_are_refused(world: World) -> None:
     """Two decisions on one request in one command are refused as a whole."""
     owner = await world.own()
     await owner.append(asked())

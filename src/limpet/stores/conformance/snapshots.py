@@ -6,7 +6,7 @@ from limpet.stores.conformance.suite import World, behaviour, expect, started
 
 
 @behaviour()
-async def a_snapshot_comes_back_as_it_was(world: World) -> None:
+async def a_snapshot_is_read_back_unchanged(world: World) -> None:
     """A snapshot comes back with its bytes, sequence, hash and time."""
     owner = await world.own()
     await world.store.save_snapshot("r1", owner.head, b'{"a": "\x00\xff"}')
@@ -17,14 +17,14 @@ async def a_snapshot_comes_back_as_it_was(world: World) -> None:
 
 
 @behaviour()
-async def a_run_without_a_snapshot_has_none(world: World) -> None:
+async def a_run_without_a_snapshot_gives_none(world: World) -> None:
     """A run without a snapshot gives None."""
     await world.create()
     assert (await world.store.snapshot("r1"), await world.store.snapshots("r1")) == (None, [])
 
 
 @behaviour()
-async def the_newest_snapshot_is_given(world: World) -> None:
+async def the_newest_snapshot_is_returned(world: World) -> None:
     """The newest snapshot is returned, or the newest at or before a sequence."""
     await _three(world)
     for at_most, expected in ((None, 9), (9, 9), (8, 5), (5, 5), (4, 2), (1, None)):
@@ -40,7 +40,7 @@ async def snapshots_are_listed_in_order(world: World) -> None:
 
 
 @behaviour()
-async def a_snapshot_of_the_same_place_replaces_the_old(world: World) -> None:
+async def a_snapshot_at_the_same_sequence_replaces_the_old_one(world: World) -> None:
     """A snapshot at the same sequence replaces the old one."""
     await _three(world)
     await world.store.save_snapshot("r1", Head(5, GENESIS, 0), b"new")
@@ -50,7 +50,7 @@ async def a_snapshot_of_the_same_place_replaces_the_old(world: World) -> None:
 
 
 @behaviour()
-async def dropped_snapshots_are_gone_and_the_log_is_not(world: World) -> None:
+async def dropping_snapshots_does_not_change_the_log(world: World) -> None:
     """Dropping snapshots, also missing ones, does not change the log."""
     await _three(world)
     before = await world.log()

@@ -60,7 +60,7 @@ class Behaviour:
 
     topic: str
     name: str
-    says: str
+    summary: str
     check: Callable[["World"], Awaitable[None]]
     needs: tuple[str, ...] = ()
 
@@ -80,14 +80,14 @@ BEHAVIOURS: list[Behaviour] = []
 
 
 def behaviour(
-    *needs: str, name: str | None = None, says: str | None = None
+    *needs: str, name: str | None = None, summary: str | None = None
 ) -> Callable[[Callable[["World"], Awaitable[None]]], Callable[["World"], Awaitable[None]]]:
     """Add a function to the suite, with its name and docstring."""
 
     def add(check: Callable[["World"], Awaitable[None]]) -> Callable[["World"], Awaitable[None]]:
         topic = check.__module__.rpartition(".")[2]
         title = name or check.__name__.replace("_", "-")
-        BEHAVIOURS.append(Behaviour(topic, title, says or check.__doc__ or "", check, needs))
+        BEHAVIOURS.append(Behaviour(topic, title, summary or check.__doc__ or "", check, needs))
         return check
 
     return add

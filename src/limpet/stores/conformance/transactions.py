@@ -34,7 +34,7 @@ Done = tuple[Sequence[AnyBody], Sequence[Blob]]
 
 
 @behaviour("transactions")
-async def a_callers_row_and_its_event_are_both_there(world: World) -> None:
+async def a_callers_row_and_its_event_are_committed_together(world: World) -> None:
     """When a transaction returns, the caller's row and its event are committed, for every store on the same data."""
     owner = await _prepared(world)
     done = await owner.transact(_insert(1, completed(output="paid")))
@@ -47,7 +47,7 @@ async def a_callers_row_and_its_event_are_both_there(world: World) -> None:
 
 
 @behaviour("transactions")
-async def if_the_work_raises_nothing_is_written(world: World) -> None:
+async def work_that_raises_is_rolled_back(world: World) -> None:
     """If the work raises, neither row nor event is written, and the caller gets its own exception."""
     owner = await _prepared(world)
     mine = ZeroDivisionError("mine")
@@ -62,7 +62,7 @@ async def if_the_work_raises_nothing_is_written(world: World) -> None:
 
 
 @behaviour("transactions")
-async def what_stops_a_program_stops_no_store(world: World) -> None:
+async def a_base_exception_in_the_work_leaves_the_store_usable(world: World) -> None:
     """A BaseException in the work rolls it back and reaches the caller, and the store stays usable."""
     owner = await _prepared(world)
 
@@ -79,7 +79,7 @@ async def what_stops_a_program_stops_no_store(world: World) -> None:
 
 
 @behaviour("transactions")
-async def an_error_of_ours_that_the_work_raises_is_the_callers(world: World) -> None:
+async def a_limpet_error_raised_by_the_work_reaches_the_caller(world: World) -> None:
     """A LimpetError that the work raises reaches the caller unchanged, and does not affect the store."""
     owner = await _prepared(world)
     mine = NotFound(what="order", id="7")
@@ -93,7 +93,7 @@ async def an_error_of_ours_that_the_work_raises_is_the_callers(world: World) -> 
 
 
 @behaviour("transactions")
-async def an_error_of_the_callers_statement_is_the_callers(world: World) -> None:
+async def a_failed_statement_of_the_work_rolls_it_back(world: World) -> None:
     """A violated constraint of the caller's own table rolls back its transaction, and the store stays usable."""
     owner = await _prepared(world)
     await owner.transact(_insert(1, started()))
@@ -111,7 +111,7 @@ async def an_error_of_the_callers_statement_is_the_callers(world: World) -> None
 
 
 @behaviour("transactions")
-async def the_work_reads_what_it_wrote(world: World) -> None:
+async def the_work_can_read_its_own_rows(world: World) -> None:
     """The work can read its own rows before they are committed, and rows that were committed before."""
     owner = await _prepared(world)
     await owner.transact(_insert(1, started()))
@@ -126,7 +126,7 @@ async def the_work_reads_what_it_wrote(world: World) -> None:
 
 
 @behaviour("transactions")
-async def the_work_is_done_once(world: World) -> None:
+async def the_work_is_called_once(world: World) -> None:
     """The work is called exactly once if no connection is lost."""
     owner = await _prepared(world)
     calls: list[int] = []
@@ -141,7 +141,7 @@ async def the_work_is_done_once(world: World) -> None:
 
 
 @behaviour("transactions")
-async def a_step_begins_and_ends_in_one_transaction(world: World) -> None:
+async def a_step_starts_and_completes_in_one_transaction(world: World) -> None:
     """Several events are appended in order, and the rows follow them."""
     owner = await _prepared(world)
     await owner.transact(_insert(1, started(1), completed(1), started(2), completed(2)))
@@ -151,7 +151,7 @@ async def a_step_begins_and_ends_in_one_transaction(world: World) -> None:
 
 
 @behaviour("transactions")
-async def the_log_goes_on_after_a_transaction(world: World) -> None:
+async def an_append_follows_the_transactions_last_event(world: World) -> None:
     """The next append follows the transaction's last event."""
     owner = await _prepared(world)
     await owner.transact(_insert(1, started()))
@@ -161,7 +161,7 @@ async def the_log_goes_on_after_a_transaction(world: World) -> None:
 
 
 @behaviour("transactions")
-async def a_transaction_neither_ends_nor_parks_the_run(world: World) -> None:
+async def a_transaction_cannot_end_or_park_the_run(world: World) -> None:
     """A transaction cannot end or park the run, since a command may have arrived in the meantime."""
     owner = await _prepared(world)
     for body in (b.RunCompleted(output=inline(1)), b.RunWaiting(waits=(Wait(what="signal", key="go"),))):
@@ -171,7 +171,7 @@ async def a_transaction_neither_ends_nor_parks_the_run(world: World) -> None:
 
 
 @behaviour("transactions")
-async def what_a_transactions_events_mean_happens_with_them(world: World) -> None:
+async def a_transactions_events_take_effect(world: World) -> None:
     """The effects of a transaction's events happen with them: a request that it opens is in the inbox."""
     owner = await _prepared(world)
     await owner.transact(_insert(1, completed(), asked("q1")))
@@ -183,7 +183,7 @@ async def what_a_transactions_events_mean_happens_with_them(world: World) -> Non
 
 
 @behaviour("transactions")
-async def a_superseded_workers_work_is_not_done(world: World) -> None:
+async def a_superseded_workers_work_is_not_called(world: World) -> None:
     """A superseded worker's transaction is refused before its work is called."""
     owner = await _prepared(world)
     await _take_over(world)
@@ -193,7 +193,7 @@ async def a_superseded_workers_work_is_not_done(world: World) -> None:
 
 
 @behaviour("transactions")
-async def a_run_that_is_not_driven_takes_no_transaction(world: World) -> None:
+async def a_run_that_is_not_running_refuses_transactions(world: World) -> None:
     """A run that is released, parked, ended or unknown refuses transactions."""
     released, parked, ended = await _prepared(world, "r1"), await world.own("r2"), await world.own("r3")
     await world.store.release("r1", fence=1, worker="w1", reason="drain")
@@ -207,7 +207,7 @@ async def a_run_that_is_not_driven_takes_no_transaction(world: World) -> None:
 
 
 @behaviour("transactions")
-async def a_run_that_is_lost_meanwhile_undoes_the_work(world: World) -> None:
+async def a_take_over_during_the_work_rolls_it_back(world: World) -> None:
     """If another worker claims the run during the work, the work is rolled back."""
     owner = await _prepared(world)
     loop = asyncio.get_running_loop()
@@ -228,7 +228,7 @@ async def a_run_that_is_lost_meanwhile_undoes_the_work(world: World) -> None:
 
 
 @behaviour("transactions")
-async def a_take_over_at_the_same_time_leaves_both_or_neither(world: World) -> None:
+async def a_concurrent_take_over_leaves_row_and_event_or_neither(world: World) -> None:
     """With a concurrent take-over, the row exists if and only if the event does."""
     for place in range(10):
         run = f"r{place}"
@@ -240,7 +240,7 @@ async def a_take_over_at_the_same_time_leaves_both_or_neither(world: World) -> N
 
 
 @behaviour("transactions")
-async def a_worker_that_knows_another_history_is_refused(world: World) -> None:
+async def a_transaction_after_an_unknown_head_is_rolled_back(world: World) -> None:
     """A transaction after a head that the log does not have is rolled back."""
     owner = await _prepared(world)
     real = owner.head
@@ -253,7 +253,7 @@ async def a_worker_that_knows_another_history_is_refused(world: World) -> None:
 
 
 @behaviour("transactions")
-async def only_an_owners_events_are_written(world: World) -> None:
+async def a_transaction_accepts_only_owner_events(world: World) -> None:
     """Transactions with commands, claims, messages, creations or no event are refused and rolled back."""
     owner = await _prepared(world)
     bodies: list[AnyBody] = [
@@ -292,7 +292,7 @@ async def the_work_cannot_end_the_transaction(world: World) -> None:
 
 
 @behaviour("transactions")
-async def commands_told_before_come_first(world: World) -> None:
+async def earlier_commands_come_before_the_transactions_events(world: World) -> None:
     """The caller gets commands that were written before, and its events follow them."""
     owner = await _prepared(world)
     for place in range(3):
@@ -305,7 +305,7 @@ async def commands_told_before_come_first(world: World) -> None:
 
 
 @behaviour("transactions")
-async def a_command_told_meanwhile_is_in_the_same_chain(world: World) -> None:
+async def a_command_during_the_work_is_in_the_same_chain(world: World) -> None:
     """A command that arrives during the work is in the chain before or after its event."""
     owner = await _prepared(world)
     loop = asyncio.get_running_loop()
@@ -330,7 +330,7 @@ async def a_command_told_meanwhile_is_in_the_same_chain(world: World) -> None:
 
 
 @behaviour("transactions")
-async def twenty_transactions_at_once(world: World) -> None:
+async def concurrent_transactions_are_all_committed(world: World) -> None:
     """Twenty concurrent transactions, each in its own run, write all rows and events."""
     await _prepared(world, "r0")
     owners = [await world.own(f"r{place}") for place in range(1, 21)]
@@ -341,7 +341,7 @@ async def twenty_transactions_at_once(world: World) -> None:
 
 
 @behaviour("transactions")
-async def transactions_of_several_stores_at_once(world: World) -> None:
+async def concurrent_transactions_of_several_stores_are_all_committed(world: World) -> None:
     """Concurrent transactions of several stores write all rows and events."""
     await _prepared(world, "r0")
     stores = [await world.another() for _ in range(3)]
@@ -352,7 +352,7 @@ async def transactions_of_several_stores_at_once(world: World) -> None:
 
 
 @behaviour("transactions")
-async def transactions_of_one_run_follow_each_other(world: World) -> None:
+async def concurrent_transactions_of_one_run_form_one_chain(world: World) -> None:
     """Concurrent transactions of one run form one chain, and the later one gets the earlier one's events."""
     owner = await _prepared(world)
     start = owner.head
@@ -370,7 +370,7 @@ async def transactions_of_one_run_follow_each_other(world: World) -> None:
 
 
 @behaviour("transactions")
-async def other_runs_go_on_meanwhile(world: World) -> None:
+async def other_runs_continue_during_transactions(world: World) -> None:
     """Appends, commands and claims of other runs succeed during transactions."""
     owner = await _prepared(world, "r0")
     others = [await world.own(f"r{place}") for place in range(1, 6)]
@@ -394,7 +394,7 @@ async def other_runs_go_on_meanwhile(world: World) -> None:
 
 
 @behaviour("transactions")
-async def an_append_behind_a_transaction_is_told_what_it_missed(world: World) -> None:
+async def an_append_behind_a_transaction_returns_the_missed_events(world: World) -> None:
     """An append after a head that a transaction has moved is refused, and gets the missed events."""
     owner = await _prepared(world)
     stale = owner.extend(started())
@@ -405,7 +405,7 @@ async def an_append_behind_a_transaction_is_told_what_it_missed(world: World) ->
 
 
 @behaviour("transactions")
-async def watchers_hear_of_a_transaction(world: World) -> None:
+async def watches_are_notified_of_a_transaction(world: World) -> None:
     """Watches are notified of a transaction."""
     owner = await _prepared(world)
     with world.store.watch() as watch:
@@ -415,7 +415,7 @@ async def watchers_hear_of_a_transaction(world: World) -> None:
 
 
 @behaviour("transactions")
-async def a_refused_transaction_harms_no_neighbour(world: World) -> None:
+async def a_failed_transaction_does_not_affect_concurrent_ones(world: World) -> None:
     """Of many concurrent transactions, those that raise are rolled back, and the others are committed."""
     await _prepared(world, "r0")
     owners = [await world.own(f"r{place}") for place in range(1, 11)]
@@ -434,7 +434,7 @@ async def a_refused_transaction_harms_no_neighbour(world: World) -> None:
 
 
 @behaviour("transactions")
-async def a_big_output_is_stored_with_the_transaction(world: World) -> None:
+async def a_large_output_is_stored_with_the_transaction(world: World) -> None:
     """A large output, of one or several chunks, is stored with the transaction's events."""
     owner = await _prepared(world)
     for place, value in enumerate(("x" * 20_000, ["y" * CHUNK, "z" * CHUNK])):
@@ -447,7 +447,7 @@ async def a_big_output_is_stored_with_the_transaction(world: World) -> None:
 
 
 @behaviour("transactions")
-async def a_transaction_that_refers_to_nothing_is_undone(world: World) -> None:
+async def a_transaction_that_refers_to_a_missing_blob_is_rolled_back(world: World) -> None:
     """A transaction that refers to a missing blob is refused and rolled back."""
     owner = await _prepared(world)
     error = await expect(NotFound, owner.transact(_insert(1, gave(Payload(blob="0" * 64)))))
@@ -457,7 +457,7 @@ async def a_transaction_that_refers_to_nothing_is_undone(world: World) -> None:
 
 
 @behaviour("transactions")
-async def a_transaction_that_is_undone_leaves_no_blob(world: World) -> None:
+async def a_rolled_back_transaction_stores_no_blob(world: World) -> None:
     """A rolled-back transaction stores no blob."""
     owner = await _prepared(world)
     payload, blobs = world.store.pack("x" * 20_000)

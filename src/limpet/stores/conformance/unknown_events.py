@@ -21,7 +21,7 @@ from limpet.stores.conformance.suite import (
 
 
 @behaviour()
-async def every_append_may_be_sent_twice(world: World) -> None:
+async def every_append_can_be_repeated(world: World) -> None:
     """An owner that repeats each of its appends has a log without duplicates."""
     owner = await world.own()
     for number in range(1, 11):
@@ -34,7 +34,7 @@ async def every_append_may_be_sent_twice(world: World) -> None:
 
 
 @behaviour()
-async def an_append_sent_twice_at_once_lands_once(world: World) -> None:
+async def an_append_sent_twice_concurrently_is_written_once(world: World) -> None:
     """An append sent twice concurrently returns the same result to both calls, and is written once."""
     owner = await world.own()
     leg = owner.extend(started())
@@ -44,7 +44,7 @@ async def an_append_sent_twice_at_once_lands_once(world: World) -> None:
 
 
 @behaviour()
-async def an_append_may_be_repeated_through_another_store(world: World) -> None:
+async def an_append_can_be_repeated_through_another_store(world: World) -> None:
     """An append can be repeated through another store on the same data."""
     owner = await world.own()
     leg = owner.extend(started())
@@ -54,7 +54,7 @@ async def an_append_may_be_repeated_through_another_store(world: World) -> None:
 
 
 @behaviour()
-async def a_repeat_that_was_sealed_anew_is_a_conflict(world: World) -> None:
+async def the_same_body_sealed_again_is_another_event(world: World) -> None:
     """The same body sealed at another time is another event: the writer gets the events that it missed."""
     owner = await world.own()
     first = owner.extend(started())
@@ -66,7 +66,7 @@ async def a_repeat_that_was_sealed_anew_is_a_conflict(world: World) -> None:
 
 
 @behaviour()
-async def a_longer_repeat_is_not_taken_for_the_shorter_one(world: World) -> None:
+async def a_repeat_with_more_events_is_not_reported_as_written(world: World) -> None:
     """A repeat with more events than are in the log is not reported as written, since appends are atomic."""
     owner = await world.own()
     await world.store.append(owner.extend(started(1)))
@@ -76,7 +76,7 @@ async def a_longer_repeat_is_not_taken_for_the_shorter_one(world: World) -> None
 
 
 @behaviour()
-async def a_creation_may_be_repeated(world: World) -> None:
+async def a_creation_can_be_repeated(world: World) -> None:
     """A creation can be repeated any number of times."""
     for _ in range(5):
         await world.create(input="x")
@@ -84,7 +84,7 @@ async def a_creation_may_be_repeated(world: World) -> None:
 
 
 @behaviour()
-async def a_call_and_its_child_may_be_repeated(world: World) -> None:
+async def the_append_of_a_call_and_its_child_can_be_repeated(world: World) -> None:
     """An append of two legs, one of which creates a run, can be repeated."""
     parent = await world.own("p1")
     call = b.AgentCalled(name="call#1", run="c1", agent="a", mode="call", asked="")
@@ -97,7 +97,7 @@ async def a_call_and_its_child_may_be_repeated(world: World) -> None:
 
 
 @behaviour()
-async def an_answer_may_be_repeated(world: World) -> None:
+async def an_answer_can_be_repeated(world: World) -> None:
     """A repeated answer succeeds."""
     owner = await world.own()
     await owner.append(asked())
@@ -106,7 +106,7 @@ async def an_answer_may_be_repeated(world: World) -> None:
 
 
 @behaviour()
-async def a_claim_whose_reply_was_lost_is_found_by_renewing(world: World) -> None:
+async def a_renewal_returns_runs_of_a_claim_whose_reply_was_lost(world: World) -> None:
     """A renewal returns runs that the worker holds without knowing, after the reply to a claim was lost."""
     await world.create()
     await world.worker()
@@ -117,7 +117,7 @@ async def a_claim_whose_reply_was_lost_is_found_by_renewing(world: World) -> Non
 
 
 @behaviour()
-async def an_end_may_be_repeated(world: World) -> None:
+async def the_append_that_ends_a_run_can_be_repeated(world: World) -> None:
     """The append that ends a run can be repeated."""
     owner = await world.own()
     leg = owner.extend(b.RunCompleted(output=inline(1)))
@@ -127,7 +127,7 @@ async def an_end_may_be_repeated(world: World) -> None:
 
 
 @behaviour()
-async def whoever_has_lost_the_run_is_not_told_that_an_append_landed(world: World) -> None:
+async def a_repeated_append_after_losing_the_run_raises_lease_lost(world: World) -> None:
     """A worker that has lost the run gets LeaseLost for a repeated append, although it was written."""
     old = await world.own()
     leg = old.extend(started())
@@ -141,7 +141,7 @@ async def whoever_has_lost_the_run_is_not_told_that_an_append_landed(world: Worl
 
 
 @behaviour()
-async def what_landed_is_not_late(world: World) -> None:
+async def events_in_the_log_are_not_stored_as_late_results(world: World) -> None:
     """Events that are already in the log are not stored as late results."""
     old = await world.own()
     leg = old.extend(started(), completed())
@@ -153,7 +153,7 @@ async def what_landed_is_not_late(world: World) -> None:
 
 
 @behaviour()
-async def what_was_acknowledged_is_there_for_everybody(world: World) -> None:
+async def acknowledged_writes_are_visible_in_every_store(world: World) -> None:
     """Acknowledged writes are visible in another store, whether opened before or after."""
     owner = await world.own()
     other = await world.new_store().open()

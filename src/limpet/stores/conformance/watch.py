@@ -7,7 +7,7 @@ from limpet.stores.conformance.suite import LEASE, World, behaviour, created, si
 
 
 @behaviour()
-async def a_watch_hears_of_a_write(world: World) -> None:
+async def a_watch_is_notified_of_every_write(world: World) -> None:
     """A watch is notified of an append, a creation and a command."""
     owner = await world.own()
     with world.store.watch() as watch:
@@ -20,7 +20,7 @@ async def a_watch_hears_of_a_write(world: World) -> None:
 
 
 @behaviour()
-async def a_change_between_two_looks_is_not_missed(world: World) -> None:
+async def a_change_between_two_calls_is_not_missed(world: World) -> None:
     """A change between two calls of `changed` is reported at the next call."""
     with world.store.watch() as watch:
         await world.create("r1")
@@ -32,7 +32,7 @@ async def a_change_between_two_looks_is_not_missed(world: World) -> None:
 
 
 @behaviour()
-async def every_watch_hears(world: World) -> None:
+async def every_watch_is_notified(world: World) -> None:
     """All of ten watches are notified."""
     with ExitStack() as watching:
         watches = [watching.enter_context(world.store.watch()) for _ in range(10)]
@@ -42,7 +42,7 @@ async def every_watch_hears(world: World) -> None:
 
 
 @behaviour()
-async def a_watch_that_was_left_costs_nothing(world: World) -> None:
+async def watches_can_be_added_and_removed_during_writes(world: World) -> None:
     """Watches can be added and removed during writes."""
     for place in range(20):
         with world.store.watch():
@@ -51,7 +51,7 @@ async def a_watch_that_was_left_costs_nothing(world: World) -> None:
 
 
 @behaviour()
-async def closing_wakes_whoever_listens(world: World) -> None:
+async def closing_the_store_wakes_all_watches(world: World) -> None:
     """Closing the store wakes all watches."""
     store = await world.new_store().open()
     with store.watch() as watch:
@@ -61,7 +61,7 @@ async def closing_wakes_whoever_listens(world: World) -> None:
 
 
 @behaviour()
-async def looking_does_not_ring(world: World) -> None:
+async def renewals_and_empty_claims_do_not_notify_watches(world: World) -> None:
     """A renewal and an empty claim do not notify watches."""
     await world.worker()
     with world.store.watch() as watch:
@@ -79,7 +79,7 @@ async def looking_does_not_ring(world: World) -> None:
 
 
 @behaviour("processes")
-async def a_watch_hears_of_another_store(world: World) -> None:
+async def a_watch_is_notified_of_writes_through_another_store(world: World) -> None:
     """A watch is notified of writes through another store on the same data."""
     other = await world.another()
     with world.store.watch() as watch:
@@ -90,7 +90,7 @@ async def a_watch_hears_of_another_store(world: World) -> None:
 
 
 @behaviour("processes")
-async def a_watch_hears_of_another_process(world: World) -> None:
+async def a_watch_is_notified_of_writes_of_another_process(world: World) -> None:
     """A watch is notified of writes of another process."""
     with world.store.watch() as watch:
         writing = asyncio.create_task(world.processes("create", 1, "5"))
