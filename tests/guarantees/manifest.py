@@ -60,7 +60,7 @@ PROMISES = (
         "One key per action",
         "Every effect has the key `{run}:step_{number}:{tool}:{hash of args}`, the same on every retry and resume.",
         (
-            "tests/unit/engine/definitions/test_tools.py::test_keys_are_frozen",
+            "tests/unit/engine/definitions/test_tools.py::test_idempotency_keys_never_change",
             "tests/behaviour/steps/test_steps.py::test_a_death_is_repeated_where_that_is_safe_and_counts_no_attempt",
             "tests/simulation/test_simulation.py::test_seed",
         ),

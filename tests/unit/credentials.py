@@ -1,4 +1,4 @@
-"""Credentials as they come along, made from pieces here: none was ever real, and none stands in this file as it is."""
+"""Examples of credentials, assembled from pieces: none was ever real, and none is written out in this file."""
 
 from typing import NamedTuple
 
@@ -6,7 +6,7 @@ __all__ = ["EVERY", "Credential", "letters"]
 
 
 class Credential(NamedTuple):
-    """A text with a credential in it, and the part that must not be seen."""
+    """A text with a credential, and the part of it that must not be shown."""
 
     name: str
     text: str
@@ -14,7 +14,7 @@ class Credential(NamedTuple):
 
 
 def letters(seed: int, length: int, alphabet: str = "aB3dE5gH7jK9mN1pQ2rS4tU6vW8xY0z") -> str:
-    """Something that looks drawn at random; another one for each seed."""
+    """Return random-looking letters, different for each seed."""
     found, state = [], seed * 7919 + 17
     for _ in range(length):
         state = (state * 1103515245 + 12345) % 2**31

@@ -1,4 +1,4 @@
-"""Bodies with the fields filled in that a test does not care about, and logs made of them."""
+"""Event bodies with defaults for fields that a test ignores, and logs made of them."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -25,7 +25,7 @@ DIED = b.RunClaimed(worker="w-2", died=True)
 
 
 def started(number: int = 1, attempt: int = 1, **more: Any) -> b.StepStarted:
-    """An attempt begins."""
+    """Return the start of an attempt."""
     given: dict[str, Any] = {
         "name": f"refund#{number}",
         "tool": "refund",
@@ -37,67 +37,67 @@ def started(number: int = 1, attempt: int = 1, **more: Any) -> b.StepStarted:
 
 
 def completed(number: int = 1, attempt: int = 1, **more: Any) -> b.StepCompleted:
-    """An attempt gave a result."""
+    """Return the completion of an attempt."""
     given: dict[str, Any] = {"name": f"refund#{number}", "output": inline("ok")} | more
     return b.StepCompleted(number=number, attempt=attempt, **given)
 
 
 def failed(number: int = 1, attempt: int = 1, **more: Any) -> b.StepFailed:
-    """An attempt raised."""
+    """Return the failure of an attempt."""
     given: dict[str, Any] = {"name": f"refund#{number}", "failure": BOOM} | more
     return b.StepFailed(number=number, attempt=attempt, **given)
 
 
 def unknown(number: int = 1, attempt: int = 1, **more: Any) -> b.StepUnknown:
-    """Nobody knows what came of an attempt."""
+    """Return an attempt with an unknown outcome."""
     given: dict[str, Any] = {"name": f"refund#{number}", "reason": "died"} | more
     return b.StepUnknown(number=number, attempt=attempt, **given)
 
 
 def resolved(outcome: str, number: int = 1, attempt: int = 1, **more: Any) -> b.StepResolved:
-    """An unknown attempt was settled."""
+    """Return the resolution of an unknown attempt."""
     given: dict[str, Any] = {"name": f"refund#{number}", "how": "person", "outcome": outcome} | more
     return b.StepResolved(number=number, attempt=attempt, **given)
 
 
 def asked(request: str = "q-1", **more: Any) -> b.RequestOpened:
-    """The run needs a person."""
+    """Return the opening of a request."""
     given: dict[str, Any] = {"name": "ask#1", "kind": "approval", "question": "may I?", "to": ("finance",)} | more
     return b.RequestOpened(request=request, **given)
 
 
 def answered(request: str = "q-1", decision: str = "approved", **more: Any) -> b.RequestAnswered:
-    """A person decided."""
+    """Return an answer to a request."""
     given: dict[str, Any] = {"command": f"c-{request}", "decision": decision, "by": "ann"} | more
     return b.RequestAnswered(request=request, **given)
 
 
 def called(run: str = "run-1.helper-1", mode: str = "call", **more: Any) -> b.AgentCalled:
-    """Work was given to another agent."""
+    """Return a call of another agent."""
     given: dict[str, Any] = {"name": "helper#1", "agent": "helper", "mode": mode, "asked": ""} | more
     return b.AgentCalled(run=run, **given)
 
 
 def returned(run: str = "run-1.helper-1", **more: Any) -> b.AgentReturned:
-    """The other agent's run has ended."""
+    """Return the return of another agent."""
     given: dict[str, Any] = {"command": f"c-{run}", "outcome": "completed"} | more
     return b.AgentReturned(run=run, **given)
 
 
 def decided(question: str = "refund?") -> b.DecisionMade:
-    """The agent chose."""
+    """Return a decision."""
     return b.DecisionMade(
         name="decide#1", question=question, chosen=inline("full"), options=inline(["none", "full"]), because="broken"
     )
 
 
 def patched(**parts: Any) -> b.StatePatched:
-    """The working state changed."""
+    """Return a patch of the working state."""
     return b.StatePatched(name="patch#1", patch=StatePatch(**parts))
 
 
 def forked(**more: Any) -> b.RunForked:
-    """Another run branches off."""
+    """Return the creation of a fork."""
     given: dict[str, Any] = {"run": "run-1", "at": 2, "step": 0, "effects": "ask"} | more
     return b.RunForked(**given)
 
@@ -105,7 +105,7 @@ def forked(**more: Any) -> b.RunForked:
 def log(
     *bodies: AnyBody, times: Sequence[int] | None = None, after: Head = START, run: str = RUN, fence: int = 0
 ) -> list[Event]:
-    """The bodies as an intact log; ten microseconds apart unless told, with a new fence for each claim."""
+    """Return the bodies as an intact log, by default ten microseconds apart, with a new fence for each claim."""
     events: list[Event] = []
     for place, body in enumerate(bodies):
         fence += isinstance(body, b.RunClaimed)
@@ -116,11 +116,11 @@ def log(
 
 
 def state_after(*bodies: AnyBody, times: Sequence[int] | None = None) -> RunState:
-    """The state of a run that was created and claimed, and to which then this happened."""
+    """Return the state of a run that was created and claimed, after these bodies."""
     return fold(log(CREATED, CLAIMED, *bodies, times=times))
 
 
 def statuses(bodies: Iterable[AnyBody]) -> list[str]:
-    """The status of a run after each of the bodies."""
+    """Return the status of a run after each of the bodies."""
     events = log(*bodies)
     return [fold(events[: end + 1]).status for end in range(len(events))]

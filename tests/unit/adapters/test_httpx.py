@@ -1,4 +1,4 @@
-"""Real httpx clients send the step's key by themselves."""
+"""The httpx adapter: real clients send the step's idempotency key."""
 
 import subprocess
 import sys
@@ -15,7 +15,7 @@ seen: list[str | None] = []
 
 
 def bank(request: httpx.Request) -> httpx.Response:
-    """Notes the key; the first request of all gets no good answer."""
+    """Record the key of each request. Only the first request fails."""
     seen.append(request.headers.get("Idempotency-Key"))
     return httpx.Response(503 if len(seen) == 1 else 200, json="R-1")
 
@@ -60,8 +60,8 @@ async def pays(run: limpet.Run, how: str) -> str:
 
 
 @pytest.mark.parametrize(("how", "tool"), [("sync", "httpx_pay"), ("async", "httpx_pay_async")])
-async def test_the_key_is_sent_and_stays_the_same(how: str, tool: str) -> None:
-    """On every attempt of the step; a read sends none."""
+async def test_every_attempt_sends_the_same_idempotency_key(how: str, tool: str) -> None:
+    """The key is the same on every attempt of the step. A read sends no key."""
     async with testing.app(pays) as app:
         id = await app.run(pays, how)
     first, second, read = seen
@@ -71,21 +71,19 @@ async def test_the_key_is_sent_and_stays_the_same(how: str, tool: str) -> None:
     assert read is None
 
 
-async def test_a_key_of_the_request_itself_is_kept() -> None:
-    """Whoever says one knows why."""
+async def test_a_key_set_on_the_request_is_kept() -> None:
     async with testing.app(pays) as app:
         await app.run(pays, "own")
     assert seen == ["mine", None]
 
 
-async def test_nothing_is_sent_outside_of_a_step() -> None:
-    """The client is as it was."""
+async def test_no_key_is_sent_outside_a_step() -> None:
     client.post("/pay")
     await async_client.post("/pay")
     assert seen == [None, None]
 
 
-def test_httpx_is_not_imported() -> None:
-    """It need not be installed."""
+def test_importing_the_adapter_does_not_import_httpx() -> None:
+    """httpx need not be installed."""
     code = "import sys, limpet.adapters.httpx; sys.exit('httpx' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,4 +1,4 @@
-"""OpenAI's own client, against a server that says what it is told to."""
+"""The OpenAI adapter with OpenAI's own client, against a scripted server."""
 
 import asyncio
 import subprocess
@@ -26,7 +26,7 @@ KEY = "not-a-real-key-but-long"
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenAIServer]:
-    """One that answers "hi"; without a key."""
+    """Return a server that answers "hi" and needs no key."""
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     with OpenAIServer(lambda _: "hi") as found:
         monkeypatch.setenv("OPENAI_BASE_URL", found.url)
@@ -34,7 +34,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenAIServer]:
 
 
 async def say(request: Prompt = HELLO, *, stream: bool = False, **settings: Any) -> Reply:
-    """What the model says; what is told is what the reply holds."""
+    """Return the model's reply. If it was streamed, check that the streamed text is that of the reply."""
     told: list[str] = []
     model: Model = OpenAIModel("gpt-x", settings=settings)
     reply = await model.reply(request, on_text=told.append if stream else None)
@@ -45,7 +45,7 @@ async def say(request: Prompt = HELLO, *, stream: bool = False, **settings: Any)
 both = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 
 
-async def test_a_reply_has_what_the_server_sent_verbatim(server: OpenAIServer) -> None:
+async def test_a_reply_has_the_raw_response(server: OpenAIServer) -> None:
     usage = {"prompt_tokens": 100, "completion_tokens": 5, "prompt_tokens_details": {"cached_tokens": 64}, "cost": 0.25}
     server.fail(Answer(text="fine", usage=usage))
     reply = await say()
@@ -56,7 +56,7 @@ async def test_a_reply_has_what_the_server_sent_verbatim(server: OpenAIServer) -
     assert msgspec.json.decode(msgspec.json.encode(reply), type=Reply) == reply
 
 
-async def test_what_is_streamed_is_told_piece_by_piece_and_counted(server: OpenAIServer) -> None:
+async def test_streamed_text_is_passed_on_in_pieces_with_usage(server: OpenAIServer) -> None:
     server.fail(Answer(text="all is well"))
     told: list[str] = []
     reply = await OpenAIModel("gpt-x").reply(HELLO, on_text=told.append)
@@ -66,7 +66,7 @@ async def test_what_is_streamed_is_told_piece_by_piece_and_counted(server: OpenA
 
 
 @both
-async def test_messages_are_said_as_the_provider_takes_them(server: OpenAIServer, stream: bool) -> None:
+async def test_messages_are_sent_in_the_providers_format(server: OpenAIServer, stream: bool) -> None:
     calls = (ToolCall(id="a", name="look", args='{"id": 1}'), ToolCall(id="b", name="look", args=""))
     request = Prompt(
         messages=(
@@ -97,7 +97,7 @@ async def test_messages_are_said_as_the_provider_takes_them(server: OpenAIServer
 
 
 @both
-async def test_tools_output_and_limits_are_said_too(server: OpenAIServer, stream: bool) -> None:
+async def test_tools_output_schema_and_limits_are_sent(server: OpenAIServer, stream: bool) -> None:
     schema = {"type": "object", "title": "My answer", "properties": {"ok": {"type": "boolean", "default": True}}}
     request = Prompt(messages=HELLO.messages, tools=(LOOK,), must_call=True, output=schema, max_tokens=9)
     await say(request, stream=stream)
@@ -108,7 +108,7 @@ async def test_tools_output_and_limits_are_said_too(server: OpenAIServer, stream
     assert asked["response_format"] == {"type": "json_schema", "json_schema": {"name": "My_answer", "schema": schema}}
 
 
-async def test_nobody_must_call_a_tool_that_is_not_there(server: OpenAIServer) -> None:
+async def test_must_call_is_not_sent_without_tools(server: OpenAIServer) -> None:
     await say(Prompt(messages=HELLO.messages, must_call=True))
     assert server.requests[0].keys() == {"model", "messages"}
 
@@ -124,7 +124,7 @@ async def test_nobody_must_call_a_tool_that_is_not_there(server: OpenAIServer) -
         ({"properties": {}, "additionalProperties": False, "$defs": {"B": {"type": "object"}}}, False),
     ],
 )
-async def test_a_schema_is_strict_only_if_the_provider_would_take_it(
+async def test_a_schema_is_strict_only_if_the_provider_accepts_it(
     server: OpenAIServer, schema: dict[str, Any], strict: bool
 ) -> None:
     await say(Prompt(messages=HELLO.messages, output={"type": "object", **schema}))
@@ -132,7 +132,7 @@ async def test_a_schema_is_strict_only_if_the_provider_would_take_it(
     assert (asked["name"], asked.get("strict", False)) == ("output", strict)
 
 
-async def test_settings_go_along_but_do_not_change_what_is_meant(server: OpenAIServer) -> None:
+async def test_settings_are_sent_but_cannot_override_the_prompt(server: OpenAIServer) -> None:
     settings = {"temperature": 0.5, "top_k": 3, "seed": 1, "stream": True, "messages": [], "tool_choice": "none"}
     more = {"seed": 2, "extra_body": {"mine": {"deep": 1}}, "extra_headers": {"X-Mine": "yes"}, "timeout": 60}
     request = Prompt(messages=HELLO.messages, tools=(LOOK,), must_call=True, settings=more)
@@ -152,7 +152,7 @@ async def test_settings_go_along_but_do_not_change_what_is_meant(server: OpenAIS
     assert server.headers[0]["x-mine"] == "yes"
 
 
-async def test_openai_itself_takes_the_limit_by_its_newer_name() -> None:
+async def test_openai_gets_the_limit_as_max_completion_tokens() -> None:
     asked: list[Any] = []
 
     def answer(request: httpx2.Request) -> httpx2.Response:
@@ -168,14 +168,14 @@ async def test_openai_itself_takes_the_limit_by_its_newer_name() -> None:
     assert (reply.text, reply.finish, reply.model, reply.usage) == ("hi", "stop", "gpt-x", Usage())
 
 
-async def test_a_server_of_ones_own_needs_no_key(server: OpenAIServer, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_custom_server_needs_no_key(server: OpenAIServer, monkeypatch: pytest.MonkeyPatch) -> None:
     await say()
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     await say()
     assert [each["authorization"] for each in server.headers] == ["Bearer no-key", f"Bearer {KEY}"]
 
 
-async def test_without_key_and_address_it_says_what_is_missing_when_it_is_asked(
+async def test_a_missing_key_is_reported_when_the_model_is_called(
     monkeypatch: pytest.MonkeyPatch, server: OpenAIServer
 ) -> None:
     monkeypatch.delenv("OPENAI_BASE_URL")
@@ -188,7 +188,7 @@ async def test_without_key_and_address_it_says_what_is_missing_when_it_is_asked(
     assert (await model.reply(HELLO)).text == "hi"
 
 
-async def test_a_given_client_is_used_and_tries_only_once(
+async def test_a_given_client_is_used_without_its_retries(
     server: OpenAIServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OPENAI_BASE_URL")
@@ -200,7 +200,7 @@ async def test_a_given_client_is_used_and_tries_only_once(
 
 
 @both
-async def test_parallel_calls_come_as_the_model_wrote_them(server: OpenAIServer, stream: bool) -> None:
+async def test_parallel_calls_keep_the_models_order_and_arguments(server: OpenAIServer, stream: bool) -> None:
     server.fail(Answer(text="let me see", calls=[call("look", {"id": "ä"}), call("look", "{not json")]))
     reply = await say(stream=stream)
     assert (reply.text, reply.finish) == ("let me see", "calls")
@@ -236,7 +236,7 @@ async def test_calls_get_ids_that_are_unique_in_the_conversation(server: OpenAIS
     ],
     ids=["without an index", "all is said again", "the name in pieces"],
 )
-async def test_pieces_of_a_call_are_put_together_however_they_come(server: OpenAIServer, pieces: list[Any]) -> None:
+async def test_a_call_streamed_in_pieces_is_assembled(server: OpenAIServer, pieces: list[Any]) -> None:
     other = {"index": 0, "id": "b", "function": {"name": "act", "arguments": "{}"}}
     server.fail(Answer(pieces=[{"tool_calls": [each]} for each in [*pieces, other]]))
     reply = await say(stream=True)
@@ -244,7 +244,7 @@ async def test_pieces_of_a_call_are_put_together_however_they_come(server: OpenA
     assert reply.finish == "calls"
 
 
-async def test_text_is_whole_whatever_it_was_cut_into(server: OpenAIServer) -> None:
+async def test_text_streamed_in_parts_is_joined(server: OpenAIServer) -> None:
     parts = [{"type": "text", "text": "so "}, {"type": "text", "text": "be it "}]
     server.fail(
         Answer(pieces=[{"content": parts}, {"content": "\ud83d"}, {"content": "\ude00"}, {"content": "\ud83d"}])
@@ -253,7 +253,7 @@ async def test_text_is_whole_whatever_it_was_cut_into(server: OpenAIServer) -> N
     assert reply.text == "so be it 😀�"
 
 
-async def test_arguments_that_are_no_text_and_content_in_parts_are_understood(server: OpenAIServer) -> None:
+async def test_arguments_as_objects_and_content_in_parts_are_accepted(server: OpenAIServer) -> None:
     calls = [{"function": {"name": "look", "arguments": {"id": 1}}}, {"type": "custom", "custom": {}}]
     message = {"content": [{"type": "text", "text": "so"}], "tool_calls": calls}
     server.fail(Answer(body={"choices": [{"message": message}]}))
@@ -274,19 +274,21 @@ async def test_arguments_that_are_no_text_and_content_in_parts_are_understood(se
     ],
     ids=["length", "cut off call", "call that just stops", "filter", "refusal", "unknown"],
 )
-async def test_why_it_ended_is_said(server: OpenAIServer, stream: bool, answer: Answer, finish: str, text: str) -> None:
+async def test_a_reply_has_its_finish_reason(
+    server: OpenAIServer, stream: bool, answer: Answer, finish: str, text: str
+) -> None:
     server.fail(answer)
     reply = await say(stream=stream)
     assert (reply.finish, reply.text) == (finish, text)
 
 
-async def test_a_reply_that_comes_at_once_needs_no_reason(server: OpenAIServer) -> None:
+async def test_an_unstreamed_reply_without_a_finish_reason_is_a_stop(server: OpenAIServer) -> None:
     server.fail(Answer(text="so", finish=None))
     assert (await say()).finish == "stop"
 
 
 @pytest.mark.parametrize("cut", ["torn", "quiet"])
-async def test_a_cut_stream_is_no_reply(server: OpenAIServer, cut: Any) -> None:
+async def test_a_truncated_stream_is_an_error(server: OpenAIServer, cut: Any) -> None:
     server.fail(Answer(text="one two three four five", cut=cut))
     told: list[str] = []
     with pytest.raises((openai.APIConnectionError, ConnectionError)) as raised:
@@ -297,7 +299,7 @@ async def test_a_cut_stream_is_no_reply(server: OpenAIServer, cut: Any) -> None:
 
 @both
 @pytest.mark.parametrize("status", [400, 401, 402, 403, 404, 413, 422])
-async def test_what_no_repetition_helps_is_permanent(server: OpenAIServer, stream: bool, status: int) -> None:
+async def test_client_errors_are_permanent(server: OpenAIServer, stream: bool, status: int) -> None:
     server.fail(Answer(status=status, message="the model gpt-x is not there"), times=3)
     with pytest.raises(limpet.Permanent) as raised:
         await say(stream=stream)
@@ -307,7 +309,7 @@ async def test_what_no_repetition_helps_is_permanent(server: OpenAIServer, strea
 
 @both
 @pytest.mark.parametrize("status", [408, 409, 429, 500, 502, 503])
-async def test_what_may_pass_is_let_through_as_it_is(server: OpenAIServer, stream: bool, status: int) -> None:
+async def test_transient_errors_are_raised_unchanged(server: OpenAIServer, stream: bool, status: int) -> None:
     server.fail(Answer(status=status), times=3)
     with pytest.raises(openai.APIStatusError) as raised:
         await say(stream=stream)
@@ -329,7 +331,7 @@ async def test_what_may_pass_is_let_through_as_it_is(server: OpenAIServer, strea
     ],
     ids=["seconds", "parts of a second", "milliseconds", "date", "past", "absurd"],
 )
-async def test_a_provider_that_says_when_is_asked_again_then(
+async def test_a_retry_after_header_becomes_retry_after(
     server: OpenAIServer, stream: bool, status: int, headers: dict[str, str], seconds: float
 ) -> None:
     server.fail(Answer(status=status, headers=headers, message="slow down"))
@@ -339,20 +341,20 @@ async def test_a_provider_that_says_when_is_asked_again_then(
 
 
 @pytest.mark.parametrize("text", ["soon", "-1", "nan", "inf", ""])
-async def test_a_time_that_cannot_be_read_is_none(server: OpenAIServer, text: str) -> None:
+async def test_an_unreadable_retry_after_header_is_ignored(server: OpenAIServer, text: str) -> None:
     server.fail(Answer(status=429, headers={"Retry-After": text}))
     with pytest.raises(openai.RateLimitError):
         await say()
 
 
-async def test_an_account_that_is_used_up_is_not_just_slow(server: OpenAIServer) -> None:
+async def test_an_exhausted_quota_is_permanent(server: OpenAIServer) -> None:
     server.fail(Answer(status=429, headers={"Retry-After": "7"}, code="insufficient_quota"))
     with pytest.raises(limpet.Permanent):
         await say()
 
 
 @pytest.mark.parametrize("body", ["<h1>no</h1>", {"detail": "no"}, {"message": "no"}, {"error": "no"}, {"no": 1}, "[]"])
-async def test_an_error_is_understood_whatever_its_form(server: OpenAIServer, body: Any) -> None:
+async def test_error_bodies_of_any_form_are_reported(server: OpenAIServer, body: Any) -> None:
     server.fail(Answer(status=400, body=body))
     with pytest.raises(limpet.Permanent, match="answered 400: ") as raised:
         await say()
@@ -360,7 +362,7 @@ async def test_an_error_is_understood_whatever_its_form(server: OpenAIServer, bo
 
 
 @pytest.mark.parametrize("status", [401, 500])
-async def test_the_key_is_not_said_even_if_the_server_says_it(
+async def test_a_key_that_the_server_repeats_is_redacted(
     server: OpenAIServer, monkeypatch: pytest.MonkeyPatch, status: int
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
@@ -373,7 +375,7 @@ async def test_the_key_is_not_said_even_if_the_server_says_it(
     assert "wrong key: [secret]" in failure.message
 
 
-async def test_a_server_that_is_not_there_may_come_back(server: OpenAIServer, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_refused_connection_is_a_transient_error(server: OpenAIServer, monkeypatch: pytest.MonkeyPatch) -> None:
     with OpenAIServer([]) as gone:
         monkeypatch.setenv("OPENAI_BASE_URL", gone.url)
     with pytest.raises(openai.APIConnectionError):
@@ -381,13 +383,13 @@ async def test_a_server_that_is_not_there_may_come_back(server: OpenAIServer, mo
 
 
 @both
-async def test_a_server_that_is_too_slow_may_be_faster(server: OpenAIServer, stream: bool) -> None:
+async def test_a_timeout_is_a_transient_error(server: OpenAIServer, stream: bool) -> None:
     server.fail(Answer(hold=True))
     with pytest.raises(openai.APITimeoutError):
         await say(stream=stream, timeout=0.01)
 
 
-async def test_a_cancelled_reply_ends_at_once(server: OpenAIServer) -> None:
+async def test_a_cancelled_reply_ends_immediately(server: OpenAIServer) -> None:
     server.fail(Answer(hold=True))
     asked = asyncio.create_task(say())
     await asyncio.to_thread(server.wait_for, 1)
@@ -412,7 +414,7 @@ async def test_a_cancelled_reply_ends_at_once(server: OpenAIServer) -> None:
         '{"choices": [{"message": {"tool_calls": [7]}}]}',
     ],
 )
-async def test_what_is_no_reply_may_be_one_the_next_time(server: OpenAIServer, body: str) -> None:
+async def test_an_invalid_reply_is_a_transient_error(server: OpenAIServer, body: str) -> None:
     server.fail(Answer(body=body))
     with pytest.raises(ConnectionError, match="openai:gpt-x sent an invalid reply") as raised:
         await say()
@@ -421,9 +423,9 @@ async def test_what_is_no_reply_may_be_one_the_next_time(server: OpenAIServer, b
 
 
 @pytest.mark.parametrize("data", ["{", '{"error": {"message": "upstream", "code": 502}}', '{"choices": null}', ""])
-async def test_neither_is_such_a_stream(server: OpenAIServer, data: str) -> None:
+async def test_an_invalid_stream_is_a_transient_error(server: OpenAIServer, data: str) -> None:
     server.fail(Answer(body=f"data: {data}\n\n" if data else "", headers={"Content-Type": "text/event-stream"}))
-    with pytest.raises(Exception) as raised:  # noqa: PT011 - by the client or by us
+    with pytest.raises(Exception) as raised:  # noqa: PT011 - raised by the client or by the adapter
         await say(stream=True)
     assert not isinstance(raised.value, limpet.Permanent)
 
@@ -434,7 +436,7 @@ async def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> No
         OpenAIModel("gpt-x")
 
 
-def test_it_goes_on_in_another_event_loop(server: OpenAIServer) -> None:
+def test_a_model_can_be_used_in_several_event_loops(server: OpenAIServer) -> None:
     model = OpenAIModel("gpt-x")
 
     async def ask() -> list[str]:
@@ -443,7 +445,7 @@ def test_it_goes_on_in_another_event_loop(server: OpenAIServer) -> None:
     assert [asyncio.run(ask()) for _ in range(2)] == [["hi", "hi"]] * 2
 
 
-def test_the_package_is_imported_only_when_a_model_is_asked() -> None:
+def test_provider_packages_are_imported_only_when_a_model_is_called() -> None:
     code = """
 import sys, limpet, limpet.testing, limpet.adapters.models
 from limpet.adapters.models import model_of
@@ -464,7 +466,7 @@ async def asks_openai(run: limpet.Run, text: str) -> str:
     return await run.step(openai_ask, text)
 
 
-async def test_the_step_tries_again_and_gives_up_where_that_does_not_help(server: OpenAIServer) -> None:
+async def test_a_step_retries_transient_errors_and_fails_on_permanent_ones(server: OpenAIServer) -> None:
     server.failures = {1: {"status": 500}, 2: {"status": 429, "headers": {"Retry-After": "1"}}, 3: {"body": "{"}}
     async with testing.app(asks_openai) as app:
         assert await app.run(asks_openai, "hello") == "hi"
@@ -475,7 +477,7 @@ async def test_the_step_tries_again_and_gives_up_where_that_does_not_help(server
         assert len(server.requests) == 5
 
 
-async def test_a_server_of_its_own_keeps_count_of_who_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_server_process_counts_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = {
         "replies": [{"calls": [call("look", {"id": 1})]}, "done"],
         "failures": {"2": {"status": 500}, "4": {"hold": True, "text": "at last"}},
@@ -499,7 +501,7 @@ async def test_a_server_of_its_own_keeps_count_of_who_asks(tmp_path: Path, monke
     assert stats["bodies"][2]["messages"][-1] == {"role": "tool", "tool_call_id": "call_0_0", "content": "1"}
 
 
-async def test_a_script_may_be_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_script_can_be_a_python_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with ServerProcess("tests.servers.openai_server:echo", tmp_path) as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
         assert (await say()).text == "hello"

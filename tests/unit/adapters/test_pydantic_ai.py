@@ -1,4 +1,4 @@
-"""pydantic-ai's models behind our protocol: its own for tests, and its OpenAI model against a server."""
+"""The pydantic-ai adapter: pydantic-ai's test models, and its OpenAI model against a server."""
 
 import asyncio
 import sys
@@ -37,7 +37,7 @@ both = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenAIServer]:
-    """One that answers "hi"; without a key."""
+    """Return a server that answers "hi" and needs no key."""
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     with OpenAIServer(lambda _: "hi") as found:
         monkeypatch.setenv("OPENAI_BASE_URL", found.url)
@@ -45,7 +45,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenAIServer]:
 
 
 async def say(request: Prompt = HELLO, *, stream: bool = False, model: Any = CHAT, **settings: Any) -> Reply:
-    """What the model says; what is told is what the reply holds."""
+    """Return the model's reply. If it was streamed, check that the streamed text is that of the reply."""
     told: list[str] = []
     asked: Model = PydanticAIModel(model, settings=settings)
     reply = await asked.reply(request, on_text=told.append if stream else None)
@@ -53,7 +53,7 @@ async def say(request: Prompt = HELLO, *, stream: bool = False, model: Any = CHA
     return reply
 
 
-# Models of pydantic-ai's own, for tests.
+# pydantic-ai's test models.
 
 
 async def test_a_test_model_calls_each_tool_and_then_answers() -> None:
@@ -68,7 +68,7 @@ async def test_a_test_model_calls_each_tool_and_then_answers() -> None:
     assert (then.finish, then.text, then.raw) == ("stop", '{"look":"found"}', None)
 
 
-async def test_messages_become_requests_and_responses_and_a_reply_comes_back() -> None:
+async def test_messages_and_replies_are_converted() -> None:
     seen: list[tuple[list[ModelMessage], AgentInfo]] = []
 
     def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
@@ -118,7 +118,7 @@ async def test_messages_become_requests_and_responses_and_a_reply_comes_back() -
     assert msgspec.json.decode(msgspec.json.encode(reply), type=Reply) == reply
 
 
-async def test_pieces_of_a_stream_are_told_and_put_together() -> None:
+async def test_streamed_pieces_are_passed_on_and_assembled() -> None:
     async def answer(_: list[ModelMessage], info: AgentInfo) -> AsyncIterator[Any]:
         yield "one "
         yield "two"
@@ -132,7 +132,7 @@ async def test_pieces_of_a_stream_are_told_and_put_together() -> None:
 
 
 @pytest.mark.parametrize("native", [True, False])
-async def test_the_form_of_an_answer_is_asked_for_as_the_model_can_be_asked(native: bool) -> None:
+async def test_the_output_schema_uses_the_models_output_mode(native: bool) -> None:
     seen: list[Any] = []
 
     def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
@@ -167,14 +167,14 @@ async def test_a_system_message_in_the_middle_is_prepared_for_the_model() -> Non
     assert "be brief" in str(getattr(part, "content", ""))
 
 
-async def test_a_setting_that_a_model_does_not_know_is_not_forced_on_it() -> None:
+async def test_an_unsupported_setting_is_not_sent() -> None:
     class Plain(TestModel):
         unsupported_settings = frozenset({"max_retries"})
 
     assert (await say(model=Plain())).finish == "stop"
 
 
-async def test_an_error_instead_of_a_reply_may_be_one_the_next_time() -> None:
+async def test_an_error_response_is_a_transient_error() -> None:
     def answer(_: list[ModelMessage], info: AgentInfo) -> ModelResponse:
         return ModelResponse(parts=[], finish_reason="error")
 
@@ -197,7 +197,7 @@ async def test_an_error_instead_of_a_reply_may_be_one_the_next_time() -> None:
     ],
     ids=lambda each: each.__name__ if isinstance(each, type) else type(each).__name__,
 )
-async def test_errors_mean_what_they_are(error: Exception, kind: type[Exception]) -> None:
+async def test_errors_are_mapped_to_limpet_errors(error: Exception, kind: type[Exception]) -> None:
     def answer(_: list[ModelMessage], info: AgentInfo) -> ModelResponse:
         raise error
 
@@ -206,11 +206,11 @@ async def test_errors_mean_what_they_are(error: Exception, kind: type[Exception]
     assert type(raised.value) is kind
 
 
-# Its OpenAI model, over the wire.
+# pydantic-ai's OpenAI model, over the wire.
 
 
 @both
-async def test_a_conversation_goes_over_the_wire(server: OpenAIServer, stream: bool) -> None:
+async def test_a_conversation_is_sent_over_the_wire(server: OpenAIServer, stream: bool) -> None:
     server.fail(Answer(text="let me see", calls=[call("look", {"id": 1}), call("look", {"id": 2})]))
     request = Prompt(
         messages=HELLO.messages, tools=(LOOK,), must_call=True, output=OUTPUT, max_tokens=9, settings={"top_p": 0.5}
@@ -252,7 +252,9 @@ async def test_calls_get_ids_that_are_unique_in_the_conversation(server: OpenAIS
     ],
     ids=["length", "filter", "refusal", "call that just stops"],
 )
-async def test_why_it_ended_is_said(server: OpenAIServer, stream: bool, answer: Answer, finish: str, text: str) -> None:
+async def test_a_reply_has_its_finish_reason(
+    server: OpenAIServer, stream: bool, answer: Answer, finish: str, text: str
+) -> None:
     server.fail(answer)
     reply = await say(stream=stream)
     assert (reply.finish, reply.text) == (finish, text)
@@ -260,7 +262,7 @@ async def test_why_it_ended_is_said(server: OpenAIServer, stream: bool, answer: 
 
 @both
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 422])
-async def test_what_no_repetition_helps_is_permanent(server: OpenAIServer, stream: bool, status: int) -> None:
+async def test_client_errors_are_permanent(server: OpenAIServer, stream: bool, status: int) -> None:
     server.fail(Answer(status=status, message="the model gpt-x is not there"), times=3)
     with pytest.raises(limpet.Permanent) as raised:
         await say(stream=stream)
@@ -270,7 +272,7 @@ async def test_what_no_repetition_helps_is_permanent(server: OpenAIServer, strea
 
 @both
 @pytest.mark.parametrize("status", [408, 409, 429, 500, 503])
-async def test_what_may_pass_is_let_through_as_it_is(server: OpenAIServer, stream: bool, status: int) -> None:
+async def test_transient_errors_are_raised_unchanged(server: OpenAIServer, stream: bool, status: int) -> None:
     server.fail(Answer(status=status), times=3)
     with pytest.raises(exceptions.ModelHTTPError) as raised:
         await say(stream=stream)
@@ -288,7 +290,7 @@ async def test_what_may_pass_is_let_through_as_it_is(server: OpenAIServer, strea
     ],
     ids=["seconds", "milliseconds", "date"],
 )
-async def test_a_provider_that_says_when_is_asked_again_then(
+async def test_a_retry_after_header_becomes_retry_after(
     server: OpenAIServer, stream: bool, headers: dict[str, str], seconds: float
 ) -> None:
     server.fail(Answer(status=429, headers=headers))
@@ -297,14 +299,14 @@ async def test_a_provider_that_says_when_is_asked_again_then(
     assert raised.value.after == seconds * 10**6
 
 
-async def test_an_account_that_is_used_up_is_not_just_slow(server: OpenAIServer) -> None:
+async def test_an_exhausted_quota_is_permanent(server: OpenAIServer) -> None:
     server.fail(Answer(status=429, headers={"Retry-After": "7"}, code="insufficient_quota"))
     with pytest.raises(limpet.Permanent):
         await say()
 
 
 @pytest.mark.parametrize("cut", ["torn", "quiet"])
-async def test_a_cut_stream_is_no_reply(server: OpenAIServer, cut: Any) -> None:
+async def test_a_truncated_stream_is_an_error(server: OpenAIServer, cut: Any) -> None:
     server.fail(Answer(text="one two three four five", cut=cut))
     told: list[str] = []
     with pytest.raises((exceptions.ModelAPIError, ConnectionError)):
@@ -314,16 +316,16 @@ async def test_a_cut_stream_is_no_reply(server: OpenAIServer, cut: Any) -> None:
 
 @both
 @pytest.mark.parametrize("body", ['{"choices": [', "hello"])
-async def test_what_is_no_reply_may_be_one_the_next_time(server: OpenAIServer, stream: bool, body: str) -> None:
+async def test_an_invalid_reply_is_a_transient_error(server: OpenAIServer, stream: bool, body: str) -> None:
     server.fail(Answer(body=f"data: {body}\n\n" if stream else body))
-    with pytest.raises(Exception) as raised:  # noqa: PT011 - as it comes
+    with pytest.raises(Exception) as raised:  # noqa: PT011 - any exception
         await say(stream=stream)
     assert not isinstance(raised.value, limpet.Permanent)
     assert (await say(stream=stream)).text == "hi"
 
 
 @pytest.mark.parametrize("status", [401, 500])
-async def test_the_key_is_not_said_even_if_the_server_says_it(
+async def test_a_key_that_the_server_repeats_is_redacted(
     server: OpenAIServer, monkeypatch: pytest.MonkeyPatch, status: int
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
@@ -336,7 +338,7 @@ async def test_the_key_is_not_said_even_if_the_server_says_it(
     assert "wrong key: [secret]" in failure.message
 
 
-async def test_a_server_that_is_too_slow_may_be_faster(server: OpenAIServer) -> None:
+async def test_a_timeout_is_a_transient_error(server: OpenAIServer) -> None:
     server.fail(Answer(hold=True), times=2)
     with pytest.raises(exceptions.ModelTimeoutError):
         await say(timeout=0.01)
@@ -344,20 +346,20 @@ async def test_a_server_that_is_too_slow_may_be_faster(server: OpenAIServer) -> 
         await say(request_timeout=0.01)
 
 
-async def test_without_a_key_it_says_what_is_missing_when_it_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_missing_key_is_reported_by_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     with pytest.raises(limpet.Permanent, match="OPENAI_API_KEY"):
         await say()
 
 
-async def test_a_provider_whose_package_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_missing_provider_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "anthropic", None)
     with pytest.raises(limpet.Permanent, match="pydantic-ai-slim\\[anthropic\\]"):
         await say(model="anthropic:claude-x")
 
 
-async def test_a_model_that_nobody_knows_is_permanent() -> None:
+async def test_an_unknown_model_is_a_permanent_error() -> None:
     with pytest.raises(limpet.Permanent, match="nobody:x cannot be used: Unknown model"):
         await say(model="nobody:x")
 
@@ -369,7 +371,7 @@ async def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize("given", [False, True])
-def test_it_goes_on_in_another_event_loop(server: OpenAIServer, given: bool) -> None:
+def test_a_model_can_be_used_in_several_event_loops(server: OpenAIServer, given: bool) -> None:
     settings = ModelSettings(seed=1)
     theirs = OpenAIChatModel("gpt-x", provider=OpenAIProvider(base_url=server.url, api_key="k"), settings=settings)
     model = PydanticAIModel(theirs if given else CHAT)
@@ -381,7 +383,7 @@ def test_it_goes_on_in_another_event_loop(server: OpenAIServer, given: bool) -> 
     assert model.name == ("openai:gpt-x" if given else CHAT)
 
 
-# Which adapter it is.
+# Choice of the adapter.
 
 
 def test_a_model_is_found_by_its_name() -> None:
@@ -396,6 +398,6 @@ def test_a_model_is_found_by_its_name() -> None:
 
 
 @pytest.mark.parametrize("spec", ["gpt-5-mini", "openai:", ":x", "", 7, None, ScriptedModel, OpenAIModel, TestModel()])
-def test_what_is_no_model_is_refused_with_the_choices(spec: Any) -> None:
+def test_an_invalid_model_is_refused_with_the_choices(spec: Any) -> None:
     with pytest.raises(limpet.DefinitionError, match=r"openai:gpt-5-mini.*provider:name.*ScriptedModel"):
         model_of(spec)

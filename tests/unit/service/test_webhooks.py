@@ -259,7 +259,7 @@ def test_a_receiver_may_say_when(receiver: Receiver, status: int, said: str, sec
 @pytest.mark.parametrize(
     "said", ["", "soon", "-5", "1.5", "1e9", "٣", "Tue, 99 Nov 2023 99:99:99 GMT", "1 Jan 99999999999999999999 0:0:0"]
 )
-def test_a_time_that_cannot_be_read_is_none(receiver: Receiver, said: str) -> None:
+def test_an_unreadable_retry_after_header_is_ignored(receiver: Receiver, said: str) -> None:
     """Then our own patience decides."""
     receiver.answer = answering(503, Retry_After=said).replace("٣".encode(), b"\xb3")
     with pytest.raises(ConnectionError, match="503"):

@@ -1,4 +1,4 @@
-"""Wrong definitions: each is refused where it stands, in words that say what to write."""
+"""Wrong definitions are refused at the definition, with an error that names the option."""
 
 from collections.abc import Callable
 from functools import partial
@@ -8,7 +8,7 @@ import pytest
 
 import limpet
 
-wrongly: Any = limpet  # as code without types does
+wrongly: Any = limpet  # as untyped code does
 WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: wrongly.agent(lambda _: None), r"add parentheses: @limpet\.agent\(\)"),
     (lambda: wrongly.external(lambda: None), r"such as @limpet\.external\(ttl='5m'\)"),
@@ -76,22 +76,21 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
 
 
 @pytest.mark.parametrize(("define", "says"), WRONG)
-def test_a_wrong_definition_is_refused_where_it_stands(define: Callable[[], Any], says: str) -> None:
-    """It names the option, and what that should be; no run has to find out."""
+def test_a_wrong_definition_is_refused_at_the_definition(define: Callable[[], Any], says: str) -> None:
+    """The error names the option and the expected value."""
     with pytest.raises(limpet.DefinitionError, match=f"(?s){says}"):
         define()
 
 
-def test_an_empty_address_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No file is made in silence; without an address, the environment says which."""
+def test_an_empty_url_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No file is created for an empty URL; without a URL, LIMPET_URL is used."""
     with pytest.raises(limpet.InvalidArgument):
         limpet.open("")
     monkeypatch.setenv("LIMPET_URL", "memory:")
     assert limpet.open()._settings.url == "memory:"
 
 
-def test_a_number_of_attempts_is_a_retry() -> None:
-    """`retry=3` is what everybody writes first."""
+def test_retry_accepts_a_number_of_attempts() -> None:
 
     @limpet.tool(effect="none", name="definition_retried", retry=3)
     async def look() -> None: ...
@@ -100,8 +99,8 @@ def test_a_number_of_attempts_is_a_retry() -> None:
     assert look.options(retry=5).traits.retry == limpet.Retry(5)
 
 
-async def test_an_app_that_was_not_opened_says_so() -> None:
-    """In memory too, where nothing would be missing but the worker."""
+async def test_an_app_that_was_not_opened_is_unavailable() -> None:
+    """This applies to the memory store, too."""
 
     @limpet.agent()
     async def agent(run: limpet.Run) -> None: ...

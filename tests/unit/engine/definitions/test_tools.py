@@ -1,4 +1,4 @@
-"""Tools: what they declare, how they are called, and how their arguments become JSON and come back."""
+"""Tools: their definitions, their calls, and the encoding of their arguments."""
 
 from contextvars import copy_context
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from limpet.policy.retry import Retry
 
 @dataclass
 class Order:
-    """Something with a type."""
+    """A typed argument."""
 
     id: str
     cents: int
@@ -24,21 +24,20 @@ class Order:
 
 @tool(effect="none")
 async def find_order(order: str, *, fresh: bool = False) -> Order:
-    """A read."""
+    """Return an order."""
     return Order(order, 900 if fresh else 800)
 
 
 @tool(effect="idempotent", risk="external_action", retry=Retry(5), timeout="10s")
 def pay_back(order: Order, cents: int = 100, *notes: str, **more: int) -> str:
-    """An effect."""
+    """Pay an order back."""
     return f"{order.id}:{cents}:{notes}:{more}"
 
 
 # Definitions
 
 
-def test_a_tool_is_known_by_its_function() -> None:
-    """Name, documentation and traits."""
+def test_a_tool_has_the_name_documentation_and_traits_of_its_function() -> None:
     assert (pay_back.name, pay_back.__doc__, pay_back.traits.effect) == ("pay_back", "An effect.", "idempotent")
     assert (pay_back.traits.risk, pay_back.traits.timeout) == ("external_action", 10_000_000)
     assert find_tool("pay_back") is pay_back
@@ -47,21 +46,21 @@ def test_a_tool_is_known_by_its_function() -> None:
     assert repr(pay_back) == "<tool pay_back, effect 'idempotent'>"
 
 
-def test_the_effect_must_be_said() -> None:
-    """And the error names the choices."""
+def test_a_tool_without_an_effect_is_refused() -> None:
+    """The error names the choices."""
     for given in ({}, {"effect": "maybe"}):
         with pytest.raises(DefinitionError) as raised:
             tool(**given)  # type: ignore[arg-type]
         assert all(effect in str(raised.value) for effect in ("none", "idempotent", "once", "transaction"))
 
 
-def test_the_same_function_may_be_defined_again() -> None:
-    """A reload or a notebook; another function under that name is refused."""
+def test_the_same_function_can_be_defined_again() -> None:
+    """A reload or a notebook defines the same function again; another function under that name is refused."""
 
     def define() -> Tool[[], None, None]:
         @tool(effect="none", name="defined-twice")
         def work() -> None:
-            """Nothing."""
+            """Do nothing."""
 
         return work
 
@@ -72,20 +71,19 @@ def test_the_same_function_may_be_defined_again() -> None:
 
         @tool(effect="none", name="defined-twice")
         def other() -> None:
-            """Something else."""
+            """Do something else."""
 
 
-def test_a_transaction_waits_for_nothing() -> None:
-    """It is a plain function."""
+def test_a_transaction_must_be_a_blocking_function() -> None:
     with pytest.raises(DefinitionError, match="plain function"):
 
         @tool(effect="transaction")
         async def work() -> None:
-            """It would wait."""
+            """Return, asynchronously."""
 
 
-def test_options_change_how_it_is_called_and_not_what_it_is() -> None:
-    """The registered name, the function and what undoes it stay."""
+def test_options_change_the_traits_but_not_the_identity() -> None:
+    """The registered name, the function and its compensation stay."""
     patient = pay_back.options(name="pay_back-again", retry=Retry(9), timeout=timedelta(minutes=1))
     assert (patient.name, patient.step_name, patient.traits.timeout) == ("pay_back", "pay_back-again", 60_000_000)
     assert patient.traits.retry == Retry(9)
@@ -94,23 +92,23 @@ def test_options_change_how_it_is_called_and_not_what_it_is() -> None:
     assert find_tool("pay_back") is pay_back
 
 
-def test_what_cannot_be_undone_has_no_compensation() -> None:
-    """Neither a read, nor what says that it is irreversible; and there is one."""
+def test_an_invalid_compensation_is_refused() -> None:
+    """Reads and irreversible tools have no compensation, and a tool has at most one."""
 
     @tool(effect="once", irreversible=True)
     def launch() -> None:
-        """It is gone."""
+        """Do something irreversible."""
 
     @tool(effect="once")
     def book() -> str:
-        """It can be undone."""
+        """Do something reversible."""
         return "B-1"
 
     def unlaunch(result: None) -> None:
-        """There is no way back."""
+        """Compensate an irreversible tool."""
 
     def unfetch(result: Order | None, order: str, *, fresh: bool = False) -> None:
-        """There is nothing to undo."""
+        """Compensate a read."""
 
     with pytest.raises(DefinitionError, match="irreversible"):
         launch.compensate(unlaunch)
@@ -119,13 +117,13 @@ def test_what_cannot_be_undone_has_no_compensation() -> None:
 
     @book.compensate
     def unbook(result: str | None) -> None:
-        """Undo it."""
+        """Compensate a reversible tool."""
 
     with pytest.raises(DefinitionError, match="already defined"):
 
         @book.compensate
         def unbook_otherwise(result: str | None) -> None:
-            """Undo it in another way."""
+            """Compensate a reversible tool a second time."""
 
     assert book.options(name="x").hooks.compensate is unbook
 
@@ -133,15 +131,15 @@ def test_what_cannot_be_undone_has_no_compensation() -> None:
 # Calls
 
 
-async def test_outside_of_an_agent_it_is_the_function() -> None:
-    """In another tool too."""
+async def test_outside_an_agent_a_tool_is_called_directly() -> None:
+    """This applies inside another tool, too."""
     assert await find_order("o1", fresh=True) == Order("o1", 900)
     with in_tool(Call("", 1)):
         assert pay_back(Order("o1", 1)) == "o1:100:():{}"
 
 
-def test_in_an_agent_a_direct_call_is_refused() -> None:
-    """Its result would not be recorded; a tool that the agent's step calls may call others."""
+def test_a_direct_call_in_an_agent_is_refused() -> None:
+    """The result would not be recorded. A tool that a step runs may call other tools."""
 
     def in_agent() -> None:
         enter_agent()
@@ -156,8 +154,8 @@ def test_in_an_agent_a_direct_call_is_refused() -> None:
 # Arguments
 
 
-def test_arguments_are_bound_to_their_names() -> None:
-    """However they were given, they are the same; and what is as by default is left out."""
+def test_arguments_are_recorded_by_name() -> None:
+    """Positional and keyword arguments give the same JSON, and defaults are omitted."""
     given: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
         ((Order("o1", 1), 100), {}),
         ((Order("o1", 1),), {"cents": 100}),
@@ -172,8 +170,8 @@ def test_arguments_are_bound_to_their_names() -> None:
     }
 
 
-def test_bound_arguments_call_the_function_as_before() -> None:
-    """With values of the declared types."""
+def test_recorded_arguments_call_the_function_with_typed_values() -> None:
+    """The function gets values of the declared types."""
     calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
         ((Order("o1", 1),), {}),
         ((Order("o1", 1), 5, "a", "b"), {"x": 1, "y": 2}),
@@ -185,23 +183,23 @@ def test_bound_arguments_call_the_function_as_before() -> None:
     assert find_order.unbind(find_order.bind(("o1",), {"fresh": True})) == ((), {"order": "o1", "fresh": True})
 
 
-def test_wrong_arguments_are_refused_before_anything() -> None:
-    """As Python does, with the tool's name; and what is no JSON as we do."""
+def test_wrong_arguments_are_refused_before_the_call() -> None:
+    """Wrong arguments raise TypeError with the tool's name; values that are not JSON raise InvalidValue."""
     with pytest.raises(TypeError, match="pay_back: missing a required argument: 'order'"):
         pay_back.bind((), {})
     with pytest.raises(InvalidValue):
         pay_back.unbind({"order": {"id": 5}})
 
 
-def test_a_result_comes_back_as_it_is_declared() -> None:
-    """Of an async function too."""
+def test_a_result_is_loaded_as_its_declared_type() -> None:
+    """This applies to async functions, too."""
     stored = find_order.plain_result(Order("o1", 5))
     assert stored == {"id": "o1", "cents": 5}
     assert find_order.load_result(stored) == Order("o1", 5)
 
 
-def test_keys_are_frozen() -> None:
-    """Their form is a promise: an action that is under way must have the same key in every version."""
+def test_idempotency_keys_never_change() -> None:
+    """The key of an action in progress must be the same in every version."""
     assert idempotency_key("ticket-42", 6, "pay_back", digest({"order": "o1", "cents": 900})) == (
         "ticket-42:step_6:pay_back:" + FROZEN
     )

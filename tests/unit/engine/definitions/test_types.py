@@ -1,4 +1,4 @@
-"""Values by annotation: what goes in comes back, and what cannot is refused."""
+"""Values by annotation: a value is read back unchanged as its declared type, or refused."""
 
 import subprocess
 import sys
@@ -23,40 +23,40 @@ T = TypeVar("T")
 
 
 class Colour(Enum):
-    """Some."""
+    """An enum."""
 
     RED = "red"
 
 
 class Model(BaseModel):
-    """pydantic's."""
+    """A pydantic model."""
 
     id: str
     cents: int = 0
 
 
 class Page(BaseModel, Generic[T]):
-    """A generic of pydantic's."""
+    """A generic pydantic model."""
 
     items: list[T]
 
 
 class Struct(msgspec.Struct):
-    """msgspec's."""
+    """A msgspec struct."""
 
     id: str
     when: datetime
 
 
 class Typed(TypedDict):
-    """A dictionary with names."""
+    """A typed dictionary."""
 
     id: str
     n: int
 
 
 class Pair(NamedTuple):
-    """A tuple with names."""
+    """A named tuple."""
 
     left: int
     right: str
@@ -64,7 +64,7 @@ class Pair(NamedTuple):
 
 @dataclass
 class Record:
-    """Plain, with a plain one inside."""
+    """A dataclass that contains another."""
 
     id: str
     tags: tuple[str, ...] = ()
@@ -73,7 +73,7 @@ class Record:
 
 @dataclass
 class Mixed:
-    """Plain, with one of pydantic's inside."""
+    """A dataclass that contains a pydantic model."""
 
     model: Model
     many: list[Model]
@@ -113,39 +113,38 @@ VALUES: list[tuple[Any, Any]] = [
 
 
 @pytest.mark.parametrize(("hint", "value"), VALUES, ids=lambda each: str(each)[:40])
-def test_a_value_comes_back_as_its_declared_type(hint: Any, value: Any) -> None:
-    """Through the very bytes that are stored."""
+def test_a_value_is_read_back_as_its_declared_type(hint: Any, value: Any) -> None:
+    """The value is encoded to the stored bytes and decoded again."""
     back = codec_of(hint).load(parse(canonical(codec_of(hint).dump(value))))
     assert back == value
     assert type(back) is type(value)
 
 
 @given(json_values)
-def test_plain_json_needs_no_declaration(value: Any) -> None:
-    """It comes back as it is."""
+def test_undeclared_json_is_read_back_unchanged(value: Any) -> None:
     assert codec_of(Any).load(codec_of(Any).dump(value)) == value
 
 
 @pytest.mark.parametrize(
     "value", [Model(id="x", cents=5), Record("x"), Struct("x", NOW)], ids=lambda v: type(v).__name__
 )
-def test_a_record_that_nobody_declared_comes_back_as_json(value: Any) -> None:
-    """Nothing in the data says what it was."""
+def test_an_undeclared_record_is_read_back_as_json(value: Any) -> None:
+    """The stored data has no type."""
     plain = codec_of(Any).dump(value)
     assert plain["id"] == "x"
     assert codec_of(Any).load(plain) == plain
 
 
 @pytest.mark.parametrize("value", [b"x", {1, 2}, (1, 2), {1: 2}, float("nan"), object(), "\ud800", Colour.RED, [NOW]])
-def test_what_nobody_declared_and_json_cannot_carry_is_refused(value: Any) -> None:
-    """It would come back as something else."""
+def test_undeclared_values_that_are_not_json_are_refused(value: Any) -> None:
+    """The value would be read back as another type."""
     with pytest.raises(InvalidValue):
         codec_of(Any).dump(value)
 
 
 @pytest.mark.parametrize(("hint", "value"), [(list[float], [float("inf")]), (bytes, b"x"), (Record, object())])
-def test_what_json_cannot_carry_is_refused_where_it_is_declared_too(hint: Any, value: Any) -> None:
-    """Numbers without a value, bytes, foreign objects."""
+def test_declared_values_that_are_not_json_are_refused(hint: Any, value: Any) -> None:
+    """This applies to NaN, bytes and arbitrary objects."""
     with pytest.raises(InvalidValue):
         codec_of(hint).dump(value)
 
@@ -155,27 +154,27 @@ def test_what_json_cannot_carry_is_refused_where_it_is_declared_too(hint: Any, v
     [(int, "5"), (Record, {"tags": []}), (Model, {"id": "x", "cents": "many"}), (Colour, "blue"), (Typed, {"id": 1})],
 )
 def test_json_of_another_type_is_refused_with_a_reason(hint: Any, plain: Any) -> None:
-    """As the library says it, in one line."""
+    """The reason is that of the library, in one line."""
     with pytest.raises(InvalidValue) as raised:
         codec_of(hint).load(plain)
     assert raised.value.reason
     assert "\n" not in raised.value.reason
 
 
-def test_an_annotation_without_a_hash_has_a_shape() -> None:
-    """It is only not remembered."""
+def test_an_unhashable_annotation_has_a_schema() -> None:
+    """The schema is only not cached."""
     hint = Literal["a"] | list[Literal["b"]]
     assert codec_of(hint).load(["b"]) == ["b"]
     assert codec_of(dict[str, Any] | None).load({"a": [1]}) == {"a": [1]}
 
 
-def test_a_set_is_the_same_in_every_process() -> None:
-    """Its order does not depend on how this process hashes text: a digest of it must not change on resume."""
+def test_a_set_has_the_same_encoding_in_every_process() -> None:
+    """The order does not depend on this process's string hashes, since a digest must not change on resume."""
     assert codec_of(set[str]).dump({"c", "a", "b"}) == ["a", "b", "c"]
 
 
-def test_pydantic_is_imported_only_for_its_own() -> None:
-    """It costs a third of a second."""
+def test_pydantic_is_imported_only_for_its_own_types() -> None:
+    """The import takes a third of a second."""
     program = (
         "import sys; from limpet.engine.definitions.types import codec_of; codec_of(dict[str, int]).dump({'a': 1}); "
     )

@@ -1,4 +1,4 @@
-"""Errors as data: recorded whatever they do, and asked about from the record alone."""
+"""Errors as data: every error can be recorded, and is classified from its record alone."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from tests.unit.credentials import EVERY, Credential
 
 
 class Hostile(Exception):
-    """It fails whenever it is asked something."""
+    """An error whose methods raise."""
 
     def __str__(self) -> str:
         raise KeyboardInterrupt
@@ -20,19 +20,18 @@ class Hostile(Exception):
 
 
 class Late(TimeoutError):
-    """An error with bases."""
+    """An error with several base classes."""
 
 
 def raised(error: BaseException) -> BaseException:
-    """The error, with a traceback."""
+    """Return the error with a traceback."""
     try:
         raise error  # noqa: TRY301 - for its traceback
-    except BaseException as caught:  # noqa: BLE001 - that is the point
+    except BaseException as caught:  # noqa: BLE001 - any exception
         return caught
 
 
-def test_an_error_is_its_class_its_words_and_its_traceback() -> None:
-    """Enough to branch on it, to show it and to explain it."""
+def test_a_failure_has_the_class_message_and_traceback() -> None:
     failure = failure_of(raised(Late("too late")))
     assert failure.type == f"{__name__}.Late"
     assert failure.mro[:3] == (f"{__name__}.Late", "builtins.TimeoutError", "builtins.OSError")
@@ -41,19 +40,19 @@ def test_an_error_is_its_class_its_words_and_its_traceback() -> None:
 
 
 @pytest.mark.parametrize("kind", [Late, TimeoutError, OSError, "Late", "TimeoutError", "builtins.TimeoutError"])
-def test_what_it_was_is_answered_from_the_record(kind: type[BaseException] | str) -> None:
-    """By its class, a base of it, or a name."""
+def test_a_failure_matches_its_classes_and_their_names(kind: type[BaseException] | str) -> None:
+    """A failure matches its class, a base class, and the name of either."""
     assert was(failure_of(Late("x")), kind)
 
 
 @pytest.mark.parametrize("kind", [ValueError, "Timeout", "Error", "other.TimeoutError"])
-def test_what_it_was_not(kind: type[BaseException] | str) -> None:
-    """Part of a name is not a name."""
+def test_a_failure_does_not_match_other_classes(kind: type[BaseException] | str) -> None:
+    """Part of a name does not match."""
     assert not was(failure_of(Late("x")), kind)
 
 
-def test_an_error_of_ours_keeps_its_code_and_facts() -> None:
-    """The same on every surface; what is no JSON is shown."""
+def test_a_limpet_errors_code_and_fields_are_recorded() -> None:
+    """A field that is not JSON is recorded as its repr."""
     failure = failure_of(NotFound(what="run", id="r1"), facts={"more": {1, 2}})
     assert failure.code == "not_found"
     assert failure.facts is not None
@@ -72,8 +71,8 @@ def test_an_error_of_ours_keeps_its_code_and_facts() -> None:
     ],
     ids=lambda error: type(error).__name__[:10],
 )
-def test_whatever_it_does_it_is_recorded_within_bounds(error: Exception) -> None:
-    """And what is recorded can be stored."""
+def test_any_error_is_recorded_within_the_size_limits(error: Exception) -> None:
+    """The record can be encoded."""
     failure = failure_of(raised(error), facts={"hostile": Hostile(), "\ud800": float("nan")})
     assert len(failure.message) <= MAX_MESSAGE
     assert len(failure.traceback) <= MAX_TRACEBACK
@@ -82,24 +81,23 @@ def test_whatever_it_does_it_is_recorded_within_bounds(error: Exception) -> None
     assert canonical(failure.facts.value())
 
 
-def test_a_circle_of_causes_ends() -> None:
-    """Each is told once."""
+def test_a_cycle_of_causes_is_recorded() -> None:
     one, two = ValueError("one"), ValueError("two")
     one.__cause__, two.__cause__ = two, one
     assert "one" in failure_of(one).traceback
 
 
 @pytest.mark.parametrize("given", EVERY, ids=lambda given: given.name)
-def test_what_looks_like_a_secret_is_not_recorded(given: Credential) -> None:
-    """In the message, the facts, a note of several lines, a cause."""
+def test_credentials_in_an_error_are_not_recorded(given: Credential) -> None:
+    """This applies to the message, the fields, a note of several lines and a cause."""
     error = ValueError(given.text)
     error.add_note(given.text)
     error.__cause__ = NotFound(what="key", id=given.text)
     assert given.hides not in str(encode(failure_of(raised(error), facts={"it": [given.text]})))
 
 
-def test_half_a_secret_is_not_recorded_either() -> None:
-    """It is taken out before the text is cut."""
+def test_a_truncated_credential_is_not_recorded() -> None:
+    """Redaction comes before truncation."""
     [given] = [each for each in EVERY if each.name == "anthropic"]
     for before in range(MAX_MESSAGE - len(given.text), MAX_MESSAGE, 7):
         failure = failure_of(raised(ValueError("x" * before + " " + given.text)))

@@ -1,4 +1,4 @@
-"""Lines on the logger: every handler gets them without what looks like a secret."""
+"""Log redaction: handlers get log records without credentials."""
 
 import logging
 
@@ -11,8 +11,8 @@ from tests.unit.credentials import EVERY
 CREDENTIAL = EVERY[0]
 
 
-def test_a_line_is_said_without_its_secrets(caplog: pytest.LogCaptureFixture) -> None:
-    """In the text, in what it is filled with, and in the traceback."""
+def test_credentials_in_a_log_record_are_redacted(caplog: pytest.LogCaptureFixture) -> None:
+    """This applies to the text, the arguments and the traceback."""
     secret = Secret("open sesame")
     log = logging.getLogger("limpet")
     error = ValueError(f"{CREDENTIAL.text} and {secret.reveal()}")
@@ -22,8 +22,8 @@ def test_a_line_is_said_without_its_secrets(caplog: pytest.LogCaptureFixture) ->
     assert "ValueError: " in caplog.text
 
 
-def test_a_line_that_does_not_fit_its_arguments_is_said_all_the_same() -> None:
-    """A wrong line is no reason to fail, nor to tell more."""
+def test_a_log_record_with_wrong_arguments_is_redacted() -> None:
+    """The filter neither fails nor shows more."""
     record = logging.LogRecord("limpet", logging.INFO, "x.py", 1, "%d of %s", (CREDENTIAL.text,), None)
     assert RedactingFilter().filter(record)
     assert CREDENTIAL.hides not in record.getMessage()

@@ -1,4 +1,4 @@
-"""What a log says about each call."""
+"""History: what the log has recorded about each call."""
 
 from limpet.events import StatePatch, inline
 from limpet.events import bodies as b
@@ -6,15 +6,15 @@ from tests.unit.engine.replay.histories import FAILURE, completed, failed, histo
 
 
 def test_a_step_is_settled_by_its_result() -> None:
-    """Its record has the first attempt, the end, and its place in the log."""
+    """The record has the first attempt, the end, and its sequence in the log."""
     history = history_of(started("a#1"), completed("a#1"))
     record = history.records["a#1"]
     assert (record.end, record.settled, record.args_digest) == (2, completed("a#1"), "a")
     assert history.last_number == 1
 
 
-def test_a_step_that_will_be_tried_again_is_open() -> None:
-    """Only the last failure settles it."""
+def test_a_step_with_a_scheduled_retry_is_open() -> None:
+    """Only the last failure settles the step."""
     open_ = history_of(started("a#1"), failed("a#1", again_at=5))
     assert open_.records["a#1"].settled is None
     assert open_.records["a#1"].latest == failed("a#1", again_at=5)
@@ -23,7 +23,7 @@ def test_a_step_that_will_be_tried_again_is_open() -> None:
 
 
 def test_an_unknown_step_is_open_until_it_is_resolved() -> None:
-    """Applied or given up settles it; not applied lets it be tried again."""
+    """The outcomes "applied" and "gave_up" settle the step; "not_applied" allows another attempt."""
     unknown = b.StepUnknown(name="a#1", number=1, attempt=1, reason="died")
     assert history_of(started("a#1"), unknown).records["a#1"].settled is None
     for outcome, settles in (("applied", True), ("gave_up", True), ("not_applied", False)):
@@ -33,7 +33,7 @@ def test_an_unknown_step_is_open_until_it_is_resolved() -> None:
         assert record.latest == resolved
 
 
-def test_what_is_recorded_whole_is_settled_at_once() -> None:
+def test_calls_with_one_event_are_settled_by_it() -> None:
     """Patches, decisions, values and versions have one event."""
     history = history_of(
         b.StatePatched(name="patch#1", patch=StatePatch(goal="g")),
@@ -45,8 +45,8 @@ def test_what_is_recorded_whole_is_settled_at_once() -> None:
     assert not any(record.has_effect for record in history.records.values())
 
 
-def test_a_wait_names_the_command_that_ended_it() -> None:
-    """Commands are kept by their place."""
+def test_a_wait_refers_to_the_command_that_ended_it() -> None:
+    """Commands are found by their sequence."""
     signal = b.SignalReceived(command="c1", signal="go", value=inline(7))
     history = history_of(
         b.WaitOpened(name="receive:go#1", signal="go"),
@@ -59,15 +59,15 @@ def test_a_wait_names_the_command_that_ended_it() -> None:
     assert history.commands[settled.event] == signal
 
 
-def test_a_request_of_a_step_holds_nobody_up() -> None:
-    """The step asks for itself; an ask of the code is a call that the code must come to again."""
+def test_only_requests_of_the_agents_code_have_an_effect() -> None:
+    """The step opens its own request again; the agent's code must repeat its own `ask`."""
     approval = b.RequestOpened(request="q1", name="pay#1/approval#1", kind="approval", question="?")
     ask = b.RequestOpened(request="q2", name="ask#1", kind="ask", question="?")
     assert [record.has_effect for record in history_of(approval, ask).records.values()] == [False, True]
 
 
-def test_what_has_an_effect() -> None:
-    """Steps that are no reads, and whatever asks or calls somebody."""
+def test_calls_with_an_effect_are_recognised() -> None:
+    """Steps other than reads, asks and calls of agents have an effect."""
     history = history_of(
         started("read#1", 1, effect="none"),
         *(started(f"{effect}#1", number, effect=effect) for number, effect in enumerate(("idempotent", "once"), 2)),
@@ -83,8 +83,8 @@ def test_what_has_an_effect() -> None:
     ]
 
 
-def test_a_resume_takes_back_the_failure_that_ended_the_run() -> None:
-    """And no other: what the code caught stays as it was."""
+def test_a_resume_voids_the_failure_that_ended_the_run() -> None:
+    """Other failures, which the code has caught, stay."""
     ended = b.RunFailed(failure=FAILURE, name="b#1", number=2)
     bodies = (started("a#1"), failed("a#1"), started("b#1", 2), failed("b#1", 2), ended)
     history = history_of(*bodies, b.ResumeRequested(command="c1"))
@@ -93,14 +93,13 @@ def test_a_resume_takes_back_the_failure_that_ended_the_run() -> None:
     assert history_of(*bodies).records["b#1"].settled is not None
 
 
-def test_a_resume_of_a_paused_run_takes_back_nothing() -> None:
-    """There was no failure."""
+def test_a_resume_of_a_paused_run_voids_no_failure() -> None:
     history = history_of(started("a#1"), failed("a#1"), b.ResumeRequested(command="c1"))
     assert history.records["a#1"].settled is not None
 
 
-def test_turns_that_are_over_are_forgotten() -> None:
-    """However many there were: nobody comes to them again; what is outside the loop stays."""
+def test_records_of_finished_turns_are_dropped() -> None:
+    """Records outside the loop stay."""
     bodies = [started("before#1", 1), completed("before#1", 1)]
     for turn in range(1, 101):
         name = f"turns#1/{turn}/think#1"
@@ -115,22 +114,22 @@ def test_turns_that_are_over_are_forgotten() -> None:
 
 
 def forked(**more: object) -> b.RunForked:
-    """The run branches off here."""
+    """Return the creation of a fork."""
     return b.RunForked(**{"run": "r", "at": 1, "step": 9, "effects": "ask", **more})  # type: ignore[arg-type]
 
 
-def word(name: str, request: str, kind: str = "approval") -> b.RequestOpened:
-    """Somebody is asked about a step."""
+def requested(name: str, request: str, kind: str = "approval") -> b.RequestOpened:
+    """Return a request for approval of a step."""
     return b.RequestOpened(request=request, name=name, kind=kind, question="?", number=1)  # type: ignore[arg-type]
 
 
-def said(request: str, decision: str) -> b.RequestAnswered:
-    """Somebody decided."""
+def decided(request: str, decision: str) -> b.RequestAnswered:
+    """Return a decision on a request."""
     return b.RequestAnswered(command=request, request=request, decision=decision, by="ann")  # type: ignore[arg-type]
 
 
-def test_a_fork_shares_what_the_code_was_told() -> None:
-    """What was under way at the cut is not there; numbers go on from it."""
+def test_a_fork_shares_only_settled_calls() -> None:
+    """Calls in progress at the fork point are dropped, and numbering continues from there."""
     history = history_of(
         started("a#1"),
         completed("a#1"),
@@ -145,30 +144,30 @@ def test_a_fork_shares_what_the_code_was_told() -> None:
     assert (history.last_number, history.last_child) == (1, 1)
 
 
-def test_a_word_for_a_step_is_shared_with_that_step() -> None:
-    """A yes that was not used is not there; that the code was told no is."""
+def test_an_approval_is_shared_with_its_completed_step() -> None:
+    """An unused approval is not shared. A rejection or timeout that the code has seen is."""
     yes = (
-        word("a#1/approval#1", "q1"),
-        said("q1", "approved"),
+        requested("a#1/approval#1", "q1"),
+        decided("q1", "approved"),
         b.WaitEnded(name="a#1/approval#1", how="answered", event=2),
     )
     assert list(history_of(*yes, forked()).records) == []
     assert list(history_of(*yes, started("a#1"), forked()).records) == []
     assert list(history_of(*yes, started("a#1"), completed("a#1"), forked()).records) == ["a#1/approval#1", "a#1"]
     no = (
-        word("a#1/approval#1", "q1"),
-        said("q1", "rejected"),
+        requested("a#1/approval#1", "q1"),
+        decided("q1", "rejected"),
         b.WaitEnded(name="a#1/approval#1", how="answered", event=2),
     )
     assert list(history_of(*no, forked()).records) == ["a#1/approval#1"]
-    late = (word("a#1/approval#1", "q1"), b.WaitEnded(name="a#1/approval#1", how="timeout"))
+    late = (requested("a#1/approval#1", "q1"), b.WaitEnded(name="a#1/approval#1", how="timeout"))
     assert list(history_of(*late, forked()).records) == ["a#1/approval#1"]
-    gone = (word("a#1/approval#1", "q1"), b.WaitEnded(name="a#1/approval#1", how="withdrawn"))
+    gone = (requested("a#1/approval#1", "q1"), b.WaitEnded(name="a#1/approval#1", how="withdrawn"))
     assert list(history_of(*gone, forked()).records) == []
 
 
-def test_results_of_shared_steps_may_be_others() -> None:
-    """Also of one that failed; its place in the order of ends stays."""
+def test_a_fork_can_override_results_of_shared_steps() -> None:
+    """A failed step can be overridden, too; its position in the return order stays."""
     history = history_of(started("a#1"), failed("a#1"), forked(results={"1": inline("mended")}))
     record = history.records["a#1"]
     assert isinstance(record.settled, b.StepCompleted)

@@ -1,4 +1,4 @@
-"""What a snapshot keeps is but a cache."""
+"""Replay data in snapshots is only a cache."""
 
 import msgspec
 import pytest
@@ -9,7 +9,7 @@ from limpet.events import inline
 
 
 def kept() -> bytes:
-    """What is remembered of a run in its first turn."""
+    """Return the stored replay data of a run in its first turn."""
     memory = Learned()
     memory._created = b.RunCreated(agent="a", agent_version="1", input=inline(None))
     memory.history.turns = {"turns#1": 1}
@@ -20,8 +20,8 @@ def kept() -> bytes:
 
 
 @pytest.mark.parametrize("created", [["run.created", 9, {}], ["run.dreamt", 1, {}], ["run.created", 1, {}], 5])
-def test_what_cannot_be_read_is_not_used(created: object) -> None:
-    """A newer version has lifted it, or it is damaged: the log is read instead, and nothing of this is there."""
+def test_unreadable_replay_data_is_not_used(created: object) -> None:
+    """Data of a newer version, or damaged data, leaves nothing behind; the log is read instead."""
     plain = msgspec.json.decode(kept())
     assert Learned().restore(msgspec.json.encode(plain))
     memory = Learned()

@@ -1,4 +1,4 @@
-"""Was this call already made? With lists for logs."""
+"""Lookup: finds the record of a repeated call, with lists as logs."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from tests.unit.engine.replay.histories import completed, history_of, started
 
 
 def test_a_recorded_call_is_found_and_a_new_one_is_not() -> None:
-    """By its identity; new steps are numbered on."""
+    """New steps get the next numbers."""
     replay = Lookup("r1", history_of(started("a#1"), completed("a#1")))
     record = replay.find("a#1", b.StepStarted, "a")
     assert record is not None
@@ -19,37 +19,37 @@ def test_a_recorded_call_is_found_and_a_new_one_is_not() -> None:
     assert [replay.new_number(), replay.new_number()] == [2, 3]
 
 
-def test_other_arguments_diverge() -> None:
-    """A recorded effect, and a settled read, were asked for something else."""
+def test_a_recorded_call_with_other_arguments_diverges() -> None:
+    """This applies to recorded effects and to settled reads."""
     for effect in ("idempotent", "none"):
         replay = Lookup("r1", history_of(started("a#1", effect=effect), completed("a#1")))
         with pytest.raises(Divergence, match="other arguments"):
             replay.find("a#1", b.StepStarted, "changed")
 
 
-def test_an_unsettled_read_runs_with_what_it_is_asked_now() -> None:
-    """Nothing came of it yet; an unsettled effect may have happened."""
+def test_an_unsettled_read_runs_with_its_current_arguments() -> None:
+    """An unsettled effect diverges, since it may have happened."""
     replay = Lookup("r1", history_of(started("a#1", effect="none"), started("b#1", 2, effect="once")))
     assert replay.find("a#1", b.StepStarted, "changed") is not None
     with pytest.raises(Divergence):
         replay.find("b#1", b.StepStarted, "changed")
 
 
-def test_the_record_of_a_patch_stands() -> None:
-    """Whatever it says now."""
+def test_a_recorded_patch_is_found_whatever_the_code_says() -> None:
+    """A changed patch in the code does not diverge."""
     replay = Lookup("r1", history_of(b.StatePatched(name="patch#1", patch=StatePatch(goal="then"))))
     assert replay.find("patch#1", b.StatePatched) is not None
 
 
-def test_another_verb_under_the_same_name_diverges() -> None:
-    """A step that became a sleep."""
+def test_another_call_type_under_the_same_name_diverges() -> None:
+    """The step became a sleep."""
     replay = Lookup("r1", history_of(started("a#1")))
     with pytest.raises(Divergence, match="StepStarted"):
         replay.find("a#1", b.TimerSet)
 
 
-def test_a_new_effect_waits_for_the_recorded_ones_of_its_scope() -> None:
-    """It is refused while one was not asked for, and may begin when all were."""
+def test_a_new_effect_before_a_recorded_one_of_its_scope_diverges() -> None:
+    """The new effect is allowed once all recorded effects were repeated."""
     replay = Lookup("r1", history_of(started("a#1"), completed("a#1")))
     with pytest.raises(Divergence, match="the log has a#1 at this point"):
         replay.check_new("new#1")
@@ -57,23 +57,21 @@ def test_a_new_effect_waits_for_the_recorded_ones_of_its_scope() -> None:
     replay.check_new("new#1")
 
 
-def test_another_scope_does_not_matter() -> None:
-    """Parallel branches are at different places."""
+def test_recorded_effects_of_other_scopes_do_not_diverge() -> None:
     replay = Lookup("r1", history_of(started("left/a#1"), completed("left/a#1")))
     replay.check_new("right/new#1")
     with pytest.raises(Divergence):
         replay.check_new("left/new#1")
 
 
-def test_recorded_reads_hold_nobody_up() -> None:
-    """A read that the code does not ask for any more is ignored, also at the end."""
+def test_recorded_reads_may_be_omitted() -> None:
+    """This applies to new effects and to the end."""
     replay = Lookup("r1", history_of(started("a#1", effect="none"), completed("a#1")))
     replay.check_new("new#1")
     replay.check_end()
 
 
-def test_the_end_is_refused_while_an_effect_was_not_asked_for() -> None:
-    """The code lost something that was done."""
+def test_an_end_before_a_recorded_effect_diverges() -> None:
     replay = Lookup("r1", history_of(started("deep/a#1"), completed("deep/a#1")))
     with pytest.raises(Divergence, match="ended without it"):
         replay.check_end()
@@ -81,16 +79,15 @@ def test_the_end_is_refused_while_an_effect_was_not_asked_for() -> None:
     replay.check_end()
 
 
-def test_an_old_run_stays_on_the_old_side_of_a_change() -> None:
-    """As long as what is recorded lies ahead of it; then it is as new as any."""
+def test_a_run_with_recorded_calls_ahead_takes_the_old_branch() -> None:
+    """The run takes the new branch once all recorded calls were repeated."""
     replay = Lookup("r1", history_of(started("a#1"), completed("a#1")))
     assert not replay.chooses_new("")
     replay.find("a#1", b.StepStarted, "a")
     assert replay.chooses_new("")
 
 
-def test_what_this_execution_records_is_not_the_past() -> None:
-    """An effect that was just started does not hold up the next."""
+def test_effects_of_this_execution_do_not_diverge() -> None:
     history = history_of(started("a#1"), completed("a#1"))
     replay = Lookup("r1", history)
     replay.find("a#1", b.StepStarted, "a")

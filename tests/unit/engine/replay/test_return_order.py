@@ -1,4 +1,4 @@
-"""The order in which calls return."""
+"""The order in which calls return during replay."""
 
 import asyncio
 
@@ -12,7 +12,7 @@ async def entering(turnstile: ReturnOrder, ticket: int, seen: list[int]) -> None
 
 
 async def test_sequential_code_never_waits() -> None:
-    """Each end is the next one: not once does the event loop turn."""
+    """The event loop runs nothing else in between."""
     turned: list[bool] = []
     turnstile = ReturnOrder([3, 5, 9])
     asyncio.get_running_loop().call_soon(turned.append, True)
@@ -23,16 +23,16 @@ async def test_sequential_code_never_waits() -> None:
     assert not turnstile.has_before(10)
 
 
-async def test_ends_come_in_the_order_of_the_log() -> None:
-    """Whoever asks first, some of them never."""
+async def test_calls_return_in_the_order_of_the_log() -> None:
+    """This holds for any order of calls, also if some are never repeated."""
     seen: list[int] = []
     turnstile = ReturnOrder([2, 4, 6, 8])
     await asyncio.gather(*(entering(turnstile, end, seen) for end in (8, 6, 2)))
     assert seen == [2, 6, 8]
 
 
-async def test_the_winner_of_a_race_is_alone() -> None:
-    """The other end is handed over when the code has gone quiet, not together with the first."""
+async def test_the_winner_of_a_race_returns_alone() -> None:
+    """The other call returns only after the code has become idle."""
     seen: list[int] = []
     turnstile = ReturnOrder([4, 6])
     tasks = [asyncio.create_task(entering(turnstile, end, seen)) for end in (6, 4)]
@@ -42,8 +42,8 @@ async def test_the_winner_of_a_race_is_alone() -> None:
     assert seen == [4, 6]
 
 
-async def test_live_ends_come_in_the_order_in_which_they_were_logged() -> None:
-    """Even if the later one is ready to return first; and one at a time."""
+async def test_live_calls_return_in_the_order_of_the_log() -> None:
+    """This holds even if the later one is ready first; they return one at a time."""
     seen: list[int] = []
     turnstile = ReturnOrder([])
     first, second = turnstile.issue_ticket(), turnstile.issue_ticket()
@@ -57,8 +57,7 @@ async def test_live_ends_come_in_the_order_in_which_they_were_logged() -> None:
     assert seen == [first, second]
 
 
-async def test_whoever_was_cancelled_holds_nobody_up() -> None:
-    """Its place in the order is given back."""
+async def test_a_cancelled_call_does_not_block_later_ones() -> None:
     seen: list[int] = []
     turnstile = ReturnOrder([])
     first, second = turnstile.issue_ticket(), turnstile.issue_ticket()

@@ -1,4 +1,4 @@
-"""From the thread of a blocking agent, and of a blocking tool, to the event loop."""
+"""Calls from the threads of blocking agents and tools to the event loop."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -16,8 +16,8 @@ async def fails() -> None:
     raise RuntimeError("of the verb itself") from ValueError("the cause")
 
 
-async def test_a_call_that_comes_as_the_run_is_parked_is_refused_once() -> None:
-    """It raises in its thread, and nothing is said on the event loop."""
+async def test_a_call_during_parking_is_refused_once() -> None:
+    """The call raises in its thread, and the event loop reports no error."""
     loop, raised, odd = asyncio.get_running_loop(), list[BaseException](), list[Any]()
     bridge = Bridge("r1", loop)
     loop.set_exception_handler(lambda _, context: odd.append(context))
@@ -28,13 +28,13 @@ async def test_a_call_that_comes_as_the_run_is_parked_is_refused_once() -> None:
     def call() -> None:
         try:
             bridge.call(make)
-        except BaseException as error:  # noqa: BLE001 - what it raises is looked at
+        except BaseException as error:  # noqa: BLE001 - asserted below
             raised.append(error)
 
     thread = Thread(target=call)
     thread.start()
     while not bridge._calls:
-        pass  # the loop stands still meanwhile
+        pass  # the event loop is blocked meanwhile
     bridge.suspend()
     thread.join()
     await asyncio.sleep(0)  # noqa: TID251 - a turn
@@ -43,16 +43,16 @@ async def test_a_call_that_comes_as_the_run_is_parked_is_refused_once() -> None:
     assert odd == []
 
 
-async def test_what_a_verb_raises_keeps_its_cause() -> None:
-    """Also where it looks like an event loop that was closed."""
+async def test_an_error_of_a_blocking_call_keeps_its_cause() -> None:
+    """This holds for a RuntimeError too, which a closed event loop would also raise."""
     bridge = Bridge("r1", asyncio.get_running_loop())
     with pytest.raises(RuntimeError, match="of the verb itself") as caught:
         await asyncio.to_thread(bridge.call, fails)
     assert isinstance(caught.value.__cause__, ValueError)
 
 
-def test_a_tool_whose_process_goes_on_without_its_loop_is_not_cut() -> None:
-    """It was given up, and runs on its thread: saying how far it is must not end an effect half-way."""
+def test_reporting_progress_without_an_event_loop_does_not_raise() -> None:
+    """The tool's thread outlives the event loop; reporting progress must not interrupt its effect."""
 
     async def reports() -> ProgressReports:
         return ProgressReports(None, 1, 1)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The plain helper that tries a function again."""
+"""The `retry` decorator for plain functions."""
 
 from collections.abc import Callable
 
@@ -9,7 +9,7 @@ from limpet.clock import SystemClock
 
 
 class Impatient(SystemClock):
-    """A clock that only counts how long it was to wait."""
+    """A clock that records sleeps and returns immediately."""
 
     def __init__(self) -> None:
         self.waited: list[float] = []
@@ -19,7 +19,7 @@ class Impatient(SystemClock):
 
 
 def failing(times: int, error: Callable[[int], Exception] = lambda n: ValueError(f"no {n}")) -> Callable[[], int]:
-    """A function that goes wrong so many times, and then says how often it was called."""
+    """Return a function that fails `times` times, and then returns the number of its calls."""
     calls: list[int] = []
 
     def fn() -> int:
@@ -31,8 +31,8 @@ def failing(times: int, error: Callable[[int], Exception] = lambda n: ValueError
     return fn
 
 
-def test_it_waits_longer_each_time_and_not_after_the_last() -> None:
-    """1 s, 2 s, 4 s."""
+def test_delays_grow_and_the_last_attempt_has_none() -> None:
+    """The delays are 1 s, 2 s and 4 s."""
     clock = Impatient()
     assert limpet.retry(failing(0), clock=clock) == 1
     assert clock.waited == []
@@ -40,8 +40,8 @@ def test_it_waits_longer_each_time_and_not_after_the_last() -> None:
     assert clock.waited == [1, 2, 4]
 
 
-def test_the_last_error_is_raised_with_those_before_it() -> None:
-    """As notes, each with its attempt."""
+def test_the_last_error_is_raised_with_notes_on_earlier_ones() -> None:
+    """Earlier errors are notes, each with its attempt."""
     clock = Impatient()
     with pytest.raises(ValueError, match="no 3") as error:
         limpet.retry(failing(9), clock=clock)
@@ -50,7 +50,7 @@ def test_the_last_error_is_raised_with_those_before_it() -> None:
 
 
 async def test_a_coroutine_function_is_awaited() -> None:
-    """Also behind a lambda."""
+    """This applies behind a lambda, too."""
     clock, fn = Impatient(), failing(2)
 
     async def later(more: int = 0) -> int:
@@ -64,15 +64,14 @@ async def test_a_coroutine_function_is_awaited() -> None:
     assert len(error.value.__notes__) == 3
 
 
-async def test_blocking_code_may_retry_beside_an_event_loop() -> None:
-    """It blocks, as it says."""
+async def test_blocking_code_can_retry_inside_an_event_loop() -> None:
     clock = Impatient()
     assert limpet.retry(failing(1), clock=clock) == 2
     assert clock.waited == [1]
 
 
-def test_tools_own_errors_are_understood() -> None:
-    """No retry helps, or not before a time."""
+def test_permanent_and_retry_after_are_respected() -> None:
+    """Permanent is not retried, and RetryAfter sets the delay."""
     clock = Impatient()
     with pytest.raises(limpet.Permanent):
         limpet.retry(failing(9, lambda _: limpet.Permanent("gone")), clock=clock)
@@ -81,8 +80,7 @@ def test_tools_own_errors_are_understood() -> None:
     assert clock.waited == [7]
 
 
-def test_what_is_no_error_is_not_retried() -> None:
-    """An interrupt goes through."""
+def test_a_keyboard_interrupt_is_not_retried() -> None:
     clock = Impatient()
 
     def interrupted() -> None:
@@ -95,8 +93,8 @@ def test_what_is_no_error_is_not_retried() -> None:
     assert clock.waited == []
 
 
-def test_the_machines_clock_is_the_default() -> None:
-    """It really waits: a second."""
+def test_the_system_clock_is_the_default() -> None:
+    """It waits for a real second."""
     before = SystemClock().ticks()
     assert limpet.retry(failing(1)) == 2
     assert SystemClock().ticks() - before >= 10**6

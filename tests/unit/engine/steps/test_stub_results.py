@@ -1,4 +1,4 @@
-"""Made-up results: the simplest value that fits a schema."""
+"""Stub results: the simplest value that fits a schema."""
 
 from dataclasses import dataclass
 from datetime import date, datetime
@@ -56,21 +56,19 @@ class Point:
     ],
     ids=str,
 )
-def test_a_sample_is_of_its_type(hint: Any) -> None:
-    """It loads as the declared type, and is the same again."""
+def test_a_sample_fits_its_type(hint: Any) -> None:
+    """The sample loads as the declared type, and is the same each time."""
     declared = codec_of(hint)
     made = sample(declared.schema())
     declared.load(made)
     assert made == sample(declared.schema())
 
 
-def test_what_refers_to_itself_ends() -> None:
-    """Where nothing is allowed, deep inside it is nothing."""
+def test_a_recursive_schema_gives_a_finite_sample() -> None:
     assert sample(codec_of(Tree).schema())["name"] == ""
     assert sample({"$ref": "#/$defs/a", "$defs": {"a": {"type": "null"}}}) is None
 
 
-def test_what_is_declared_nowhere_is_nothing() -> None:
-    """Any value would do."""
+def test_an_empty_schema_gives_none() -> None:
     assert sample({}) is None
     assert sample(codec_of(Any).schema()) is None

@@ -11,25 +11,24 @@ from limpet.engine.worker.change_listener import ChangeListener, Subscription
 from limpet.stores.store import LogPosition
 
 
-async def test_an_ear_goes_on_after_whatever_went_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody else tells those who wait."""
+async def test_the_change_listener_continues_after_an_error_of_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
 
-    @limpet.agent(name="heard")
+    @limpet.agent(name="listened")
     async def agent(run: limpet.Run) -> None: ...
 
     async with limpet.open("memory:", worker=False) as app:
         await app.start(agent, id="r1")
-        places, wrong, told = app.store.positions, [OSError("too many open files")], asyncio.Event()
+        positions, errors, notified = app.store.positions, [OSError("too many open files")], asyncio.Event()
 
-        async def poor(runs: Sequence[str]) -> dict[str, LogPosition]:
-            if wrong:
-                raise wrong.pop()
-            return await places(runs)
+        async def failing(runs: Sequence[str]) -> dict[str, LogPosition]:
+            if errors:
+                raise errors.pop()
+            return await positions(runs)
 
-        monkeypatch.setattr(app.store, "positions", poor)
-        ear = ChangeListener(app.store, SystemClock(), 0)
-        listening = asyncio.create_task(ear.run())
-        ear.subscribe(Subscription("r1", lambda: 0, lambda _: told.set()))
+        monkeypatch.setattr(app.store, "positions", failing)
+        listener = ChangeListener(app.store, SystemClock(), 0)
+        listening = asyncio.create_task(listener.run())
+        listener.subscribe(Subscription("r1", lambda: 0, lambda _: notified.set()))
         async with asyncio.timeout(20):
-            await told.wait()
+            await notified.wait()
         listening.cancel()
