@@ -121,7 +121,7 @@ PROMISES = (
             "tests/behaviour/replay/test_code_changes.py::test_a_race_has_the_same_winner",
             "tests/behaviour/replay/test_code_changes.py::test_an_edit_is_refused_before_any_effect",
             "tests/behaviour/runs/test_turns.py::test_state_is_what_the_code_has_passed",
-            "tests/unit/journal/test_journal.py::test_what_was_learnt_is_kept_in_a_snapshot",
+            "tests/unit/journal/test_journal.py::test_a_learners_data_is_kept_in_the_snapshot",
         ),
     ),
     Promise(

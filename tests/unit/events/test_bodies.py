@@ -15,13 +15,13 @@ every_part = pytest.mark.parametrize("part", [*Part.__subclasses__(), *(kind.bod
 
 
 def required(struct: type[msgspec.Struct]) -> list[str]:
-    """The fields that have no default."""
+    """Return the fields without a default."""
     return [field.name for field in msgspec.structs.fields(struct) if field.required]
 
 
 @every_part
-def test_what_is_stored_is_frozen_and_strict(part: type[Part]) -> None:
-    """Immutable, by keyword only, without unknown fields, and without what equals its default."""
+def test_stored_structs_are_frozen_and_strict(part: type[Part]) -> None:
+    """Structs are immutable, take keywords only, refuse unknown fields and omit defaults."""
     config = part.__struct_config__
     assert (config.frozen, config.forbid_unknown_fields, config.omit_defaults, config.tag) == (True, True, True, None)
     assert all(each.kind is inspect.Parameter.KEYWORD_ONLY for each in inspect.signature(part).parameters.values())
@@ -29,33 +29,30 @@ def test_what_is_stored_is_frozen_and_strict(part: type[Part]) -> None:
 
 @every_kind
 def test_a_body_with_an_unknown_field_is_refused(kind: Kind) -> None:
-    """A new field is a new version; it is never ignored."""
+    """A new field needs a new version; an unknown field is never ignored."""
     with pytest.raises(msgspec.ValidationError, match="unknown field `surprise`"):
         msgspec.json.decode(b'{"surprise":1}', type=kind.body)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if required(kind.body)], ids=lambda kind: kind.name)
-def test_a_body_without_what_it_needs_is_refused(kind: Kind) -> None:
-    """No field that must be said has a silent default."""
+def test_a_body_without_a_required_field_is_refused(kind: Kind) -> None:
     with pytest.raises(msgspec.ValidationError, match="missing required field"):
         msgspec.json.decode(b"{}", type=kind.body)
 
 
-def test_only_a_conversation_needs_nothing_to_be_said() -> None:
-    """All other bodies have something that must be said."""
+def test_only_conversation_created_has_no_required_fields() -> None:
     assert [kind.name for kind in KINDS if not required(kind.body)] == ["conversation.created"]
 
 
 @every_kind
-def test_the_name_of_a_kind_is_its_thing_and_its_verb(kind: Kind) -> None:
-    """`step.completed` is what StepCompleted is stored as."""
+def test_the_name_of_a_kind_matches_its_class(kind: Kind) -> None:
+    """For example, StepCompleted is stored as `step.completed`."""
     thing, verb = kind.name.split(".")
     assert kind.body.__name__ == thing.capitalize() + verb.capitalize()
 
 
 @every_kind
-def test_every_body_says_what_it_means(kind: Kind) -> None:
-    """One line for each, since the log is read by people."""
+def test_every_body_has_a_docstring(kind: Kind) -> None:
     assert (vars(kind.body)["__doc__"] or "").strip().endswith(".")
 
 
@@ -69,6 +66,6 @@ def test_every_body_says_what_it_means(kind: Kind) -> None:
         (b.CancelRequested(command="c", reason="r"), b'{"command":"c","reason":"r"}'),
     ],
 )
-def test_a_body_holds_only_what_differs_from_its_defaults(body: Any, data: bytes) -> None:
-    """Logs stay small, and defaults are part of the format."""
+def test_a_body_omits_defaults(body: Any, data: bytes) -> None:
+    """Defaults are part of the format."""
     assert msgspec.json.encode(body) == data

@@ -1,4 +1,4 @@
-"""Events are numbered and hashed one to the next, and whatever is changed inside a log is found."""
+"""The hash chain: events are numbered and chained, and every change inside a log is found."""
 
 import hashlib
 import json
@@ -18,7 +18,7 @@ BODIES: list[AnyBody] = [CREATED, CLAIMED, b.TurnStarted(loop="turns#1", number=
 
 
 def log(bodies: list[AnyBody] | None = None) -> list[Event]:
-    """A small intact log, with times and fences that rise."""
+    """Return a small intact log with increasing times and fences."""
     head, events = START, list[Event]()
     for place, body in enumerate(bodies or BODIES):
         events.append(seal(head, "run-1", body, time=1000 + place, fence=place, actor="worker:w-1").event)
@@ -27,7 +27,7 @@ def log(bodies: list[AnyBody] | None = None) -> list[Event]:
 
 
 def resealed(events: list[Event]) -> list[Event]:
-    """The same events, with hashes that fit them whatever they say."""
+    """Return the same events with correct hashes, whatever their content."""
     before, found = GENESIS, list[Event]()
     for event in events:
         before = independent_hash(before, event)
@@ -36,47 +36,44 @@ def resealed(events: list[Event]) -> list[Event]:
 
 
 def independent_hash(before: bytes, event: Event) -> bytes:
-    """The hash as the specification says it, by the standard library alone."""
+    """Compute the hash by the specification, with the standard library alone."""
     envelope = [event.run, event.seq, event.time, event.kind, event.version, event.fence, event.actor]
     data = json.dumps([*envelope, event.codec, event.key_id], separators=(",", ":"), ensure_ascii=False).encode()
     return hashlib.sha256(b"limpet.event.1\0" + before + data + b"\0" + event.body).digest()
 
 
-def test_an_empty_log_ends_where_it_began() -> None:
-    """Nothing is intact."""
+def test_an_empty_log_is_intact() -> None:
     assert verify([]) == START
 
 
-def test_a_log_begins_after_number_zero_and_a_hash_of_zeros() -> None:
-    """Frozen: what the first event of every log is sealed to."""
+def test_the_start_of_a_log_has_sequence_zero_and_a_hash_of_zeros() -> None:
+    """Frozen: the first event of every log is chained to this."""
     assert Head(0, bytes(32), 0) == START
 
 
-def test_events_of_the_same_time_and_fence_are_in_order() -> None:
-    """A batch is written at one moment by one worker."""
+def test_events_of_the_same_time_and_fence_are_accepted() -> None:
+    """A worker writes a batch at one time."""
     batch = [each.event for each in seal_all(START, "run-1", BODIES, time=5, fence=1, actor="a")]
     assert verify(batch) == batch[-1].head
 
 
 def test_an_intact_log_verifies_to_its_head() -> None:
-    """The head is that of the last event."""
     events = log()
     assert verify(events) == events[-1].head == Head(4, events[-1].hash, 1003)
 
 
 def test_a_log_can_be_verified_in_pieces() -> None:
-    """The head of one piece is where the next begins."""
+    """The next piece starts from the head of the previous one."""
     events = log()
     assert verify(events[2:], after=verify(events[:2]), fence=1) == verify(events)
 
 
 def test_events_are_numbered_from_the_head_on() -> None:
-    """The first event is number 1."""
+    """The first event has sequence 1."""
     assert [event.seq for event in log()] == [1, 2, 3, 4]
 
 
 def test_sealing_writes_the_kind_and_version_of_the_body() -> None:
-    """Names come from the vocabulary and nowhere else."""
     event = seal(START, "run-1", CLAIMED, time=5, fence=7, actor="store").event
     assert replace(event, hash=b"") == Event(
         "run-1", 1, 5, "run.claimed", 2, 7, "store", "json", "", b'{"worker":"w-1"}', b""
@@ -84,18 +81,17 @@ def test_sealing_writes_the_kind_and_version_of_the_body() -> None:
 
 
 def test_sealing_keeps_the_body_beside_the_event() -> None:
-    """Whoever appends need not decode what was just encoded."""
+    """A writer need not decode the event that it has just encoded."""
     assert seal(START, "run-1", CLAIMED, time=5, fence=7, actor="store").body is CLAIMED
 
 
-def test_time_never_runs_backwards_in_a_log() -> None:
-    """A clock that jumped back is held at the event before."""
+def test_event_times_never_decrease() -> None:
+    """If the clock jumps back, an event gets the time of the previous one."""
     head = seal(START, "run-1", CREATED, time=100, fence=0, actor="a").event.head
     assert seal(head, "run-1", CLAIMED, time=7, fence=1, actor="a").event.time == 100
 
 
-def test_sealing_many_is_sealing_each_after_the_other() -> None:
-    """One call for a batch gives the same events."""
+def test_sealing_a_batch_equals_sealing_one_by_one() -> None:
     together = seal_all(START, "run-1", BODIES, time=5, fence=1, actor="a")
     head, apart = START, list[Event]()
     for body in BODIES:
@@ -105,18 +101,16 @@ def test_sealing_many_is_sealing_each_after_the_other() -> None:
     assert [each.body for each in together] == BODIES
 
 
-def test_sealing_nothing_gives_nothing() -> None:
-    """An empty batch is no event."""
+def test_sealing_no_bodies_gives_no_events() -> None:
     assert seal_all(START, "run-1", [], time=5, fence=1, actor="a") == ()
 
 
-def test_an_event_decodes_to_what_it_was_made_of() -> None:
-    """Body to bytes and back."""
+def test_an_event_decodes_to_its_body() -> None:
     assert [event.decode() for event in log()] == BODIES
 
 
-def test_hashes_are_what_the_specification_says() -> None:
-    """Computed here with the standard library alone, from the text of the rule."""
+def test_hashes_match_the_specification() -> None:
+    """The expected hash is computed with the standard library alone, from the text of the specification."""
     events = log()
     befores = [GENESIS, *(event.hash for event in events)]
     assert [event.hash for event in events] == [
@@ -134,7 +128,7 @@ def test_hashes_are_what_the_specification_says() -> None:
     ],
 )
 def test_hashes_never_change(place: int, expected: str) -> None:
-    """Frozen: every version of Limpet finds these hashes for these events."""
+    """Frozen: every version of Limpet computes these hashes for these events."""
     assert log()[place].hash.hex() == expected
 
 
@@ -168,7 +162,7 @@ def test_the_bytes_of_a_first_event_never_change() -> None:
     ids=str,
 )
 def test_a_change_of_any_field_is_found(place: int, change: dict[str, Any]) -> None:
-    """Every field of the envelope, the body and the hash itself."""
+    """This applies to every field of the envelope, the body and the hash."""
     events = log()
     events[place] = replace(events[place], **change)
     with pytest.raises(Tampered):
@@ -176,7 +170,7 @@ def test_a_change_of_any_field_is_found(place: int, change: dict[str, Any]) -> N
 
 
 def test_one_flipped_bit_in_a_body_is_found() -> None:
-    """The bytes are hashed, not their meaning."""
+    """The hash covers the bytes, not their meaning."""
     events = log()
     flipped = bytes([events[0].body[0], events[0].body[1], events[0].body[2] ^ 1]) + events[0].body[3:]
     with pytest.raises(Tampered) as caught:
@@ -185,7 +179,6 @@ def test_one_flipped_bit_in_a_body_is_found() -> None:
 
 
 def test_white_space_in_a_body_is_found() -> None:
-    """JSON that means the same is not the same."""
     events = log()
     events[1] = replace(events[1], body=b'{"worker": "w-1"}')
     with pytest.raises(Tampered, match="the hash does not match"):
@@ -194,7 +187,7 @@ def test_white_space_in_a_body_is_found() -> None:
 
 @pytest.mark.parametrize("place", range(3))
 def test_a_deletion_inside_is_found(place: int) -> None:
-    """A gap shows in the numbers."""
+    """The sequence has a gap."""
     events = log()
     del events[place]
     with pytest.raises(Tampered, match="follows event"):
@@ -202,8 +195,8 @@ def test_a_deletion_inside_is_found(place: int) -> None:
 
 
 @pytest.mark.parametrize("place", range(3))
-def test_a_deletion_with_new_numbers_is_found(place: int) -> None:
-    """Closing the gap by hand breaks the hashes."""
+def test_a_deletion_with_renumbered_events_is_found(place: int) -> None:
+    """The hashes no longer match."""
     events = log()
     del events[place]
     events = [replace(event, seq=seq) for seq, event in enumerate(events, 1)]
@@ -213,7 +206,6 @@ def test_a_deletion_with_new_numbers_is_found(place: int) -> None:
 
 @pytest.mark.parametrize("place", range(3))
 def test_a_swap_of_neighbours_is_found(place: int) -> None:
-    """Order is part of the log."""
     events = log()
     events[place], events[place + 1] = events[place + 1], events[place]
     with pytest.raises(Tampered):
@@ -221,8 +213,8 @@ def test_a_swap_of_neighbours_is_found(place: int) -> None:
 
 
 @pytest.mark.parametrize("place", range(3))
-def test_a_swap_of_what_neighbours_say_is_found(place: int) -> None:
-    """Numbers in order do not hide that the bodies changed places."""
+def test_a_swap_of_two_bodies_is_found(place: int) -> None:
+    """The numbers are in order, but the bodies are swapped."""
     events = log()
     one, two = events[place], events[place + 1]
     events[place] = replace(one, kind=two.kind, body=two.body)
@@ -233,7 +225,7 @@ def test_a_swap_of_what_neighbours_say_is_found(place: int) -> None:
 
 @pytest.mark.parametrize("place", range(1, 4))
 def test_an_insertion_is_found(place: int) -> None:
-    """Even one that is sealed to the event before it."""
+    """This applies to an event that is chained to its predecessor, too."""
     events = log()
     forged = seal(events[place - 1].head, "run-1", CLAIMED, time=1003, fence=3, actor="a").event
     with pytest.raises(Tampered):
@@ -242,57 +234,55 @@ def test_an_insertion_is_found(place: int) -> None:
 
 @pytest.mark.parametrize("place", range(4))
 def test_a_repeated_event_is_found(place: int) -> None:
-    """No event is there twice."""
     events = log()
     with pytest.raises(Tampered):
         verify([*events[: place + 1], *events[place:]])
 
 
 def test_an_event_of_another_log_is_found() -> None:
-    """What was sealed to another past does not fit into this one."""
+    """The event is chained to another history."""
     other = log([CREATED, b.RunClaimed(worker="w-2"), *BODIES[2:]])
     events = log()
     with pytest.raises(Tampered, match="the hash does not match"):
         verify([*events[:2], *other[2:]])
 
 
-def test_a_log_that_does_not_begin_at_its_beginning_is_found() -> None:
-    """Without the head before it, a tail proves nothing."""
+def test_a_missing_start_of_a_log_is_found() -> None:
+    """A tail without its head proves nothing."""
     with pytest.raises(Tampered, match="follows event 0"):
         verify(log()[1:])
 
 
-def test_a_tail_on_another_head_is_found() -> None:
-    """The head given must be the one it was sealed to."""
+def test_a_tail_with_the_wrong_head_is_found() -> None:
     events = log()
     with pytest.raises(Tampered, match="the hash does not match"):
         verify(events[2:], after=replace(events[1].head, hash=GENESIS))
 
 
 @pytest.mark.parametrize("change", [{"time": 1000}, {"fence": 0}], ids=str)
-def test_time_and_fence_never_fall_even_if_the_hashes_fit(change: dict[str, int]) -> None:
-    """A whole rewrite with fitting hashes still has to be a log that Limpet could have written."""
+def test_decreasing_times_and_fences_are_found_even_with_correct_hashes(change: dict[str, int]) -> None:
+    """A rewritten log with correct hashes must still be one that Limpet could have written."""
     events = log()
     events[2] = replace(events[2], **change)
     with pytest.raises(Tampered, match="time or fence is before"):
         verify(resealed(events))
 
 
-def test_a_fence_below_the_one_before_a_piece_is_found() -> None:
-    """The fence that a piece begins with is handed in like its head."""
+def test_a_fence_below_that_of_the_previous_piece_is_found() -> None:
+    """The fence before a piece is passed in, like its head."""
     events = log()
     with pytest.raises(Tampered, match="time or fence is before"):
         verify(events[2:], after=events[1].head, fence=3)
 
 
-def test_a_rewrite_of_the_whole_is_not_found_by_the_chain_alone() -> None:
-    """Said honestly: that takes heads which were exported before."""
+def test_a_complete_rewrite_is_not_found_by_the_chain_alone() -> None:
+    """Finding it takes heads that were exported before."""
     forged = log([CREATED, b.RunClaimed(worker="w-2"), *BODIES[2:]])
     assert verify(forged) != verify(log())
 
 
-def test_a_forked_log_verifies_across_its_cut() -> None:
-    """The shared beginning keeps its parent's id, and the child's first event is sealed to it."""
+def test_a_forked_log_verifies_across_its_fork_point() -> None:
+    """Shared events keep the parent's id, and the fork's first event is chained to them."""
     shared = log()[:2]
     body = b.RunForked(run="run-1", at=2, step=0, effects="ask")
     own = seal(shared[-1].head, "run-1.1", body, time=2000, fence=1, actor="a").event

@@ -1,4 +1,4 @@
-"""The pieces of events: what they say as text."""
+"""Parts of events: their text form."""
 
 import pytest
 
@@ -13,6 +13,6 @@ from limpet.events import Wait
         (Wait(what="operator", key="paused"), "operator:paused"),
     ],
 )
-def test_a_wait_is_said_as_what_and_key(wait: Wait, text: str) -> None:
-    """The form in which rows hold it, and in which a wake-up is matched."""
+def test_a_wait_is_shown_as_what_and_key(wait: Wait, text: str) -> None:
+    """Rows store this form, and wake-ups are matched by it."""
     assert str(wait) == text

@@ -1,4 +1,4 @@
-"""References to blobs are found by type: wherever a kind of event can hold a payload, a blob there is found."""
+"""References to blobs are found by type: in every field that can hold a payload."""
 
 from collections.abc import Iterator
 from types import NoneType, UnionType
@@ -17,7 +17,7 @@ SIMPLE: dict[Any, Any] = {str: "x", int: 1, float: 1.0, bool: True, Raw: Raw(b"1
 
 
 def least(hint: Any) -> Any:
-    """Some value of a type, with no blob in it."""
+    """Return a minimal value of a type, without a blob."""
     if hint in SIMPLE:
         return SIMPLE[hint]
     origin, given = get_origin(hint), get_args(hint)
@@ -31,14 +31,14 @@ def least(hint: Any) -> Any:
 
 
 def make(kind: type[Struct], **given: Any) -> Any:
-    """A struct with the least that it needs, and what is given."""
+    """Return a struct with minimal values for required fields, and the given fields."""
     hints = get_type_hints(kind)
     needed = [each.name for each in fields(kind) if each.default is each.default_factory is NODEFAULT]
     return kind(**{name: least(hints[name]) for name in needed} | given)
 
 
 def with_payload(hint: Any, payload: Payload) -> Iterator[tuple[str, Any]]:
-    """Every way in which a value of a type can hold a payload, each with the path to it."""
+    """Yield every way in which a type can hold a payload, each with its path."""
     if hint is Payload:
         yield "", payload
     elif isinstance(hint, type) and issubclass(hint, Struct):
@@ -52,7 +52,7 @@ def with_payload(hint: Any, payload: Payload) -> Iterator[tuple[str, Any]]:
 
 
 def contained(origin: Any, path: str, value: Any) -> tuple[str, Any]:
-    """A value inside a mapping or tuple, or as it is."""
+    """Put a value into the mapping or tuple that the type wants."""
     if origin is dict:
         return f"[]{path}", {"k": value}
     return (f"[]{path}", (value,)) if origin is tuple else (path, value)
@@ -62,23 +62,22 @@ SLOTS = [(f"{kind.name}{path}", body) for kind in KINDS for path, body in with_p
 
 
 @pytest.mark.parametrize("body", [body for _, body in SLOTS], ids=[path for path, _ in SLOTS])
-def test_a_blob_is_found_wherever_a_payload_can_be(body: Any) -> None:
-    """In every kind, directly, in a mapping, or inside a failure; and after a way through bytes."""
+def test_a_blob_is_found_in_every_payload_field(body: Any) -> None:
+    """This applies to every kind, directly, in a mapping or inside a failure, also after encoding and decoding."""
     assert blobs_of(body) == ["b-1"]
     kind = VOCABULARY.kind_of(body)
     assert blobs_of(VOCABULARY.decode(kind.name, kind.version, encode(body))) == ["b-1"]
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-def test_what_is_inline_refers_to_nothing(kind: Any) -> None:
-    """An event with the least that it needs has no blob."""
+def test_inline_payloads_have_no_blob(kind: Any) -> None:
     assert blobs_of(make(kind.body)) == []
     for _, body in with_payload(kind.body, inline({"blob": "b-1", "bytes": 9})):
         assert blobs_of(body) == []
 
 
-def test_the_slots_are_not_forgotten() -> None:
-    """What the law looks at: a result, an input, a failure's facts, replaced results, a message."""
+def test_the_payload_fields_are_all_tested() -> None:
+    """The parametrisation above covers results, inputs, failures, overridden results and messages."""
     found = {path for path, _ in SLOTS}
     assert found >= {
         "run.created.input",
@@ -96,8 +95,7 @@ def test_the_slots_are_not_forgotten() -> None:
     }
 
 
-def test_each_blob_is_named_once_in_order() -> None:
-    """However many fields have it."""
+def test_each_blob_is_listed_once_in_order() -> None:
     one, two = Payload(blob="b-1"), Payload(blob="b-2")
     failure = Failure(type="x", facts=one)
     body = b.RunForked(run="r", at=1, step=0, effects="ask", input=two, results={"1": one, "2": two, "3": inline(1)})
@@ -106,6 +104,5 @@ def test_each_blob_is_named_once_in_order() -> None:
     assert blobs_of(b.RunFailed(failure=failure)) == ["b-1"]
 
 
-def test_words_of_the_user_are_never_references() -> None:
-    """User data that looks like a payload is data."""
+def test_user_data_that_looks_like_a_payload_is_not_a_reference() -> None:
     assert blobs_of(b.RunCompleted(output=inline({"blob": "b-1"}))) == []

@@ -1,4 +1,4 @@
-"""User data is plain JSON, strictly: what comes back is what went in, and its bytes never change."""
+"""User data is strict JSON: values are read back unchanged, and their bytes never change."""
 
 import hashlib
 from collections import OrderedDict
@@ -19,33 +19,33 @@ BIGGEST = 2**2048 - 1
 
 
 class Colour(StrEnum):
-    """Text with a class of its own."""
+    """A str enum."""
 
     RED = "red"
 
 
 class Level(IntEnum):
-    """A number with a class of its own."""
+    """An int enum."""
 
     LOW = 1
 
 
 class Many(list[int]):
-    """A list with a class of its own."""
+    """A subclass of list."""
 
 
 class Half(float):
-    """A float with a class of its own."""
+    """A subclass of float."""
 
 
 class Point(msgspec.Struct):
-    """Something that msgspec could encode, and that would come back as a dict."""
+    """A struct, which msgspec could encode but would decode as a dict."""
 
     x: int
 
 
 def nested(depth: int, innermost: Any = ()) -> Any:
-    """Lists within lists, this many of them."""
+    """Return this many nested lists."""
     value: Any = list(innermost)
     for _ in range(depth - 1):
         value = [value]
@@ -53,7 +53,7 @@ def nested(depth: int, innermost: Any = ()) -> Any:
 
 
 def nested_objects(depth: int) -> Any:
-    """Objects within objects, this many of them."""
+    """Return this many nested objects."""
     value: Any = {}
     for _ in range(depth - 1):
         value = {"a": value}
@@ -164,33 +164,31 @@ REFUSED: list[Any] = [
 
 @pytest.mark.parametrize(("value", "expected"), VECTORS)
 def test_the_canonical_bytes_of_a_value_never_change(value: Any, expected: bytes) -> None:
-    """Hashes of logs, idempotency keys and digests of approvals stand on these bytes."""
+    """Hashes of logs, idempotency keys and digests of approvals depend on these bytes."""
     assert canonical(value) == expected
 
 
 @pytest.mark.parametrize("value", [value for value, _ in VECTORS] + EDGES)
-def test_a_value_comes_back_as_it_went_in(value: Any) -> None:
-    """Nothing is lost or changed on the way."""
+def test_a_value_is_decoded_unchanged(value: Any) -> None:
     assert parse(canonical(value)) == value
 
 
 @pytest.mark.parametrize("value", [True, 1, 1.0, -0.0, "1"])
-def test_a_value_comes_back_with_its_type(value: Any) -> None:
-    """1, 1.0 and True are three values, though Python calls them equal."""
+def test_a_value_is_decoded_with_its_type(value: Any) -> None:
+    """1, 1.0 and True are different values, although Python considers them equal."""
     back = parse(canonical(value))
     assert (type(back), repr(back)) == (type(value), repr(value))
 
 
 @pytest.mark.parametrize("value", REFUSED, ids=lambda value: type(value).__name__)
-def test_what_would_not_come_back_is_refused(value: Any) -> None:
-    """NaN, bytes, tuples, sets, classes of users, keys that are not text, halves of characters, great depth."""
+def test_values_that_are_not_json_are_refused(value: Any) -> None:
+    """NaN, bytes, tuples, sets, user classes, keys that are not text, lone surrogates and deep nesting are refused."""
     with pytest.raises(InvalidValue):
         canonical(value)
 
 
 @pytest.mark.parametrize("value", REFUSED, ids=lambda value: type(value).__name__)
-def test_what_is_refused_alone_is_refused_deep_inside(value: Any) -> None:
-    """The walk goes all the way down."""
+def test_nested_values_that_are_not_json_are_refused(value: Any) -> None:
     with pytest.raises(InvalidValue) as caught:
         canonical({"a": [0, {"b": value}]})
     assert caught.value.path.startswith("$.'a'[1].'b'")
@@ -208,8 +206,7 @@ def test_what_is_refused_alone_is_refused_deep_inside(value: Any) -> None:
         ({"\ud800": 1}, "$.'\\ud800'"),
     ],
 )
-def test_the_refusal_names_the_place(value: Any, path: str) -> None:
-    """The path leads to the very value that cannot be stored."""
+def test_the_error_has_the_path_of_the_invalid_value(value: Any, path: str) -> None:
     with pytest.raises(InvalidValue) as caught:
         canonical(value)
     assert caught.value.path == path
@@ -228,15 +225,15 @@ def test_the_refusal_names_the_place(value: Any, path: str) -> None:
         (nested(65), "nested more than 64 levels deep"),
     ],
 )
-def test_the_refusal_says_why(value: Any, reason: str) -> None:
-    """One reason for each rule."""
+def test_the_error_has_the_reason(value: Any, reason: str) -> None:
+    """Each rule has its own reason."""
     with pytest.raises(InvalidValue) as caught:
         canonical(value)
     assert caught.value.reason == reason
 
 
-def test_a_value_that_holds_itself_is_refused() -> None:
-    """A cycle is only a very deep value."""
+def test_a_cyclic_value_is_refused() -> None:
+    """A cycle exceeds the maximum depth."""
     value: list[Any] = []
     value.append(value)
     with pytest.raises(InvalidValue, match="64 levels"):
@@ -244,7 +241,7 @@ def test_a_value_that_holds_itself_is_refused() -> None:
 
 
 def test_the_order_of_keys_does_not_matter() -> None:
-    """Two dicts that are equal have the same bytes."""
+    """Equal dicts have the same bytes."""
     assert canonical({"a": 1, "b": 2}) == canonical({"b": 2, "a": 1})
 
 
@@ -261,14 +258,13 @@ def test_the_order_of_keys_does_not_matter() -> None:
         {"type": "datetime", "value": "2020-01-01T00:00:00Z"},
     ],
 )
-def test_no_marker_inside_user_data_means_anything(value: dict[str, Any]) -> None:
-    """Keys that revive objects elsewhere come back as keys of plain dicts."""
+def test_marker_keys_in_user_data_have_no_meaning(value: dict[str, Any]) -> None:
+    """Keys that revive objects in other libraries are keys of plain dicts here."""
     back = inline(value).value()
     assert (type(back), back) == (dict, value)
 
 
 def test_a_digest_is_the_sha256_of_the_canonical_bytes() -> None:
-    """Anybody can compute it with other tools."""
     assert digest({"b": 1, "a": "é"}) == hashlib.sha256('{"a":"é","b":1}'.encode()).hexdigest()
 
 
@@ -282,7 +278,7 @@ def test_a_digest_is_the_sha256_of_the_canonical_bytes() -> None:
     ],
 )
 def test_any_json_text_can_be_parsed(text: bytes | str, value: Any) -> None:
-    """White space, escapes and the order of keys are free on the way in."""
+    """White space, escapes and the order of keys are free in the input."""
     assert parse(text) == value
 
 
@@ -310,63 +306,58 @@ def test_any_json_text_can_be_parsed(text: bytes | str, value: Any) -> None:
     ids=lambda text: repr(text)[:20],
 )
 def test_text_that_is_not_json_is_refused(text: bytes | str) -> None:
-    """Every way to be malformed ends in the one typed error."""
+    """Every syntax error raises the same typed error."""
     with pytest.raises(InvalidValue):
         parse(text)
 
 
 def test_an_inline_payload_holds_the_canonical_bytes() -> None:
-    """The value is a wrapper's content, in the one encoding."""
     payload = inline({"b": 1, "a": 2})
     assert isinstance(payload.json, msgspec.Raw)
     assert bytes(payload.json) == b'{"a":2,"b":1}'
 
 
-def test_an_inline_payload_is_stored_as_a_wrapper() -> None:
-    """User data stands under a name of ours and never beside it."""
+def test_an_inline_payload_is_wrapped() -> None:
+    """User data is nested under a key of ours."""
     assert msgspec.json.encode(inline({"blob": "x"})) == b'{"json":{"blob":"x"}}'
 
 
-def test_nothing_is_a_value_too() -> None:
-    """A payload of null is there, and is null."""
+def test_null_is_a_value() -> None:
     assert inline(None).value() is None
 
 
-def test_a_refused_value_makes_no_payload() -> None:
-    """The strict walk stands before every payload."""
+def test_an_invalid_value_cannot_become_a_payload() -> None:
     with pytest.raises(InvalidValue):
         inline((1, 2))
 
 
-def test_a_payload_in_a_blob_says_where_it_is() -> None:
-    """Its value is not at hand, and the error says which blob to read."""
+def test_reading_the_value_of_a_blob_payload_is_refused() -> None:
+    """The error names the blob."""
     with pytest.raises(InvalidValue, match="in blob b-1"):
         Payload(blob="b-1", bytes=9).value()
 
 
 @pytest.mark.parametrize("given", [{}, {"json": msgspec.Raw(b"1"), "blob": "b-1"}])
 def test_a_payload_is_either_inline_or_a_blob(given: dict[str, Any]) -> None:
-    """Never neither, never both."""
     with pytest.raises(ValueError, match="either inline or a blob"):
         Payload(**given)
 
 
 @pytest.mark.parametrize("data", [b"{}", b'{"json":1,"blob":"b-1"}', b'{"json":1,"more":2}', b'{"bytes":1}'])
-def test_a_stored_payload_that_is_neither_or_both_is_refused(data: bytes) -> None:
-    """The rule holds on the way back too."""
+def test_a_stored_payload_must_be_either_inline_or_a_blob(data: bytes) -> None:
     with pytest.raises(msgspec.ValidationError):
         msgspec.json.decode(data, type=Payload)
 
 
 def test_payloads_of_the_same_value_are_equal() -> None:
-    """So that states and bodies can be compared."""
+    """States and bodies can be compared."""
     assert inline({"a": 1, "b": 2}) == inline({"b": 2, "a": 1})
     assert inline(1) != inline(1.0)
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
-def test_numbers_of_our_own_are_finite_too(number: float) -> None:
-    """JSON would turn them into null, and the event could never be read again."""
+def test_numbers_in_event_fields_must_be_finite(number: float) -> None:
+    """JSON would encode them as null, and the event could not be decoded."""
     for make in (
         lambda: Spent(cost=number),
         lambda: Limits(max_cost=number),
@@ -380,7 +371,7 @@ def test_numbers_of_our_own_are_finite_too(number: float) -> None:
             make()
 
 
-def test_a_lone_surrogate_in_our_own_text_is_refused() -> None:
-    """Before anything is sealed."""
+def test_a_lone_surrogate_in_an_event_field_is_refused() -> None:
+    """The error comes before the event is sealed."""
     with pytest.raises(InvalidValue, match=r"run\.cancelled"):
         seal(START, "r1", b.RunCancelled(reason="\ud800"), time=1, fence=1, actor="w")

@@ -1,7 +1,7 @@
-"""The names and shapes of events are frozen; what cannot be read stops, and nothing is dropped.
+"""The names and shapes of events are frozen; an event that cannot be read raises, and is never skipped.
 
 `kinds.txt` is the frozen list: one line for each kind of event, `name version writer field:type=default,…`, and one for
-each part that events are made of. A kind that is to change gets a new version, an upcast and a new line there.
+each part that events are made of. To change a kind, give it a new version, an upcast and a new line there.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ Upcast = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 def type_name(hint: Any) -> str:
-    """A type in a notation of its own, which no version of Python changes: `T|null`, `[T]`, `{K:V}`, `"a"|"b"`."""
+    """Return a type in a notation that no version of Python changes: `T|null`, `[T]`, `{K:V}`, `"a"|"b"`."""
     origin, args = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         return "|".join(sorted(type_name(arg) for arg in args))
@@ -39,7 +39,7 @@ def type_name(hint: Any) -> str:
 
 
 def default(field: msgspec.structs.FieldInfo) -> str:
-    """What a field that is left out means: with `omit_defaults`, a part of the format."""
+    """Return the default of an omitted field, which is part of the format because of `omit_defaults`."""
     if field.default is not NODEFAULT:
         return f"={'unset' if field.default is msgspec.UNSET else msgspec.json.encode(field.default).decode()}"
     if field.default_factory is not NODEFAULT:
@@ -48,13 +48,13 @@ def default(field: msgspec.structs.FieldInfo) -> str:
 
 
 def shape(struct: type[Struct]) -> str:
-    """The fields of a struct, in their order."""
+    """Return the fields of a struct, in their order."""
     hints = get_type_hints(struct)
     return ",".join(f"{f.name}:{type_name(hints[f.name])}{default(f)}" for f in msgspec.structs.fields(struct))
 
 
 def parts(struct: type[Struct], found: dict[str, type[Struct]]) -> None:
-    """Collect the structs that a struct is made of."""
+    """Collect the structs that a struct contains."""
     waiting = list(get_type_hints(struct).values())
     while waiting:
         hint = waiting.pop()
@@ -65,7 +65,7 @@ def parts(struct: type[Struct], found: dict[str, type[Struct]]) -> None:
 
 
 def lines(kinds: tuple[Kind, ...]) -> list[str]:
-    """What `kinds.txt` must hold."""
+    """Return the expected content of `kinds.txt`."""
     found: dict[str, type[Struct]] = {}
     for kind in kinds:
         parts(kind.body, found)
@@ -76,7 +76,7 @@ def lines(kinds: tuple[Kind, ...]) -> list[str]:
 
 
 def changes(frozen: list[str], now: list[str]) -> list[str]:
-    """What differs between two lists, each change in words."""
+    """Describe each difference between two lists."""
     before = {line.split(" ")[0]: line for line in frozen}
     after = {line.split(" ")[0]: line for line in now}
     said = [f"{name} is gone" for name in before if name not in after]
@@ -92,21 +92,21 @@ def changes(frozen: list[str], now: list[str]) -> list[str]:
     return said
 
 
-# A vocabulary with a past: version 1 of the step's end had no attempt, version 2 called its number `step`.
+# A vocabulary with older versions: version 1 of the step's end had no attempt, version 2 called its number `step`.
 
 
 def completed_v1_to_v2(body: dict[str, Any]) -> dict[str, Any]:
-    """Every step of that time had one attempt."""
+    """Add the attempt: every step had one attempt then."""
     return body | {"attempt": 1}
 
 
 def completed_v2_to_v3(body: dict[str, Any]) -> dict[str, Any]:
-    """`step` is called `number` now."""
+    """Rename `step` to `number`."""
     return {name: value for name, value in body.items() if name != "step"} | {"number": body["step"]}
 
 
 def turn_v1_to_v2(body: dict[str, Any]) -> dict[str, Any]:
-    """There was only one loop then."""
+    """Add the loop: there was only one loop then."""
     return body | {"loop": "turns#1"}
 
 
@@ -126,7 +126,7 @@ COMPLETED = b.StepCompleted(name="look#1", number=7, attempt=1, output=inline({"
 
 
 def test_the_kinds_and_their_fields_are_frozen() -> None:
-    """Whoever adds or changes a kind, a field or a default is told here which: give it a version and an upcast."""
+    """If this fails, give the changed kind a new version and an upcast. The failure names the kind, field or default."""
     assert changes(FROZEN.read_text().splitlines(), lines(KINDS)) == []
 
 
@@ -142,35 +142,35 @@ def test_the_kinds_and_their_fields_are_frozen() -> None:
     ],
 )
 def test_a_change_of_the_frozen_list_is_named(now: list[str], said: list[str]) -> None:
-    """The failure names the kind and the field, not two long lists."""
+    """The failure names the kind and the field, instead of showing two long lists."""
     assert changes(["a.b 1 owner x:int"], now) == said
 
 
 def test_a_change_of_the_order_of_fields_is_named() -> None:
-    """Fields are encoded in their order, so the order is format too."""
+    """Fields are encoded in order, so the order is part of the format."""
     assert changes(["a.b 1 owner x:int,y:str"], ["a.b 1 owner y:str,x:int"]) == ["a.b: the order of its fields changed"]
 
 
 def test_every_body_has_one_kind_and_every_kind_one_body() -> None:
-    """The union that the fold matches on and the list of names are the same list."""
+    """The union that the fold matches on has the same members as the list of kinds."""
     assert {kind.body for kind in KINDS} == set(get_args(AnyBody))
     assert len({kind.body for kind in KINDS}) == len({kind.name for kind in KINDS}) == len(KINDS)
 
 
-def test_every_version_of_a_kind_can_be_lifted_to_the_newest() -> None:
-    """No step of the way is missing, and no upcast is left over."""
+def test_every_version_of_a_kind_can_be_upcast_to_the_newest() -> None:
+    """No upcast is missing or unused."""
     needed = {(kind.name, old) for kind in KINDS for old in range(1, kind.version)}
     assert set(UPCASTS) == needed
 
 
-def test_every_command_carries_the_id_it_is_known_by() -> None:
-    """Commands are exactly the bodies that can be sent twice and count once."""
+def test_every_command_has_an_id() -> None:
+    """Commands are exactly the bodies that are deduplicated by id."""
     commands = {kind.name for kind in KINDS if kind.writer is WrittenBy.COMMAND}
     assert commands == {kind.name for kind in KINDS if issubclass(kind.body, b.Command)}
 
 
 def test_the_commands_are_a_closed_list() -> None:
-    """These and no others may come from outside."""
+    """No other events can be sent by other processes."""
     assert {kind.name for kind in KINDS if kind.writer is WrittenBy.COMMAND} == {
         "request.answered",
         "grant.given",
@@ -185,25 +185,24 @@ def test_the_commands_are_a_closed_list() -> None:
 
 
 def test_a_kind_is_found_by_its_body() -> None:
-    """Whoever seals a body need not know its name."""
     assert VOCABULARY.kind_of(COMPLETED).name == "step.completed"
 
 
-def test_a_body_comes_back_from_its_bytes() -> None:
-    """Bytes of the newest version are read as they are."""
+def test_a_body_is_decoded_from_its_bytes() -> None:
+    """Bytes of the newest version need no upcast."""
     assert VOCABULARY.decode("step.completed", 1, msgspec.json.encode(COMPLETED)) == COMPLETED
 
 
-def test_an_unknown_kind_stops() -> None:
-    """It was written by a newer Limpet, and is neither guessed at nor dropped."""
+def test_an_unknown_kind_raises_newer_version() -> None:
+    """A newer Limpet wrote it; it is neither guessed nor skipped."""
     with pytest.raises(NewerVersion) as caught:
         VOCABULARY.decode("step.teleported", 1, b"{}")
     assert caught.value.facts == {"what": "event 'step.teleported' version 1", "reason": "unknown kind"}
 
 
 @pytest.mark.parametrize("version", [-1, 0, 2, 99])
-def test_a_version_that_is_not_known_stops(version: int) -> None:
-    """A newer version may mean something else; there is no version below 1."""
+def test_an_unknown_version_raises_newer_version(version: int) -> None:
+    """A newer version may have another meaning; no version is below 1."""
     with pytest.raises(NewerVersion, match="supports up to 1"):
         VOCABULARY.decode("step.completed", version, msgspec.json.encode(COMPLETED))
 
@@ -228,38 +227,36 @@ def test_a_version_that_is_not_known_stops(version: int) -> None:
     ],
     ids=lambda data: repr(data)[:40],
 )
-def test_a_body_that_does_not_fit_stops(data: bytes) -> None:
-    """Malformed, missing, unknown or mistyped: the run stops with the one typed error."""
+def test_an_invalid_body_raises_damaged_event(data: bytes) -> None:
+    """Malformed, missing, unknown and mistyped fields raise the same typed error."""
     with pytest.raises(DamagedEvent, match="the body does not match"):
         VOCABULARY.decode("run.completed", 1, data)
 
 
-def test_a_body_is_lifted_over_several_versions() -> None:
-    """One upcast after the other, from the version that was written to the newest."""
+def test_a_body_is_upcast_over_several_versions() -> None:
+    """The upcasts run in order, from the stored version to the newest."""
     data = b'{"name":"look#1","step":7,"output":{"json":{"a":-0.0,"b":[1180591620717411303424,"\xc3\xa9"]}}}'
     assert WITH_A_PAST.decode("step.completed", 1, data) == COMPLETED
 
 
-def test_a_body_is_lifted_from_the_middle() -> None:
-    """A body of version 2 meets the upcasts from 2 on only."""
+def test_a_body_is_upcast_from_its_own_version() -> None:
+    """Only the upcasts from version 2 on run."""
     data = b'{"name":"look#1","step":7,"attempt":4,"output":{"blob":"b-1","bytes":9}}'
     assert WITH_A_PAST.decode("step.completed", 2, data) == b.StepCompleted(
         name="look#1", number=7, attempt=4, output=Payload(blob="b-1", bytes=9)
     )
 
 
-def test_a_body_of_the_newest_version_is_not_lifted() -> None:
-    """Its bytes are read as they are."""
+def test_a_body_of_the_newest_version_is_not_upcast() -> None:
     assert WITH_A_PAST.decode("step.completed", 3, msgspec.json.encode(COMPLETED)) == COMPLETED
 
 
-def test_kinds_are_lifted_apart() -> None:
-    """The version of one kind says nothing of another's."""
+def test_each_kind_has_its_own_versions() -> None:
     assert WITH_A_PAST.decode("turn.started", 1, b'{"number":2}') == b.TurnStarted(loop="turns#1", number=2)
 
 
-def test_lifting_leaves_user_data_alone() -> None:
-    """The bytes of a payload are the same after an upcast as before."""
+def test_an_upcast_does_not_change_user_data() -> None:
+    """The bytes of a payload are the same before and after an upcast."""
     lifted = WITH_A_PAST.decode("step.completed", 1, b'{"name":"x","step":7,"output":{"json":{"b":1,"step":1e16}}}')
     assert isinstance(lifted, b.StepCompleted)
     assert lifted.output == Payload(json=Raw(b'{"b":1,"step":1e16}'))
@@ -277,20 +274,19 @@ def test_lifting_leaves_user_data_alone() -> None:
         (1, b'{"name":"look#1","step":7,"output":{"json":1},"more":1}'),
     ],
 )
-def test_an_old_body_that_does_not_fit_stops(version: int, data: bytes) -> None:
-    """Before, in or after its upcasts: the error is the same."""
+def test_an_invalid_old_body_raises_damaged_event(version: int, data: bytes) -> None:
+    """The error is the same before, in and after the upcasts."""
     with pytest.raises(DamagedEvent, match="the body does not match"):
         WITH_A_PAST.decode("step.completed", version, data)
 
 
-def test_a_version_without_its_upcast_stops() -> None:
-    """A step of the way that is missing is never skipped."""
+def test_a_version_without_an_upcast_raises_damaged_event() -> None:
     with pytest.raises(DamagedEvent):
         WITH_A_PAST.decode("run.released", 1, b'{"reason":"drain"}')
 
 
 def example(hint: Any) -> Any:
-    """A value of the type of a field."""
+    """Return a value of a field's type."""
     origin, args = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         return example(args[0])
@@ -306,7 +302,7 @@ def example(hint: Any) -> Any:
 
 
 def made(struct: type[Struct]) -> Any:
-    """A struct of which every field is said."""
+    """Return a struct with a value for every field."""
     return struct(**{name: example(hint) for name, hint in get_type_hints(struct).items()})
 
 
@@ -315,7 +311,7 @@ WRONG = [None, 5, 1.5, True, "\ud800", b"x", {1: 2}, {1, 2}, [5], object(), floa
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_a_body_that_passes_the_check_decodes_to_itself(kind: Kind) -> None:
-    """And one that would not is refused with the name of its field: nothing unreadable can be sealed."""
+    """A body that fails the check is refused with the name of its field, so that nothing unreadable can be sealed."""
     good = made(kind.body)
     VOCABULARY.check(good)
     refused: list[tuple[str, str]] = []

@@ -1,4 +1,4 @@
-"""The log of one run, as its owner writes it."""
+"""The journal: the log of one run, as its owner writes it."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -28,13 +28,13 @@ from limpet.stores.writes import Claimed, Op
 
 
 class LosesReplies(MemoryBackend):
-    """Commits, and then says that nobody knows, as a broken connection would."""
+    """A memory store that commits and then loses the reply, as a broken connection would."""
 
     losing = 0
     keeping = True
 
     def commit(self, ops: Sequence[Op[Any]], codec: Codec) -> list[Outcome]:
-        """Do all of them, unless they are lost too, and lose the reply if it is time to."""
+        """Commit all operations, unless they are to be lost too, and lose the reply if it is due."""
         done = super().commit(ops, codec) if self.keeping or not self.losing else []
         if self.losing:
             self.losing -= 1
@@ -44,25 +44,25 @@ class LosesReplies(MemoryBackend):
 
 @pytest.fixture
 def clock() -> FrozenClock:
-    """The store's clock."""
+    """Return the store's clock."""
     return FrozenClock()
 
 
 @pytest.fixture
 def backend(clock: FrozenClock) -> LosesReplies:
-    """A memory store that can lose replies."""
+    """Return a memory store that can lose replies."""
     return LosesReplies(clock)
 
 
 @pytest.fixture
 async def world(backend: LosesReplies, clock: FrozenClock) -> AsyncIterator[World]:
-    """A world on that store, without threads."""
+    """Return a world on that store, without threads."""
     async with World(Harness(backend=lambda _: backend, handover=Inline), clock) as world:
         yield world
 
 
 async def journal_of(world: World, run: str = "r1") -> Journal:
-    """A new run, claimed, with its journal."""
+    """Create and claim a run, and return its journal."""
     await world.create(run)
     await world.worker()
     [claimed] = await world.claim()
@@ -70,14 +70,14 @@ async def journal_of(world: World, run: str = "r1") -> Journal:
 
 
 async def snapshot_if_due(journal: Journal) -> bool:
-    """Cache the state if that is due; whether it was."""
+    """Save a snapshot if one is due; return whether it was."""
     due = journal.is_snapshot_due
     if due:
         await journal.snapshot()
     return due
 
 
-async def test_what_is_appended_is_stored_and_folded(world: World) -> None:
+async def test_appended_events_are_stored_and_folded(world: World) -> None:
     """The state is the fold of the stored log."""
     journal = await journal_of(world)
     await journal.append(b.StatePatched(name="patch#1", patch=StatePatch(goal="g")), started())
@@ -86,8 +86,8 @@ async def test_what_is_appended_is_stored_and_folded(world: World) -> None:
     assert journal.head == (await world.store.get("r1")).head
 
 
-async def test_added_events_ride_with_the_next_flush(world: World) -> None:
-    """Nothing is written before, and the order stays."""
+async def test_added_events_are_written_with_the_next_flush(world: World) -> None:
+    """No event is written before the flush, and the order stays."""
     journal = await journal_of(world)
     journal.add(started(1))
     journal.add(completed(1))
@@ -96,16 +96,16 @@ async def test_added_events_ride_with_the_next_flush(world: World) -> None:
     assert (await world.kinds())[2:] == ["step.started", "step.completed", "step.started"]
 
 
-async def test_flushes_at_once_write_everything_once(world: World) -> None:
-    """Ten tasks add and flush together: one append is in flight, the rest goes out in the next."""
+async def test_concurrent_flushes_write_every_event_once(world: World) -> None:
+    """While one append is in flight, the events of the other tasks wait for the next one."""
     journal = await journal_of(world)
     await asyncio.gather(*(journal.append(started(number)) for number in range(1, 11)))
     assert [event.kind for event in await world.log()][2:] == ["step.started"] * 10
     assert journal.state.position.step == 10
 
 
-async def test_commands_that_slipped_in_are_folded_first(world: World) -> None:
-    """The owner's events are sealed again after them, and the state knows both."""
+async def test_commands_written_first_are_folded_first(world: World) -> None:
+    """The owner's events are sealed again after the command, and the state has both."""
     journal = await journal_of(world)
     await world.store.send_commands("r1", signalled("go"), actor="ann")
     await journal.append(started())
@@ -114,8 +114,8 @@ async def test_commands_that_slipped_in_are_folded_first(world: World) -> None:
     assert await verify_run(world.store, "r1") == journal.head
 
 
-async def test_what_must_not_follow_an_unseen_command_does_not(world: World) -> None:
-    """`append_if_current` folds the command and says false; then it can be decided anew."""
+async def test_append_if_current_writes_nothing_after_an_unseen_command(world: World) -> None:
+    """`append_if_current` folds the command and returns False, so that the caller can decide again."""
     journal = await journal_of(world)
     await world.store.send_commands("r1", b.CancelRequested(command="c1", reason="enough"), actor="ann")
     end = b.RunCompleted(output=inline(1))
@@ -126,60 +126,61 @@ async def test_what_must_not_follow_an_unseen_command_does_not(world: World) -> 
     assert (await world.kinds())[2:] == ["cancel.requested", "run.cancelled"]
 
 
-async def test_what_gathered_goes_before_the_end(world: World) -> None:
-    """`append_if_current` flushes the buffer first."""
+async def test_append_if_current_flushes_the_buffer_first(world: World) -> None:
     journal = await journal_of(world)
     journal.add(started())
     assert await journal.append_if_current(b.RunCompleted(output=inline(1)), last_seen=journal.last_seen)
     assert (await world.kinds())[2:] == ["step.started", "run.completed"]
 
 
-async def test_no_wake_up_is_lost_behind_a_buffer(world: World) -> None:
-    """An answer came after the decision to park; something was buffered: the run is not parked."""
+async def test_no_wake_up_is_lost_behind_a_buffered_event(world: World) -> None:
+    """An answer arrived after the decision to park, while an event was buffered: the run is not parked."""
     journal = await journal_of(world)
     await journal.append(asked("q1"))
-    heard = journal.last_seen
+    last_seen = journal.last_seen
     await world.store.send_commands("r1", answered("q1"), actor="ann")
     journal.add(b.ValueRecorded(name="now#1", value=inline(1)))
     waiting = b.RunWaiting(waits=(Wait(what="person", key="q1"),))
-    assert not await journal.append_if_current(waiting, last_seen=heard)
+    assert not await journal.append_if_current(waiting, last_seen=last_seen)
     await journal.flush()
     assert (await world.kinds())[2:] == ["request.opened", "request.answered", "value.recorded"]
     assert (await world.store.get("r1")).status == "running"
 
 
 async def test_no_wake_up_is_lost_to_another_tasks_flush(world: World) -> None:
-    """Somebody else folded the answer between the decision and the append: the run is not parked."""
+    """Another task folded the answer between the decision to park and the append: the run is not parked."""
     journal = await journal_of(world)
     await journal.append(asked("q1"))
-    heard = journal.last_seen
+    last_seen = journal.last_seen
     await world.store.send_commands("r1", answered("q1"), actor="ann")
     await journal.append(started())
     waiting = b.RunWaiting(waits=(Wait(what="person", key="q1"),))
-    assert not await journal.append_if_current(waiting, last_seen=heard)
+    assert not await journal.append_if_current(waiting, last_seen=last_seen)
     assert await journal.append_if_current(b.RunCompleted(output=inline(1)), last_seen=journal.last_seen)
 
 
 @pytest.mark.parametrize("landed", [True, False])
-async def test_parking_whose_reply_was_lost_is_not_sent_after_a_command(
+async def test_parking_with_a_lost_reply_is_not_sealed_after_a_command(
     world: World, backend: LosesReplies, landed: bool
 ) -> None:
-    """Repeated, it either landed, or it is dropped if an answer came meanwhile; it is never sealed after one."""
+    """The repeated append was written before, or is dropped if an answer has arrived; it is never sealed after the
+    answer.
+    """
     journal = await journal_of(world)
     await journal.append(asked("q1"))
-    waiting, heard = b.RunWaiting(waits=(Wait(what="person", key="q1"),)), journal.last_seen
+    waiting, last_seen = b.RunWaiting(waits=(Wait(what="person", key="q1"),)), journal.last_seen
     backend.losing, backend.keeping = 1, landed
     with pytest.raises(StoreUnavailable):
-        await journal.append_if_current(waiting, last_seen=heard)
+        await journal.append_if_current(waiting, last_seen=last_seen)
     await world.store.reopen()
     await world.store.send_commands("r1", answered("q1"), actor="ann")
-    assert await journal.append_if_current(waiting, last_seen=heard) is landed
+    assert await journal.append_if_current(waiting, last_seen=last_seen) is landed
     row = await world.store.get("r1")
     assert (row.status, row.ready_at is not None) == (("waiting", True) if landed else ("running", False))
 
 
 async def test_a_command_between_claim_and_opening_is_folded(world: World) -> None:
-    """The journal begins where the claim was, and misses the command like any other."""
+    """The journal starts at the claim, and gets the command as a missed event."""
     await world.create()
     await world.worker()
     [claimed] = await world.claim()
@@ -190,7 +191,7 @@ async def test_a_command_between_claim_and_opening_is_folded(world: World) -> No
 
 
 async def test_refreshing_folds_without_writing(world: World) -> None:
-    """A run in a long step hears of a cancel."""
+    """A run in a long step sees a cancel."""
     journal = await journal_of(world)
     await world.store.send_commands("r1", b.CancelRequested(command="c1", reason="enough"), actor="ann")
     await journal.refresh()
@@ -198,8 +199,8 @@ async def test_refreshing_folds_without_writing(world: World) -> None:
     assert len(await world.log()) == 3
 
 
-async def test_a_patch_that_does_not_fit_is_never_stored(world: World) -> None:
-    """Alone, after one that is still buffered, or together with good ones: nothing of it is added."""
+async def test_an_invalid_patch_is_never_stored(world: World) -> None:
+    """This applies to a patch alone, after a buffered one, and together with valid ones: none of them is added."""
     journal = await journal_of(world)
     journal.add(b.StatePatched(name="p#1", patch=StatePatch(questions=("why?",))))
     journal.add(b.StatePatched(name="p#2", patch=StatePatch(answered={"why?": "so"})))
@@ -215,7 +216,7 @@ async def test_a_patch_that_does_not_fit_is_never_stored(world: World) -> None:
 
 
 async def test_snapshots_stay_linear_over_many_claims(world: World) -> None:
-    """A journal that is opened anew knows the size of the last snapshot and of the tail since."""
+    """A journal that is opened again has the size of the last snapshot and of the tail since then."""
     journal = await journal_of(world)
     data = Raw(canonical("x" * 200_000))
     await journal.append(b.StatePatched(name="p#1", patch=StatePatch(data=data)))
@@ -229,7 +230,7 @@ async def test_snapshots_stay_linear_over_many_claims(world: World) -> None:
 
 
 async def test_a_lost_reply_is_resolved_by_repeating(world: World, backend: LosesReplies) -> None:
-    """The flight is sent again as it was sealed, and lands once, though more has gathered and time has passed."""
+    """The same sealed events are sent again and written once, although more were added and time has passed."""
     journal = await journal_of(world)
     backend.losing = 1
     with pytest.raises(StoreUnavailable):
@@ -241,8 +242,8 @@ async def test_a_lost_reply_is_resolved_by_repeating(world: World, backend: Lose
     assert journal.state == fold(await world.log())
 
 
-async def test_a_lost_reply_before_a_command_is_resolved_too(world: World, backend: LosesReplies) -> None:
-    """What landed, then a command: the repeat succeeds, and the command is found at the next append."""
+async def test_a_lost_reply_before_a_command_is_resolved_by_repeating(world: World, backend: LosesReplies) -> None:
+    """The repeat succeeds, and the command is found at the next append."""
     journal = await journal_of(world)
     backend.losing = 1
     with pytest.raises(StoreUnavailable):
@@ -253,8 +254,8 @@ async def test_a_lost_reply_before_a_command_is_resolved_too(world: World, backe
     assert (await world.kinds())[2:] == ["step.started", "signal.received", "step.completed"]
 
 
-async def test_a_lost_run_is_told_and_its_rest_is_kept_late(world: World) -> None:
-    """After LeaseLost what could not be written lies beside the log."""
+async def test_events_of_a_lost_run_are_kept_as_late_results(world: World) -> None:
+    """After LeaseLost, the unwritten events are stored as late results."""
     journal = await journal_of(world)
     world.advance("11s")
     await world.worker("w2")
@@ -269,8 +270,8 @@ async def test_a_lost_run_is_told_and_its_rest_is_kept_late(world: World) -> Non
     assert "step.completed" not in await world.kinds()
 
 
-async def test_state_can_be_had_as_it_was_after_any_event(world: World) -> None:
-    """From any snapshot, or from none."""
+async def test_the_state_after_any_event_can_be_loaded(world: World) -> None:
+    """This holds from any snapshot, and without one."""
     journal = await journal_of(world)
     for number in range(1, 11):
         await journal.append(started(number), completed(number))
@@ -283,7 +284,7 @@ async def test_state_can_be_had_as_it_was_after_any_event(world: World) -> None:
 
 
 async def test_a_snapshot_is_written_when_the_tail_has_outgrown_it(world: World) -> None:
-    """By bytes or by events; loading then reads only the tail."""
+    """The limit is in bytes or in events; loading then reads only the tail."""
     journal = await journal_of(world)
     assert not await snapshot_if_due(journal)
     await journal.append(completed(1, output="x" * 70_000))
@@ -295,8 +296,7 @@ async def test_a_snapshot_is_written_when_the_tail_has_outgrown_it(world: World)
     assert await load(world.store, "r1") == fold(await world.log())
 
 
-async def test_deleting_every_snapshot_changes_no_answer(world: World) -> None:
-    """They are caches."""
+async def test_deleting_every_snapshot_does_not_change_the_state(world: World) -> None:
     journal = await journal_of(world)
     await journal.append(started())
     await save(world.store, journal.head, journal.state)
@@ -314,7 +314,7 @@ async def test_a_snapshot_that_cannot_be_read_is_not_used(world: World, data: by
 
 
 async def test_a_snapshot_of_another_history_is_not_used(world: World) -> None:
-    """Its hash does not fit the event at its place."""
+    """The hash does not match the event at that sequence."""
     journal = await journal_of(world)
     wrong = replace(journal.state, agent="somebody else")
     await save(world.store, replace(journal.head, hash=bytes(32)), wrong)
@@ -332,7 +332,7 @@ async def test_a_snapshot_of_another_history_is_not_used(world: World) -> None:
     ],
 )
 async def test_verify_finds_a_log_that_was_changed(tmp_path: Path, statement: str, seq: int) -> None:
-    """A changed body, a deleted tail, and a deleted event inside."""
+    """The changes are an edited body, a deleted last event, and a deleted event inside."""
     path = str(tmp_path / "limpet.db")
     async with World(Harness(backend=lambda clock: SqliteBackend(path, clock))) as world:
         journal = await journal_of(world)
@@ -344,8 +344,8 @@ async def test_verify_finds_a_log_that_was_changed(tmp_path: Path, statement: st
         assert error.value.seq == seq
 
 
-async def test_an_unknown_event_stops_the_run_and_leaves_others_alone(tmp_path: Path) -> None:
-    """A log written by a newer version refuses to be folded; nothing of it is dropped, and other runs go on."""
+async def test_an_unknown_event_stops_only_its_run(tmp_path: Path) -> None:
+    """A log written by a newer version cannot be folded; no event is skipped, and other runs are not affected."""
     path = str(tmp_path / "limpet.db")
     async with World(Harness(backend=lambda clock: SqliteBackend(path, clock))) as world:
         await world.create("r1")
@@ -357,8 +357,7 @@ async def test_an_unknown_event_stops_the_run_and_leaves_others_alone(tmp_path: 
         assert (await load(world.store, "r2")).status == "pending"
 
 
-async def test_a_plan_and_a_position_are_told_from_the_log(world: World) -> None:
-    """Step 2 of 3, from the plan."""
+async def test_the_position_is_derived_from_the_plan_in_the_log(world: World) -> None:
     journal = await journal_of(world)
     plan = (PlanItem(item="a", status="done"), PlanItem(item="b", status="doing"), PlanItem(item="c"))
     await journal.append(b.StatePatched(name="patch#1", patch=StatePatch(plan=plan)))
@@ -372,11 +371,11 @@ def _change(path: str, statement: str) -> None:
     db.close()
 
 
-# More than one run, more than one table
+# Several runs and tables
 
 
-async def test_blobs_go_with_the_events_that_refer_to_them(world: World) -> None:
-    """Also when a command slipped in and the events were sealed again."""
+async def test_blobs_are_written_with_the_events_that_refer_to_them(world: World) -> None:
+    """This holds if a command was written first and the events were sealed again."""
     journal = await journal_of(world)
     payload, blobs = world.store.pack("x" * 10_000)
     await world.store.send_commands("r1", signalled("go"), actor="ann")
@@ -385,8 +384,8 @@ async def test_blobs_go_with_the_events_that_refer_to_them(world: World) -> None
     assert await world.store.check_rows("r1") == []
 
 
-async def test_what_came_too_late_keeps_its_blobs(world: World) -> None:
-    """A late result is shown whole, an hour later too."""
+async def test_blobs_of_late_results_are_not_collected(world: World) -> None:
+    """A late result can be read completely after the grace period, too."""
     journal = await journal_of(world)
     payload, blobs = world.store.pack("x" * 10_000)
     journal.add(b.StepCompleted(name="t#1", number=1, attempt=1, output=payload), blobs=blobs)
@@ -400,7 +399,7 @@ async def test_what_came_too_late_keeps_its_blobs(world: World) -> None:
 
 
 class Learning:
-    """Learns which events there are."""
+    """A learner that records the sequences of the events."""
 
     def __init__(self) -> None:
         self.learnt: list[int] = []
@@ -416,8 +415,8 @@ class Learning:
         return True
 
 
-async def test_what_was_learnt_is_kept_in_a_snapshot(world: World) -> None:
-    """And learnt on from there; without the snapshot the same is learnt from the log."""
+async def test_a_learners_data_is_kept_in_the_snapshot(world: World) -> None:
+    """Later events are learned from there. Without the snapshot, the log gives the same."""
     await world.create("r1")
     await world.worker()
     [claimed] = await world.claim()
@@ -433,8 +432,8 @@ async def test_what_was_learnt_is_kept_in_a_snapshot(world: World) -> None:
     assert again[0].learnt == again[1].learnt == list(range(1, 24))
 
 
-async def test_somebody_learns_every_event_once_and_in_order(world: World) -> None:
-    """From before the journal was opened, of its own, and of others'."""
+async def test_a_learner_gets_every_event_once_in_order(world: World) -> None:
+    """The events are those before the journal was opened, its own, and those of others."""
     await world.create("r1")
     await world.store.send_commands("r1", signalled("early", command="c1"), actor="ann")
     await world.worker()
@@ -448,8 +447,8 @@ async def test_somebody_learns_every_event_once_and_in_order(world: World) -> No
     assert learnt == [1, 2, 3, 4, 5]
 
 
-async def test_a_child_is_created_with_the_event_that_says_so(world: World) -> None:
-    """Both or neither; and after a command that slipped in."""
+async def test_a_child_is_created_together_with_its_call(world: World) -> None:
+    """This holds after a command that was written first, too."""
     journal = await journal_of(world)
     await world.store.send_commands("r1", signalled("go"), actor="ann")
     assert await journal.append_together(CALLED, legs=[CHILD]) is None
@@ -457,8 +456,8 @@ async def test_a_child_is_created_with_the_event_that_says_so(world: World) -> N
     assert (await world.store.get("child")).status == "pending"
 
 
-async def test_a_child_that_is_there_is_given_back(world: World) -> None:
-    """And nothing was written: the caller says what that means."""
+async def test_an_existing_child_is_returned(world: World) -> None:
+    """Nothing is written; the caller decides what that means."""
     await world.create("child", agent="other")
     journal = await journal_of(world)
     taken = await journal.append_together(CALLED, legs=[CHILD])
@@ -468,8 +467,10 @@ async def test_a_child_that_is_there_is_given_back(world: World) -> None:
 
 
 @pytest.mark.parametrize("keeping", [True, False])
-async def test_a_child_whose_reply_was_lost_is_created_once(world: World, backend: LosesReplies, keeping: bool) -> None:
-    """Repeating it finds it, or does it."""
+async def test_a_child_is_created_once_if_the_reply_was_lost(
+    world: World, backend: LosesReplies, keeping: bool
+) -> None:
+    """The repeat finds the child, or creates it."""
     journal = await journal_of(world)
     backend.losing, backend.keeping = 1, keeping
     with pytest.raises(StoreUnavailable):
@@ -481,8 +482,8 @@ async def test_a_child_whose_reply_was_lost_is_created_once(world: World, backen
     assert journal.head == (await world.store.get("r1")).head
 
 
-async def test_a_callers_writes_and_events_are_one(tmp_path: Path) -> None:
-    """The journal folds what was appended, and a patch that does not fit undoes the caller's writes too."""
+async def test_a_callers_writes_and_events_are_atomic(tmp_path: Path) -> None:
+    """The journal folds the appended events, and an invalid patch rolls back the caller's writes."""
     path = tmp_path / "limpet.db"
     async with World(Harness(backend=lambda clock: SqliteBackend(path, clock))) as world:
         journal = await journal_of(world)
@@ -505,8 +506,8 @@ CALLED = b.AgentCalled(name="call#1", run="child", agent="other", mode="call", a
 CHILD = Create(run="child", bodies=(created("other"),), actor="w1")
 
 
-async def test_what_could_not_be_read_again_is_refused_before_it_is_on_its_way(world: World) -> None:
-    """By whichever way it comes; what comes after it is written."""
+async def test_events_that_could_not_be_decoded_are_refused(world: World) -> None:
+    """This applies to every way of writing; later events are written."""
     journal = await journal_of(world)
     wrong: Any = None
     bad = b.DecisionMade(name="d#1", question="?", chosen=inline(1), options=inline([1]), because=wrong)

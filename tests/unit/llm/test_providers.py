@@ -1,4 +1,4 @@
-"""What the adapters of models share."""
+"""Helpers that the model adapters share."""
 
 import asyncio
 from contextlib import AbstractAsyncContextManager
@@ -10,13 +10,13 @@ from limpet.llm.providers import PerLoop, join_surrogates
 
 
 class Line(AbstractAsyncContextManager["Line"]):
-    """Something that is open from its loop's first question to its end."""
+    """A connection that is opened at the first use in an event loop and closed with the loop."""
 
     def __init__(self) -> None:
         self.state = "made"
 
     async def __aenter__(self) -> Self:
-        await asyncio.to_thread(lambda: None)  # others come in between
+        await asyncio.to_thread(lambda: None)  # let other tasks run
         self.state = "open"
         return self
 
@@ -25,7 +25,7 @@ class Line(AbstractAsyncContextManager["Line"]):
         self.state = "closed"
 
 
-def test_each_loop_has_one_that_is_closed_with_it() -> None:
+def test_each_event_loop_has_one_connection_that_is_closed_with_it() -> None:
     made: list[Line] = []
 
     def make() -> Line:
@@ -44,7 +44,7 @@ def test_each_loop_has_one_that_is_closed_with_it() -> None:
     assert [each.state for each in made] == ["closed", "closed"]
 
 
-async def test_what_could_not_be_opened_is_tried_again_by_the_next_who_asks() -> None:
+async def test_a_failed_opening_is_retried_by_the_next_caller() -> None:
     tries: list[Any] = [OSError("not yet"), Line()]
 
     def make() -> Line:
@@ -59,7 +59,7 @@ async def test_what_could_not_be_opened_is_tried_again_by_the_next_who_asks() ->
     assert [type(each) for each in results] == [OSError, Line]
 
 
-async def test_one_who_goes_away_while_it_is_opened_leaves_it_to_the_others() -> None:
+async def test_a_cancelled_caller_does_not_cancel_the_opening() -> None:
     lines: PerLoop[Line] = PerLoop(Line)
     gone = asyncio.create_task(lines.get())
     waits = asyncio.create_task(lines.get())
@@ -74,5 +74,5 @@ async def test_one_who_goes_away_while_it_is_opened_leaves_it_to_the_others() ->
     [("plain", "plain"), ("grüße 😀", "grüße 😀"), ("\ud83d\ude00", "😀"), ("\ude00 so \ud83d", "� so �")],
     ids=["ascii", "unicode", "halves", "half of one"],
 )
-def test_text_in_pieces_is_whole_again(text: str, found: str) -> None:
+def test_surrogate_halves_are_joined(text: str, found: str) -> None:
     assert join_surrogates(text) == found

@@ -1,4 +1,4 @@
-"""Whether a run can afford what it is about to do, what is left, and what a child gets of it."""
+"""Budgets: whether a run can afford its next step, the remaining budget, and a child's share."""
 
 import pytest
 
@@ -16,17 +16,15 @@ ALL = Limits(
 
 
 def test_without_limits_everything_fits() -> None:
-    """Nobody set a budget."""
     assert decide(Limits(), Spent(steps=10**9), Spent(tokens=10**9)) == Fits()
 
 
-def test_what_is_far_from_its_limits_fits_without_pressure() -> None:
-    """Nothing to say."""
+def test_spending_far_below_the_limits_fits_without_pressure() -> None:
     assert decide(ALL, Spent(steps=1), Spent(steps=1, tokens=1)) == Fits()
 
 
-def test_the_last_of_a_budget_may_be_used() -> None:
-    """Up to the limit, and including it."""
+def test_a_budget_can_be_used_up_completely() -> None:
+    """The limit itself is allowed."""
     assert decide(Limits(max_steps=10), Spent(steps=9), Spent(steps=1)) == Fits(("max_steps",))
 
 
@@ -45,39 +43,35 @@ def test_the_last_of_a_budget_may_be_used() -> None:
         (Limits(max_steps=1, exhausted="ask"), Spent(steps=1), Spent(steps=1), Exhausted("max_steps", 1, 2, "ask")),
     ],
 )
-def test_what_would_pass_a_limit_is_exhausted(
-    limits: Limits, spent: Spent, reserve: Spent, expected: Exhausted
-) -> None:
-    """The limit, how much is allowed, how much is wanted, and what then."""
+def test_exceeding_a_limit_is_exhausted(limits: Limits, spent: Spent, reserve: Spent, expected: Exhausted) -> None:
+    """The result has the limit, the allowed and the wanted amount, and the consequence."""
     assert decide(limits, spent, reserve) == expected
 
 
-def test_a_limit_that_is_used_up_stops_even_what_needs_none_of_it() -> None:
-    """Nothing may start when time or money is gone."""
+def test_a_used_up_limit_stops_steps_that_do_not_need_it() -> None:
     assert decide(Limits(max_cost=2.0), Spent(cost=2.0)) == Exhausted("max_cost", 2.0, 2.0, "fail")
 
 
-def test_a_budget_of_nothing_allows_nothing() -> None:
-    """Zero is a limit too."""
+def test_a_budget_of_zero_allows_nothing() -> None:
     assert decide(Limits(max_llm_tokens=0), Spent()) == Exhausted("max_llm_tokens", 0, 0, "fail")
 
 
-def test_the_first_limit_that_is_passed_is_named() -> None:
-    """In the order of the fields."""
+def test_the_first_exceeded_limit_is_named() -> None:
+    """The order is that of the fields."""
     found = decide(ALL, Spent(steps=10, tokens=100, cost=2.0), Spent(steps=1))
     assert isinstance(found, Exhausted)
     assert found.limit == "max_steps"
 
 
-def test_pressure_begins_at_four_fifths() -> None:
-    """Each limit of which so much is used is named."""
+def test_pressure_starts_at_four_fifths() -> None:
+    """Each limit of which four fifths are used is named."""
     assert decide(ALL, Spent(steps=8, wall_us=799_999, tokens=79), Spent(tokens=1)) == Fits(
         ("max_steps", "max_llm_tokens")
     )
 
 
-def test_what_is_left_is_the_limit_less_what_was_spent() -> None:
-    """Times are whole milliseconds, rounded down; what is no quantity stays."""
+def test_the_remaining_budget_is_the_limit_minus_the_spending() -> None:
+    """Times are whole milliseconds, rounded down; fields that are not amounts stay."""
     assert remaining(ALL, Spent(steps=3, wall_us=500_500, tokens=40, cost=0.5)) == Limits(
         max_steps=7,
         max_wall_time_ms=499,
@@ -88,30 +82,26 @@ def test_what_is_left_is_the_limit_less_what_was_spent() -> None:
     )
 
 
-def test_less_than_nothing_is_not_left() -> None:
-    """A limit that was passed leaves zero."""
+def test_the_remaining_budget_is_never_negative() -> None:
     assert remaining(Limits(max_steps=1, max_cost=1.0), Spent(steps=5, cost=3.0)) == Limits(max_steps=0, max_cost=0)
 
 
-def test_what_was_not_limited_is_not_limited_afterwards() -> None:
-    """No limit less something is no limit."""
+def test_an_absent_limit_stays_absent() -> None:
     assert remaining(Limits(), Spent(steps=5)) == Limits()
 
 
-def test_a_child_that_asks_for_nothing_gets_what_is_left() -> None:
-    """It shares its parent's limits."""
+def test_a_child_without_a_request_gets_the_remaining_budget() -> None:
     assert slice_of(ALL, None) == ALL
 
 
-def test_a_child_gets_what_it_asks_for() -> None:
-    """Less than is left is fine."""
+def test_a_child_gets_its_requested_budget() -> None:
     assert slice_of(Limits(max_steps=10, max_cost=2.0), Limits(max_steps=3, max_cost=1.0)) == Limits(
         max_steps=3, max_cost=1.0
     )
 
 
-def test_a_child_never_gets_more_than_is_left() -> None:
-    """Of every limit the smaller."""
+def test_a_child_never_gets_more_than_the_remaining_budget() -> None:
+    """For each limit, the child gets the smaller value."""
     wanted = Limits(
         max_steps=99,
         max_wall_time_ms=9999,
@@ -123,18 +113,16 @@ def test_a_child_never_gets_more_than_is_left() -> None:
     assert slice_of(ALL, wanted) == ALL
 
 
-def test_a_child_is_bound_by_a_limit_it_did_not_ask_for() -> None:
-    """What its parent may not, it may not."""
+def test_a_child_is_bound_by_its_parents_other_limits() -> None:
     assert slice_of(Limits(max_steps=10), Limits(max_cost=1.0)) == Limits(max_steps=10, max_cost=1.0)
 
 
-def test_a_child_says_itself_what_follows_when_its_share_is_used_up() -> None:
-    """Fail or ask is the child's own."""
+def test_a_child_has_its_own_exhausted_setting() -> None:
     assert slice_of(ALL, Limits()).exhausted == "fail"
 
 
-def test_what_is_lent_to_children_is_not_there_for_others() -> None:
-    """Until they return; parallel children do not each get everything."""
+def test_a_budget_lent_to_children_is_not_available_to_others() -> None:
+    """Parallel children do not each get the whole remaining budget."""
     lent = [Limits(max_steps=6), Limits(max_steps=3, max_llm_tokens=5)]
     assert remaining(Limits(max_steps=10), Spent(), lent) == Limits(max_steps=1)
     assert remaining(Limits(max_steps=4), Spent(), lent) == Limits(max_steps=0)

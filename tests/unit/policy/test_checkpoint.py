@@ -1,4 +1,4 @@
-"""When the code waits for the disk, and when a snapshot pays."""
+"""Checkpoints: when a call waits for the disk, and when a snapshot is due."""
 
 from typing import get_args
 
@@ -14,15 +14,14 @@ WAITS: dict[Strategy, set[Moment]] = {
 
 
 @pytest.mark.parametrize("strategy", get_args(Strategy))
-def test_each_strategy_waits_at_its_moments(strategy: Strategy) -> None:
-    """The whole table, as the kernel's rules say it."""
+def test_each_strategy_flushes_at_its_moments(strategy: Strategy) -> None:
     assert {moment for moment in get_args(Moment) if must_flush(strategy, moment)} == WAITS[strategy]
 
 
 @pytest.mark.parametrize("strategy", get_args(Strategy))
 @pytest.mark.parametrize("moment", ["effect_returns", "model_returns"])
-def test_some_moments_always_wait(strategy: Strategy, moment: Moment) -> None:
-    """An effect that returns, and a model call that was paid for."""
+def test_effects_and_model_calls_always_flush(strategy: Strategy, moment: Moment) -> None:
+    """The moments are the return of an effect and of a model call."""
     assert must_flush(strategy, moment)
 
 
@@ -41,10 +40,9 @@ def test_some_moments_always_wait(strategy: Strategy, moment: Moment) -> None:
 def test_a_snapshot_is_due_when_the_tail_has_outgrown_it(
     tail_bytes: int, tail_events: int, snapshot_bytes: int, due: bool
 ) -> None:
-    """64 KB or its own size, or 2,000 events."""
+    """A snapshot is due after 64 KB or its own size, or 2,000 events."""
     assert snapshot_due(tail_bytes=tail_bytes, tail_events=tail_events, snapshot_bytes=snapshot_bytes) is due
 
 
-def test_the_thresholds_are_those_of_the_kernel() -> None:
-    """64 KB and 2,000 events."""
+def test_the_snapshot_thresholds_are_64_kb_and_2000_events() -> None:
     assert (SMALLEST_TAIL, LONGEST_TAIL) == (65536, 2000)

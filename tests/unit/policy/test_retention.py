@@ -1,4 +1,4 @@
-"""What may be thrown away, and when."""
+"""Retention: which runs and snapshots may be deleted, and when."""
 
 from typing import Any
 
@@ -13,35 +13,32 @@ RULE = KeepRule(older_than="30d", by_status={"failed": "90d"}, by_agent={"audit"
 
 
 def decision(**more: Any) -> Keep | Drop:
-    """Whether a run that ended at day 0 may go at day 100."""
+    """Return whether a run that ended on day 0 may be deleted on day 100."""
     given: dict[str, Any] = {"now": 100 * DAY, "agent": "support", "status": "completed", "ended": 0} | more
     return decide_run(given.pop("rule", RULE), **given)
 
 
 @pytest.mark.parametrize("status", ["pending", "running", "waiting"])
 def test_a_run_that_has_not_ended_is_kept(status: Status) -> None:
-    """However old it is."""
     assert decision(status=status, ended=None) == Keep(f"status is {status}")
 
 
 def test_a_run_that_was_resumed_is_kept() -> None:
-    """It ended once, and goes on now."""
     assert decision(status="running", ended=0) == Keep("status is running")
 
 
-def test_a_run_without_an_end_is_kept() -> None:
-    """Nothing is thrown away on a guess."""
+def test_a_run_without_an_end_time_is_kept() -> None:
+    """The age is unknown."""
     assert decision(ended=None) == Keep("status is completed")
 
 
-def test_some_are_kept_for_ever() -> None:
-    """By status or by agent."""
+def test_runs_can_be_kept_permanently() -> None:
+    """The rule may be for a status or an agent."""
     assert decision(rule=KeepRule(older_than="1d", by_status={"completed": None})) == Keep("kept permanently")
     assert decision(rule=KeepRule(older_than="1d", by_agent={"support": None})) == Keep("kept permanently")
 
 
-def test_a_rule_that_cannot_be_is_refused() -> None:
-    """Before anything is looked at."""
+def test_an_invalid_rule_is_refused() -> None:
     with pytest.raises(InvalidArgument):
         KeepRule(older_than="1d", by_status={"waiting": "1d"})
     with pytest.raises(InvalidArgument):
@@ -49,7 +46,7 @@ def test_a_rule_that_cannot_be_is_refused() -> None:
 
 
 def test_too_many_snapshots_are_thinned_out() -> None:
-    """Every second one goes, never the newest: all of the log stays near one."""
+    """Every second snapshot is deleted, but never the newest."""
     assert snapshots_to_thin(range(1, 129)) == ()
     gone = snapshots_to_thin(range(1, 130))
     left = sorted(set(range(1, 130)) - set(gone))
@@ -57,13 +54,12 @@ def test_too_many_snapshots_are_thinned_out() -> None:
 
 
 def test_a_young_run_is_kept() -> None:
-    """Up to the last microsecond, counted from its end."""
+    """The age is counted from the end of the run, to the microsecond."""
     assert decision(now=130 * DAY - 1, ended=100 * DAY) == Keep("not old enough")
 
 
 @pytest.mark.parametrize("status", ["completed", "cancelled"])
-def test_an_old_run_may_go(status: Status) -> None:
-    """From the very moment on."""
+def test_an_old_run_is_deleted(status: Status) -> None:
     assert decision(now=130 * DAY, ended=100 * DAY, status=status) == Drop()
 
 
@@ -76,13 +72,12 @@ def test_an_old_run_may_go(status: Status) -> None:
         ("audit", "failed", 365),
     ],
 )
-def test_the_rule_for_an_agent_counts_before_that_for_a_status(agent: str, status: Status, days: int) -> None:
-    """In general, by status, by agent: the most special one counts."""
+def test_a_rule_for_an_agent_overrides_one_for_a_status(agent: str, status: Status, days: int) -> None:
+    """The order is general, by status, by agent; the most specific rule applies."""
     assert RULE.age(agent, status) == days * DAY
 
 
-def test_a_rule_may_be_general_only() -> None:
-    """By status and by agent may be left out."""
+def test_a_rule_without_exceptions_applies_to_all_runs() -> None:
     assert KeepRule(older_than="1d").age("support", "failed") == DAY
 
 
@@ -103,16 +98,14 @@ SNAPSHOTS = [(10, 1 * DAY), (20, 2 * DAY), (30, 3 * DAY), (40, 4 * DAY)]
         (1, 99 * DAY, (10, 20, 30)),
     ],
 )
-def test_old_snapshots_may_go_and_the_newest_stays(keep: int, max_age: int | None, dropped: tuple[int, ...]) -> None:
-    """By number or by age, whichever drops more; never the newest."""
+def test_old_snapshots_are_deleted_except_the_newest(keep: int, max_age: int | None, dropped: tuple[int, ...]) -> None:
+    """Snapshots are deleted by number or by age, whichever deletes more."""
     assert snapshots_to_drop(SNAPSHOTS, now=10 * DAY, keep=keep, max_age=max_age) == dropped
 
 
-def test_the_order_in_which_snapshots_are_given_does_not_matter() -> None:
-    """The newest is the one with the highest sequence."""
+def test_the_newest_snapshot_has_the_highest_sequence() -> None:
     assert snapshots_to_drop(SNAPSHOTS[::-1], now=10 * DAY, keep=2) == (10, 20)
 
 
-def test_no_snapshots_are_none_to_drop() -> None:
-    """A run may have none."""
+def test_a_run_without_snapshots_has_none_to_delete() -> None:
     assert snapshots_to_drop([], now=0, keep=0) == ()

@@ -1,4 +1,4 @@
-"""Whether a failed attempt is made again, and when."""
+"""Retries: whether a failed attempt is repeated, and after which delay."""
 
 from typing import Any
 
@@ -11,67 +11,60 @@ STEADY = Retry(9, first="1s", factor=2, cap="1m", jitter=False)
 
 
 def attempt(number: int = 1, error: BaseException | None = None, **more: Any) -> Attempt:
-    """An attempt that went wrong."""
+    """Return a failed attempt."""
     return Attempt(number=number, error=error or ValueError("boom"), **more)
 
 
-def test_a_permanent_error_is_not_tried_again() -> None:
-    """Its author said that no retry helps."""
+def test_permanent_errors_are_not_retried() -> None:
     assert decide(STEADY, attempt(permanent=True), 1.0) == GiveUp("the tool raised Permanent")
 
 
-def test_an_error_that_is_not_listed_is_not_tried_again() -> None:
-    """The reason names it."""
+def test_an_unlisted_error_is_not_retried() -> None:
+    """The reason names the error."""
     retry = Retry(9, on=(OSError,))
     assert decide(retry, attempt(error=ValueError()), 1.0) == GiveUp("ValueError is not retried")
 
 
-def test_an_error_that_is_listed_by_its_base_is_tried_again() -> None:
-    """Classes, as `except` would catch them."""
+def test_a_subclass_of_a_listed_error_is_retried() -> None:
     retry = Retry(9, on=(OSError,), jitter=False)
     assert decide(retry, attempt(error=TimeoutError()), 1.0) == Again(1_000_000)
 
 
-def test_whatever_is_no_exception_is_not_tried_again_by_default() -> None:
-    """A cancelled task is not an error to repeat."""
+def test_a_base_exception_is_not_retried_by_default() -> None:
     assert decide(STEADY, attempt(error=KeyboardInterrupt()), 1.0) == GiveUp("KeyboardInterrupt is not retried")
 
 
 @pytest.mark.parametrize(("number", "decision"), [(2, Again(2_000_000)), (3, GiveUp("3 of 3 attempts were made"))])
-def test_attempts_are_counted_all_together(number: int, decision: Again | GiveUp) -> None:
-    """The first is among them."""
+def test_the_first_attempt_counts(number: int, decision: Again | GiveUp) -> None:
     assert decide(Retry(3, jitter=False), attempt(number), 1.0) == decision
 
 
 def test_one_attempt_means_no_retry() -> None:
-    """It was made."""
     assert decide(Retry(1), attempt(), 1.0) == GiveUp("1 of 1 attempts were made")
 
 
-def test_a_server_that_says_when_is_heeded() -> None:
-    """Its word counts, not ours."""
+def test_the_servers_retry_after_is_used() -> None:
+    """The delay of the server replaces the back-off."""
     assert decide(STEADY, attempt(retry_after=123), 0.0) == Again(123)
 
 
-def test_a_server_may_say_at_once() -> None:
-    """Nothing is a time too."""
+def test_a_retry_after_of_zero_retries_immediately() -> None:
     assert decide(STEADY, attempt(retry_after=0), 1.0) == Again(0)
 
 
-def test_a_server_does_not_get_more_attempts_than_there_are() -> None:
-    """The number of attempts counts first."""
+def test_retry_after_does_not_add_attempts() -> None:
     assert decide(Retry(2), attempt(2, retry_after=5), 1.0) == GiveUp("2 of 2 attempts were made")
 
 
-def test_waiting_grows_by_the_factor_up_to_the_cap() -> None:
-    """1 s, 2 s, 4 s, … 1 min."""
+def test_delays_grow_by_the_factor_up_to_the_cap() -> None:
+    """The delays are 1 s, 2 s, 4 s, … 1 min."""
     waits = [decide(STEADY, attempt(number), 1.0) for number in range(1, 9)]
     assert waits == [Again(seconds * 10**6) for seconds in (1, 2, 4, 8, 16, 32, 60, 60)]
 
 
 @pytest.mark.parametrize(("chance", "wait"), [(0.0, 0), (0.25, 500_000), (1.0, 2_000_000)])
-def test_jitter_spreads_over_the_whole_wait(chance: float, wait: int) -> None:
-    """Many runs that fail together do not come back together."""
+def test_jitter_covers_the_whole_delay(chance: float, wait: int) -> None:
+    """Runs that fail together are not retried together."""
     assert decide(Retry(9), attempt(2), chance) == Again(wait)
 
 
@@ -87,8 +80,8 @@ def test_jitter_spreads_over_the_whole_wait(chance: float, wait: int) -> None:
         (Retry(10**9, first="2m", jitter=False), 1, 60_000_000),
     ],
 )
-def test_no_factor_and_no_number_of_attempts_is_too_big(retry: Retry, number: int, wait: int) -> None:
-    """The cap holds where a float would overflow, and is reached however slowly it is approached."""
+def test_large_factors_and_attempt_numbers_give_the_cap(retry: Retry, number: int, wait: int) -> None:
+    """The cap applies where a float would overflow, and with a factor close to 1."""
     assert decide(retry, attempt(number), 1.0) == Again(wait)
 
 
@@ -103,21 +96,21 @@ def test_no_factor_and_no_number_of_attempts_is_too_big(retry: Retry, number: in
     ],
     ids=str,
 )
-def test_a_retry_that_makes_no_sense_is_refused_at_once(given: dict[str, Any]) -> None:
-    """When it is written, and not when the first error comes."""
+def test_an_invalid_retry_is_refused_at_its_definition(given: dict[str, Any]) -> None:
+    """The error comes at the definition, not at the first failure."""
     with pytest.raises(DefinitionError, match=r"at least 1 attempt|finite number"):
         Retry(**given)
 
 
 @pytest.mark.parametrize("given", [{"first": "soon"}, {"cap": -1}], ids=str)
-def test_durations_that_cannot_be_read_are_refused_at_once(given: dict[str, Any]) -> None:
-    """When it is written, and not when the first error comes."""
+def test_invalid_durations_are_refused_at_the_definition(given: dict[str, Any]) -> None:
+    """The error comes at the definition, not at the first failure."""
     with pytest.raises(InvalidArgument):
         Retry(**given)
 
 
-def test_three_attempts_are_made_unless_told_otherwise() -> None:
-    """What `Retry()` means is part of the API."""
+def test_the_defaults_of_retry_never_change() -> None:
+    """The defaults of `Retry()` are part of the API."""
     retry = Retry()
     assert (retry.attempts, retry.first, retry.factor, retry.cap, retry.jitter, retry.on) == (
         3,

@@ -1,4 +1,4 @@
-"""What somebody types at a prompt: read as a whole, and never guessed at."""
+"""Typed answers: parsed as a whole, and never guessed."""
 
 import pytest
 
@@ -24,6 +24,6 @@ from limpet.service.json_body import yes_or_no
         ("of course", None),
     ],
 )
-def test_yes_or_no_is_the_first_word_and_a_reason_is_whole(typed: str, meant: tuple[bool, str] | None) -> None:
-    """`approve` is no rejection because of "pprove"; a text that is neither is asked for again."""
+def test_yes_or_no_is_parsed_with_its_reason(typed: str, meant: tuple[bool, str] | None) -> None:
+    """A text that is neither yes nor no gives None, so that the question is repeated."""
     assert yes_or_no(typed) == meant

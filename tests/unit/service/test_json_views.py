@@ -1,4 +1,4 @@
-"""The JSON that all doors give is frozen: what changes is named."""
+"""The JSON of all interfaces is frozen; the tests name every change."""
 
 from pathlib import Path
 
@@ -13,20 +13,20 @@ from limpet.service.report import report
 FROZEN = Path(__file__).parents[2] / "golden" / f"json-{json_views.VERSION}.txt"
 
 
-def test_no_field_changes_unnoticed() -> None:
-    """A new field, one that is gone, one that holds something else: each is said by name."""
+def test_the_json_fields_are_frozen() -> None:
+    """The failure names new, removed and changed fields."""
     known, now = FROZEN.read_text(encoding="utf-8").splitlines(), json_views.frozen()
     gone, new = sorted(set(known) - set(now)), sorted(set(now) - set(known))
-    assert not gone, f"the contract had: {gone}; say a new VERSION, and keep the old forms"
-    assert not new, f"the contract has by now: {new}; if that is meant, add it to {FROZEN.name}"
+    assert not gone, f"removed from the contract: {gone}; use a new VERSION, and keep the old views"
+    assert not new, f"new in the contract: {new}; if intended, add it to {FROZEN.name}"
     assert known == now
 
 
-def test_a_change_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The test above can fail: a form with another field is another form."""
+def test_a_changed_json_view_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test above can fail."""
 
     class Other(msgspec.Struct):
-        """Something else."""
+        """A different view."""
 
         id: int
 
@@ -35,8 +35,8 @@ def test_a_change_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(json_views.frozen()) ^ before >= {"Other.id: integer", "WorkerInfo.id: text"}
 
 
-async def test_what_is_given_is_as_promised() -> None:
-    """Real answers have exactly the fields of their forms, each with what it should hold."""
+async def test_real_results_match_their_json_views() -> None:
+    """Real results have exactly the fields of their views, with values of the documented types."""
 
     @limpet.tool(effect="none", name="contract_look")
     async def look() -> int:
@@ -86,7 +86,7 @@ async def test_what_is_given_is_as_promised() -> None:
 
 
 def _fits(value: object, holds: str) -> bool:
-    """Whether a value is what the words say, as far as they go."""
+    """Return whether a value has the documented type, as far as that can be checked."""
     kinds = {"text": str, "integer": int, "number": (int, float), "true or false": bool, "null": type(None)}
     if holds == "anything" or " or " in holds.replace("true or false", ""):
         return True

@@ -1,4 +1,4 @@
-"""When a run worked and when it waited: from its log, whoever drove it."""
+"""Timelines: when a run worked and when it waited, computed from its log."""
 
 import asyncio
 from itertools import pairwise
@@ -14,7 +14,7 @@ TRIES: list[int] = []
 
 @limpet.tool(effect="idempotent", retry=Retry(3, first="5ms", jitter=False))
 async def timeline_flaky() -> None:
-    """Fails twice."""
+    """Fail twice."""
     TRIES.append(1)
     if len(TRIES) < 3:
         raise ConnectionError("again")
@@ -43,13 +43,13 @@ async def lines_of(app: limpet.App, run: str) -> list[TimelineRow]:
     return await timeline(app.store, run)
 
 
-async def test_attempts_and_waits_are_told_apart() -> None:
-    """Each attempt, the waits between them; a person, a signal, another run, and the worker that goes on."""
+async def test_a_timeline_separates_attempts_and_waits() -> None:
+    """The timeline has each attempt and the waits in between: for a person, a signal, another run and a worker."""
     TRIES.clear()
     async with limpet.open("memory:", agents=[agent, child]) as app:
         handle = await app.start(agent, "x", id="r")
         while not (requests := await app.inbox()):
-            await asyncio.to_thread(int)  # let the worker go on
+            await asyncio.to_thread(int)  # let the worker run
         [waiting] = [line for line in await lines_of(app, "r") if line.name == "person"]
         assert waiting.end is None
         await app.approve(requests[0], by="ann")
@@ -68,8 +68,7 @@ async def test_attempts_and_waits_are_told_apart() -> None:
         assert all(one.end == other.start for one, other in pairwise(line.spans))
 
 
-async def test_what_a_fork_shares_is_another_runs_time() -> None:
-    """It begins where the fork does."""
+async def test_a_forks_timeline_omits_the_shared_events() -> None:
     TRIES.clear()
 
     @limpet.agent(name="timeline-short")
@@ -87,8 +86,8 @@ async def test_what_a_fork_shares_is_another_runs_time() -> None:
         assert [line.number for line in await lines_of(app, made.id) if line.number] == []
 
 
-def test_what_was_written_together_took_at_most_the_time_before() -> None:
-    """Nobody knows when it began; it is said so."""
+def test_a_step_written_in_one_append_has_a_maximum_duration() -> None:
+    """The start is unknown, and the span is marked `at_most`."""
     line = TimelineRow(number=1, name="read#1", spans=[Span(how="completed", start=5, end=5)])
     assert line.set_earliest_start(2)
     assert line.spans == [Span(how="completed", start=2, end=5, at_most=True)]

@@ -1,4 +1,4 @@
-"""What an event says, in a line for people."""
+"""One-line summaries of events."""
 
 from typing import Any
 
@@ -23,17 +23,17 @@ from limpet.service.views import MAX_LINE, one_line
         ({"digest": "d", "because": "", "pinned": False}, ""),
     ],
 )
-def test_a_line(body: dict[str, Any], line: str) -> None:
-    """Times are times, what users say is whole, what is long or for machines is not there."""
+def test_an_event_is_summarised_in_one_line(body: dict[str, Any], line: str) -> None:
+    """Times are readable, user data is complete, and long or internal fields are omitted."""
     assert one_line(body) == line
 
 
-def test_it_is_one_line() -> None:
+def test_a_long_summary_is_truncated() -> None:
     assert len(one_line({"text": "x" * 5000})) == MAX_LINE + 1
 
 
-async def test_what_a_run_was_given_and_gave() -> None:
-    """On its page: text as it is, other things in short, what is big by its size."""
+async def test_a_report_summarises_input_and_output() -> None:
+    """The report shows text verbatim, other values abbreviated, and large ones by size."""
 
     @limpet.agent(name="brief_echo")
     async def echo(run: limpet.Run, given: Any) -> Any:

@@ -30,7 +30,7 @@ async def find_order(order: str, *, fresh: bool = False) -> Order:
 
 @tool(effect="idempotent", risk="external_action", retry=Retry(5), timeout="10s")
 def pay_back(order: Order, cents: int = 100, *notes: str, **more: int) -> str:
-    """Pay an order back."""
+    """An effect."""
     return f"{order.id}:{cents}:{notes}:{more}"
 
 
