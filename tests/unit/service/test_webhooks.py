@@ -1,4 +1,4 @@
-"""One signed POST: what is sent, where it may go, and what follows from the answer."""
+"""Webhooks: one signed POST, the addresses that it may reach, and the meaning of the response."""
 
 import hmac
 import ipaddress
@@ -33,7 +33,7 @@ Answer = Callable[["Handler"], object]
 
 
 class Post(NamedTuple):
-    """What a receiver got."""
+    """A request that the receiver got."""
 
     target: str
     headers: "Message[str, str]"
@@ -41,7 +41,7 @@ class Post(NamedTuple):
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Reads a request and gives its receiver's answer."""
+    """Reads a request and sends the receiver's response."""
 
     server: "Receiver"
 
@@ -58,11 +58,11 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(self.server.answer)
 
     def log_message(self, *_: object) -> None:
-        """Nothing is printed."""
+        """Print nothing."""
 
 
 class Receiver(ThreadingHTTPServer):
-    """A server on this machine that remembers what it got."""
+    """A local server that records its requests."""
 
     daemon_threads = False
 
@@ -80,7 +80,7 @@ class Receiver(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_port}"
 
     def handle_error(self, *_: object) -> None:
-        """Whoever hangs up early is meant to."""
+        """Ignore errors: clients disconnect early on purpose."""
 
     def stop(self) -> None:
         self.over.set()
@@ -91,31 +91,31 @@ class Receiver(ThreadingHTTPServer):
 
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
-    """A server that answers as it is told."""
+    """Return a server with a configurable response."""
     made = Receiver()
     yield made
     made.stop()
 
 
 def deliver(url: str, **more: Any) -> None:
-    """One delivery to a server on this machine."""
+    """Deliver once to a local server."""
     Webhook(url, secret=SECRET, **{"allow_private": True, **more}).deliver(BODY, key="run:step_1:tell:ab", now=NOW)
 
 
 def answering(status: int, **headers: str) -> bytes:
-    """An answer with a status."""
+    """Return a response with a status."""
     lines = [f"HTTP/1.1 {status} Whatever", *(f"{k.replace('_', '-')}: {v}" for k, v in headers.items())]
     return "\r\n".join([*lines, "Content-Length: 0", "", ""]).encode()
 
 
 def resolve_to(monkeypatch: pytest.MonkeyPatch, *answers: list[str]) -> list[str]:
-    """Let names stand for addresses, one answer after the other; what was asked for is returned."""
+    """Resolve names to these addresses, one answer after the other; return the list of looked-up names."""
     asked: list[str] = []
 
     def getaddrinfo(host: str, port: int, **_: Any) -> list[Any]:
         asked.append(host)
         return [
-            (socket.AF_INET, socket.SOCK_STREAM, 6, "", (each, port))  # a machine may have no IPv6
+            (socket.AF_INET, socket.SOCK_STREAM, 6, "", (each, port))  # the machine may have no IPv6
             for each in answers[min(len(asked), len(answers)) - 1]
         ]
 
@@ -125,19 +125,19 @@ def resolve_to(monkeypatch: pytest.MonkeyPatch, *answers: list[str]) -> list[str
 
 @pytest.fixture
 def connected(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Nobody is reached; the addresses that were tried."""
+    """Refuse every connection; return the list of addresses tried."""
     tried: list[Any] = []
 
     def connect(_: socket.socket, address: Any) -> None:
         tried.append(address)
-        raise ConnectionRefusedError("nobody is there")
+        raise ConnectionRefusedError("refused by the test")
 
     monkeypatch.setattr(socket.socket, "connect", connect)
     return tried
 
 
-def test_the_body_is_posted_as_it_is_with_key_and_signature(receiver: Receiver) -> None:
-    """Once, with headers by which it can be checked."""
+def test_the_body_is_posted_unchanged_with_key_and_signature(receiver: Receiver) -> None:
+    """The request has headers to check it by."""
     deliver(f"{receiver.url}/hooks/1?team=a")
     [post] = receiver.posts
     assert (post.target, post.body) == ("/hooks/1?team=a", BODY)
@@ -169,13 +169,13 @@ def test_the_body_is_posted_as_it_is_with_key_and_signature(receiver: Receiver) 
     ],
 )
 def test_path_and_query_are_sent_as_given(receiver: Receiver, path: str, target: str) -> None:
-    """Encoded only where they must be."""
+    """Only invalid characters are encoded."""
     deliver(receiver.url + path)
     assert [post.target for post in receiver.posts] == [target]
 
 
-def test_a_key_cannot_bring_headers_of_its_own(receiver: Receiver) -> None:
-    """Whatever a header cannot hold is encoded, and two keys stay two."""
+def test_a_key_cannot_inject_headers(receiver: Receiver) -> None:
+    """Characters that a header cannot contain are encoded, and different keys stay different."""
     hook = Webhook(receiver.url, secret=SECRET, allow_private=True)
     for key in ("a\r\nX-Evil: 1", "a%0D%0AX-Evil: 1", "schlüssel"):
         hook.deliver(BODY, key=key, now=NOW)
@@ -184,31 +184,29 @@ def test_a_key_cannot_bring_headers_of_its_own(receiver: Receiver) -> None:
     assert not any("X-Evil" in post.headers for post in receiver.posts)
 
 
-def test_a_big_body_arrives_whole(receiver: Receiver) -> None:
-    """Also when the socket takes it in pieces."""
+def test_a_large_body_arrives_completely(receiver: Receiver) -> None:
+    """The socket takes it in several pieces."""
     body = b"x" * 5_000_000
     Webhook(receiver.url, secret=SECRET, allow_private=True).deliver(body, key="k", now=NOW)
     assert receiver.posts[0].body == body
 
 
 @pytest.mark.parametrize("status", [200, 201, 202, 204, 299])
-def test_a_good_status_is_a_delivery(receiver: Receiver, status: int) -> None:
-    """Whatever the rest says."""
+def test_a_2xx_status_is_a_delivery(receiver: Receiver, status: int) -> None:
     receiver.answer = answering(status)
     deliver(receiver.url)
 
 
 @pytest.mark.parametrize("status", [300, 304, 400, 401, 403, 404, 409, 410, 413, 422, 451, 499])
-def test_a_refusal_is_permanent(receiver: Receiver, status: int) -> None:
-    """Nothing changes by asking again."""
+def test_a_3xx_or_4xx_status_is_permanent(receiver: Receiver, status: int) -> None:
     receiver.answer = answering(status, Retry_After="5")
     with pytest.raises(Permanent, match=str(status)):
         deliver(receiver.url)
 
 
 @pytest.mark.parametrize("status", [101, 103, 408, 425, 429, 500, 502, 503, 504, 599, 600, 999])
-def test_a_failure_of_the_receiver_may_be_tried_again(receiver: Receiver, status: int) -> None:
-    """A plain error: perhaps it was taken, and the key makes repeating safe."""
+def test_a_server_error_of_the_receiver_is_retried(receiver: Receiver, status: int) -> None:
+    """The receiver may have accepted the request; the key makes a repeat safe."""
     receiver.answer = answering(status)
     with pytest.raises(ConnectionError, match=str(status)):
         deliver(receiver.url)
@@ -216,7 +214,7 @@ def test_a_failure_of_the_receiver_may_be_tried_again(receiver: Receiver, status
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 def test_a_redirect_is_not_followed(receiver: Receiver, status: int) -> None:
-    """The place it leads to hears nothing."""
+    """The target of the redirect gets no request."""
     other = Receiver()
     try:
         receiver.answer = answering(status, Location=f"{other.url}/secret")
@@ -228,7 +226,7 @@ def test_a_redirect_is_not_followed(receiver: Receiver, status: int) -> None:
 
 
 def http_date(seconds: int) -> str:
-    """A date so many seconds from now, as HTTP writes it."""
+    """Return a date some seconds from now, in the HTTP format."""
     now = datetime.fromtimestamp(NOW // 10**6, UTC)
     return format_datetime(now + timedelta(seconds=seconds), usegmt=True)
 
@@ -248,8 +246,8 @@ def http_date(seconds: int) -> str:
         ("Tue, 14 Nov 2023 22:13:30 -0000", 9.876544),
     ],
 )
-def test_a_receiver_may_say_when(receiver: Receiver, status: int, said: str, seconds: float) -> None:
-    """In seconds or as a date, up to an hour."""
+def test_the_receivers_retry_after_is_used(receiver: Receiver, status: int, said: str, seconds: float) -> None:
+    """The value is in seconds or a date, and at most an hour."""
     receiver.answer = answering(status, Retry_After=said)
     with pytest.raises(RetryAfter) as caught:
         deliver(receiver.url)
@@ -260,7 +258,7 @@ def test_a_receiver_may_say_when(receiver: Receiver, status: int, said: str, sec
     "said", ["", "soon", "-5", "1.5", "1e9", "٣", "Tue, 99 Nov 2023 99:99:99 GMT", "1 Jan 99999999999999999999 0:0:0"]
 )
 def test_an_unreadable_retry_after_header_is_ignored(receiver: Receiver, said: str) -> None:
-    """Then our own patience decides."""
+    """The tool's own retry applies."""
     receiver.answer = answering(503, Retry_After=said).replace("٣".encode(), b"\xb3")
     with pytest.raises(ConnectionError, match="503"):
         deliver(receiver.url)
@@ -282,8 +280,8 @@ def test_an_unreadable_retry_after_header_is_ignored(receiver: Receiver, said: s
     ],
     ids=range(10),
 )
-def test_what_is_no_answer_is_an_error_that_may_be_tried_again(receiver: Receiver, answer: bytes) -> None:
-    """Garbage, or nothing, or too much of it."""
+def test_an_invalid_response_is_retried(receiver: Receiver, answer: bytes) -> None:
+    """The response is garbage, empty or too long."""
     receiver.answer = answer
     with pytest.raises(ConnectionError):
         deliver(receiver.url)
@@ -308,14 +306,14 @@ def test_what_is_no_answer_is_an_error_that_may_be_tried_again(receiver: Receive
     ],
     ids=range(13),
 )
-def test_the_status_counts_whatever_is_wrong_with_the_rest(receiver: Receiver, answer: bytes) -> None:
-    """Bodies are ignored."""
+def test_only_the_status_of_a_response_matters(receiver: Receiver, answer: bytes) -> None:
+    """Headers and bodies are ignored."""
     receiver.answer = answer
     deliver(receiver.url)
 
 
-def test_no_more_than_64_kb_are_read(receiver: Receiver) -> None:
-    """Whoever sends without end is left alone with it."""
+def test_an_endless_response_body_is_not_read_to_its_end(receiver: Receiver) -> None:
+    """An endless response does not block the delivery."""
 
     def for_ever(handler: Handler) -> None:
         handler.wfile.write(b"HTTP/1.1 200 OK\r\n\r\n")
@@ -326,8 +324,7 @@ def test_no_more_than_64_kb_are_read(receiver: Receiver) -> None:
     deliver(receiver.url, timeout="5m")
 
 
-def test_nobody_there_means_that_nothing_was_applied() -> None:
-    """Refused before anything was sent."""
+def test_a_refused_connection_means_not_applied() -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as listening:
         port = listening.getsockname()[1]
     with pytest.raises(NotApplied, match="not reached"):
@@ -335,10 +332,8 @@ def test_nobody_there_means_that_nothing_was_applied() -> None:
 
 
 @pytest.mark.parametrize("found", [socket.gaierror(socket.EAI_NONAME, "unknown"), OSError("no network"), None])
-def test_a_name_that_is_not_found_means_that_nothing_was_applied(
-    monkeypatch: pytest.MonkeyPatch, found: OSError | None
-) -> None:
-    """Also if it stands for no address at all."""
+def test_an_unresolvable_name_means_not_applied(monkeypatch: pytest.MonkeyPatch, found: OSError | None) -> None:
+    """This applies to a name without an address, too."""
 
     def getaddrinfo(*_: Any, **__: Any) -> list[Any]:
         if found is not None:
@@ -350,24 +345,24 @@ def test_a_name_that_is_not_found_means_that_nothing_was_applied(
         deliver("https://nowhere.example/")
 
 
-def test_a_receiver_that_hangs_up_at_once_may_have_taken_it(receiver: Receiver) -> None:
-    """Nobody knows how far the request came."""
+def test_a_connection_closed_before_reading_has_an_unknown_outcome(receiver: Receiver) -> None:
+    """It is unknown how much of the request arrived."""
     receiver.reads = False
     with pytest.raises(ConnectionError):
         deliver(receiver.url)
     assert receiver.posts == []
 
 
-def test_a_receiver_that_hangs_up_after_the_request_may_have_taken_it(receiver: Receiver) -> None:
-    """It did, in fact."""
+def test_a_connection_closed_after_the_request_has_an_unknown_outcome(receiver: Receiver) -> None:
+    """The receiver got the request."""
     receiver.answer = b""
     with pytest.raises(ConnectionError):
         deliver(receiver.url)
     assert len(receiver.posts) == 1
 
 
-def test_a_receiver_that_hangs_is_left_in_time(receiver: Receiver) -> None:
-    """A TimeoutError, which says who and how long."""
+def test_a_receiver_that_does_not_respond_times_out(receiver: Receiver) -> None:
+    """The TimeoutError names the webhook and the timeout."""
     receiver.answer = lambda _: receiver.over.wait(60)
     with pytest.raises(TimeoutError, match=r"Webhook\('http://127.* took longer than 0\.5 s"):
         deliver(receiver.url, timeout="500ms")
@@ -375,8 +370,8 @@ def test_a_receiver_that_hangs_is_left_in_time(receiver: Receiver) -> None:
 
 
 @pytest.mark.parametrize("start", [b"", b"HTTP/1.1 200 OK\r\nX: "])
-def test_a_receiver_that_trickles_is_left_in_time(receiver: Receiver, start: bytes) -> None:
-    """The time is for the whole exchange, not for each byte."""
+def test_a_slow_response_times_out(receiver: Receiver, start: bytes) -> None:
+    """The timeout is for the whole exchange, not for each byte."""
 
     def trickle(handler: Handler) -> None:
         handler.wfile.write(start)
@@ -388,8 +383,8 @@ def test_a_receiver_that_trickles_is_left_in_time(receiver: Receiver, start: byt
         deliver(receiver.url, timeout="500ms")
 
 
-def test_a_body_that_trickles_does_not_undo_the_status(receiver: Receiver) -> None:
-    """It was taken; the rest is waited for until the time is over, and no longer."""
+def test_a_slow_response_body_does_not_change_the_status(receiver: Receiver) -> None:
+    """The receiver has accepted the request; the rest is read until the timeout."""
 
     def trickle(handler: Handler) -> None:
         handler.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 99999999\r\n\r\n")
@@ -400,8 +395,8 @@ def test_a_body_that_trickles_does_not_undo_the_status(receiver: Receiver) -> No
     deliver(receiver.url, timeout="500ms")
 
 
-def test_a_receiver_that_does_not_read_is_left_in_time() -> None:
-    """Its buffers are full before all is sent."""
+def test_a_receiver_that_does_not_read_times_out() -> None:
+    """Its buffers are full before the whole request is sent."""
     with closing(socket.create_server(("127.0.0.1", 0))) as listening:
         url = f"http://127.0.0.1:{listening.getsockname()[1]}"
         hook = Webhook(url, secret=SECRET, allow_private=True, timeout="500ms")
@@ -409,8 +404,8 @@ def test_a_receiver_that_does_not_read_is_left_in_time() -> None:
             hook.deliver(b"x" * 50_000_000, key="k", now=NOW)
 
 
-def test_time_that_went_by_with_the_lookup_counts(connected: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody is called when it is over."""
+def test_the_timeout_includes_the_name_lookup(connected: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the timeout, no connection is opened."""
     resolve_to(monkeypatch, ["8.8.8.8", "1.1.1.1"])
     ticks = iter([0.0, 10.5, 11.0])
     with pytest.raises(NotApplied, match="longer than 10 s"):
@@ -418,15 +413,15 @@ def test_time_that_went_by_with_the_lookup_counts(connected: list[Any], monkeypa
     assert connected == []
 
 
-def test_the_next_address_is_tried(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the order of the resolver, each of them checked."""
+def test_the_next_address_is_tried_after_a_failure(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The order is that of the resolver, and each address is checked."""
     resolve_to(monkeypatch, ["127.0.0.2", "127.0.0.1"])
     deliver(f"http://twofold.example:{receiver.server_port}/")
     assert [post.headers["Host"] for post in receiver.posts] == [f"twofold.example:{receiver.server_port}"]
 
 
-def test_a_silent_address_leaves_time_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each gets its share of what is left."""
+def test_a_silent_address_leaves_time_for_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each address gets its share of the remaining time."""
     limits: list[float | None] = []
 
     def connect(sock: socket.socket, _: Any) -> None:
@@ -441,8 +436,8 @@ def test_a_silent_address_leaves_time_for_the_next(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("address", PRIVATE)
-def test_what_is_not_public_is_refused(address: str, connected: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever name stands for it; nobody is called."""
+def test_private_addresses_are_refused(address: str, connected: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """No connection is opened, whatever the name."""
     resolve_to(monkeypatch, [address])
     with pytest.raises(Permanent, match="not public"):
         deliver("https://innocent.example/", allow_private=False)
@@ -450,34 +445,33 @@ def test_what_is_not_public_is_refused(address: str, connected: list[Any], monke
 
 
 @pytest.mark.parametrize("address", PUBLIC)
-def test_what_is_public_is_called(address: str, connected: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """At the address that was checked, and no other."""
+def test_public_addresses_are_connected_to(address: str, connected: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection goes to the address that was checked."""
     asked = resolve_to(monkeypatch, [address])
-    with pytest.raises(NotApplied, match="nobody is there"):
+    with pytest.raises(NotApplied, match="refused by the test"):
         deliver("https://public.example/", allow_private=False)
     assert (asked, connected) == (["public.example"], [(address, 443)])
 
 
-def test_the_corpus_is_large() -> None:
-    """Enough of each, none twice."""
+def test_the_address_lists_are_long_and_distinct() -> None:
     assert len({*PRIVATE, *SPELLINGS}) >= 60
     assert len({*PUBLIC}) >= 10
     assert len({*PRIVATE}) == len(PRIVATE)
 
 
 @pytest.mark.parametrize("host", SPELLINGS)
-def test_odd_spellings_are_read_as_the_resolver_reads_them(host: str, connected: list[Any]) -> None:
-    """By the real one."""
+def test_odd_spellings_of_private_addresses_are_refused(host: str, connected: list[Any]) -> None:
+    """This uses the real resolver."""
     with pytest.raises(Permanent, match="not public"):
         deliver(f"https://{host}/", allow_private=False)
     assert connected == []
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])
-def test_one_private_address_among_public_ones_is_enough(
+def test_one_private_address_among_public_ones_is_refused(
     place: int, connected: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise a resolver would be free to choose."""
+    """The resolver could choose any of them."""
     found = ["8.8.8.8", "2606:4700:4700::1111"]
     found.insert(place, "10.0.0.1")
     resolve_to(monkeypatch, found)
@@ -487,15 +481,15 @@ def test_one_private_address_among_public_ones_is_enough(
 
 
 def test_a_name_is_looked_up_once(connected: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A resolver that says something else the second time is not asked a second time."""
+    """A second lookup could give another address."""
     asked = resolve_to(monkeypatch, ["8.8.8.8"], ["127.0.0.1"])
     with pytest.raises(NotApplied):
         deliver("https://rebinding.example/", allow_private=False)
     assert (asked, connected) == (["rebinding.example"], [("8.8.8.8", 443)])
 
 
-def test_every_delivery_looks_the_name_up_anew(connected: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """And checks what it finds."""
+def test_every_delivery_looks_up_the_name_again(connected: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each result is checked."""
     resolve_to(monkeypatch, ["8.8.8.8"], ["127.0.0.1"])
     hook = Webhook("https://rebinding.example/", secret=SECRET)
     with pytest.raises(NotApplied):
@@ -517,24 +511,24 @@ def test_every_delivery_looks_the_name_up_anew(connected: list[Any], monkeypatch
         ("localhost.", "localhost."),
     ],
 )
-def test_names_are_looked_up_in_small_ascii(
+def test_names_are_looked_up_in_lower_case_ascii(
     host: str, asked: str, connected: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So that what is looked up, sent and verified is one name."""
+    """The name looked up, sent and verified is the same."""
     found = resolve_to(monkeypatch, ["127.0.0.1"])
     with pytest.raises(Permanent):
         deliver(f"https://{host}/", allow_private=False)
     assert (found, connected) == ([asked], [])
 
 
-def test_private_addresses_may_be_allowed(receiver: Receiver) -> None:
-    """By whoever runs the receiver in the same network."""
+def test_private_addresses_can_be_allowed(receiver: Receiver) -> None:
+    """For receivers in the same network."""
     deliver(receiver.url)
     assert len(receiver.posts) == 1
 
 
-def test_any_port_may_be_said(connected: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The usual one if none is."""
+def test_any_port_can_be_used(connected: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The default is that of the scheme."""
     resolve_to(monkeypatch, ["8.8.8.8"])
     for url in ("https://a.example", "https://a.example:/", "https://a.example:8443/", "http://a.example"):
         with pytest.raises(NotApplied):
@@ -544,7 +538,7 @@ def test_any_port_may_be_said(connected: list[Any], monkeypatch: pytest.MonkeyPa
 
 @pytest.fixture
 def certificate(tmp_path: Path) -> Path:
-    """A certificate for localhost that nobody but itself signed, with its key."""
+    """Return a self-signed certificate for localhost, with its key."""
     pytest.importorskip("cryptography", reason="NO CRYPTOGRAPHY: that TLS is verified was NOT tested")
     from cryptography import x509  # noqa: PLC0415 - an extra
     from cryptography.hazmat.primitives import hashes, serialization  # noqa: PLC0415
@@ -572,25 +566,25 @@ def certificate(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def secure(receiver: Receiver, certificate: Path) -> Receiver:
-    """A receiver that speaks TLS."""
+    """Return a receiver that uses TLS."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(certificate)
     receiver.socket = context.wrap_socket(receiver.socket, server_side=True)
     return receiver
 
 
-def test_a_certificate_that_nobody_vouches_for_is_refused(secure: Receiver) -> None:
-    """Also at home; nothing is sent."""
+def test_an_untrusted_certificate_is_refused(secure: Receiver) -> None:
+    """This applies to private addresses, too; nothing is sent."""
     with pytest.raises(NotApplied, match="CERTIFICATE_VERIFY_FAILED"):
         deliver(f"https://localhost:{secure.server_port}")
     assert secure.posts == []
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "LOCALHOST", "localhost."])
-def test_a_certificate_of_a_known_authority_is_taken(
+def test_a_certificate_of_a_trusted_authority_is_accepted(
     host: str, secure: Receiver, certificate: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the host's name, while the connection goes to the address."""
+    """The certificate is checked against the host's name, although the connection goes to an address."""
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
     resolve_to(monkeypatch, ["127.0.0.1"])
     deliver(f"https://{host}:{secure.server_port}")
@@ -600,7 +594,7 @@ def test_a_certificate_of_a_known_authority_is_taken(
 def test_a_certificate_of_another_host_is_refused(
     secure: Receiver, certificate: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The name that counts is the one in the address, not the one that was found."""
+    """The certificate is checked against the name in the URL, not the resolved address."""
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
     resolve_to(monkeypatch, ["127.0.0.1"])
     with pytest.raises(NotApplied, match="Hostname mismatch"):
@@ -608,14 +602,14 @@ def test_a_certificate_of_another_host_is_refused(
     assert secure.posts == []
 
 
-def test_a_receiver_that_speaks_no_tls_is_not_reached(receiver: Receiver) -> None:
-    """Nothing was sent that could be read."""
+def test_a_receiver_without_tls_is_refused(receiver: Receiver) -> None:
+    """Nothing readable is sent."""
     with pytest.raises(NotApplied):
         deliver(f"https://127.0.0.1:{receiver.server_port}", timeout="5s")
     assert receiver.posts == []
 
 
-def test_a_handshake_that_hangs_is_left_in_time() -> None:
+def test_a_tls_handshake_without_response_times_out() -> None:
     """Nothing was applied."""
     with closing(socket.create_server(("127.0.0.1", 0))) as listening, pytest.raises(NotApplied, match="timed out"):
         deliver(f"https://127.0.0.1:{listening.getsockname()[1]}", timeout="500ms")
@@ -676,8 +670,8 @@ def test_a_handshake_that_hangs_is_left_in_time() -> None:
         ("HTTP://example.com/", "use https"),
     ],
 )
-def test_what_cannot_be_an_address_is_refused_at_once(url: str, cure: str) -> None:
-    """With the cure, and without repeating what may be a password."""
+def test_an_invalid_url_is_refused_at_the_definition(url: str, cure: str) -> None:
+    """The error has a hint, and does not repeat a URL that may contain a password."""
     with pytest.raises(DefinitionError) as caught:
         Webhook(url, secret=SECRET)
     assert cure in caught.value.reason
@@ -686,26 +680,23 @@ def test_what_cannot_be_an_address_is_refused_at_once(url: str, cure: str) -> No
 
 @pytest.mark.parametrize("secret", ["", "short", "x" * 15])
 def test_a_short_secret_is_refused(secret: str) -> None:
-    """It could be guessed."""
     with pytest.raises(DefinitionError, match="at least 16 random characters"):
         Webhook("https://example.com/", secret=secret)
 
 
 @pytest.mark.parametrize("timeout", [0, "0s", "61m", "100d"])
-def test_a_timeout_is_some_time_and_not_too_much(timeout: str | int) -> None:
-    """Up to an hour."""
+def test_a_timeout_outside_zero_to_one_hour_is_refused(timeout: str | int) -> None:
     with pytest.raises(DefinitionError, match="timeout"):
         Webhook("https://example.com/", secret=SECRET, timeout=timeout)
 
 
-def test_a_timeout_is_a_duration() -> None:
-    """As everywhere."""
+def test_a_timeout_accepts_a_duration() -> None:
     with pytest.raises(InvalidArgument):
         Webhook("https://example.com/", secret=SECRET, timeout="soon")
 
 
 def test_neither_secret_nor_path_nor_query_is_shown(receiver: Receiver) -> None:
-    """Not in its representation, and not in errors."""
+    """This applies to the repr and to errors."""
     receiver.answer = answering(404)
     hook = Webhook(f"{receiver.url}/T0KEN?key=T0KEN", secret="T0KEN" * 4, allow_private=True)
     assert repr(hook) == str(hook) == f"Webhook('{receiver.url}/…')"
@@ -716,15 +707,15 @@ def test_neither_secret_nor_path_nor_query_is_shown(receiver: Receiver) -> None:
 
 
 def signed(secret: str = SECRET, at: int = NOW // 10**6, body: bytes = BODY) -> str:
-    """A signature's hex."""
+    """Return a signature in hex."""
     return hmac.new(secret.encode(), f"{at}.".encode() + body, "sha256").hexdigest()
 
 
 GOOD = f"t={NOW // 10**6},v1={signed()}"
 
 
-def test_what_was_sent_is_genuine_and_what_was_changed_is_not() -> None:
-    """By body, secret and time."""
+def test_a_signature_verifies_only_the_unchanged_request() -> None:
+    """The signature covers body, secret and time."""
     assert is_genuine(SECRET, GOOD, BODY, now=NOW)
     assert not is_genuine(SECRET, GOOD, BODY + b" ", now=NOW)
     assert not is_genuine(SECRET + "!", GOOD, BODY, now=NOW)
@@ -732,8 +723,8 @@ def test_what_was_sent_is_genuine_and_what_was_changed_is_not() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "genuine"), [(0, True), (300, True), (-300, True), (301, False), (-301, False)])
-def test_what_is_too_old_or_too_new_is_not_genuine(seconds: int, genuine: bool) -> None:
-    """Both ways: a recording is played back later, and a clock may run ahead."""
+def test_an_old_or_future_signature_is_refused(seconds: int, genuine: bool) -> None:
+    """Recorded requests may be replayed later, and clocks may be ahead."""
     now = NOW // 10**6 * 10**6 + seconds * 10**6
     assert is_genuine(SECRET, GOOD, BODY, now=now) is genuine
     assert is_genuine(SECRET, GOOD, BODY, now=now, tolerance="10m")
@@ -749,8 +740,8 @@ def test_what_is_too_old_or_too_new_is_not_genuine(seconds: int, genuine: bool) 
         f"t={NOW // 10**6},v2=whatever,v1={signed()},nonsense",
     ],
 )
-def test_one_signature_of_several_is_enough(signature: str) -> None:
-    """So that a secret can be changed, and more be added later."""
+def test_one_valid_signature_of_several_is_enough(signature: str) -> None:
+    """Secrets can be rotated."""
     assert is_genuine(SECRET, signature, BODY, now=NOW)
 
 
@@ -782,17 +773,16 @@ def test_one_signature_of_several_is_enough(signature: str) -> None:
         f"t={NOW // 10**6};v1={signed()}",
     ],
 )
-def test_garbage_is_not_genuine(signature: str | None) -> None:
-    """And raises nothing."""
+def test_malformed_signatures_are_refused(signature: str | None) -> None:
+    """Nothing is raised."""
     assert not is_genuine(SECRET, signature, BODY, now=NOW)
 
 
-def test_a_secret_that_was_forgotten_makes_nothing_genuine() -> None:
-    """An empty setting must not let everybody in."""
+def test_an_empty_secret_verifies_nothing() -> None:
+    """An empty setting must not accept every request."""
     assert not is_genuine("", f"t={NOW // 10**6},v1={signed('')}", BODY, now=NOW)
 
 
 @given(st.text() | st.from_regex(r"(t=[0-9]+|v1=[0-9a-f]*|,)*"), st.binary())
-def test_nothing_else_is_genuine_and_nothing_raises(signature: str, body: bytes) -> None:
-    """Whatever comes."""
+def test_arbitrary_signatures_are_refused_without_an_error(signature: str, body: bytes) -> None:
     assert not is_genuine(SECRET, signature, body, now=NOW)

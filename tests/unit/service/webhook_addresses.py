@@ -3,7 +3,7 @@
 __all__ = ["PRIVATE", "PUBLIC", "SPELLINGS"]
 
 PRIVATE = [
-    # this machine, and no address at all
+    # this machine, and the unspecified address
     "127.0.0.1",
     "127.0.0.2",
     "127.255.255.254",
@@ -83,7 +83,7 @@ PRIVATE = [
     "2001:0:a00:1::80ff:fffe",
     "2600::5efe:127.0.0.1",
     "2600::200:5efe:10.0.0.1",
-    # what no resolver should say
+    # addresses that no resolver should return
     "",
     "localhost",
     "127.1",
@@ -145,4 +145,4 @@ SPELLINGS = [
     "[FE80::1]",
     "[64:FF9B::7F00:1]",
 ]
-"""Hosts that every resolver reads as private addresses, without asking anybody."""
+"""Hosts that every resolver reads as private addresses, without a lookup."""

@@ -1,4 +1,4 @@
-"""The agent's working state in JSON, under the names that agents already use."""
+"""The agent's working state in JSON, with the field names that agents use."""
 
 import json
 from typing import Any
@@ -10,7 +10,7 @@ from limpet.errors import InvalidValue
 from limpet.events import Artifact, Constraints, Fact, HumanInTheLoop, Limits, PlanItem
 from limpet.state import AgentState, from_json, to_json
 
-# A state as the authors of agents write it, word for word.
+# A state as authors of agents write it.
 WRITTEN = """
 {
 "goal": "Deploy service X to staging",
@@ -35,17 +35,15 @@ ARTIFACT = {"artifact_id": "a", "type": "t", "summary": "s", "bytes": 1}
 
 
 def text(**fields: Any) -> str:
-    """A state as JSON text."""
+    """Return a state as JSON text."""
     return json.dumps(fields)
 
 
-def test_a_state_written_elsewhere_comes_back_equal() -> None:
-    """What users already have is read and written back as it was."""
+def test_an_external_state_is_read_and_written_unchanged() -> None:
     assert json.loads(to_json(from_json(WRITTEN))) == json.loads(WRITTEN)
 
 
-def test_a_state_written_elsewhere_is_read_into_its_parts() -> None:
-    """Every field of it means something to us."""
+def test_every_field_of_an_external_state_is_read() -> None:
     assert from_json(WRITTEN) == AgentState(
         goal="Deploy service X to staging",
         constraints=Constraints(
@@ -61,23 +59,22 @@ def test_a_state_written_elsewhere_is_read_into_its_parts() -> None:
 
 
 def test_an_empty_state_is_an_empty_object() -> None:
-    """What is not there is left out."""
     assert (to_json(AgentState()), from_json(b"{}")) == (b"{}", AgentState())
 
 
-def test_the_status_of_the_plan_stands_beside_it() -> None:
+def test_the_plan_status_is_a_separate_field() -> None:
     """The plan stays a list of strings."""
     state = AgentState(plan=("look", "tell"), plan_status=("done", "doing"))
     assert json.loads(to_json(state)) == {"plan": ["look", "tell"], "plan_status": ["done", "doing"]}
 
 
-def test_a_plan_of_which_nothing_is_done_needs_no_status() -> None:
-    """Two ways to say the same become one."""
+def test_a_plan_that_is_all_pending_has_no_status() -> None:
+    """Equivalent states have one form."""
     assert from_json(text(plan=["a", "b"], plan_status=["pending", "pending"])) == AgentState(plan=("a", "b"))
 
 
-def test_empty_data_is_no_data() -> None:
-    """Two ways to say the same become one."""
+def test_empty_data_is_omitted() -> None:
+    """Equivalent states have one form."""
     assert from_json('{"data": { }}').data is UNSET
 
 
@@ -85,18 +82,16 @@ def test_empty_data_is_no_data() -> None:
     ("given", "kept"), [("null", b"null"), ("[]", b"[]"), ('{"b": 1, "a": {"z": 1e2}}', b'{"a":{"z":100.0},"b":1}')]
 )
 def test_data_is_kept_as_canonical_json(given: str, kept: bytes) -> None:
-    """It is the user's own, of whatever shape."""
+    """The data may have any shape."""
     assert from_json(f'{{"data": {given}}}').data == Raw(kept)
 
 
-def test_an_artifact_may_be_empty() -> None:
-    """No bytes is a size."""
+def test_an_artifact_can_be_empty() -> None:
     assert from_json(text(artifacts=[ARTIFACT | {"bytes": 0}])).artifacts[0].bytes == 0
 
 
 @pytest.mark.parametrize("value", ["null", "0", "false", '""', '{"deep": [1, 2.5]}'])
-def test_a_fact_may_be_any_value(value: str) -> None:
-    """Nothing too is something to know."""
+def test_a_fact_can_be_any_value(value: str) -> None:
     state = from_json(f'{{"known_facts": [{{"key": "k", "value": {value}}}]}}')
     assert json.loads(bytes(state.known_facts[0].value)) == json.loads(value)
 
@@ -123,27 +118,24 @@ def test_a_fact_may_be_any_value(value: str) -> None:
         (text(risk_flags=["f", "f"]), "$.risk_flags"),
     ],
 )
-def test_a_state_that_no_patch_leads_to_is_refused(data: str, path: str) -> None:
-    """Unknown fields, wrong types, repetitions, and a plan without its statuses."""
+def test_an_invalid_state_is_refused(data: str, path: str) -> None:
+    """Unknown fields, wrong types, duplicates and a plan without all its statuses are refused."""
     with pytest.raises(InvalidValue) as caught:
         from_json(data)
     assert caught.value.path == path
 
 
-def test_data_that_is_too_deep_is_refused_with_its_place() -> None:
-    """The strict rules hold inside the state too."""
+def test_data_that_is_nested_too_deeply_is_refused() -> None:
     with pytest.raises(InvalidValue, match="64 levels"):
         from_json('{"data": ' + "[" * 64 + "]" * 64 + "}")
 
 
 def test_items_pair_the_plan_with_its_status() -> None:
-    """One value for each line."""
     state = AgentState(plan=("a", "b"), plan_status=("done", "pending"))
     assert state.items == (PlanItem(item="a", status="done"), PlanItem(item="b"))
 
 
 def test_items_of_a_fresh_plan_are_pending() -> None:
-    """Where no status is kept, nothing was begun."""
     assert AgentState(plan=("a",)).items == (PlanItem(item="a", status="pending"),)
 
 
@@ -157,11 +149,10 @@ def test_items_of_a_fresh_plan_are_pending() -> None:
         (("done", "done", "skipped"), None),
     ],
 )
-def test_the_position_is_what_is_being_done_or_comes_next(statuses: Any, position: int | None) -> None:
-    """What is being done counts before what comes next."""
+def test_the_position_is_the_item_in_progress_or_the_next_one(statuses: Any, position: int | None) -> None:
+    """An item in progress comes before the next pending one."""
     assert AgentState(plan=("a", "b", "c"), plan_status=statuses).position == position
 
 
-def test_a_state_without_a_plan_has_no_position_in_it() -> None:
-    """Nothing comes next where nothing was planned."""
+def test_a_state_without_a_plan_has_no_position() -> None:
     assert AgentState().position is None

@@ -1,4 +1,4 @@
-"""The fold takes in a log from its beginning, in order, and keeps what the agent knows."""
+"""The fold: starts with a creation, needs every event in order, and keeps the working state."""
 
 from typing import Any
 
@@ -41,11 +41,11 @@ from tests.unit.event_logs import (
     state_after,
 )
 
-# The beginning
+# Creation
 
 
-def test_a_new_run_is_pending_and_knows_what_it_was_made_of() -> None:
-    """Everything that the first event says is in the state."""
+def test_a_new_run_is_pending_and_has_every_field_of_its_creation() -> None:
+    """The state has every field of the first event."""
     created = b.RunCreated(
         agent="support",
         agent_version="3",
@@ -83,38 +83,32 @@ def test_a_new_run_is_pending_and_knows_what_it_was_made_of() -> None:
     )
 
 
-def test_a_run_without_a_beginning_state_knows_nothing() -> None:
-    """The working state begins empty."""
+def test_a_run_without_an_initial_patch_has_an_empty_working_state() -> None:
     assert fold(log(CREATED)).working == AgentState()
 
 
-def test_an_empty_log_is_no_run() -> None:
-    """There is no state of nothing."""
+def test_an_empty_log_is_refused() -> None:
     with pytest.raises(Tampered, match="the log is empty"):
         fold([])
 
 
-def test_folding_nothing_onto_a_state_leaves_it() -> None:
-    """An empty tail changes no answer."""
+def test_folding_an_empty_tail_does_not_change_the_state() -> None:
     state = state_after(started())
     assert fold([], state) == state
 
 
 @pytest.mark.parametrize("body", [CLAIMED, started(), forked(), RUN_COMPLETED])
-def test_a_log_that_begins_otherwise_is_refused(body: Any) -> None:
-    """Only `run.created` begins a run."""
+def test_a_log_must_start_with_run_created(body: Any) -> None:
     with pytest.raises(Tampered, match="cannot start with"):
         fold(log(body))
 
 
-def test_a_run_is_created_once() -> None:
-    """A second creation is not a new beginning."""
+def test_a_second_creation_is_refused() -> None:
     with pytest.raises(Tampered, match="already created"):
         fold(log(CREATED, CREATED))
 
 
-def test_a_run_is_not_created_on_top_of_a_state() -> None:
-    """Nor is it when the beginning was folded before."""
+def test_a_creation_on_top_of_a_state_is_refused() -> None:
     events = log(CREATED, CREATED)
     with pytest.raises(Tampered, match="already created"):
         fold(events[1:], fold(events[:1]))
@@ -129,53 +123,50 @@ def test_a_run_is_not_created_on_top_of_a_state() -> None:
         b.MessageAdded(message="m-1", role="user", content=inline("hi")),
     ],
 )
-def test_events_of_conversations_do_not_belong_in_a_run(body: Any) -> None:
-    """A conversation has a log of its own."""
+def test_conversation_events_in_a_run_are_refused(body: Any) -> None:
+    """A conversation has its own log."""
     with pytest.raises(Tampered, match="does not belong in a run's log"):
         state_after(body)
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])
 def test_a_gap_is_found(place: int) -> None:
-    """Folding needs every event, in order."""
     events = log(CREATED, CLAIMED, started(), completed())
     del events[place]
     with pytest.raises(Tampered, match=f"follows event {place}"):
         fold(events)
 
 
-def test_a_repetition_is_found() -> None:
-    """No event counts twice."""
+def test_a_repeated_event_is_refused() -> None:
     events = log(CREATED, CLAIMED)
     with pytest.raises(Tampered, match="follows event 2"):
         fold([*events, events[1]])
 
 
 def test_a_tail_must_follow_its_state() -> None:
-    """A snapshot and a tail that do not meet are refused."""
     events = log(CREATED, CLAIMED, started(), completed())
     with pytest.raises(Tampered, match="follows event 1"):
         fold(events[2:], fold(events[:1]))
 
 
-def test_an_event_that_cannot_be_read_stops_the_fold() -> None:
-    """It is never dropped."""
+def test_an_unreadable_event_stops_the_fold() -> None:
+    """The event is never skipped."""
     events = log(CREATED, CLAIMED)
     with pytest.raises(NewerVersion):
         fold([events[0], replace(events[1], kind="run.teleported")])
 
 
-def test_a_patch_in_the_log_that_cannot_be_applied_is_tampering() -> None:
-    """No correct writer appends one, so the log is not intact."""
+def test_an_inapplicable_patch_in_the_log_raises_tampered() -> None:
+    """No correct writer appends one."""
     with pytest.raises(Tampered, match=r"event 3.*'budget' does not exist"):
         state_after(patched(lower=("budget",)))
 
 
-def test_a_kind_that_the_fold_does_not_know_is_not_passed_over() -> None:
-    """Types refuse it before; a build without them still does not fold a part of the log."""
+def test_a_kind_that_the_fold_does_not_handle_is_refused() -> None:
+    """Type checkers find it; the fold also refuses it at run time."""
 
     class StepTeleported(b.Body, frozen=True, kw_only=True):
-        """A kind that somebody forgot to fold."""
+        """A kind that the fold does not handle."""
 
     events = log(CREATED, CLAIMED)
     building = Fold(fold(events[:1]))
@@ -183,14 +174,13 @@ def test_a_kind_that_the_fold_does_not_know_is_not_passed_over() -> None:
         building.add(events[1], StepTeleported())  # type: ignore[arg-type]
 
 
-def test_every_event_moves_the_position_time_and_count() -> None:
-    """Whatever it says, an event is the newest thing that happened."""
+def test_every_event_updates_the_position_time_and_count() -> None:
     state = state_after(b.ValueRecorded(name="now#1", value=inline(1)))
     assert (state.position.seq, state.updated, state.counters.events) == (3, 1030, 3)
 
 
 def test_the_fence_is_that_of_the_last_event() -> None:
-    """Claims raise it, and the log says so."""
+    """Each claim increases the fence."""
     assert fold(log(CREATED, CLAIMED, RELEASED, CLAIMED)).fence == 2
 
 
@@ -205,8 +195,8 @@ def test_the_fence_is_that_of_the_last_event() -> None:
         b.CompensationSkipped(number=1, reason="left"),
     ],
 )
-def test_some_events_change_nothing_but_the_position(body: Any) -> None:
-    """They are read from the log when they are needed."""
+def test_some_events_change_only_the_position(body: Any) -> None:
+    """They are read from the log when needed."""
     before, after = state_after(), state_after(body)
     moved = replace(
         before,
@@ -218,26 +208,24 @@ def test_some_events_change_nothing_but_the_position(body: Any) -> None:
     assert after == moved
 
 
-# What the agent knows
+# Working state
 
 
 def test_a_patch_changes_the_working_state() -> None:
-    """Goal, plan, facts, and the count of patches."""
     fact = Fact(key="cents", value=Raw(b"900"), source="shop", step=1)
     state = state_after(patched(goal="settle", plan=(PlanItem(item="look"),), facts=(fact,)))
     assert state.working == AgentState(goal="settle", plan=("look",), known_facts=(fact,))
     assert state.counters.patches == 1
 
 
-def test_the_position_shows_the_item_of_the_plan() -> None:
-    """Where we are is the step, and the line of the plan."""
+def test_the_position_has_the_item_of_the_plan() -> None:
     plan = tuple(PlanItem(item=item) for item in ("look", "decide", "refund"))
     state = state_after(patched(plan=plan), patched(revise=(Revision(index=0, status="done"),)))
     assert state.position == Position(seq=4, step=0, item=1, items=3)
 
 
 def test_a_stored_artifact_is_in_the_working_state() -> None:
-    """What it is, how long, and the step that made it; not its content."""
+    """The state has its type, size and step, but not its content."""
     stored = b.ArtifactStored(
         name="artifact#1", artifact_id="log-1", type="logs", summary="errors", bytes=9, content=inline("…"), number=2
     )
@@ -247,20 +235,19 @@ def test_a_stored_artifact_is_in_the_working_state() -> None:
 
 
 def test_a_flagged_risk_is_in_the_working_state() -> None:
-    """Once, however often it is flagged."""
+    """A repeated flag is kept once."""
     flagged = b.RiskFlagged(flag="budget_pressure", detail="80 %")
     assert state_after(flagged, flagged).working.risk_flags == ("budget_pressure",)
 
 
 def test_a_decision_is_kept_with_its_reason() -> None:
-    """Whoever looks sees what was chosen, and why."""
     state = state_after(decided())
     assert state.decisions == (Decision(question="refund?", chosen=inline("full"), because="broken", seq=3),)
     assert state.counters.decisions == 1
 
 
 def test_only_the_last_decisions_are_kept() -> None:
-    """The state stays small however long the run is; the log has them all."""
+    """The log has all of them."""
     state = state_after(*(decided(f"q{n}") for n in range(KEPT_DECISIONS + 3)))
     assert [decision.question for decision in state.decisions] == [f"q{n}" for n in range(3, KEPT_DECISIONS + 3)]
     assert state.counters.decisions == KEPT_DECISIONS + 3
@@ -276,29 +263,29 @@ def test_a_turn_is_counted_for_its_loop() -> None:
     assert (state.turns, state.counters.turns) == ({"turns#1": 2, "turns#2": 1}, 3)
 
 
-def test_a_source_outside_is_known_until_when_it_is_fresh() -> None:
-    """The last read of a source counts."""
+def test_the_state_has_until_when_an_external_source_is_fresh() -> None:
+    """The last read of a source applies."""
     read = b.ExternalRead(source="prices", key="k", number=1, stale_at=5000)
     assert state_after(read, replace(read, stale_at=6000)).reads == {"prices": 6000}
 
 
 def test_an_invalidated_source_is_no_longer_fresh() -> None:
-    """It is read again before it is used; one that was not read is no matter."""
+    """Invalidating a source that was not read changes nothing."""
     read = b.ExternalRead(source="prices", key="k", number=1, stale_at=5000)
     gone = b.ExternalInvalidated(source="prices")
     assert state_after(read, gone, gone).reads == {}
 
 
 def test_compensations_are_counted() -> None:
-    """Once one has begun, the run cannot be resumed."""
+    """Once a compensation has started, the run cannot be resumed."""
     assert state_after(b.CompensationStarted(number=1, attempt=1, key="k:undo")).counters.compensations == 1
 
 
 # The builder
 
 
-def test_the_builder_can_be_looked_at_and_goes_on() -> None:
-    """A state that was taken does not change under its reader."""
+def test_the_builder_can_be_frozen_at_any_event() -> None:
+    """A frozen state does not change later."""
     events = log(CREATED, CLAIMED, started(), completed(), called(), b.TurnStarted(loop="turns#1", number=1))
     building, seen = Fold(), []
     for event in events:
@@ -307,22 +294,21 @@ def test_the_builder_can_be_looked_at_and_goes_on() -> None:
     assert seen == [fold(events[: end + 1]) for end in range(len(events))]
 
 
-def test_a_state_that_is_folded_on_does_not_change() -> None:
-    """A snapshot may be shared."""
+def test_folding_onto_a_state_does_not_change_it() -> None:
+    """A snapshot can be shared."""
     events = log(CREATED, CLAIMED, called(), returned(), b.TurnStarted(loop="turns#1", number=1))
     state = fold(events[:3])
     fold(events[3:], state)
     assert state == fold(events[:3])
 
 
-def test_big_payloads_stay_references() -> None:
-    """The state of a run holds where its input is, not the input."""
+def test_blob_payloads_stay_references() -> None:
     blob = Payload(blob="b-1", bytes=10**9)
     assert fold(log(replace(CREATED, input=blob))).input == blob
 
 
-def test_constraints_and_data_come_with_patches() -> None:
-    """Set, and taken away again."""
+def test_patches_set_and_remove_constraints_and_data() -> None:
+    """They can be set and removed."""
     constraints = Constraints(human_in_the_loop=HumanInTheLoop(required_for_risk_levels=("write_local",)))
     there = state_after(patched(constraints=constraints, data=Raw(b'{"a":1}')))
     gone = fold(log(patched(constraints=None, data=Raw(b"{}")), after=log(CREATED, CLAIMED, started())[-1].head), there)

@@ -1,4 +1,4 @@
-"""A fork shares what was settled and known, and none of what was open."""
+"""Forks: a fork shares settled calls and the working state of its parent, and nothing that was open."""
 
 from typing import Any
 
@@ -35,8 +35,8 @@ from tests.unit.event_logs import (
 )
 
 
-def test_a_fork_shares_the_beginning_and_goes_on_under_its_own_name() -> None:
-    """Its id, its origin and its time are its own."""
+def test_a_fork_shares_the_first_events_under_its_own_id() -> None:
+    """Its id, origin and time are its own."""
     shared = log(CREATED, CLAIMED)
     state = fold([*shared, *log(forked(), after=shared[-1].head, run="run-1.1")])
     assert (state.run, state.fork, state.created, state.agent) == (
@@ -47,14 +47,13 @@ def test_a_fork_shares_the_beginning_and_goes_on_under_its_own_name() -> None:
     )
 
 
-def test_a_fork_begins_pending() -> None:
-    """Whatever its parent was doing."""
+def test_a_fork_is_pending() -> None:
     state = state_after(WAITING, forked())
     assert (state.status, state.worker, state.waits, state.wake) == ("pending", None, (), None)
 
 
-def test_a_fork_drops_what_was_open_at_the_cut() -> None:
-    """Steps, requests, grants, waits and children of the parent are not the child's; signals that nobody took are."""
+def test_a_fork_drops_calls_that_were_open_at_the_fork_point() -> None:
+    """Steps, requests, grants, waits and children are dropped; unused signals are kept."""
     state = state_after(
         started(),
         asked("q-1"),
@@ -71,15 +70,15 @@ def test_a_fork_drops_what_was_open_at_the_cut() -> None:
     assert opened == ((), (), (), (), ())
 
 
-def test_a_fork_keeps_what_the_agent_knew() -> None:
-    """Working state, decisions and turns are the shared beginning."""
+def test_a_fork_keeps_the_working_state() -> None:
+    """Working state, decisions and turns are shared."""
     state = state_after(patched(goal="settle"), decided(), b.TurnStarted(loop="turns#1", number=4), forked(at=5))
     assert (state.working.goal, len(state.decisions), state.turns) == ("settle", 1, {"turns#1": 4})
 
 
 @pytest.mark.parametrize("end", [RUN_COMPLETED, RUN_FAILED, RUN_CANCELLED])
 def test_a_fork_of_an_ended_run_has_not_ended(end: Any) -> None:
-    """No result, no error, no cancel, no pause and no deaths are inherited."""
+    """The fork inherits no result, error, cancel, pause or deaths."""
     state = state_after(DIED, CANCEL, PAUSE, started(), failed(), end, forked(at=8, step=1))
     assert (state.status, state.output, state.error, state.error_step, state.cancel, state.pausing, state.deaths) == (
         "pending",
@@ -92,19 +91,17 @@ def test_a_fork_of_an_ended_run_has_not_ended(end: Any) -> None:
     )
 
 
-def test_a_fork_may_override_version_input_and_state() -> None:
-    """What was asked to be different is different from the start."""
+def test_a_fork_can_override_version_input_and_state() -> None:
     state = state_after(forked(agent_version="2", input=inline("other"), patch=StatePatch(goal="retry")))
     assert (state.agent_version, state.input, state.working.goal) == ("2", inline("other"), "retry")
 
 
-def test_a_fork_without_overrides_is_like_its_parent() -> None:
-    """Version and input stay."""
+def test_a_fork_without_overrides_keeps_version_and_input() -> None:
     state = state_after(forked())
     assert (state.agent_version, state.input, state.working) == ("1", CREATED.input, AgentState())
 
 
-def test_the_numbers_of_a_fork_go_on_from_the_cut() -> None:
-    """Steps that were not settled there are neither numbered nor counted."""
+def test_step_numbers_of_a_fork_continue_from_the_fork_point() -> None:
+    """Steps that were not settled at the fork point are neither numbered nor counted."""
     state = state_after(started(1), completed(1), started(2), forked(at=5, step=1), CLAIMED, started(2))
     assert (state.position.step, state.spent.steps) == (2, 2)

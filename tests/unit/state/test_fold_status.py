@@ -1,4 +1,4 @@
-"""The status of a run, and how often its workers died, as its log says."""
+"""The status of a run and its death count, folded from its log."""
 
 from typing import Any
 
@@ -73,36 +73,33 @@ def test_the_status_follows_the_log(bodies: list[Any], expected: str) -> None:
 
 
 def test_a_claimed_run_has_its_worker() -> None:
-    """While somebody drives it, the state says who."""
     assert (state_after().worker, state_after().counters.claims) == ("w-1", 1)
 
 
 @pytest.mark.parametrize("body", [RELEASED, WAITING, RUN_COMPLETED, RUN_FAILED, RUN_CANCELLED])
-def test_a_run_that_was_left_has_no_worker(body: Any) -> None:
-    """Given back, parked or ended: nobody has it."""
+def test_a_run_that_is_not_running_has_no_worker(body: Any) -> None:
+    """The run was released, parked or ended."""
     assert state_after(body).worker is None
 
 
-def test_a_waiting_run_says_for_what_and_until_when() -> None:
-    """So that a person can be shown why nothing happens."""
+def test_a_waiting_run_has_its_waits_and_wake_time() -> None:
     state = state_after(WAITING)
     assert (state.waits, state.wake) == ((PERSON,), 5000)
 
 
-def test_a_claim_ends_the_waiting() -> None:
-    """A running run waits for nothing."""
+def test_a_claim_clears_the_waits() -> None:
     state = state_after(WAITING, CLAIMED)
     assert (state.waits, state.wake) == ((), None)
 
 
 def test_a_completed_run_has_its_output_and_no_error() -> None:
-    """What went wrong on the way did not end it."""
+    """Errors of retried attempts are cleared."""
     state = state_after(started(), failed(retry_at=5000), started(attempt=2), completed(attempt=2), RUN_COMPLETED)
     assert (state.output, state.error, state.error_step) == (inline("receipt"), None, None)
 
 
-def test_a_failed_run_names_the_error_and_its_step() -> None:
-    """So that resume voids that one failure."""
+def test_a_failed_run_has_the_error_and_its_step() -> None:
+    """A resume voids that failure."""
     state = state_after(started(), failed(), RUN_FAILED)
     assert (state.error, state.error_step) == (BOOM, 1)
 
@@ -114,7 +111,6 @@ def test_a_run_can_fail_outside_any_step() -> None:
 
 
 def test_resuming_a_failed_run_voids_its_failure() -> None:
-    """It goes on as if the failure had not ended it."""
     state = state_after(started(), failed(), RUN_FAILED, RESUME)
     assert (state.error, state.error_step) == (None, None)
 
@@ -124,42 +120,41 @@ def test_resuming_a_waiting_run_keeps_the_last_error() -> None:
     assert state_after(started(), failed(retry_at=5000), WAITING, RESUME).error == BOOM
 
 
-def test_a_step_of_a_resumed_run_is_tried_under_its_own_number() -> None:
+def test_a_step_of_a_resumed_run_keeps_its_number() -> None:
     """It is the same step, and counts once."""
     state = state_after(started(), failed(), RUN_FAILED, RESUME, CLAIMED, started(attempt=2))
     assert (state.position.step, state.spent.steps, state.counters.attempts) == (1, 1, 2)
 
 
-def test_a_cancel_that_was_asked_for_is_known_before_it_is_done() -> None:
-    """The worker sees it at its next look."""
+def test_a_requested_cancel_is_in_the_state() -> None:
+    """The worker reads it before it acts on it."""
     assert state_after(CANCEL).cancel == "no longer needed"
 
 
-def test_a_cancelled_run_says_why() -> None:
-    """Also where nobody had asked before."""
+def test_a_cancelled_run_has_its_reason() -> None:
+    """This holds without a cancel request, too."""
     assert state_after(RUN_CANCELLED).cancel == "no longer needed"
 
 
 def test_a_pause_of_a_running_run_waits_for_its_worker() -> None:
-    """What is under way finishes first."""
+    """Calls in progress finish first."""
     assert state_after(PAUSE).pausing
 
 
 @pytest.mark.parametrize("body", [b.RunWaiting(waits=(PAUSED,)), RESUME, RUN_COMPLETED, RUN_FAILED, RUN_CANCELLED])
-def test_a_pause_is_over_when_it_was_followed_taken_back_or_too_late(body: Any) -> None:
-    """No later worker pauses once more."""
+def test_a_pause_is_cleared_when_applied_resumed_or_too_late(body: Any) -> None:
+    """No later worker pauses the run again."""
     assert not state_after(PAUSE, body).pausing
 
 
 @pytest.mark.parametrize("bodies", [[CREATED], [CREATED, CLAIMED, WAITING]])
-def test_a_run_that_nobody_drives_is_paused_at_once(bodies: list[Any]) -> None:
-    """It waits for an operator, and no timer wakes it."""
+def test_a_run_without_a_worker_is_paused_immediately(bodies: list[Any]) -> None:
+    """The run waits for an operator, and no timer wakes it."""
     state = fold(log(*bodies, PAUSE))
     assert (state.waits, state.wake, state.pausing) == ((PAUSED,), None, False)
 
 
-def test_an_ended_run_keeps_no_open_question() -> None:
-    """Requests and waits leave with the end of the run."""
+def test_an_ended_run_has_no_open_requests_or_waits() -> None:
     state = state_after(asked(), b.TimerSet(name="sleep#1", wake=5000), RUN_FAILED)
     assert (state.requests, state.open_waits) == ((), ())
 
@@ -167,13 +162,13 @@ def test_an_ended_run_keeps_no_open_question() -> None:
 # Deaths
 
 
-def test_deaths_in_a_row_are_counted() -> None:
-    """A run that kills its workers is found out."""
+def test_consecutive_deaths_are_counted() -> None:
+    """A run that kills its workers is detected."""
     assert state_after(DIED, DIED, DIED).deaths == 3
 
 
-def test_a_claim_after_a_drain_is_no_death() -> None:
-    """Deploying for hours quarantines nothing."""
+def test_a_claim_after_a_release_is_not_a_death() -> None:
+    """Rolling deployments quarantine no run."""
     assert state_after(RELEASED, CLAIMED).deaths == 0
 
 
@@ -189,8 +184,8 @@ def test_a_claim_after_a_drain_is_no_death() -> None:
         [b.TurnStarted(loop="turns#1", number=1)],
     ],
 )
-def test_whatever_settles_something_forgets_deaths(bodies: list[Any]) -> None:
-    """The run gets on, so it is not the run that kills."""
+def test_settling_a_call_resets_the_death_count(bodies: list[Any]) -> None:
+    """The run makes progress, so it does not kill its workers."""
     assert state_after(DIED, DIED, *bodies).deaths == 0
 
 
@@ -205,6 +200,6 @@ def test_whatever_settles_something_forgets_deaths(bodies: list[Any]) -> None:
         [answered()],
     ],
 )
-def test_what_settles_nothing_remembers_deaths(bodies: list[Any]) -> None:
+def test_events_that_settle_nothing_keep_the_death_count(bodies: list[Any]) -> None:
     """A sign of life is not progress."""
     assert state_after(DIED, DIED, *bodies).deaths == 2

@@ -1,4 +1,4 @@
-"""What a run waits for: people, other agents, signals and times."""
+"""The waits of a run: for people, other agents, signals and times."""
 
 from typing import Any
 
@@ -33,46 +33,43 @@ def test_an_open_request_is_in_the_state() -> None:
 
 @pytest.mark.parametrize("decision", ["answered", "approved", "rejected"])
 def test_a_decided_request_leaves_the_inbox(decision: str) -> None:
-    """Whatever was decided."""
+    """This holds for every decision."""
     assert state_after(asked(), answered(decision=decision)).requests == ()
 
 
-def test_an_approval_is_a_grant_for_one_use() -> None:
-    """Its id is the request's."""
+def test_an_approval_is_a_single_use_grant() -> None:
+    """Its id is that of the request."""
     assert state_after(asked(), answered()).grants == (Grant(grant="q-1", by="ann", standing=False),)
 
 
 @pytest.mark.parametrize("decision", ["answered", "rejected"])
 def test_other_decisions_grant_nothing(decision: str) -> None:
-    """Only a yes is a permission."""
     assert state_after(asked(), answered(decision=decision)).grants == ()
 
 
-def test_an_approval_of_what_nobody_asked_grants_nothing() -> None:
-    """Of two decisions the first in the log counts; a late one finds no request."""
+def test_an_approval_without_an_open_request_grants_nothing() -> None:
+    """The first decision in the log is final; a late one finds no request."""
     assert state_after(asked(), answered(decision="rejected"), answered(decision="approved")).grants == ()
 
 
 def test_an_approval_is_used_up_by_the_step_that_starts_with_it() -> None:
-    """One yes, one action."""
     assert state_after(asked(), answered(), started(grant="q-1")).grants == ()
 
 
-def test_a_step_with_another_grant_leaves_an_approval() -> None:
-    """Only the one that is named is used."""
+def test_a_step_with_another_grant_does_not_use_an_approval() -> None:
     assert len(state_after(asked(), answered(), started(grant="q-2")).grants) == 1
 
 
 def test_a_standing_grant_is_not_used_up() -> None:
-    """It holds for the rest of the run."""
+    """It is valid for the rest of the run."""
     given = b.GrantGiven(command="c-1", grant="g-1", by="ann", tool="refund", risk="external_action")
     assert state_after(given, started(grant="g-1"), started(2, grant="g-1")).grants == (
         Grant(grant="g-1", by="ann", standing=True, tool="refund", risk="external_action"),
     )
 
 
-def test_a_revoked_grant_is_gone() -> None:
-    """And revoking one that is gone is no matter."""
+def test_a_revoked_grant_is_removed() -> None:
+    """Revoking it again changes nothing."""
     given = b.GrantGiven(command="c-1", grant="g-1", by="ann", tool="refund")
     revoked = b.GrantRevoked(command="c-2", grant="g-1", by="ann")
     assert state_after(given, revoked, revoked).grants == ()
@@ -80,13 +77,13 @@ def test_a_revoked_grant_is_gone() -> None:
 
 @pytest.mark.parametrize("outcome", ["default", "raised"])
 def test_an_expired_request_leaves_the_inbox(outcome: Any) -> None:
-    """The run goes on by its own rule for silence."""
+    """The run continues with its rule for expired requests."""
     state = state_after(asked(expires=5000), b.RequestExpired(request="q-1", outcome=outcome))
     assert (state.requests, state.grants) == ((), ())
 
 
-def test_an_escalated_request_stays_for_others() -> None:
-    """The same question, to other people, until another time."""
+def test_an_escalated_request_stays_open_for_others() -> None:
+    """The request stays the same, with other people and another expiry."""
     state = state_after(
         asked(expires=5000), b.RequestExpired(request="q-1", outcome="escalated", to=("boss",), expires=9000)
     )
@@ -94,8 +91,8 @@ def test_an_escalated_request_stays_for_others() -> None:
     assert (request.request, request.to, request.expires, request.seq) == ("q-1", ("boss",), 9000, 3)
 
 
-def test_the_escalation_of_a_decided_request_is_too_late() -> None:
-    """Of answered and expired the first in the log counts."""
+def test_the_escalation_of_a_decided_request_is_ignored() -> None:
+    """The first of answer and expiry in the log is final."""
     late = b.RequestExpired(request="q-1", outcome="escalated", to=("boss",))
     assert state_after(asked(), answered(), late).requests == ()
 
@@ -104,33 +101,33 @@ def test_the_escalation_of_a_decided_request_is_too_late() -> None:
 
 
 @pytest.mark.parametrize("mode", ["call", "handoff"])
-def test_a_child_that_is_waited_for_is_open_until_it_returns(mode: str) -> None:
-    """The state says which verb called it."""
+def test_a_called_child_is_open_until_it_returns(mode: str) -> None:
+    """The state has the name of the call."""
     assert state_after(called(mode=mode)).children == (Child(run="run-1.helper-1", name="helper#1"),)
     assert state_after(called(mode=mode), returned()).children == ()
 
 
 @pytest.mark.parametrize("mode", ["start", "notify"])
-def test_a_child_that_goes_on_alone_is_not_waited_for(mode: str) -> None:
+def test_an_independent_child_is_not_waited_for(mode: str) -> None:
     """It is only counted."""
     state = state_after(called(mode=mode))
     assert (state.children, state.counters.children) == ((), 1)
 
 
-def test_what_a_child_spent_is_spent() -> None:
-    """The slice of the budget that it used does not come back."""
+def test_the_spending_of_a_child_counts_for_its_parent() -> None:
+    """The parent does not get the used part of the budget back."""
     state = state_after(called(), returned(spent=Spent(steps=2, tokens=30, cost=0.5)))
     assert (state.spent.steps, state.spent.tokens, state.spent.cost) == (2, 30, 0.5)
 
 
-def test_a_signal_is_kept_until_it_is_taken() -> None:
-    """It may come before anybody waits for it."""
+def test_a_signal_is_kept_until_it_is_received() -> None:
+    """It may arrive before the run waits for it."""
     state = state_after(b.SignalReceived(command="c-1", signal="paid", value=inline(1)))
     assert (state.signals, state.counters.signals) == ((Signal(signal="paid", seq=3),), 1)
 
 
-def test_a_signal_is_taken_once() -> None:
-    """Of two that came, the wait takes the one it names."""
+def test_a_signal_is_received_once() -> None:
+    """Of two signals, the wait takes the one that it names."""
     received = b.SignalReceived(command="c-1", signal="paid", value=inline(1))
     state = state_after(
         received,
@@ -142,7 +139,7 @@ def test_a_signal_is_taken_once() -> None:
 
 
 def test_a_wait_for_a_signal_is_open_until_it_ends() -> None:
-    """With the time at which it gives up."""
+    """The wait has its timeout."""
     state = state_after(b.WaitOpened(name="receive#1", signal="paid", expires=5000))
     assert state.open_waits == (TimedWait(name="receive#1", wake=5000, signal="paid"),)
 
@@ -154,53 +151,52 @@ def test_a_timer_is_open_until_it_fires() -> None:
     assert state_after(timer, b.WaitEnded(name="sleep#1", how="fired")).open_waits == ()
 
 
-def test_a_withdrawn_wait_takes_its_request_along() -> None:
-    """The inbox shows only what is still wanted."""
+def test_a_withdrawn_wait_withdraws_its_request() -> None:
+    """The inbox shows only requests that are still needed."""
     assert state_after(asked(), b.WaitEnded(name="ask#1", how="withdrawn", request="q-1")).requests == ()
 
 
-# What a long run must not pile up
+# Bounded state of long runs
 
 
-def test_a_child_that_never_reports_back_has_spent_its_slice() -> None:
-    """Nobody could give the rest back."""
+def test_an_independent_child_has_spent_its_budget() -> None:
+    """The unused part is never returned."""
     state = state_after(called(mode="start", budget=Limits(max_steps=3, max_llm_tokens=50, max_cost=0.5)))
     assert (state.spent.steps, state.spent.tokens, state.spent.cost) == (3, 50, 0.5)
 
 
-def test_a_child_that_is_waited_for_holds_its_slice() -> None:
-    """It is lent, until it returns."""
+def test_a_called_child_reserves_its_budget() -> None:
+    """The budget is lent until the child returns."""
     (child,) = state_after(called(budget=Limits(max_steps=3))).children
     assert child.budget == Limits(max_steps=3)
 
 
-def test_an_answered_question_is_no_permission() -> None:
-    """Only the approval of a step is a grant; asks leave none behind."""
+def test_an_answered_question_is_not_a_grant() -> None:
+    """Only the approval of a step is a grant."""
     assert state_after(asked(kind="ask"), answered()).grants == ()
 
 
-def test_an_approval_knows_what_was_approved() -> None:
-    """Its digest is checked again when the effect starts; how long it may be used counts from the answer."""
+def test_an_approval_has_the_digest_of_the_arguments() -> None:
+    """The digest is checked again when the effect starts; its validity counts from the answer."""
     events = asked(kind="approval", digest="d-1", expires=9000, valid=500), answered(digest="d-1")
     (grant,) = (state := state_after(*events)).grants
     assert (grant.digest, grant.expires) == ("d-1", state.updated + 500)
 
 
-def test_a_withdrawn_approval_is_no_permission() -> None:
-    """Nobody waits for it any more."""
+def test_a_withdrawn_approval_is_not_a_grant() -> None:
     gone = b.WaitEnded(name="step#1", how="withdrawn", request="q-1")
     assert state_after(asked(kind="approval"), answered(), gone).grants == ()
 
 
-def test_a_new_turn_forgets_the_loops_inside_the_turn_before() -> None:
-    """Others stay."""
+def test_a_new_turn_drops_the_loops_of_the_previous_turn() -> None:
+    """Other loops stay."""
     loops = [("turns#1", 1), ("turns#1/turns#1", 7), ("turns#2", 3), ("turns#1", 2)]
     state = state_after(*(b.TurnStarted(loop=loop, number=number) for loop, number in loops))
     assert state.turns == {"turns#2": 3, "turns#1": 2}
 
 
-def test_a_step_that_fails_for_ever_keeps_a_few_errors() -> None:
-    """The first and the last ones; its attempts are counted."""
+def test_a_step_that_keeps_failing_keeps_a_few_errors() -> None:
+    """The first and the last errors are kept, and attempts are counted."""
     failures = [Failure(type=f"E{number}") for number in range(50)]
     events = [
         event
@@ -214,8 +210,8 @@ def test_a_step_that_fails_for_ever_keeps_a_few_errors() -> None:
     assert [error.type for error in step.errors] == ["E0", *(f"E{number}" for number in range(43, 50))]
 
 
-def test_a_worker_that_died_and_begins_anew_counts_a_death() -> None:
-    """Its release says so; a resume forgets it."""
+def test_a_worker_that_registers_again_counts_a_death() -> None:
+    """Its release records the death; a resume resets the count."""
     dead = state_after(b.RunReleased(reason="anew", died=True))
     assert (dead.status, dead.deaths) == ("pending", 1)
     parked = (b.RunWaiting(waits=()), b.ResumeRequested(command="c-1"))

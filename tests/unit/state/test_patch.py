@@ -1,4 +1,4 @@
-"""A patch is applied as a whole or not at all, can be found between two states, and said in words."""
+"""Patches: applied completely or not at all, computed between two states, and described in text."""
 
 import re
 from typing import Any
@@ -14,17 +14,17 @@ from limpet.state.patch import Working
 
 
 def name_of(value: object) -> str:
-    """What a case is called, the same in every process."""
+    """Return the id of a test case, the same in every process."""
     return re.sub(r" object at 0x\w+", "", str(value))
 
 
 def fact(key: str, value: bytes = b"1", **more: Any) -> Fact:
-    """Something the agent knows."""
+    """Return a fact."""
     return Fact(key=key, value=Raw(value), **more)
 
 
 def artifact(artifact_id: str, size: int = 1) -> Artifact:
-    """Something big."""
+    """Return an artifact."""
     return Artifact(artifact_id=artifact_id, type="logs", summary="errors", bytes=size)
 
 
@@ -44,7 +44,7 @@ FULL = AgentState(
 
 
 def patched(**parts: Any) -> AgentState:
-    """The full state after a patch."""
+    """Return the full state after a patch."""
     return apply(FULL, StatePatch(**parts))
 
 
@@ -52,7 +52,7 @@ def patched(**parts: Any) -> AgentState:
 
 
 def test_an_empty_patch_changes_nothing() -> None:
-    """Not even the order of anything."""
+    """The order of entries stays, too."""
     assert patched() == FULL
 
 
@@ -90,24 +90,23 @@ def test_an_empty_patch_changes_nothing() -> None:
     ids=name_of,
 )
 def test_a_part_of_a_patch_changes_its_field(parts: dict[str, Any], field: str, expected: object) -> None:
-    """Set, add, supersede, take away."""
+    """A part sets, adds, replaces or removes."""
     assert getattr(patched(**parts), field) == expected
 
 
-def test_a_patch_of_one_part_leaves_the_others() -> None:
-    """Only what is said changes."""
+def test_a_patch_changes_only_its_own_parts() -> None:
     after = patched(flags=("late",))
     assert diff(after, FULL) == StatePatch(lower=("late",))
 
 
 def test_a_new_plan_can_be_revised_in_the_same_patch() -> None:
-    """Revisions count in the plan that the patch sets."""
+    """Revisions apply to the plan that the patch sets."""
     after = patched(plan=(PlanItem(item="p"), PlanItem(item="q")), revise=(Revision(index=1, status="doing"),))
     assert (after.plan, after.plan_status) == (("p", "q"), ("pending", "doing"))
 
 
-def test_a_line_can_be_revised_twice() -> None:
-    """The last word counts."""
+def test_a_plan_item_can_be_revised_twice() -> None:
+    """The last revision applies."""
     after = patched(revise=(Revision(index=2, status="doing"), Revision(index=2, status="done")))
     assert after.plan_status == ("done", "doing", "done")
 
@@ -134,7 +133,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
 
 @pytest.mark.parametrize(("parts", "part", "reason"), REFUSED, ids=name_of)
 def test_a_patch_with_an_invalid_part_is_refused(parts: dict[str, Any], part: str, reason: str) -> None:
-    """The error names the part and what is wrong with it."""
+    """The error names the part and the reason."""
     with pytest.raises(InvalidPatch) as caught:
         patched(**parts)
     assert (caught.value.part, caught.value.reason) == (part, reason)
@@ -142,7 +141,7 @@ def test_a_patch_with_an_invalid_part_is_refused(parts: dict[str, Any], part: st
 
 @pytest.mark.parametrize(("parts", "part", "reason"), REFUSED, ids=name_of)
 def test_a_refused_patch_changes_nothing(parts: dict[str, Any], part: str, reason: str) -> None:
-    """Refused as a whole: the valid parts beside the invalid one are not applied either."""
+    """The valid parts are not applied either."""
     working = Working(FULL)
     good: dict[str, Any] = {"goal": "x", "data": Raw(b"1"), "flags": ("new",), "questions": ("new?",), "budget": None}
     with pytest.raises(InvalidPatch):
@@ -150,14 +149,13 @@ def test_a_refused_patch_changes_nothing(parts: dict[str, Any], part: str, reaso
     assert working.freeze() == FULL
 
 
-def test_applying_leaves_the_state_before_as_it_was() -> None:
-    """States are values."""
+def test_applying_a_patch_does_not_change_the_old_state() -> None:
     before = AgentState(known_facts=(fact("a"),))
     apply(before, StatePatch(retract=("a",)))
     assert before == AgentState(known_facts=(fact("a"),))
 
 
-# Finding
+# Computing
 
 
 @pytest.mark.parametrize(
@@ -179,18 +177,18 @@ def test_applying_leaves_the_state_before_as_it_was() -> None:
         (patched(lower=("slow",), flags=("late",)), StatePatch(lower=("slow",), flags=("late",))),
     ],
 )
-def test_the_patch_between_two_states_says_only_what_changed(after: AgentState, patch: StatePatch) -> None:
-    """What is the same at the beginning of a list is not said again."""
+def test_the_patch_between_two_states_has_only_the_changes(after: AgentState, patch: StatePatch) -> None:
+    """An unchanged prefix of a list is omitted."""
     assert diff(FULL, after) == patch
 
 
-def test_a_revised_plan_is_said_whole() -> None:
-    """The patch holds the plan with its statuses."""
+def test_a_revised_plan_is_complete_in_the_patch() -> None:
+    """The patch has the plan with its statuses."""
     after = patched(revise=(Revision(index=1, status="done"),))
     assert diff(FULL, after) == StatePatch(plan=after.items)
 
 
-# Saying
+# Describing
 
 
 @pytest.mark.parametrize(
@@ -221,21 +219,20 @@ def test_a_revised_plan_is_said_whole() -> None:
     ],
     ids=name_of,
 )
-def test_a_patch_is_said_in_words(parts: dict[str, Any], said: list[str]) -> None:
-    """A line for each change, for people."""
+def test_a_patch_is_described_line_by_line(parts: dict[str, Any], said: list[str]) -> None:
+    """Each change has a line."""
     assert describe_patch(FULL, StatePatch(**parts)) == said
 
 
-def test_a_first_goal_has_none_before_it() -> None:
-    """Nothing is said to have been there."""
+def test_a_first_goal_is_described_without_an_old_value() -> None:
     assert describe_patch(AgentState(), StatePatch(goal="settle")) == ["goal: 'settle'"]
 
 
 # The mutable form
 
 
-def test_a_stored_artifact_supersedes_one_of_the_same_id() -> None:
-    """And goes to the end, as with a patch."""
+def test_a_stored_artifact_replaces_one_with_the_same_id() -> None:
+    """It moves to the end, as with a patch."""
     working = Working(FULL)
     working.put_stored(
         ArtifactStored(name="a#1", artifact_id="x", type="logs", summary="errors", bytes=9, content=inline("…"))
@@ -243,8 +240,8 @@ def test_a_stored_artifact_supersedes_one_of_the_same_id() -> None:
     assert working.freeze().artifacts == (artifact("y"), artifact("x", 9))
 
 
-def test_a_raised_flag_goes_to_the_end() -> None:
-    """As with a patch."""
+def test_a_raised_flag_moves_to_the_end() -> None:
+    """A patch does the same."""
     working = Working(FULL)
     working.flag("slow")
     assert working.freeze().risk_flags == ("costly", "slow")
@@ -259,8 +256,8 @@ def test_a_raised_flag_goes_to_the_end() -> None:
         (None, Limits(max_steps=5), Limits(max_steps=5)),
     ],
 )
-def test_extending_sets_what_is_said_and_leaves_the_rest(before: Limits | None, limits: Limits, after: Limits) -> None:
-    """What follows when the budget is used up is no limit, and stays."""
+def test_extending_a_budget_changes_only_the_given_limits(before: Limits | None, limits: Limits, after: Limits) -> None:
+    """The `exhausted` setting is not a limit, and stays."""
     working = Working(AgentState(budget=before))
     working.extend(limits)
     assert working.freeze().budget == after

@@ -1,4 +1,4 @@
-"""The state of a run is a small value that survives JSON; its position says where we are."""
+"""The state of a run: a small value that survives JSON and has a position."""
 
 from typing import get_args
 
@@ -22,18 +22,17 @@ from tests.unit.event_logs import answered, asked, called, decided, failed, star
         (Position(seq=9, step=6, steps=9, item=1, items=4), "step 6 of 9"),
     ],
 )
-def test_a_position_is_said_with_its_total_only_where_there_is_one(position: Position, said: str) -> None:
-    """ "Step 6 of 9" needs a plan, or an agent that says how many steps it has."""
+def test_a_position_shows_a_total_only_if_it_is_known(position: Position, said: str) -> None:
+    """ "Step 6 of 9" needs a plan, or an agent that declares its number of steps."""
     assert str(position) == said
 
 
-def test_the_ends_of_a_run_are_three() -> None:
-    """All other statuses may go on."""
+def test_a_run_has_three_final_statuses() -> None:
     assert set(get_args(Status)) - ENDED == {"pending", "running", "waiting"}
 
 
-def test_a_state_survives_json() -> None:
-    """A snapshot is the state as JSON, with everything that can be open in it."""
+def test_a_state_is_decoded_unchanged() -> None:
+    """A snapshot is the state as JSON, with everything that can be open."""
     patch = StatePatch(
         goal="settle",
         plan=(PlanItem(item="look", status="doing"),),
@@ -61,8 +60,8 @@ def test_a_state_survives_json() -> None:
     assert msgspec.json.decode(msgspec.json.encode(state), type=RunState) == state
 
 
-def test_a_state_with_a_field_that_is_not_known_is_refused() -> None:
-    """A snapshot of a newer version is not half understood; it is only a cache, so it is made again."""
+def test_a_state_with_an_unknown_field_is_refused() -> None:
+    """A snapshot of a newer version is refused as a whole; it is only a cache, and is written again."""
     data = msgspec.json.encode(state_after()).replace(b"{", b'{"mood":"good",', 1)
     with pytest.raises(msgspec.ValidationError, match="unknown field `mood`"):
         msgspec.json.decode(data, type=RunState)
