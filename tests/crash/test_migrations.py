@@ -131,7 +131,7 @@ async def test_an_older_store_is_migrated_with_all_that_is_in_it(fresh: Fresh, o
     assert schema_of(url) == wanted
 
 
-async def test_a_newer_schema_is_refused_and_left_alone(fresh: Fresh) -> None:
+async def test_a_newer_schema_is_refused_and_not_modified(fresh: Fresh) -> None:
     """A store that a newer version has migrated takes nothing from an older one."""
     url = fresh()
     before = await whole(url)

@@ -129,7 +129,7 @@ PROMISES = (
         "Linear growth",
         "Bytes per step are constant. Messages and large payloads are stored once; events refer to them.",
         (
-            "tests/unit/stores/test_blobs.py::test_content_takes_its_place_once",
+            "tests/unit/stores/test_blobs.py::test_shared_content_is_stored_once_in_the_file",
             "tests/behaviour/runs/test_turns.py::test_a_resumed_run_enters_at_the_current_turn",
         ),
     ),
@@ -158,7 +158,7 @@ PROMISES = (
         (
             "tests/unit/test_errors.py::test_the_templates_format_with_the_fields",
             "tests/behaviour/steps/test_steps.py::test_an_output_that_cannot_be_stored_is_unavailable_and_never_run_again",
-            "tests/unit/stores/sqlite/test_files.py::test_nothing_is_acknowledged_that_is_in_no_file",
+            "tests/unit/stores/sqlite/test_files.py::test_no_write_is_acknowledged_after_the_file_was_replaced",
             "tests/crash/test_disk.py::test_nothing_is_acknowledged_after_a_failed_sync_before_everything_is_synced",
         ),
     ),

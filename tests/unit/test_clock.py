@@ -1,4 +1,4 @@
-"""Durations are read strictly, and the frozen clock wakes whoever has slept long enough."""
+"""Durations are parsed strictly, and the frozen clock wakes sleepers that are due."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta, timezone
@@ -12,7 +12,7 @@ THOUSAND_YEARS = 10**6 * 86400 * 366 * 1000
 
 
 async def others_have_run() -> None:
-    """Come back when everything that was ready before has had its turn."""
+    """Return when everything that was ready before has run."""
     turn = asyncio.Event()
     asyncio.get_running_loop().call_soon(turn.set)
     await turn.wait()
@@ -42,7 +42,7 @@ async def others_have_run() -> None:
     ],
 )
 def test_a_duration_is_read_as_whole_microseconds(duration: Duration, expected: int) -> None:
-    """Text with a unit, seconds as a number, and timedeltas all mean the same."""
+    """Text with a unit, seconds as a number, and timedeltas are accepted."""
     assert microseconds(duration) == expected
 
 
@@ -79,46 +79,43 @@ def test_a_duration_is_read_as_whole_microseconds(duration: Duration, expected: 
         timedelta(microseconds=THOUSAND_YEARS + 1),
     ],
 )
-def test_what_is_no_duration_is_refused(duration: Duration) -> None:
-    """Negative, not finite, without a unit, or beyond a thousand years."""
+def test_an_invalid_duration_is_refused(duration: Duration) -> None:
+    """Durations that are negative, not finite, without a unit or longer than a thousand years are refused."""
     with pytest.raises(InvalidArgument):
         microseconds(duration)
 
 
-def test_the_refusal_shows_what_was_given() -> None:
-    """So that the line in question can be found."""
+def test_the_error_shows_the_invalid_duration() -> None:
     with pytest.raises(InvalidArgument) as caught:
         microseconds("soon")
     assert caught.value.reason == "'soon'"
 
 
-def test_a_moment_has_a_time_zone() -> None:
-    """Or nobody knows when it is; to the microsecond, however late."""
+def test_a_time_without_a_time_zone_is_refused() -> None:
+    """Times are exact to the microsecond, also late ones."""
     late = datetime(2999, 12, 31, 23, 59, 59, 999_999, timezone(timedelta(hours=-5)))
     assert to_microseconds(late, "at") == int(late.replace(microsecond=0).timestamp()) * SECOND + 999_999
     assert to_microseconds(datetime(1970, 1, 1, tzinfo=UTC), "at") == 0
     with pytest.raises(InvalidArgument, match="no time zone"):
-        to_microseconds(datetime(2026, 1, 1), "at")  # noqa: DTZ001 - that is what is refused
+        to_microseconds(datetime(2026, 1, 1), "at")  # noqa: DTZ001 - this is refused
 
 
-def test_the_machine_counts_in_microseconds_since_1970() -> None:
-    """A number of sixteen digits, from 2001 to 2286."""
+def test_the_system_clock_counts_microseconds_since_1970() -> None:
+    """The number has sixteen digits from 2001 to 2286."""
     assert len(str(SystemClock().now())) == 16
 
 
-async def test_the_machine_can_wait_for_nothing() -> None:
-    """A wait of no time comes back."""
+async def test_the_system_clock_can_sleep_for_zero_seconds() -> None:
     await SystemClock().sleep(0)
 
 
-def test_a_frozen_clock_stands_still() -> None:
-    """Time is what the test says."""
+def test_a_frozen_clock_does_not_move() -> None:
     clock = FrozenClock(5)
     assert (clock.now(), clock.now()) == (5, 5)
 
 
-def test_a_frozen_clock_is_moved_by_a_duration() -> None:
-    """Advancing takes whatever a duration can be."""
+def test_a_frozen_clock_advances_by_a_duration() -> None:
+    """Every form of duration is accepted."""
     clock = FrozenClock(5)
     clock.advance("1ms")
     clock.advance(timedelta(microseconds=2))
@@ -126,20 +123,20 @@ def test_a_frozen_clock_is_moved_by_a_duration() -> None:
 
 
 def test_a_frozen_clock_can_be_set_back() -> None:
-    """Clocks of machines jump, so a test can make one jump."""
+    """The clocks of machines can jump."""
     clock = FrozenClock(5)
     clock.set(3)
     assert clock.now() == 3
 
 
-async def test_a_frozen_clock_does_not_wait_for_nothing() -> None:
-    """A sleep of no time, or of less, returns at once."""
+async def test_a_frozen_clock_does_not_block_for_zero_seconds() -> None:
+    """A sleep of zero or less returns immediately."""
     await FrozenClock().sleep(0)
     await FrozenClock().sleep(-1)
 
 
 async def test_sleepers_wake_in_the_order_of_their_times() -> None:
-    """One jump over several wake-up times wakes the earliest first, and equal ones in the order they lay down."""
+    """A jump over several wake-up times wakes the earliest first, and equal ones in the order of their sleeps."""
     clock, woken = FrozenClock(), list[str]()
 
     async def sleeper(name: str, how_long: int) -> None:
@@ -155,8 +152,7 @@ async def test_sleepers_wake_in_the_order_of_their_times() -> None:
 
 
 @pytest.mark.parametrize("how_long", [1, 10])
-async def test_a_sleeper_whose_time_has_not_come_sleeps_on(how_long: int) -> None:
-    """Moving the clock part of the way wakes nobody."""
+async def test_a_sleeper_that_is_not_due_keeps_sleeping(how_long: int) -> None:
     clock = FrozenClock()
     sleeping = asyncio.create_task(clock.sleep(how_long))
     await others_have_run()
@@ -167,8 +163,7 @@ async def test_a_sleeper_whose_time_has_not_come_sleeps_on(how_long: int) -> Non
     await sleeping
 
 
-async def test_a_sleeper_that_was_cancelled_is_passed_over() -> None:
-    """Nobody tries to wake what is gone."""
+async def test_a_cancelled_sleeper_is_skipped() -> None:
     clock = FrozenClock()
     gone, here = asyncio.create_task(clock.sleep(10)), asyncio.create_task(clock.sleep(10))
     await others_have_run()
@@ -182,6 +177,6 @@ async def test_a_sleeper_that_was_cancelled_is_passed_over() -> None:
 @pytest.mark.parametrize(
     ("times", "expected"), [((), None), ((None,), None), ((5,), 5), ((None, 7, 5, None), 5), ((0, 1), 0)]
 )
-def test_the_earliest_of_some_times(times: tuple[int | None, ...], expected: int | None) -> None:
-    """Timers, expiries and deadline of a run; none of them means that only somebody wakes it."""
+def test_the_earliest_time_is_chosen(times: tuple[int | None, ...], expected: int | None) -> None:
+    """The times are timers, expiries and the deadline of a run; without any, only a command wakes it."""
     assert earliest(*times) == expected

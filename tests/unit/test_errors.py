@@ -1,4 +1,4 @@
-"""Every error has a code of its own, facts that fill its templates, and a place in the drawing of the family."""
+"""Every error has its own code, fields that fill its templates, and a place in the documented tree."""
 
 import ast
 import copy
@@ -14,12 +14,12 @@ from limpet import errors
 from limpet.errors import InvalidArgument, LimpetError, RunFailed, StepFailed, Tampered
 
 SAMPLES = {str: "sample", int: 7}
-# A hint that begins so sends the reader to look around, and says nothing to type or change.
+# A hint that starts like this gives nothing to type or change.
 BANNED = re.compile(r"(Look|Check|See|Investigate|Try to|Make sure|Be careful|Please|Nothing)\b(?! to do| changed)")
 
 
 def family(root: type[LimpetError] = LimpetError) -> Iterator[type[LimpetError]]:
-    """The root and all that descend from it, as far as Limpet defines them."""
+    """Return LimpetError and all its subclasses in Limpet."""
     yield root
     for child in root.__subclasses__():
         if child.__module__.split(".")[0] == "limpet":
@@ -27,13 +27,13 @@ def family(root: type[LimpetError] = LimpetError) -> Iterator[type[LimpetError]]
 
 
 def sample(error: type[LimpetError]) -> LimpetError:
-    """One of the class, with every fact filled in."""
+    """Return an error of the class with a value for every field."""
     hints = get_type_hints(error)
     return error(**{field.name: SAMPLES.get(hints[field.name], "sample") for field in fields(error)})
 
 
 def drawn() -> dict[str, str]:
-    """The tree in the module's docstring: the name of each error, and that of its parent."""
+    """Return the tree in the module's docstring: the name of each error, and that of its parent."""
     path, found = ["LimpetError"], {}
     for line in (errors.__doc__ or "").splitlines():
         if (match := re.match(r"    ([│ ]*)[├└]── (\w+)  +\S", line)) is not None:
@@ -47,42 +47,37 @@ every_error = pytest.mark.parametrize("error", list(family()))
 
 
 def test_every_code_is_used_by_one_class_only() -> None:
-    """A code names one thing on every surface."""
     codes = [error.code for error in family()]
     assert sorted(set(codes)) == sorted(codes)
 
 
-def test_every_error_is_defined_in_the_one_file() -> None:
-    """Whoever wants to know what can go wrong reads one module."""
+def test_every_error_is_defined_in_one_module() -> None:
     assert all(vars(errors).get(error.__name__) is error and error.__module__ == "limpet" for error in family())
 
 
-def test_the_exported_names_are_exactly_the_family() -> None:
-    """Nothing is missing in `__all__`, and nothing else is in it."""
+def test_all_errors_and_nothing_else_are_exported() -> None:
     assert sorted(error.__name__ for error in family()) == sorted(errors.__all__)
 
 
-def test_the_drawing_shows_every_error_under_its_parent() -> None:
-    """The tree at the top of the module is the tree of classes."""
+def test_the_documented_tree_shows_every_error_under_its_parent() -> None:
+    """The tree in the docstring of the module matches the classes."""
     bases = {error.__name__: error.__bases__[0].__name__ for error in family() if error is not LimpetError}
     assert drawn() == bases
 
 
 @every_error
 def test_the_code_is_plain_lower_case(error: type[LimpetError]) -> None:
-    """Codes can be compared, sent in headers and grepped for."""
+    """Codes can be compared, sent in headers and searched for."""
     assert re.fullmatch(r"[a-z]+(_[a-z]+)*", error.code)
 
 
 @every_error
-def test_a_class_has_a_code_of_its_own(error: type[LimpetError]) -> None:
-    """No class inherits the code of its parent by oversight."""
+def test_no_error_inherits_its_code(error: type[LimpetError]) -> None:
     assert "code" in vars(error)
 
 
 @every_error
-def test_a_class_says_in_one_line_what_happened(error: type[LimpetError]) -> None:
-    """Every class has a docstring of its own."""
+def test_every_error_has_a_docstring(error: type[LimpetError]) -> None:
     assert (vars(error)["__doc__"] or "").strip().endswith(".")
 
 
@@ -102,8 +97,8 @@ def test_a_hint_says_what_to_type_or_change(error: type[LimpetError]) -> None:
     assert not BANNED.match(error._hint)
 
 
-def test_the_hint_of_a_special_case_says_what_to_type_or_change() -> None:
-    """Every `fix=` in the package, too."""
+def test_a_special_hint_says_what_to_type_or_change() -> None:
+    """This applies to every `fix=` in the package."""
     found = [
         f"{path.name}:{node.lineno}: {text.value}"
         for path in Path(errors.__file__).parent.rglob("*.py")
@@ -116,8 +111,7 @@ def test_the_hint_of_a_special_case_says_what_to_type_or_change() -> None:
 
 
 @every_error
-def test_every_fact_is_shown_in_the_text(error: type[LimpetError]) -> None:
-    """Nothing that is known is kept from whoever reads the message."""
+def test_every_field_is_shown_in_the_text(error: type[LimpetError]) -> None:
     templates = error._summary + error._hint
     inherited = {field.name for field in fields(error.__bases__[0])} if error.__bases__[0] is not Exception else set()
     own = [field.name for field in fields(error) if field.name not in inherited and field.default is MISSING]
@@ -125,39 +119,36 @@ def test_every_fact_is_shown_in_the_text(error: type[LimpetError]) -> None:
 
 
 @every_error
-def test_a_copy_says_the_same(error: type[LimpetError]) -> None:
-    """An error can be copied, and so can leave a process of a pool."""
+def test_a_copied_error_is_equal(error: type[LimpetError]) -> None:
+    """An error can be sent from a process of a pool."""
     assert repr(copy.copy(sample(error))) == repr(sample(error))
 
 
-def test_facts_are_the_fields_by_name() -> None:
-    """Surfaces render facts, not text."""
+def test_facts_returns_the_fields_by_name() -> None:
+    """Interfaces render fields, not text."""
     assert Tampered(run="r", seq=3, reason="why").facts == {"run": "r", "seq": 3, "reason": "why"}
 
 
-def test_the_repr_is_how_it_was_made() -> None:
-    """In a traceback one sees the facts."""
+def test_the_repr_shows_the_fields() -> None:
+    """A traceback shows the fields."""
     assert repr(Tampered(run="r", seq=3, reason="why")) == "Tampered(run='r', seq=3, reason='why')"
 
 
-def test_braces_in_a_fact_are_left_alone() -> None:
-    """A fact is data and never a template."""
+def test_braces_in_a_field_are_not_formatted() -> None:
     assert str(InvalidArgument(path="id", reason="{oops}")).startswith("Invalid id: {oops}.")
 
 
-def test_two_errors_with_the_same_facts_are_two_errors() -> None:
-    """Errors compare by identity, as exceptions do."""
+def test_errors_are_compared_by_identity() -> None:
     assert InvalidArgument(path="x", reason="y") != InvalidArgument(path="x", reason="y")
 
 
-def test_a_step_that_failed_counts_its_attempts_and_ends_once() -> None:
-    """One attempt is one, and what somebody else said may end with a full stop."""
+def test_the_text_of_step_failed_has_the_number_of_attempts() -> None:
+    """The singular is used for one attempt, and a full stop is not repeated."""
     failed = StepFailed(tool="t", number=1, attempts=1, error_type="E", message="It is broken.")
     assert failed.summary == "Step 1 (t) failed after 1 attempt: E: It is broken."
     failed.attempts = 2
     assert failed.summary == "Step 1 (t) failed after 2 attempts: E: It is broken."
 
 
-def test_a_run_that_failed_says_how_it_is_resumed() -> None:
-    """As one can type it."""
+def test_the_hint_of_run_failed_has_the_resume_command() -> None:
     assert "`limpet resume r`" in RunFailed(run="r", error_type="E", message="m").hint

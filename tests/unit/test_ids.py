@@ -1,4 +1,4 @@
-"""Ids are checked strictly, sort by time, and can be had in the same order again."""
+"""Ids are checked strictly, sort by time, and can be generated from a seed."""
 
 import pytest
 
@@ -11,8 +11,7 @@ from limpet.ids import RandomIds, SeededIds, check_id
     "id",
     ["a", "Z", "0", "ticket-42", "a" * 200, "run.1", "run.helper-3", "a._:@+=-", "1:step_2:refund:0123456789abcdef"],
 )
-def test_an_id_may_hold_letters_digits_and_some_marks(id: str) -> None:
-    """The id itself comes back."""
+def test_an_id_can_contain_letters_digits_and_some_punctuation(id: str) -> None:
     assert check_id(id) == id
 
 
@@ -41,33 +40,32 @@ def test_an_id_may_hold_letters_digits_and_some_marks(id: str) -> None:
         b"a",
     ],
 )
-def test_other_ids_are_refused(id: object) -> None:
-    """Whatever could be mistaken in a path, a file name or a query is no id."""
+def test_ids_with_other_characters_are_refused(id: object) -> None:
+    """Characters with a meaning in paths, file names or queries are refused."""
     with pytest.raises(InvalidArgument):
         check_id(id)
 
 
-def test_a_refused_id_is_shown_at_most_in_part() -> None:
-    """A megabyte given as an id does not become a megabyte of message."""
+def test_the_error_shows_only_the_start_of_a_long_id() -> None:
+    """The error of a very long id stays short."""
     with pytest.raises(InvalidArgument) as caught:
         check_id("a" * 10**6)
     assert caught.value.reason == repr("a" * 300)
 
 
-def test_a_random_id_is_an_id() -> None:
-    """26 characters, all of them allowed."""
+def test_a_random_id_is_valid() -> None:
+    """A random id has 26 valid characters."""
     new = RandomIds(FrozenClock()).new()
     assert (check_id(new), len(new)) == (new, 26)
 
 
 def test_random_ids_differ_within_one_instant() -> None:
-    """80 random bits keep two ids of the same millisecond apart."""
+    """80 random bits distinguish ids of the same millisecond."""
     ids = RandomIds(FrozenClock())
     assert len({ids.new() for _ in range(1000)}) == 1000
 
 
 def test_random_ids_sort_by_time() -> None:
-    """An id of a later millisecond sorts after one of an earlier."""
     clock = FrozenClock()
     ids, made = RandomIds(clock), list[str]()
     for _ in range(100):
@@ -76,32 +74,30 @@ def test_random_ids_sort_by_time() -> None:
     assert sorted(made) == made
 
 
-def test_random_ids_keep_their_length_for_ages() -> None:
+def test_random_ids_keep_their_length_in_the_far_future() -> None:
     """48 bits of milliseconds last until the year 10889."""
     last_time = (2**48 - 1) * 1000
     new = RandomIds(FrozenClock(last_time)).new()
     assert (len(new), new[:10]) == (26, "7zzzzzzzzz")
 
 
-def test_seeded_ids_are_the_same_again() -> None:
-    """The same seed gives the same ids in the same order."""
+def test_the_same_seed_gives_the_same_ids() -> None:
     first, again = SeededIds(3), SeededIds(3)
     assert [first.new() for _ in range(10)] == [again.new() for _ in range(10)]
 
 
-def test_seeds_differ() -> None:
-    """Another seed gives other ids."""
+def test_another_seed_gives_other_ids() -> None:
     assert SeededIds(1).new() != SeededIds(2).new()
 
 
-def test_seeded_ids_are_frozen() -> None:
-    """What a simulation has recorded under a seed stays true."""
+def test_seeded_ids_never_change() -> None:
+    """Recorded simulations stay valid."""
     ids = SeededIds()
     assert [ids.new(), ids.new()] == ["0000000001r84p57vfqvc2r1yd", "000000000219epqammaqhye1m2"]
 
 
-def test_seeded_ids_sort_in_the_order_they_were_made() -> None:
-    """So that logs written under them read in order."""
+def test_seeded_ids_sort_in_order_of_creation() -> None:
+    """Logs under seeded ids are in order."""
     ids = SeededIds()
     made = [ids.new() for _ in range(100)]
     assert sorted(made) == made

@@ -1,4 +1,4 @@
-"""The second net: what looks like a credential is found, what does not is left alone, and neither takes long."""
+"""Redaction: credentials are found, other text is not changed, and the search is fast."""
 
 import base64
 import re
@@ -19,42 +19,40 @@ MEGABYTE = 1_000_000
 
 @pytest.fixture
 def more() -> Iterator[None]:
-    """What a test adds is taken away again."""
+    """Remove the patterns that the test has added."""
     before = list(redaction._more)
     yield
     redaction._more[:] = before
 
 
 @every_credential
-def test_a_credential_is_replaced_by_what_it_was(given: Credential) -> None:
-    """Whoever reads on knows that there was one."""
+def test_a_credential_is_replaced_by_its_kind(given: Credential) -> None:
+    """The replacement names the kind of credential."""
     said = redact(given.text)
     assert given.hides not in said
     assert re.search(r"\[redacted: [a-z ]+\]", said)
 
 
 @every_credential
-def test_what_was_redacted_stays_as_it_is(given: Credential) -> None:
-    """Something may be recorded, shown and logged: each looks through it again."""
+def test_redacting_twice_changes_nothing(given: Credential) -> None:
+    """A text may be redacted when it is recorded, shown and logged."""
     assert redact(redact(given.text)) == redact(given.text)
 
 
 @every_credential
-def test_a_credential_is_found_in_the_middle_of_things(given: Credential) -> None:
-    """In a sentence, in quotes, in a list, among others."""
+def test_a_credential_is_found_inside_other_text(given: Credential) -> None:
+    """The credential is in a sentence, in quotes, in a list, or among others."""
     for around in ("see {} there", '["{}"]', "({})", "a\n{}\nb"):
         assert given.hides not in redact(around.format(given.text))
 
 
-def test_credentials_are_found_among_others() -> None:
-    """One does not hide another."""
+def test_several_credentials_are_all_found() -> None:
     said = redact("\n".join(each.text for each in EVERY))
     assert [each.name for each in EVERY if each.hides in said] == []
 
 
 @every_credential
-def test_the_form_does_not_matter_where_it_stands_in_json(given: Credential) -> None:
-    """In values and in keys."""
+def test_credentials_are_found_in_json_values_and_keys(given: Credential) -> None:
     assert given.hides not in str(hide_secrets_in({"a": [{given.text: given.text}], "b": (given.text,)}))
 
 
@@ -95,13 +93,12 @@ HARMLESS = [
 
 
 @pytest.mark.parametrize("text", HARMLESS, ids=lambda text: text[:30])
-def test_what_is_no_credential_is_left_alone(text: str) -> None:
-    """Prose, code, ids, hashes, images, keys of actions."""
+def test_text_without_credentials_is_not_changed(text: str) -> None:
+    """Prose, code, ids, hashes, images and idempotency keys are not credentials."""
     assert redact(text) == text
 
 
-def test_our_own_ids_are_left_alone() -> None:
-    """Whatever is drawn."""
+def test_limpets_own_ids_are_not_changed() -> None:
     ids = SeededIds(7)
     text = " ".join(ids.new() for _ in range(2000))
     assert redact(text) == text
@@ -119,19 +116,19 @@ PIECES = [
 
 
 @pytest.mark.parametrize("piece", PIECES, ids=repr)
-def test_a_long_row_of_anything_comes_to_an_end(piece: str) -> None:
-    """What took the square of its length would not end within a test."""
+def test_long_repeated_text_is_searched_in_linear_time(piece: str) -> None:
+    """A search in quadratic time would not end within a test."""
     assert isinstance(redact(piece * (MEGABYTE // 4 // len(piece)) + "!"), str)
 
 
 @pytest.mark.parametrize("piece", ["eyJ", "-eyJ", "password=", "://a:", "".join(PIECES)], ids=lambda piece: piece[:9])
-def test_a_megabyte_comes_to_an_end(piece: str) -> None:
-    """The square of a megabyte is a day."""
+def test_a_megabyte_is_searched_in_linear_time(piece: str) -> None:
+    """A search in quadratic time would take a day."""
     assert isinstance(redact(piece * (MEGABYTE // len(piece)) + "!"), str)
 
 
-def test_what_a_secret_holds_is_not_said_while_it_lives() -> None:
-    """As it is, and as it looks in JSON, in an address, in base64; when it is gone, nobody knows of it."""
+def test_the_value_of_a_live_secret_is_redacted() -> None:
+    """The value is found verbatim, in JSON, in a URL and in base64; after the Secret is deleted, it is not."""
     value = 'corréct "horse" & staple'
     forms = [value, '{"a": "corréct \\"horse\\" & staple"}', quote(value), base64.b64encode(value.encode()).decode()]
     secret = Secret(value)
@@ -143,15 +140,13 @@ def test_what_a_secret_holds_is_not_said_while_it_lives() -> None:
     assert [hide_secrets(form) for form in forms] == forms
 
 
-def test_a_secret_that_is_in_everything_is_not_looked_for() -> None:
-    """One of a few letters would make every text unreadable."""
+def test_a_very_short_secret_is_not_redacted() -> None:
     secret = Secret("an")
     assert hide_secrets("an answer") == "an answer"
     assert secret.reveal() == "an"
 
 
-def test_names_say_what_is_a_secret() -> None:
-    """By the key that a value stands under."""
+def test_values_under_secret_names_are_redacted() -> None:
     given = {"password": "x1", "db": {"apiToken": "abcdef", "Authorization": "abcdefgh"}, "token": "END", "n": 3}
     assert hide_secrets_in(given) == {
         "password": "[redacted: password]",
@@ -161,22 +156,21 @@ def test_names_say_what_is_a_secret() -> None:
     }
 
 
-def test_keys_that_look_alike_afterwards_are_all_there() -> None:
-    """Nothing is lost but the secrets."""
+def test_keys_that_are_equal_after_redaction_are_all_kept() -> None:
     key = "gh" + "p_"
     found = hide_secrets_in({key + letters(1, 36): 1, key + letters(2, 36): 2, key + letters(3, 36): 3})
     assert list(found.values()) == [1, 2, 3]
 
 
-def test_what_is_too_deep_ends() -> None:
-    """A list that holds itself, too."""
+def test_deeply_nested_values_are_redacted() -> None:
+    """This applies to a cyclic list, too."""
     ring: list[object] = []
     ring.append(ring)
     assert hide_secrets_in(ring)
 
 
-def test_a_redaction_that_is_off_gives_back_what_it_was_given() -> None:
-    """Results are recorded as they are, unless somebody says otherwise."""
+def test_redaction_of_results_is_off_by_default() -> None:
+    """Results are recorded unchanged by default."""
     given = {"password": "hunter22", "a": [EVERY[0].text]}
     assert Redaction().value(given) is given
     assert Redaction(patterns=True).value(given)["password"] == "[redacted: password]"
@@ -184,9 +178,9 @@ def test_a_redaction_that_is_off_gives_back_what_it_was_given() -> None:
 
 
 @pytest.mark.usefixtures("more")
-def test_more_can_be_named() -> None:
-    """Everywhere in the process."""
-    before = len(redaction._more)  # other tests have named some
+def test_patterns_can_be_added() -> None:
+    """They apply in the whole process."""
+    before = len(redaction._more)  # other tests may have added some
     add_patterns([r"ACME-\d{4}", re.compile("acme-[a-z]+", re.IGNORECASE)])
     add_patterns([r"ACME-\d{4}"])
     assert hide_secrets("ACME-1234 and ACME-xyz") == "[redacted] and [redacted]"

@@ -1,9 +1,9 @@
-"""A Secret: used by code, and never written down."""
+"""Secret: a value for code that is never written or shown."""
 
 import copy
 import gc
 import json
-import pickle  # noqa: TID251 - to see it refused
+import pickle  # noqa: TID251 - to test that it is refused
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -19,7 +19,7 @@ from limpet.secret import hidden
 
 
 class Login(BaseModel):
-    """pydantic's."""
+    """A pydantic model with secrets."""
 
     key: Secret
     theirs: SecretStr = SecretStr("by default")
@@ -27,21 +27,19 @@ class Login(BaseModel):
 
 @dataclass
 class Plain:
-    """Ours."""
+    """A dataclass with a secret."""
 
     key: Secret
 
 
-def test_it_gives_what_it_holds_to_whoever_asks() -> None:
-    """Text or bytes."""
+def test_reveal_returns_text_or_bytes() -> None:
     assert Secret("open sesame").reveal() == "open sesame"
     assert Secret(b"open sesame").reveal() == b"open sesame"
     with pytest.raises(TypeError, match="str or bytes"):
         Secret(7)  # type: ignore[type-var]
 
 
-def test_it_shows_nothing_of_itself() -> None:
-    """However it is printed."""
+def test_a_secret_is_never_printed() -> None:
     secret = Secret("open sesame")
     said = [repr(secret), str(secret), f"{secret}", f"{secret!r:>12}", f"{secret!s}", "%s" % secret, f"{[secret]}"]  # noqa: UP031
     assert not any("sesame" in each for each in said)
@@ -61,14 +59,13 @@ def test_it_shows_nothing_of_itself() -> None:
         lambda it: it.__reduce__(),
     ],
 )
-def test_it_cannot_be_written(write: Any) -> None:
-    """By nobody's hand."""
+def test_a_secret_cannot_be_serialised(write: Any) -> None:
     with pytest.raises(TypeError):
         write(Secret("open sesame"))
 
 
-def test_it_is_compared_without_saying_more() -> None:
-    """Equal ones are equal, all have one hash, and one that is withheld is like no other."""
+def test_comparing_secrets_reveals_nothing_else() -> None:
+    """Equal values are equal, all hashes are the same, and a withheld secret equals only itself."""
     one, same, other = Secret("open sesame"), Secret("open sesame"), Secret("sesame open")
     withheld, again = Secret.loaded("[secret]"), Secret.loaded("[secret]")
     assert one == same != other
@@ -80,13 +77,13 @@ def test_it_is_compared_without_saying_more() -> None:
     assert sorted([one, other]) == [one, other]
 
 
-def test_a_copy_is_the_same_one() -> None:
-    """It does not change, and has one place in memory."""
+def test_copying_a_secret_returns_the_same_object() -> None:
+    """A Secret is immutable and is stored once in memory."""
     secret = Secret("open sesame")
     assert copy.copy(secret) is copy.deepcopy(secret) is asdict(Plain(secret))["key"] is secret
 
 
-def test_from_json_it_is_withheld_unless_somebody_typed_it() -> None:
+def test_a_secret_from_json_is_withheld_unless_it_has_a_value() -> None:
     """The error says what to do."""
     withheld = Secret.loaded("[secret]")
     assert withheld.is_withheld
@@ -110,8 +107,8 @@ def test_from_json_it_is_withheld_unless_somebody_typed_it() -> None:
     ],
     ids=str,
 )
-def test_a_shape_says_that_there_is_one_and_loads_it_without(hint: Any, value: Any) -> None:
-    """Whatever it is a part of."""
+def test_a_codec_dumps_and_loads_secrets_as_a_marker(hint: Any, value: Any) -> None:
+    """This holds for secrets inside other types."""
     plain = codec_of(hint).dump(value)
     assert "[secret]" in str(plain)
     assert "sesame" not in str(plain)
@@ -119,8 +116,8 @@ def test_a_shape_says_that_there_is_one_and_loads_it_without(hint: Any, value: A
     assert "writeOnly" in str(codec_of(hint).schema())
 
 
-def test_pydantics_secrets_are_marked_too() -> None:
-    """Its stars would come back as if they were the value; what only looks like them is left alone."""
+def test_secrets_of_pydantic_are_dumped_as_a_marker() -> None:
+    """The stars that pydantic shows would be loaded as the value; other text of stars is not changed."""
     given = Login(key=Secret("open sesame"), theirs=SecretStr("close sesame"))
     assert codec_of(Login).dump(given) == {"key": "[secret]", "theirs": "[secret]"}
     assert codec_of(Any).dump(given) == {"key": "[secret]", "theirs": "[secret]"}
@@ -135,8 +132,8 @@ def test_pydantics_secrets_are_marked_too() -> None:
     assert codec_of(Starry).dump(given_stars) == {"text": "*" * 10, "theirs": {"a": ["[secret]"]}}
 
 
-def test_what_nobody_declared_is_looked_through() -> None:
-    """In lists and dicts, however deep; what is no JSON is refused as before."""
+def test_secrets_in_undeclared_values_are_found() -> None:
+    """Lists and dicts are searched at any depth; values that are not JSON are refused."""
     assert codec_of(Any).dump({"a": [Secret("open sesame")]}) == {"a": ["[secret]"]}
     assert hidden({Secret("open sesame"): 1}) == {"[secret]": 1}
     with pytest.raises(InvalidValue) as refused:
@@ -144,8 +141,8 @@ def test_what_nobody_declared_is_looked_through() -> None:
     assert "sesame" not in str(refused.value)
 
 
-def test_a_secret_is_no_default() -> None:
-    """It would stand in the code, and in the contract of its agent."""
+def test_a_secret_as_a_default_is_refused() -> None:
+    """The value would be in the code and in the agent's contract."""
 
     @dataclass
     class Wrong:
@@ -155,8 +152,8 @@ def test_a_secret_is_no_default() -> None:
         codec_of(Wrong).schema()
 
 
-def test_an_error_does_not_repeat_what_was_given() -> None:
-    """pydantic would."""
+def test_a_validation_error_does_not_show_the_value() -> None:
+    """pydantic's own errors do."""
 
     class Strict(BaseModel):
         key: Secret
@@ -170,18 +167,18 @@ def test_an_error_does_not_repeat_what_was_given() -> None:
 
 @pytest.fixture
 def thresholds() -> Iterator[None]:
-    """The garbage collector's own settings come back."""
+    """Restore the settings of the garbage collector."""
     before = gc.get_threshold()
     yield
     gc.set_threshold(*before)
 
 
 @pytest.mark.usefixtures("thresholds")
-def test_secrets_that_the_collector_finds_at_any_moment_disturb_nobody() -> None:
-    """A finaliser runs in the middle of whatever looks for secrets; what lives is still found."""
+def test_garbage_collection_of_secrets_does_not_disturb_the_search() -> None:
+    """A finaliser runs during the search, and live secrets are still found."""
     alive = [Secret(f"long lived {n:04}") for n in range(50)]
     for n in range(2_000):
-        gc.set_threshold(1 + n % 20)  # it runs at another allocation each time
+        gc.set_threshold(1 + n % 20)  # so that it runs at a different allocation each time
         cycle: list[Any] = [Secret(f"short lived {n:04}")]
         cycle.append(cycle)
         del cycle

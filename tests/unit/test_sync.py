@@ -1,4 +1,4 @@
-"""The app for blocking code: the same verbs, waited for."""
+"""The blocking app: the same methods, which wait for their results."""
 
 import inspect
 import signal
@@ -40,14 +40,14 @@ def app(tmp_path: Path) -> Iterator[sync.App]:
 
 
 def until_asked(app: sync.App, question: str) -> limpet.Request:
-    """The request, once it is in the inbox."""
+    """Return the request once it is in the inbox."""
     while not (found := [each for each in app.inbox() if each.question == question]):
         threading.Event().wait(0.01)
     return found[0]
 
 
-def test_a_run_is_run_and_found_again(app: sync.App) -> None:
-    """By its id: the same run, the same result, nothing done twice."""
+def test_a_run_is_started_and_found_by_its_id(app: sync.App) -> None:
+    """The same id gives the same run and result, and nothing is done twice."""
     assert app.run(doubles, 21, id="d-1") == 42
     assert app.start(doubles, 21, id="d-1").result() == 42
     assert app.get("d-1", doubles).result(timeout="1s") == 42
@@ -57,13 +57,13 @@ def test_a_run_is_run_and_found_again(app: sync.App) -> None:
 
 
 def verbs(app: type) -> dict[str, inspect.Signature]:
-    """The public methods of an app, each with what it takes."""
+    """Return the public methods of an app with their signatures."""
     found = inspect.getmembers(app, inspect.isfunction)
     return {name: inspect.signature(method) for name, method in found if not name.startswith("_")}
 
 
-def test_nothing_that_the_app_can_do_is_missing() -> None:
-    """Every public method that is awaited or followed is here, under the same name, and takes the same."""
+def test_the_blocking_app_has_every_method_of_the_app() -> None:
+    """Every public async method exists under the same name, with the same parameters."""
     there = verbs(sync.App)
     for name, wanted in verbs(limpet.App).items():
         method = getattr(limpet.App, name)
@@ -76,8 +76,7 @@ def test_nothing_that_the_app_can_do_is_missing() -> None:
         assert getattr(sync.App, name).__doc__, name
 
 
-def test_looking_back_and_across(app: sync.App, tmp_path: Path) -> None:
-    """What is shown, followed, forked, exported and loaded is what the app gives."""
+def test_queries_forks_and_bundles_work(app: sync.App, tmp_path: Path) -> None:
     app.run(doubles, 21, id="d-1")
     assert [each.kind for each in app.events("d-1")] == [each.kind for each in app.log("d-1")]
     assert next(app.events("d-1")).kind == "run.created"
@@ -94,8 +93,8 @@ def test_looking_back_and_across(app: sync.App, tmp_path: Path) -> None:
         assert other.load(tmp_path / "run.zip").info().status == "completed"
 
 
-def test_something_is_done_once(app: sync.App) -> None:
-    """By a plain function."""
+def test_once_calls_a_function_once(app: sync.App) -> None:
+    """The function is blocking."""
     done: list[int] = []
 
     def act() -> str:
@@ -106,8 +105,8 @@ def test_something_is_done_once(app: sync.App) -> None:
     assert done == [1]
 
 
-def test_people_answer(app: sync.App) -> None:
-    """Options, a signal, a yes; and a rejection is a no."""
+def test_requests_are_answered(app: sync.App) -> None:
+    """Options, a signal and an approval are accepted; a rejection returns False to the agent."""
     handle = app.start(asks, id="a-1", user="ann")
     with pytest.raises(limpet.NotDone):
         handle.result(timeout="10ms")
@@ -123,8 +122,7 @@ def test_people_answer(app: sync.App) -> None:
     assert other.result(timeout="20s") == "none"
 
 
-def test_a_run_is_steered(app: sync.App) -> None:
-    """Paused, resumed, cancelled."""
+def test_a_run_is_paused_resumed_and_cancelled(app: sync.App) -> None:
     handle = app.start(asks, id="s-1")
     until_asked(app, "Which colour?")
     app.pause("s-1")
@@ -140,8 +138,7 @@ def test_a_run_is_steered(app: sync.App) -> None:
         app.get("s-2").result(timeout="20s")
 
 
-def test_errors_come_out_as_they_are(app: sync.App) -> None:
-    """With their facts."""
+def test_errors_are_raised_with_their_fields(app: sync.App) -> None:
     with pytest.raises(limpet.RunFailed) as error:
         app.run(fails)
     assert error.value.facts["error_type"] == "builtins.ValueError"
@@ -149,8 +146,8 @@ def test_errors_come_out_as_they_are(app: sync.App) -> None:
         app.get("nobody")
 
 
-def test_an_interrupt_ends_the_waiting_and_not_the_run(app: sync.App) -> None:
-    """Ctrl-C while a result is waited for."""
+def test_an_interrupt_ends_the_wait_but_not_the_run(app: sync.App) -> None:
+    """Ctrl-C is pressed while the caller waits for a result."""
     handle = app.start(asks, id="i-1")
     main = threading.get_ident()
     timer = threading.Timer(0.2, lambda: signal.pthread_kill(main, signal.SIGINT))
@@ -161,8 +158,8 @@ def test_an_interrupt_ends_the_waiting_and_not_the_run(app: sync.App) -> None:
     assert handle.info().status in ("running", "waiting")
 
 
-def test_nothing_is_touched_until_it_is_entered(tmp_path: Path) -> None:
-    """And after it is closed it says so; closing it again is nothing."""
+def test_the_app_creates_no_file_before_it_is_entered(tmp_path: Path) -> None:
+    """After closing, the app raises; closing it again has no effect."""
     app = sync.open(f"sqlite:///{tmp_path}/limpet.db", agents=[doubles], worker=False)
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(limpet.StoreUnavailable, match="not open"):
@@ -174,15 +171,15 @@ def test_nothing_is_touched_until_it_is_entered(tmp_path: Path) -> None:
         app.runs()
 
 
-def test_a_store_that_cannot_be_opened_leaves_no_event_loop_behind(tmp_path: Path) -> None:
-    """The error comes out, and the loop's thread is gone."""
+def test_a_failed_opening_leaves_no_event_loop(tmp_path: Path) -> None:
+    """The error is raised, and the thread of the event loop has ended."""
     with pytest.raises(limpet.StoreUnavailable), sync.open(f"sqlite:///{tmp_path}/no/limpet.db"):
         pass
     assert "limpet-sync" not in [each.name for each in threading.enumerate()]
 
 
-def test_blocking_its_own_event_loop_is_refused(app: sync.App) -> None:
-    """It would wait for ever."""
+def test_blocking_the_apps_own_event_loop_is_refused(app: sync.App) -> None:
+    """The call would wait indefinitely."""
 
     async def inside(_: limpet.App) -> None:
         app.runs()
@@ -191,8 +188,8 @@ def test_blocking_its_own_event_loop_is_refused(app: sync.App) -> None:
         app.wait(inside)
 
 
-def test_a_run_is_followed_by_its_handle(app: sync.App) -> None:
-    """Event by event, and word by word what a model says."""
+def test_a_handle_follows_events_and_tokens(app: sync.App) -> None:
+    """Events and the tokens of a model are iterated."""
     handle = app.start(doubles, 21)
     followed = [each.seq for each in handle.events()]
     assert followed == [each.seq for each in handle.events(follow=False)]

@@ -126,7 +126,7 @@ COMPLETED = b.StepCompleted(name="look#1", number=7, attempt=1, output=inline({"
 
 
 def test_the_kinds_and_their_fields_are_frozen() -> None:
-    """If this fails, give the changed kind a new version and an upcast. The failure names the kind, field or default."""
+    """If this fails, give the changed kind a new version and an upcast. The failure names the kind and field."""
     assert changes(FROZEN.read_text().splitlines(), lines(KINDS)) == []
 
 

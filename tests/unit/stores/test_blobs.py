@@ -1,4 +1,4 @@
-"""Blobs in a file that was damaged, and uploads that never ended."""
+"""Damaged blobs, and uploads that never finished."""
 
 from collections.abc import AsyncIterator
 from hashlib import sha256
@@ -18,27 +18,25 @@ from limpet.stores.sqlite import SqliteBackend
 
 
 def test_a_blob_is_named_by_its_content() -> None:
-    """SHA-256 in hex, whatever way it is cut or compressed."""
+    """The name is the SHA-256 in hex, independent of chunks and compression."""
     data = bytes(3 * CHUNK)
     blob = pack_blob(PLAIN, data)
     assert (blob.id, blob.size, len(blob.chunks)) == (sha256(data).hexdigest(), len(data), 3)
 
 
 @pytest.mark.parametrize(("length", "inlined"), [(INLINE - 2, True), (INLINE - 1, False)])
-def test_the_edge_between_inline_and_blob(length: int, inlined: bool) -> None:
-    """8,192 bytes of JSON, with its quotes."""
+def test_values_over_the_inline_limit_become_blobs(length: int, inlined: bool) -> None:
+    """The limit is 8,192 bytes of JSON, including quotes."""
     payload, blobs = pack_value(PLAIN, "x" * length)
     assert (payload == inline("x" * length), len(blobs)) == (inlined, int(not inlined))
 
 
-def test_the_edge_can_be_chosen() -> None:
-    """Down to nothing."""
+def test_the_inline_limit_can_be_zero() -> None:
     payload, [blob] = pack_value(PLAIN, 1, inline=0)
     assert payload == Payload(blob=blob.id, bytes=1)
 
 
-def test_names_and_uploads_are_told_apart() -> None:
-    """What is on its way has a name that no content has."""
+def test_the_name_of_an_upload_is_not_a_blob_name() -> None:
     assert is_name(pack_blob(PLAIN, b"x").id)
     assert not is_name(f"upload:{pack_blob(PLAIN, b'x').id}")
 
@@ -53,8 +51,8 @@ def test_names_and_uploads_are_told_apart() -> None:
         "UPDATE limpet_chunks SET place = place + 10 WHERE place = 0; UPDATE limpet_chunks SET place = place - 1",
     ],
 )
-async def test_a_damaged_blob_is_not_taken_for_whole(tmp_path: Path, damage: str) -> None:
-    """Changed, cut short or shuffled: reading it raises, at the latest at its end."""
+async def test_reading_a_damaged_blob_raises(tmp_path: Path, damage: str) -> None:
+    """Changed, truncated or reordered chunks raise, at the latest at the end."""
     path = tmp_path / "limpet.db"
     async with Store(SqliteBackend(path)) as store:
         payload = await store.put_blob(b"a" * CHUNK + b"b" * CHUNK + b"c")
@@ -65,8 +63,8 @@ async def test_a_damaged_blob_is_not_taken_for_whole(tmp_path: Path, damage: str
         assert payload.blob in str(error.value)
 
 
-async def test_half_an_upload_can_be_neither_read_nor_referred_to(tmp_path: Path) -> None:
-    """Even by whoever knows what it is called on its way."""
+async def test_an_unfinished_upload_can_be_neither_read_nor_referred_to(tmp_path: Path) -> None:
+    """This holds even with the name of the upload."""
     path = tmp_path / "limpet.db"
     async with World(Harness(backend=lambda clock: SqliteBackend(path, clock))) as world:
         with pytest.raises(ConnectionResetError):
@@ -85,7 +83,6 @@ async def test_half_an_upload_can_be_neither_read_nor_referred_to(tmp_path: Path
 
 
 async def test_a_collected_blob_leaves_no_chunk(tmp_path: Path) -> None:
-    """Its bytes go with it."""
     path = tmp_path / "limpet.db"
     async with World(Harness(backend=lambda clock: SqliteBackend(path, clock))) as world:
         await world.store.put_blob(bytes(3 * CHUNK))
@@ -95,8 +92,8 @@ async def test_a_collected_blob_leaves_no_chunk(tmp_path: Path) -> None:
         assert execute(path, "SELECT place FROM limpet_chunks") == []
 
 
-async def test_content_takes_its_place_once(tmp_path: Path) -> None:
-    """However many runs refer to it, and however often it came."""
+async def test_shared_content_is_stored_once_in_the_file(tmp_path: Path) -> None:
+    """The number of references and of puts does not matter."""
     path = tmp_path / "limpet.db"
     async with World(Harness(backend=lambda clock: SqliteBackend(path, clock))) as world:
         payload, blobs = world.store.pack("x" * 20_000)
@@ -108,13 +105,13 @@ async def test_content_takes_its_place_once(tmp_path: Path) -> None:
 
 
 async def breaks() -> AsyncIterator[bytes]:
-    """A stream that is interrupted after its first chunk."""
+    """Yield one chunk, and then fail."""
     yield bytes(CHUNK + 1)
     raise ConnectionResetError
 
 
 def execute(path: Path, statement: str) -> list[Any]:
-    """Look at the file, or do something to it that no store would do."""
+    """Execute a statement on the file, outside the store."""
     db = apsw.Connection(str(path))
     found = db.execute(statement).fetchall()
     db.close()

@@ -1,4 +1,4 @@
-"""Encryption at rest: nothing readable on the disk, nothing that was moved opens, and keys can be changed."""
+"""Encryption at rest: no readable data on the disk, moved data cannot be decrypted, and keys can be rotated."""
 
 import asyncio
 import base64
@@ -43,39 +43,39 @@ MARKER = "xyzzy-plugh"
 
 
 def masters(*keys: bytes) -> MasterKeys:
-    """These, the first one wrapping."""
+    """Return these master keys; the first one wraps."""
     return MasterKeys(lambda: keys)
 
 
 def cipher(rows: Sequence[KeyRow] | None = None, **more: Any) -> Cipher:
-    """A codec with fresh keys, or with these."""
+    """Return a codec with new keys, or with these."""
     found = rotated((), masters(ONE), 1) if rows is None else rows
     return Cipher(masters(ONE), lambda: found, **more)
 
 
 def sqlite(path: Path, keys: MasterKeys | None = None, *, compress: bool = False) -> Store:
-    """A store in a file."""
+    """Return a store in a file."""
     return Store(SqliteBackend(path), keys=keys, compress=compress)
 
 
 def encrypted(path: Path) -> World:
-    """A world whose store is encrypted."""
+    """Return a world with an encrypted store."""
     return World(Harness(backend=lambda clock: SqliteBackend(path, clock), keys=masters(ONE)))
 
 
 def change(path: Path, *statements: str) -> None:
-    """Do something to the file that no store would do."""
+    """Execute statements on the file, outside the store."""
     db = apsw.Connection(str(path))
     for statement in statements:
         db.execute(statement)
     db.close()
 
 
-# The cipher itself
+# The cipher
 
 
-def test_what_was_packed_comes_back() -> None:
-    """And looks like nothing; the key's name goes with it."""
+def test_packed_data_is_unpacked_unchanged() -> None:
+    """The packed data is unreadable, and has the id of its key."""
     codec = cipher()
     packed = codec.pack(TEXT, "event:r1:1")
     assert packed.codec == CIPHER
@@ -85,16 +85,16 @@ def test_what_was_packed_comes_back() -> None:
     assert codec.is_private
 
 
-def test_the_same_bytes_never_look_the_same() -> None:
-    """Each gets a nonce of its own."""
+def test_equal_bytes_are_encrypted_differently() -> None:
+    """Each value has its own nonce."""
     codec = cipher()
     packed = [codec.pack(TEXT, "event:r1:1").data for _ in range(100)]
     assert len(set(packed)) == len({data[:NONCE_BYTES] for data in packed}) == 100
 
 
 @pytest.mark.parametrize("about", ["event:r1:2", "event:r2:1", "snapshot:r1:1", "event:r1:1 ", ""])
-def test_what_was_moved_does_not_open(about: str) -> None:
-    """It is bound to the place that it was packed for."""
+def test_moved_data_cannot_be_decrypted(about: str) -> None:
+    """The data is bound to its place."""
     codec = cipher()
     with pytest.raises(ValueError, match="from another place"):
         codec.unpack(codec.pack(TEXT, "event:r1:1"), about)
@@ -102,7 +102,7 @@ def test_what_was_moved_does_not_open(about: str) -> None:
 
 @pytest.mark.parametrize("place", [0, NONCE_BYTES, -1])
 def test_one_changed_bit_is_found(place: int) -> None:
-    """In the nonce, the text and the tag."""
+    """This applies to the nonce, the text and the tag."""
     codec = cipher()
     packed = codec.pack(TEXT, "event:r1:1")
     data = bytearray(packed.data)
@@ -112,16 +112,15 @@ def test_one_changed_bit_is_found(place: int) -> None:
 
 
 @pytest.mark.parametrize("length", [0, 5, NONCE_BYTES, NONCE_BYTES + 3])
-def test_what_is_too_short_is_refused(length: int) -> None:
-    """Without any other error than that."""
+def test_truncated_data_is_refused(length: int) -> None:
     codec = cipher()
     packed = codec.pack(TEXT, "x")
     with pytest.raises(ValueError, match="cannot be decrypted"):
         codec.unpack(packed._replace(data=packed.data[:length]), "x")
 
 
-def test_compression_comes_before_encryption_and_its_name_is_bound() -> None:
-    """Nobody can make a reader inflate what was not deflated."""
+def test_data_is_compressed_before_encryption_and_bound_to_the_codec() -> None:
+    """A reader cannot be made to decompress data that was not compressed."""
     codec = cipher()
     packed = codec.pack(TEXT, "x", deflate=True)
     assert packed.codec == f"z+{CIPHER}"
@@ -133,14 +132,14 @@ def test_compression_comes_before_encryption_and_its_name_is_bound() -> None:
 
 
 @pytest.mark.parametrize("packed", [Packed("", "", TEXT), Packed("z", "", TEXT), Packed("", "k1", TEXT)])
-def test_what_is_not_encrypted_is_refused(packed: Packed) -> None:
-    """Plain text in an encrypted store was put there by somebody else."""
+def test_plain_data_in_an_encrypted_store_is_refused(packed: Packed) -> None:
+    """Plain data in an encrypted store was not written by Limpet."""
     with pytest.raises(ValueError, match="not encrypted"):
         cipher().unpack(packed, "x")
 
 
-def test_a_key_that_is_not_there_is_named() -> None:
-    """It is looked for first, since another process may have added it."""
+def test_a_missing_key_is_named() -> None:
+    """The keys are read again first, since another process may have added one."""
     codec, other = cipher(), cipher()
     packed = other.pack(TEXT, "x")
     with pytest.raises(WrongKeys) as error:
@@ -148,8 +147,8 @@ def test_a_key_that_is_not_there_is_named() -> None:
     assert repr(packed.key_id) in error.value.reason
 
 
-def test_hidden_words_come_back_and_differ_each_time() -> None:
-    """The same goal of two runs, or of one run twice, looks different."""
+def test_hidden_text_is_revealed_unchanged_and_differs_each_time() -> None:
+    """Equal goals look different, in one run or in two."""
     codec = cipher()
     hidden = {codec.hide("refund", "goal:r1") for _ in range(20)}
     assert len(hidden) == 20
@@ -159,8 +158,8 @@ def test_hidden_words_come_back_and_differ_each_time() -> None:
         codec.reveal(hidden.pop(), "goal:r2")
 
 
-def test_findable_words_look_the_same_for_ever() -> None:
-    """Across stores that share their keys, and after a rotation; but not under another name."""
+def test_findable_text_always_has_the_same_hidden_form() -> None:
+    """This holds across stores with the same keys and after a rotation, but not for another field."""
     rows = rotated((), masters(ONE), 1)
     later = rotated(rows, masters(ONE), 2)
     word = cipher(rows).hide("north", "label:team", findable=True)
@@ -171,14 +170,14 @@ def test_findable_words_look_the_same_for_ever() -> None:
 
 
 @pytest.mark.parametrize("hidden", ["refund", "", "."])
-def test_words_that_were_not_hidden_are_refused(hidden: str) -> None:
-    """A readable word in an encrypted store was put there by somebody else."""
+def test_text_that_was_not_hidden_is_refused(hidden: str) -> None:
+    """Plain text in an encrypted store was not written by Limpet."""
     with pytest.raises((ValueError, WrongKeys)):
         cipher().reveal(hidden, "goal:r1")
 
 
-def test_names_of_blobs_say_nothing_of_their_content() -> None:
-    """Not SHA-256, which anybody could compare: keyed, and the same after a rotation."""
+def test_names_of_blobs_do_not_reveal_their_content() -> None:
+    """The name is keyed, unlike a plain SHA-256, and stays the same after a rotation."""
     rows = rotated((), masters(ONE), 1)
     one, two = cipher(rows), cipher(rotated(rows, masters(ONE), 2))
     name = pack_blob(one, TEXT).id
@@ -186,12 +185,12 @@ def test_names_of_blobs_say_nothing_of_their_content() -> None:
     assert len({name, pack_blob(PLAIN, TEXT).id, pack_blob(cipher(), TEXT).id}) == 3
 
 
-# Where master keys come from
+# Sources of master keys
 
 
 @pytest.mark.parametrize("write", [bytes.hex, lambda key: base64.b64encode(key).decode()], ids=["hex", "base64"])
 def test_master_keys_are_hex_or_base64(write: Callable[[bytes], str]) -> None:
-    """Several, by commas or white space; the first one wraps, all unwrap."""
+    """Several keys are separated by commas or white space; the first one wraps, all unwrap."""
     for separator in (",", " ", "\n", ", \n"):
         keys = MasterKeys.from_text(separator.join(write(key) for key in (ONE, TWO)))
         id, current = keys.current()
@@ -201,15 +200,14 @@ def test_master_keys_are_hex_or_base64(write: Callable[[bytes], str]) -> None:
         assert keys.find("nobody") is None
 
 
-def test_url_safe_base64_is_base64() -> None:
-    """Both alphabets are in use."""
+def test_url_safe_base64_is_accepted() -> None:
     key = bytes(range(224, 256))
     assert MasterKeys.from_text(base64.urlsafe_b64encode(key).decode()).current()[1] == key
     assert MasterKeys.from_text(base64.b64encode(key).decode()).current()[1] == key
 
 
 def test_master_keys_come_from_a_file(tmp_path: Path) -> None:
-    """It is read whenever keys are needed, so that it can be changed under a running process."""
+    """The file is read whenever keys are needed, so that it can be changed while a process runs."""
     file = tmp_path / "keys"
     file.write_text(f"{ONE.hex()}\n")
     keys = MasterKeys.from_file(file)
@@ -222,7 +220,7 @@ def test_master_keys_come_from_a_file(tmp_path: Path) -> None:
 
 
 def test_master_keys_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whenever they are needed."""
+    """The variable is read whenever keys are needed."""
     keys = MasterKeys.from_env("SOME_KEYS")
     with pytest.raises(WrongKeys, match="no master key"):
         keys.current()
@@ -231,7 +229,7 @@ def test_master_keys_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_master_keys_come_from_a_callable() -> None:
-    """One key or several, as a key service gives them."""
+    """The callable returns one key or several."""
     assert MasterKeys(lambda: ONE).current()[1] == ONE
     assert MasterKeys(lambda: [TWO, ONE]).current()[1] == TWO
     with pytest.raises(WrongKeys, match="no master key"):
@@ -239,8 +237,8 @@ def test_master_keys_come_from_a_callable() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "x", "ab" * 31, base64.b64encode(bytes(31)).decode(), "é" * 64, "zz" * 32])
-def test_what_is_no_key_is_refused(text: str) -> None:
-    """Too short, too long, or not text of a key at all; and it is not shown."""
+def test_an_invalid_master_key_is_refused(text: str) -> None:
+    """The key is too short, too long or malformed; the error does not show it."""
     with pytest.raises(WrongKeys) as error:
         MasterKeys.from_text(text).current()
     assert not text or text not in str(error.value).split()
@@ -250,7 +248,7 @@ def test_what_is_no_key_is_refused(text: str) -> None:
 
 
 async def test_an_encrypted_store_does_not_open_without_keys(tmp_path: Path) -> None:
-    """Nor with another master; with its own it does."""
+    """Another master key is refused, too."""
     path = tmp_path / "limpet.db"
     async with sqlite(path, masters(ONE)) as store:
         await store.create("r1", created(), actor="test")
@@ -263,7 +261,7 @@ async def test_an_encrypted_store_does_not_open_without_keys(tmp_path: Path) -> 
 
 
 async def test_a_plain_store_does_not_open_with_keys(tmp_path: Path) -> None:
-    """Whether a store is encrypted is settled when it is made, even if nothing was written: others may be about to."""
+    """Encryption is decided when a store is created, even if it is empty, since other processes may write to it."""
     path = tmp_path / "limpet.db"
     async with sqlite(path) as store:
         with pytest.raises(WrongKeys, match="without encryption"):
@@ -275,8 +273,8 @@ async def test_a_plain_store_does_not_open_with_keys(tmp_path: Path) -> None:
         assert await store.count() == 1
 
 
-async def test_a_store_that_was_made_before_it_was_settled_is_plain(tmp_path: Path) -> None:
-    """An older file says nothing about encryption, but it has runs."""
+async def test_a_store_without_a_record_of_encryption_is_plain(tmp_path: Path) -> None:
+    """An older file does not record it, but has runs."""
     path = tmp_path / "limpet.db"
     async with sqlite(path) as store:
         await store.create("r1", created(), actor="test")
@@ -285,15 +283,15 @@ async def test_a_store_that_was_made_before_it_was_settled_is_plain(tmp_path: Pa
         await sqlite(path, masters(ONE)).open()
 
 
-def test_keys_that_are_named_but_not_there_are_not_forgotten(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """An empty variable does not make a store that anybody can read."""
+def test_an_empty_key_variable_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """An empty variable does not create an unencrypted store."""
     monkeypatch.setenv("LIMPET_KEYS", "")
     with pytest.raises(WrongKeys, match="no master key"):
         asyncio.run(open_store(f"sqlite:///{tmp_path / 'limpet.db'}").open())
 
 
-async def test_a_key_source_that_fails_is_said_to(tmp_path: Path) -> None:
-    """In our words, and the store that has its keys goes on."""
+async def test_a_failing_key_source_is_reported(tmp_path: Path) -> None:
+    """The error of the source is in the WrongKeys error."""
 
     def fails() -> bytes:
         raise ConnectionError("no vault today")
@@ -302,8 +300,7 @@ async def test_a_key_source_that_fails_is_said_to(tmp_path: Path) -> None:
         await sqlite(tmp_path / "limpet.db", MasterKeys(fails)).open()
 
 
-async def test_a_damaged_key_is_told(tmp_path: Path) -> None:
-    """It is not taken for another one."""
+async def test_a_damaged_key_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "limpet.db"
     async with sqlite(path, masters(ONE)):
         pass
@@ -312,7 +309,7 @@ async def test_a_damaged_key_is_told(tmp_path: Path) -> None:
         await sqlite(path, masters(ONE)).open()
 
 
-async def test_keys_that_were_swapped_do_not_open(tmp_path: Path) -> None:
+async def test_swapped_keys_cannot_be_unwrapped(tmp_path: Path) -> None:
     """A wrapped key is bound to its name and purpose."""
     path = tmp_path / "limpet.db"
     async with sqlite(path, masters(ONE)):
@@ -322,8 +319,8 @@ async def test_keys_that_were_swapped_do_not_open(tmp_path: Path) -> None:
         await sqlite(path, masters(ONE)).open()
 
 
-async def test_stores_that_open_a_new_file_at_once_share_its_keys(tmp_path: Path) -> None:
-    """Of several first keys one set stands, and everybody reads everybody."""
+async def test_stores_that_open_a_new_file_concurrently_share_its_keys(tmp_path: Path) -> None:
+    """Of several first keys one set is stored, and every store can read the others' runs."""
     stores = [sqlite(tmp_path / "limpet.db", masters(ONE)) for _ in range(5)]
     await asyncio.gather(*(store.open() for store in stores))
     for place, store in enumerate(stores):
@@ -334,11 +331,11 @@ async def test_stores_that_open_a_new_file_at_once_share_its_keys(tmp_path: Path
         await store.close()
 
 
-# What was moved, changed or put there
+# Moved, changed and foreign data
 
 
 def swap(path: Path, table: str, column: str, one: str, two: str) -> None:
-    """Exchange a column of two rows."""
+    """Swap a column of two rows."""
     db = apsw.Connection(str(path))
     [(first,)] = db.execute(f"SELECT {column} FROM {table} WHERE {one}").fetchall()
     [(second,)] = db.execute(f"SELECT {column} FROM {table} WHERE {two}").fetchall()
@@ -347,8 +344,8 @@ def swap(path: Path, table: str, column: str, one: str, two: str) -> None:
     db.close()
 
 
-async def test_swapped_events_do_not_open(tmp_path: Path) -> None:
-    """Within a log, and between two."""
+async def test_swapped_events_cannot_be_decrypted(tmp_path: Path) -> None:
+    """The events are in one log, or in two."""
     path = tmp_path / "limpet.db"
     async with encrypted(path) as world:
         for run in ("r1", "r2"):
@@ -363,8 +360,8 @@ async def test_swapped_events_do_not_open(tmp_path: Path) -> None:
             assert (await world.bodies("r1"))[2] == completed(1, output="one")
 
 
-async def test_swapped_chunks_do_not_open(tmp_path: Path) -> None:
-    """Of one blob, or of two."""
+async def test_swapped_chunks_cannot_be_decrypted(tmp_path: Path) -> None:
+    """The chunks are of one blob, or of two."""
     path = tmp_path / "limpet.db"
     async with sqlite(path, masters(ONE)) as store:
         one = await store.put_blob(b"a" * CHUNK + b"b" * CHUNK)
@@ -379,8 +376,8 @@ async def test_swapped_chunks_do_not_open(tmp_path: Path) -> None:
         assert await content(store, two) == b"c" * 10_000
 
 
-async def test_swapped_goals_do_not_open(tmp_path: Path) -> None:
-    """A row's words are bound to their run."""
+async def test_swapped_goals_cannot_be_decrypted(tmp_path: Path) -> None:
+    """The text of a row is bound to its run."""
     path = tmp_path / "limpet.db"
     async with encrypted(path) as world:
         for run in ("r1", "r2"):
@@ -392,8 +389,8 @@ async def test_swapped_goals_do_not_open(tmp_path: Path) -> None:
         assert (await world.store.get("r1")).goal == "the goal of r1"
 
 
-async def test_one_row_that_cannot_be_decrypted_stops_nobody(tmp_path: Path) -> None:
-    """Claiming goes past it; asked for, it says why; and a rebuild makes it claimable again."""
+async def test_an_undecryptable_row_does_not_block_claims(tmp_path: Path) -> None:
+    """A claim skips it, reading it raises, and a rebuild makes it claimable again."""
     path = tmp_path / "limpet.db"
     async with encrypted(path) as world:
         for run in ("r1", "r2"):
@@ -407,8 +404,8 @@ async def test_one_row_that_cannot_be_decrypted_stops_nobody(tmp_path: Path) -> 
         assert [claimed.row.id for claimed in await world.claim()] == ["r1"]
 
 
-async def test_a_swapped_snapshot_is_as_good_as_none(tmp_path: Path) -> None:
-    """It is a cache: the state is folded anew."""
+async def test_a_swapped_snapshot_is_ignored(tmp_path: Path) -> None:
+    """A snapshot is a cache: the log is folded instead."""
     path = tmp_path / "limpet.db"
     async with encrypted(path) as world:
         for run in ("r1", "r2"):
@@ -419,7 +416,7 @@ async def test_a_swapped_snapshot_is_as_good_as_none(tmp_path: Path) -> None:
 
 
 async def test_a_swapped_contract_is_refused(tmp_path: Path) -> None:
-    """Of another agent, of another version, and of names that look alike when they are put together."""
+    """The contracts differ in agent or version, or have names that are equal when joined."""
     rows = [contract("a"), contract("b"), contract("a", "2"), contract("a:2", "1"), contract("a", "2:1")]
     for column in ("contract", "hash"):
         path = tmp_path / f"{column}.db"
@@ -444,7 +441,7 @@ async def test_a_swapped_contract_is_refused(tmp_path: Path) -> None:
     ],
 )
 async def test_readable_rows_in_an_encrypted_store_are_refused(tmp_path: Path, statement: str) -> None:
-    """Nobody can put words into it without the key."""
+    """No text can be added without the key."""
     path = tmp_path / "limpet.db"
     async with encrypted(path) as world:
         await world.create()
@@ -455,7 +452,6 @@ async def test_readable_rows_in_an_encrypted_store_are_refused(tmp_path: Path, s
 
 
 async def test_a_readable_chunk_is_refused(tmp_path: Path) -> None:
-    """Like any other readable row."""
     path = tmp_path / "limpet.db"
     async with sqlite(path, masters(ONE)) as store:
         payload = await store.put_blob(TEXT)
@@ -464,8 +460,8 @@ async def test_a_readable_chunk_is_refused(tmp_path: Path) -> None:
             await content(store, payload)
 
 
-async def test_events_that_were_not_sealed_by_the_stores_codec_are_refused(tmp_path: Path) -> None:
-    """Readable ones by an encrypted store, encrypted ones by a plain one: in the log and beside it."""
+async def test_events_sealed_by_another_codec_are_refused(tmp_path: Path) -> None:
+    """An encrypted store refuses plain events, and a plain one encrypted events, in the log and as late results."""
     async with encrypted(tmp_path / "one.db") as private, _plain(tmp_path / "two.db") as plain:
         for world, other in ((private, plain), (plain, private)):
             owner = await world.own()
@@ -483,8 +479,8 @@ async def test_events_that_were_not_sealed_by_the_stores_codec_are_refused(tmp_p
 # Rotation
 
 
-async def test_after_a_rotation_old_things_are_read_and_new_ones_use_the_new_key(tmp_path: Path) -> None:
-    """Nothing that is stored is written anew."""
+async def test_after_a_rotation_old_data_is_readable_and_new_data_uses_the_new_key(tmp_path: Path) -> None:
+    """Stored data is not written again."""
     async with encrypted(tmp_path / "limpet.db") as world:
         owner = await world.own(labels={"team": "north"}, initial=StatePatch(goal="old goal"))
         payload, blobs = world.store.pack("x" * 20_000)
@@ -504,7 +500,7 @@ async def test_after_a_rotation_old_things_are_read_and_new_ones_use_the_new_key
 
 
 async def test_a_master_key_can_be_replaced_and_dropped(tmp_path: Path) -> None:
-    """Open with the new one first, rotate, and the old one is not needed any more."""
+    """Open with the new key first and rotate; then the old key is no longer needed."""
     path = tmp_path / "limpet.db"
     async with sqlite(path, masters(ONE)) as store:
         await store.create("r1", created(input=inline("old")), actor="test")
@@ -518,8 +514,8 @@ async def test_a_master_key_can_be_replaced_and_dropped(tmp_path: Path) -> None:
         await sqlite(path, masters(ONE)).open()
 
 
-async def test_stores_that_rotate_at_once_lose_no_key(tmp_path: Path) -> None:
-    """Each rotation builds on the one before: nobody's key is overwritten."""
+async def test_concurrent_rotations_lose_no_key(tmp_path: Path) -> None:
+    """Each rotation builds on the previous one."""
     path = tmp_path / "limpet.db"
     stores = [await sqlite(path, masters(ONE)).open() for _ in range(3)]
     for place, store in enumerate(stores):
@@ -537,8 +533,8 @@ async def test_stores_that_rotate_at_once_lose_no_key(tmp_path: Path) -> None:
         await store.close()
 
 
-async def test_an_open_store_learns_a_new_key_when_it_reads(tmp_path: Path) -> None:
-    """Events, rows, requests, blobs, snapshots, late results and the feed of a store that has rotated."""
+async def test_an_open_store_loads_a_new_key_when_it_reads(tmp_path: Path) -> None:
+    """This applies to events, rows, requests, blobs, snapshots, late results and the feed."""
     async with encrypted(tmp_path / "limpet.db") as world:
         for reads in range(7):
             other = await world.another()
@@ -568,8 +564,8 @@ async def test_an_open_store_learns_a_new_key_when_it_reads(tmp_path: Path) -> N
                 assert [other.decode(event) for event in (await other.feed(end)).events] == await world.bodies(run)
 
 
-async def test_a_rotated_key_does_not_make_a_contract_new(tmp_path: Path) -> None:
-    """It is known by its hash, which looks the same for ever; what is new is read by a store that has not rotated."""
+async def test_a_rotation_does_not_change_contracts(tmp_path: Path) -> None:
+    """The contract is found by its hash, whose hidden form never changes; an open store can read the new one."""
     async with encrypted(tmp_path / "limpet.db") as world:
         other = await world.another()
         await world.store.save_contracts([contract()])
@@ -581,8 +577,8 @@ async def test_a_rotated_key_does_not_make_a_contract_new(tmp_path: Path) -> Non
         assert [row.contract for row in await other.contracts("b")] == [contract("b").contract]
 
 
-async def test_a_store_that_has_not_rotated_goes_on_writing(tmp_path: Path) -> None:
-    """With the key that it has; everybody can read that."""
+async def test_an_open_store_can_write_with_the_old_key(tmp_path: Path) -> None:
+    """The store uses the key that it has, which every store can read."""
     async with encrypted(tmp_path / "limpet.db") as world:
         other = await world.another()
         owner = await world.own()
@@ -592,16 +588,14 @@ async def test_a_store_that_has_not_rotated_goes_on_writing(tmp_path: Path) -> N
         assert [other.decode(event) for event in await other.read("r1", after=2)] == [started(), completed()]
 
 
-async def test_a_plain_store_has_no_keys_to_rotate() -> None:
-    """It says so."""
+async def test_rotating_the_keys_of_a_plain_store_is_unsupported() -> None:
     async with Store(MemoryBackend()) as store:
         with pytest.raises(Unsupported) as error:
             await store.rotate_keys()
     assert error.value.what == "keys"
 
 
-def test_rotating_orders_keys_by_time_whatever_the_clock_says() -> None:
-    """A clock that went back does not make an old key the newest."""
+def test_a_rotated_key_is_the_newest_even_if_the_clock_went_back() -> None:
     first = rotated((), masters(ONE), 1_000)
     second = rotated(first, masters(ONE), 5)
     assert [row.purpose for row in second] == ["index", "data", "data"]
@@ -609,8 +603,8 @@ def test_rotating_orders_keys_by_time_whatever_the_clock_says() -> None:
     assert cipher(second).pack(b"x", "x").key_id == second[-1].id
 
 
-async def test_the_memory_store_can_be_encrypted_too() -> None:
-    """Keys, codec and rotation are no matter of the database."""
+async def test_the_memory_store_can_be_encrypted() -> None:
+    """Keys, codec and rotation do not depend on the database."""
     backend = cache(MemoryBackend)
     async with World(Harness(backend=backend, keys=masters(ONE))) as world:
         owner = await world.own()
@@ -622,13 +616,13 @@ async def test_the_memory_store_can_be_encrypted_too() -> None:
             await Store(backend(world.clock)).open()
 
 
-# Nothing readable on the disk
+# No readable data on the disk
 
 
 @pytest.mark.parametrize("private", [True, False])
 @pytest.mark.parametrize("compress", [True, False])
-async def test_no_word_of_the_user_is_readable_on_the_disk(tmp_path: Path, private: bool, compress: bool) -> None:
-    """In no file of the store, while it is open and after it was closed; and the search would have found it."""
+async def test_no_user_data_is_readable_on_the_disk(tmp_path: Path, private: bool, compress: bool) -> None:
+    """No file of the store has the marker, open or closed; in a plain store, the search finds it."""
     folder = tmp_path / "store"
     folder.mkdir()
     async with sqlite(folder / "limpet.db", masters(ONE) if private else None, compress=compress) as store:
@@ -655,8 +649,8 @@ PLACES = {
 
 
 @pytest.mark.parametrize("table", PLACES)
-async def test_every_table_with_words_of_the_user_is_searched(tmp_path: Path, table: str) -> None:
-    """The search above is not about some tables only: in a plain store each of them has the word."""
+async def test_every_table_with_user_data_is_searched(tmp_path: Path, table: str) -> None:
+    """In a plain store, each of these tables has the marker."""
     for private in (True, False):
         path = tmp_path / f"{private}.db"
         async with sqlite(path, masters(ONE) if private else None) as store:
@@ -668,7 +662,7 @@ async def test_every_table_with_words_of_the_user_is_searched(tmp_path: Path, ta
 
 
 async def say_everywhere(store: Store) -> None:
-    """Put the marker wherever a user's words can be."""
+    """Write the marker into every field of user data."""
     said = inline({MARKER: MARKER})
     fact = Fact(key=MARKER, value=Raw(canonical(MARKER)))
     initial = StatePatch(goal=MARKER, facts=(fact,), questions=(MARKER,), data=Raw(canonical(MARKER)))
@@ -691,7 +685,7 @@ async def say_everywhere(store: Store) -> None:
         gave(payload),
         blobs=blobs,
     )
-    await store.put_blob(MARKER.encode() + shake_256(b"noise").digest(3 * CHUNK // 2))  # it stays as it is
+    await store.put_blob(MARKER.encode() + shake_256(b"noise").digest(3 * CHUNK // 2))  # stays open
     answer = replace(answered("q1"), answer=said, digest=MARKER, because=MARKER)
     await store.send_commands("r1", answer, actor="ann")
     await store.send_commands("r1", signalled(value={MARKER: MARKER}, command="c2"), actor="ann")

@@ -1,4 +1,4 @@
-"""What is PostgreSQL's own: addresses, servers that are refused, the order of the feed, what lies in its files."""
+"""PostgreSQL only: URLs, refused servers, the order of the feed, and its files."""
 
 import asyncio
 import os
@@ -43,23 +43,23 @@ MARKER = "the-secret-of-the-sea"
 
 @asynccontextmanager
 async def world_at(url: str, keys: MasterKeys | None = None) -> AsyncIterator[World]:
-    """A fresh store there, and the means to bring it into any state."""
+    """Return a world with a new store at a URL."""
     async with World(Harness(backend=lambda clock: PostgresBackend(url, clock), keys=keys)) as world:
         yield world
 
 
 def sql(url: str, statement: str) -> list[tuple[object, ...]]:
-    """Run a statement of a test's own."""
+    """Run a statement outside the store."""
     with psycopg.connect(Address.parse(url).server, autocommit=True) as db:
         found = db.execute(statement.encode())
         return found.fetchall() if found.description else []
 
 
-# Addresses
+# URLs
 
 
-def test_an_address_is_taken_apart() -> None:
-    """Our own words do not reach the server; everybody else's do."""
+def test_a_url_is_parsed() -> None:
+    """Limpet's own options are not passed to the server; all others are."""
     direct = quote("postgresql://db:5432/agents", safe="")
     address = Address.parse(f"postgres://ann@pool:6432/agents?schema=s1&listen={direct}&prepare=no&sslmode=require")
     assert address == Address(
@@ -80,37 +80,36 @@ def test_an_address_is_taken_apart() -> None:
         "postgresql://db/agents?listen=yes",
     ],
 )
-def test_an_address_that_cannot_be_is_refused(url: str) -> None:
-    """Before anything is touched."""
+def test_an_invalid_postgres_url_is_refused(url: str) -> None:
     with pytest.raises(InvalidArgument):
         limpet.open_store(url)
 
 
-def test_a_password_is_not_shown() -> None:
-    """Not in the error about the address."""
+def test_the_error_does_not_show_the_password() -> None:
+    """This applies to the error about the URL."""
     with pytest.raises(InvalidArgument) as raised:
         limpet.open_store("postgresql://ann:hunter2@db/agents?prepare=perhaps")
     assert "hunter2" not in str(raised.value)
 
 
-def test_a_missing_driver_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the exact command."""
+def test_a_missing_driver_is_reported_with_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error has the exact command."""
     monkeypatch.setitem(sys.modules, "limpet.stores.postgres", None)
     with pytest.raises(ExtraMissing, match=r"pip install 'limpet\[postgres\]'"):
         limpet.open_store("postgresql://db/agents")
 
 
-async def test_a_server_that_is_not_there_is_said_to_be(tmp_path: Path) -> None:
-    """When patience is over, and without hanging."""
+async def test_an_unreachable_server_is_reported(tmp_path: Path) -> None:
+    """The error comes after `patience`, without hanging."""
     with pytest.raises(StoreUnavailable, match="no connection"):
         await Store(PostgresBackend(f"postgresql://nobody@127.0.0.1:1/x?sslrootcert={tmp_path}", patience=0)).open()
 
 
-# Servers that are refused
+# Refused servers
 
 
-def test_an_old_primary_and_another_database_are_refused() -> None:
-    """A process that has seen a timeline takes no earlier one, and no other system."""
+def test_an_old_primary_and_another_system_are_refused() -> None:
+    """A process that has seen a timeline accepts no earlier one, and no other system."""
     server = Server(Address("postgresql://db/x"), "")
     check = server._check
     check((False, "000000020000000000000001", "7", "on", 180000, "UTF8"))
@@ -121,8 +120,8 @@ def test_an_old_primary_and_another_database_are_refused() -> None:
     assert str(ServerIdentity("7", 3)) == "timeline 3 of system 7"
 
 
-def test_a_server_that_forgets_or_is_too_old_is_refused() -> None:
-    """Acknowledged means durable."""
+def test_a_server_without_durability_or_too_old_is_refused() -> None:
+    """Acknowledged writes must be durable."""
     for found in (
         (False, "0" * 24, "7", "off", 180000, "UTF8"),
         (False, "0" * 24, "7", "on", 130000, "UTF8"),
@@ -133,7 +132,6 @@ def test_a_server_that_forgets_or_is_too_old_is_refused() -> None:
 
 
 async def test_a_role_whose_commits_are_not_durable_is_refused(postgres_schema: str) -> None:
-    """On a real server."""
     with pytest.raises(StoreUnavailable, match="synchronous_commit"):
         await Store(
             PostgresBackend(f"{postgres_schema.replace('options=', 'options=-csynchronous_commit%3Doff%20')}")
@@ -141,15 +139,14 @@ async def test_a_role_whose_commits_are_not_durable_is_refused(postgres_schema: 
 
 
 async def test_a_newer_schema_is_refused(postgres_schema: str) -> None:
-    """And left as it is."""
     async with world_at(postgres_schema):
         sql(postgres_schema, "UPDATE meta SET value = '99' WHERE name = 'schema'")
     with pytest.raises(NewerVersion):
         await Store(PostgresBackend(postgres_schema)).open()
 
 
-async def test_a_contract_that_is_there_costs_no_write(postgres_schema: str) -> None:
-    """Its row is not even locked."""
+async def test_saving_an_unchanged_contract_writes_nothing(postgres_schema: str) -> None:
+    """The row is not even locked."""
     async with world_at(postgres_schema) as world:
         seen = []
         for row in (contract(), contract(), contract(takes="number")):
@@ -161,8 +158,8 @@ async def test_a_contract_that_is_there_costs_no_write(postgres_schema: str) -> 
 # The feed
 
 
-async def test_the_feed_waits_for_a_transaction_that_began_earlier(postgres_schema: str) -> None:
-    """What commits late comes in its place: nothing is given that would overtake it, and nothing is missed."""
+async def test_the_feed_waits_for_a_transaction_that_started_earlier(postgres_schema: str) -> None:
+    """No later event is returned before it, and none is missed."""
     async with world_at(postgres_schema) as world:
         await world.create("r1")
         with psycopg.connect(Address.parse(postgres_schema).server) as early:
@@ -175,8 +172,8 @@ async def test_the_feed_waits_for_a_transaction_that_began_earlier(postgres_sche
         assert [event.run for event in rest.events] == ["r2"]
 
 
-async def test_a_restored_dump_is_fed_again(postgres_schema: str) -> None:
-    """Transaction numbers of another server's life do not silence the feed; a place from that life is refused."""
+async def test_the_feed_works_after_a_restored_dump(postgres_schema: str) -> None:
+    """Transaction ids of the dumped server do not block the feed; a cursor from there is refused."""
     async with world_at(postgres_schema) as world:
         await world.create("r1")
         place = await world.store.feed_end()
@@ -188,8 +185,8 @@ async def test_a_restored_dump_is_fed_again(postgres_schema: str) -> None:
             await world.store.feed(place)
 
 
-async def test_a_place_outlives_its_event(postgres_schema: str) -> None:
-    """What was pruned is not missed; the feed goes on behind it."""
+async def test_a_cursor_is_valid_after_its_event_was_pruned(postgres_schema: str) -> None:
+    """The feed continues after the pruned event."""
     async with world_at(postgres_schema) as world:
         await world.create("r1")
         place = await world.store.feed_end()
@@ -198,8 +195,8 @@ async def test_a_place_outlives_its_event(postgres_schema: str) -> None:
         assert [event.run for event in (await world.store.feed(place)).events] == ["r2"]
 
 
-async def test_a_place_is_of_an_event_that_is_there(postgres_schema: str) -> None:
-    """Not of a transaction that a crash of the server may take back."""
+async def test_the_end_of_the_feed_is_the_cursor_of_a_committed_event(postgres_schema: str) -> None:
+    """A crash of the server cannot make the cursor invalid."""
     async with world_at(postgres_schema) as world:
         await world.create("r1")
         for _ in range(5):
@@ -211,8 +208,8 @@ async def test_a_place_is_of_an_event_that_is_there(postgres_schema: str) -> Non
 # Text and numbers
 
 
-async def test_words_that_postgresql_cannot_hold_come_back(postgres_schema: str) -> None:
-    """NUL, and the characters that stand for it."""
+async def test_text_with_nul_characters_is_read_back_unchanged(postgres_schema: str) -> None:
+    """The characters are NUL and those that replace it."""
     odd = "a\0b\ue000c\ue0000\ue0001"
     async with world_at(postgres_schema) as world:
         owner = await world.own("r1", agent="a", session=odd, labels={odd: odd}, user=odd)
@@ -225,8 +222,8 @@ async def test_words_that_postgresql_cannot_hold_come_back(postgres_schema: str)
         assert await world.store.check_rows("r1") == []
 
 
-async def test_the_inbox_is_read_by_whole_names(postgres_schema: str) -> None:
-    """A name that is part of another, quoted or not, is not that other."""
+async def test_the_inbox_matches_whole_names(postgres_schema: str) -> None:
+    """A substring of a name, quoted or not, does not match."""
     async with world_at(postgres_schema) as world:
         owner = await world.own()
         await owner.append(asked("q1", to=('foo,"ann"', "annabel", 'x"ann')), asked("q2", to=("bob", "ann")))
@@ -238,15 +235,14 @@ async def test_the_inbox_is_read_by_whole_names(postgres_schema: str) -> None:
 
 
 async def test_a_stream_with_events_cannot_be_deleted(postgres_schema: str) -> None:
-    """The schema itself keeps a log from losing its row."""
+    """A foreign key prevents it."""
     async with world_at(postgres_schema) as world:
         await world.create()
     with pytest.raises(psycopg.errors.ForeignKeyViolation):
         sql(postgres_schema, "DELETE FROM streams")
 
 
-async def test_damaged_rows_are_found_and_made_anew(postgres_schema: str) -> None:
-    """Row, labels and requests."""
+async def test_damaged_rows_labels_and_requests_are_rebuilt(postgres_schema: str) -> None:
     async with world_at(postgres_schema) as world:
         owner = await world.own(labels={"team": "blue"})
         await owner.append(asked("q1"), completed(1))
@@ -259,8 +255,7 @@ async def test_damaged_rows_are_found_and_made_anew(postgres_schema: str) -> Non
         assert [row.id for row in await world.store.requests()] == ["q1"]
 
 
-async def test_counters_do_not_drift(postgres_schema: str) -> None:
-    """They are what counting would find."""
+async def test_counters_match_a_recount(postgres_schema: str) -> None:
     async with world_at(postgres_schema) as world:
         for place in range(5):
             await world.create(f"r{place}")
@@ -279,8 +274,8 @@ async def test_counters_do_not_drift(postgres_schema: str) -> None:
 # A caller's own writes
 
 
-async def test_a_lent_connection_is_left_as_new(postgres_schema: str) -> None:
-    """What one caller set, made or changed on it is not there for the next."""
+async def test_a_callers_connection_is_reset_after_use(postgres_schema: str) -> None:
+    """Settings, temporary tables and factories of one caller are reset for the next."""
 
     def first(connection: psycopg.Connection) -> tuple[list[b.StepCompleted], list[object]]:
         connection.execute("SET TIME ZONE 'Asia/Tokyo'")
@@ -304,7 +299,7 @@ async def test_a_lent_connection_is_left_as_new(postgres_schema: str) -> None:
 
 
 async def test_a_command_does_not_wait_for_a_callers_code(postgres_schema: str) -> None:
-    """While a caller's code runs, its run can be told something, and other runs are written."""
+    """While a caller's code runs, its run can get commands."""
     async with world_at(postgres_schema) as world:
         owner, loop = await world.own(), asyncio.get_running_loop()
 
@@ -317,10 +312,8 @@ async def test_a_command_does_not_wait_for_a_callers_code(postgres_schema: str) 
         assert [sealed.event.kind for sealed in done.missed] == ["signal.received"]
 
 
-async def test_a_row_that_somebody_holds_stops_nobody_else(
-    postgres_schema: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A batch that waits too long for it is done one by one, and only the one that needs it is refused."""
+async def test_a_locked_row_does_not_block_other_writes(postgres_schema: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch that waits too long is written one by one, and only the append that needs the row is refused."""
     long, short = "lock_timeout = '5s'", "lock_timeout = '500ms'"
     patient = load("limpet.stores.postgres", "statements.sql", schema="s", channel="c")
     assert [name for name, statement in patient.items() if long in statement] == ["settings", "impatient"]
@@ -342,8 +335,8 @@ async def test_a_row_that_somebody_holds_stops_nobody_else(
         await world.store.send_commands("r1", signalled(), actor="ann")
 
 
-async def test_a_missing_privilege_is_said_and_forgotten(postgres_schema: str) -> None:
-    """Nothing was written, and nothing has to be reopened when it is mended."""
+async def test_a_missing_table_is_refused_and_needs_no_reopening(postgres_schema: str) -> None:
+    """Nothing is written, and the store works again without reopening once the table is back."""
     async with world_at(postgres_schema) as world:
         await world.create("r1")
         sql(postgres_schema, "ALTER TABLE events RENAME TO elsewhere")
@@ -356,7 +349,7 @@ async def test_a_missing_privilege_is_said_and_forgotten(postgres_schema: str) -
 
 
 async def test_one_operation_that_the_database_refuses_fails_alone(postgres_schema: str) -> None:
-    """The others of its batch are done, though the database refused the batch as a whole."""
+    """The rest of the batch is written, although the database refused the whole batch."""
     async with world_at(postgres_schema) as world:
         refuse = "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RAISE 'not this one'; END$$"
         sql(postgres_schema, refuse)
@@ -388,15 +381,17 @@ async def test_one_operation_that_the_database_refuses_fails_alone(postgres_sche
     ],
     ids=str,
 )
-def test_errors_are_told_apart_by_their_class(error: psycopg.Error, lost: bool, busy: bool) -> None:
-    """Lost: reconnect and find out. Busy: nothing was written, repeat it. The rest is refused."""
+def test_errors_are_classified_as_lost_busy_or_refused(error: psycopg.Error, lost: bool, busy: bool) -> None:
+    """A lost connection is reopened, a busy database is retried since nothing was written, and other errors are
+    refused.
+    """
     assert is_lost(error) is lost
     assert lost or isinstance(translated(error), StoreBusy if busy else StoreRefused)
 
 
 @pytest.mark.parametrize("setting", ["row_factory", "adapters", "synchronous_commit"])
-async def test_what_a_caller_sets_is_not_ours(postgres_schema: str, setting: str) -> None:
-    """Neither while its transaction is appended to, nor for the next one."""
+async def test_a_callers_settings_do_not_affect_the_store(postgres_schema: str, setting: str) -> None:
+    """This applies to the append of the transaction and to the next one."""
 
     class Shouting(psycopg.adapt.Loader):
         def load(self, data: object) -> str:
@@ -422,8 +417,8 @@ async def test_what_a_caller_sets_is_not_ours(postgres_schema: str, setting: str
     "error",
     [psycopg.errors.ReadOnlySqlTransaction("x"), psycopg.errors.DeadlockDetected("x"), psycopg.OperationalError("x")],
 )
-async def test_an_error_of_another_database_is_the_callers(postgres_schema: str, error: psycopg.Error) -> None:
-    """What a caller's other connections raise says nothing about ours: it is raised, after one call."""
+async def test_an_error_of_the_callers_other_database_is_raised(postgres_schema: str, error: psycopg.Error) -> None:
+    """An error of the caller's other connections is raised after one call, and does not affect the store."""
     calls = []
 
     def work(connection: psycopg.Connection) -> NoReturn:
@@ -437,8 +432,8 @@ async def test_an_error_of_another_database_is_the_callers(postgres_schema: str,
         assert calls == [1]
 
 
-async def test_a_swallowed_error_is_named(postgres_schema: str) -> None:
-    """A failed statement has undone the caller's writes, whatever its code makes of it."""
+async def test_a_swallowed_error_of_the_work_is_refused(postgres_schema: str) -> None:
+    """The failed statement has rolled back the caller's writes."""
 
     def work(connection: psycopg.Connection) -> tuple[list[b.StepCompleted], list[object]]:
         with suppress(psycopg.Error):
@@ -454,8 +449,8 @@ async def test_a_swallowed_error_is_named(postgres_schema: str) -> None:
 # Workers
 
 
-async def test_a_worker_that_is_just_claiming_is_not_dropped(postgres_schema: str) -> None:
-    """Its lease may be over: while it takes a run, nobody forgets its name."""
+async def test_a_worker_in_the_middle_of_a_claim_is_not_removed(postgres_schema: str) -> None:
+    """Its lease may have expired; while it claims, its row stays."""
     async with world_at(postgres_schema) as world:
         await world.worker("w1")
         world.advance("11s")
@@ -468,8 +463,8 @@ async def test_a_worker_that_is_just_claiming_is_not_dropped(postgres_schema: st
         assert {row.id for row in await world.store.workers()} == {"w2"}
 
 
-async def test_a_name_is_given_to_one_of_many(postgres_schema: str) -> None:
-    """All of them ask at once, each from a store of its own."""
+async def test_of_concurrent_registrations_of_one_id_one_succeeds(postgres_schema: str) -> None:
+    """Six stores register the same id concurrently."""
     async with world_at(postgres_schema) as world:
         stores = [await world.another() for _ in range(6)]
         row = WorkerRow(id="w1", agents={"a": ("1",)})
@@ -477,8 +472,8 @@ async def test_a_name_is_given_to_one_of_many(postgres_schema: str) -> None:
         assert sum(isinstance(each, WorkerAlive) for each in done) == 5
 
 
-def test_a_process_is_known_by_more_than_its_number() -> None:
-    """A living one has not ended, whatever its number was used for before; of another machine nobody can tell."""
+def test_a_process_is_identified_by_more_than_its_pid() -> None:
+    """A live process has not ended, even if its pid was used before; for another machine, this is unknown."""
     here = this_process()
     assert not has_ended(here)
     place, _, _ = here.rpartition("/")
@@ -487,8 +482,8 @@ def test_a_process_is_known_by_more_than_its_number() -> None:
     assert not has_ended("")
 
 
-async def test_a_worker_of_another_machine_is_believed_until_its_lease_ends(postgres_schema: str) -> None:
-    """Nobody here can see whether it lives."""
+async def test_a_worker_of_another_machine_is_alive_until_its_lease_expires(postgres_schema: str) -> None:
+    """Its process cannot be checked from here."""
     async with world_at(postgres_schema) as world:
         await world.store.register(WorkerRow(id="w1", agents={"a": ("1",)}), lease=LEASE)
         sql(postgres_schema, "UPDATE workers SET host = 'elsewhere/1/2/3#x'")
@@ -503,14 +498,16 @@ async def test_a_worker_of_another_machine_is_believed_until_its_lease_ends(post
 
 @pytest.fixture
 def own_server() -> Iterator[PostgresServer]:
-    """A server whose files can be looked at."""
+    """Return a server whose files can be read."""
     with PostgresServer(fsync="off") as server:
         yield server
 
 
 @pytest.mark.parametrize("encrypted", [True, False])
-async def test_nothing_can_be_read_in_the_files(own_server: PostgresServer, encrypted: bool) -> None:
-    """Payloads, blobs, goals, labels and questions: in tables and in the write-ahead log. Without keys they can."""
+async def test_user_data_is_unreadable_in_the_servers_files(own_server: PostgresServer, encrypted: bool) -> None:
+    """Payloads, blobs, goals, labels and questions are unreadable in tables and in the write-ahead log; without keys
+    they are readable.
+    """
     keys = MasterKeys(lambda: bytes(range(32))) if encrypted else None
     async with world_at(own_server.url, keys) as world:
         owner = await world.own(input={"card": MARKER}, labels={MARKER: MARKER})
@@ -527,8 +524,8 @@ async def test_nothing_can_be_read_in_the_files(own_server: PostgresServer, encr
     assert bool(found) is not encrypted
 
 
-async def test_a_frozen_clock_is_not_the_servers(postgres_schema: str) -> None:
-    """Without one, the server's clock counts."""
+async def test_a_frozen_clock_replaces_the_servers_clock(postgres_schema: str) -> None:
+    """Without a frozen clock, the server's clock is used."""
     async with Store(PostgresBackend(postgres_schema)) as store:
         assert abs(await store.now() - limpet.clock.SystemClock().now()) < 3600 * 10**6
         await store.create("r1", created(), actor="test")

@@ -1,4 +1,4 @@
-"""A damaged row is found by comparing it with its log, and mended by making it anew."""
+"""Rebuilds: a damaged row is found by comparing it with its log, and rebuilt from it."""
 
 from pathlib import Path
 from typing import Any
@@ -44,8 +44,8 @@ DAMAGE = {
 
 @pytest.mark.parametrize("private", [False, True], ids=["plain", "encrypted"])
 @pytest.mark.parametrize("damage", DAMAGE)
-async def test_a_damaged_row_is_found_and_mended(tmp_path: Path, damage: str, private: bool) -> None:
-    """What is wrong is said in words, and a rebuild restores what was there."""
+async def test_a_damaged_row_is_found_and_rebuilt(tmp_path: Path, damage: str, private: bool) -> None:
+    """The check describes the damage, and the rebuild restores the row."""
     path = tmp_path / "limpet.db"
     async with world_at(path, private=private) as world:
         await history(world)
@@ -69,8 +69,8 @@ async def test_a_damaged_row_is_found_and_mended(tmp_path: Path, damage: str, pr
         SELECT 'q9', run, seq, kind, status, "to", opened, digest FROM limpet_requests WHERE id = 'q2'""",
     ],
 )
-async def test_a_damaged_description_is_found_and_mended(tmp_path: Path, damage: str) -> None:
-    """What a plain store shows in words; an encrypted one refuses to read such a row at all."""
+async def test_damaged_text_is_found_and_rebuilt(tmp_path: Path, damage: str) -> None:
+    """This applies to text in a plain store; an encrypted store refuses to read such a row."""
     path = tmp_path / "limpet.db"
     async with world_at(path) as world:
         await history(world)
@@ -83,8 +83,8 @@ async def test_a_damaged_description_is_found_and_mended(tmp_path: Path, damage:
 
 @pytest.mark.parametrize("private", [False, True], ids=["plain", "encrypted"])
 @pytest.mark.parametrize("damage", ["DELETE FROM limpet_labels", "UPDATE limpet_labels SET value = 'south'"])
-async def test_labels_are_found_again_after_a_rebuild(tmp_path: Path, damage: str, private: bool) -> None:
-    """The list that filters go by is made from the log too."""
+async def test_damaged_labels_are_rebuilt(tmp_path: Path, damage: str, private: bool) -> None:
+    """The labels used by filters are rebuilt from the log."""
     path = tmp_path / "limpet.db"
     async with world_at(path, private=private) as world:
         await history(world)
@@ -96,8 +96,8 @@ async def test_labels_are_found_again_after_a_rebuild(tmp_path: Path, damage: st
         assert await world.store.count(RunFilter(labels={"team": "south"})) == 0
 
 
-async def test_a_mended_run_is_answered_claimed_and_goes_on(tmp_path: Path) -> None:
-    """After damage that would have kept it parked for ever."""
+async def test_a_rebuilt_run_can_be_answered_and_claimed(tmp_path: Path) -> None:
+    """The damage would have kept the run parked indefinitely."""
     path = tmp_path / "limpet.db"
     async with world_at(path) as world:
         await history(world)
@@ -109,8 +109,7 @@ async def test_a_mended_run_is_answered_claimed_and_goes_on(tmp_path: Path) -> N
         assert await world.store.check_rows("r1") == []
 
 
-async def test_mended_references_keep_their_blobs(tmp_path: Path) -> None:
-    """A blob whose references were lost and found again is not collected."""
+async def test_blobs_with_rebuilt_references_are_not_collected(tmp_path: Path) -> None:
     path = tmp_path / "limpet.db"
     async with world_at(path) as world:
         await history(world)
@@ -120,8 +119,7 @@ async def test_mended_references_keep_their_blobs(tmp_path: Path) -> None:
         assert await world.store.collect_blobs() == 0
 
 
-async def test_a_blob_that_is_gone_is_told_after_a_rebuild(tmp_path: Path) -> None:
-    """A rebuild does what it can, and the check says what is missing."""
+async def test_a_missing_blob_is_reported_after_a_rebuild(tmp_path: Path) -> None:
     path = tmp_path / "limpet.db"
     async with world_at(path) as world:
         await history(world)
@@ -131,8 +129,8 @@ async def test_a_blob_that_is_gone_is_told_after_a_rebuild(tmp_path: Path) -> No
         assert found.endswith("the reference is missing")
 
 
-async def test_a_rebuild_of_one_run_leaves_others_alone(tmp_path: Path) -> None:
-    """Their rows, requests, labels and references."""
+async def test_a_rebuild_of_one_run_does_not_change_others(tmp_path: Path) -> None:
+    """This applies to rows, requests, labels and references."""
     path = tmp_path / "limpet.db"
     async with world_at(path) as world:
         await history(world, "r2", prefix="p")
@@ -145,8 +143,8 @@ async def test_a_rebuild_of_one_run_leaves_others_alone(tmp_path: Path) -> None:
         assert set(before) <= set(dump(path))
 
 
-async def test_counters_follow_a_rebuild_that_changes_a_status(tmp_path: Path) -> None:
-    """They are kept by the schema itself."""
+async def test_a_rebuild_that_changes_a_status_updates_the_counters(tmp_path: Path) -> None:
+    """Triggers of the schema update the counters."""
     path = tmp_path / "limpet.db"
     async with world_at(path) as world:
         await history(world)
@@ -157,12 +155,12 @@ async def test_counters_follow_a_rebuild_that_changes_a_status(tmp_path: Path) -
 
 
 def world_at(path: Path, *, private: bool = False) -> World:
-    """A world in a file."""
+    """Return a world in a file."""
     return World(Harness(backend=lambda clock: SqliteBackend(path, clock), keys=KEYS if private else None))
 
 
 async def history(world: World, run: str = "r1", prefix: str = "q") -> None:
-    """A run with everything that rows are made from: labels, a plan, steps, two requests, a blob; parked."""
+    """Create and park a run with everything that rows are derived from: labels, a plan, steps, two requests and a blob."""
     patch = StatePatch(goal="refund", plan=(PlanItem(item="look"), PlanItem(item="pay")))
     body = created(user="ann", labels={"team": "north"}, exclusive=f"session:s{run[1:]}", initial=patch)
     await world.store.create(run, body, actor="test")
@@ -177,12 +175,12 @@ async def history(world: World, run: str = "r1", prefix: str = "q") -> None:
 
 
 async def rows(world: World) -> tuple[RunRow, list[RequestRow]]:
-    """What is stored about the run."""
+    """Return the stored rows of the run."""
     return await world.store.get("r1"), await world.store.requests(RequestFilter(status=None, run="r1"))
 
 
 def execute(path: Path, *statements: str) -> None:
-    """Do something to the file that no store would do."""
+    """Execute statements on the file, outside the store."""
     db = apsw.Connection(str(path))
     for statement in statements:
         db.execute(statement)
@@ -190,7 +188,7 @@ def execute(path: Path, *statements: str) -> None:
 
 
 def dump(path: Path) -> list[tuple[str, Any]]:
-    """Every row of every table that a rebuild writes."""
+    """Return every row of every table that a rebuild writes."""
     db = apsw.Connection(str(path))
     tables = ("limpet_streams", "limpet_requests", "limpet_labels", "limpet_blob_refs")
     found = [(table, row) for table in tables for row in db.execute(f"SELECT * FROM {table}").fetchall()]

@@ -1,4 +1,4 @@
-"""What is SQLite's own: versions, schemas, locks, and other people's transactions."""
+"""SQLite only: versions, schemas, locks, and other transactions on the file."""
 
 import asyncio
 import os
@@ -29,15 +29,15 @@ from limpet.stores.writes import Work
 
 
 def test_a_sqlite_that_can_lose_data_is_refused() -> None:
-    """3.51.2 and older have the WAL-reset bug."""
+    """Versions up to 3.51.2 have the WAL-reset bug."""
     with pytest.raises(StoreUnavailable, match="can lose committed data"):
         backend._check_version("3.51.2")
     backend._check_version("3.51.3")
     backend._check_version(apsw.sqlite_lib_version())
 
 
-async def test_a_newer_schema_is_refused_and_left_alone(tmp_path: Path) -> None:
-    """A store is never taken back to an older schema."""
+async def test_a_newer_schema_is_refused_and_not_modified(tmp_path: Path) -> None:
+    """A store is never downgraded to an older schema."""
     path = tmp_path / "limpet.db"
     async with open_store(f"sqlite:///{path}"):
         pass
@@ -51,7 +51,7 @@ async def test_a_newer_schema_is_refused_and_left_alone(tmp_path: Path) -> None:
 
 
 async def test_every_connection_is_durable_and_strict(tmp_path: Path) -> None:
-    """WAL, synchronous=FULL, foreign keys, no mmap: on what writes and on what reads."""
+    """WAL, synchronous=FULL, foreign keys and no mmap apply to the writing and reading connections."""
     back = SqliteBackend(tmp_path / "limpet.db")
     async with Store(back):
         assert back._opened is not None
@@ -63,8 +63,8 @@ async def test_every_connection_is_durable_and_strict(tmp_path: Path) -> None:
                 reading.execute("DELETE FROM limpet_events")
 
 
-async def test_no_statement_is_left_half_way(tmp_path: Path) -> None:
-    """An open statement would keep its snapshot, and the next BEGIN IMMEDIATE would fail at once."""
+async def test_no_statement_is_left_open(tmp_path: Path) -> None:
+    """An open statement would keep its snapshot, and the next BEGIN IMMEDIATE would fail immediately."""
     path = tmp_path / "limpet.db"
     one, two = await open_store(f"sqlite:///{path}").open(), await open_store(f"sqlite:///{path}").open()
     for place in range(20):
@@ -75,8 +75,8 @@ async def test_no_statement_is_left_half_way(tmp_path: Path) -> None:
     await two.close()
 
 
-async def test_a_foreign_transaction_is_waited_for(tmp_path: Path) -> None:
-    """Somebody else's open transaction on the file delays an append, and does not fail it."""
+async def test_an_append_waits_for_another_transaction_on_the_file(tmp_path: Path) -> None:
+    """Another connection's open transaction delays an append, and does not fail it."""
     path = tmp_path / "limpet.db"
     async with open_store(f"sqlite:///{path}") as store:
         other = apsw.Connection(str(path))
@@ -90,8 +90,8 @@ async def test_a_foreign_transaction_is_waited_for(tmp_path: Path) -> None:
         other.close()
 
 
-async def test_a_contract_that_is_there_costs_no_write(tmp_path: Path) -> None:
-    """Nobody else has to look again when an app opens with what it had."""
+async def test_saving_an_unchanged_contract_writes_nothing(tmp_path: Path) -> None:
+    """Other connections see no change when an app saves the same contracts."""
     path = tmp_path / "limpet.db"
     async with open_store(f"sqlite:///{path}") as store:
         other = apsw.Connection(str(path))
@@ -103,8 +103,8 @@ async def test_a_contract_that_is_there_costs_no_write(tmp_path: Path) -> None:
         other.close()
 
 
-async def test_a_users_own_tables_may_live_in_the_same_file(tmp_path: Path) -> None:
-    """Whoever was there first; every table of ours is named limpet_*."""
+async def test_a_users_own_tables_can_share_the_file(tmp_path: Path) -> None:
+    """This holds whichever was created first; Limpet's tables are named limpet_*."""
     path = tmp_path / "limpet.db"
     db = apsw.Connection(str(path))
     db.execute("CREATE TABLE orders (id TEXT); PRAGMA user_version = 7")
@@ -126,7 +126,7 @@ HOLD = {
 
 @contextmanager
 def held(path: Path, what: str) -> Iterator[None]:
-    """Another process holds a lock."""
+    """Hold a lock in another process."""
     code = f"import sys; {HOLD[what]}; print('held', flush=True); sys.stdin.read()"
     words = [sys.executable, "-c", code, str(path)]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
@@ -137,8 +137,8 @@ def held(path: Path, what: str) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("what", HOLD)
-async def test_whoever_only_reads_does_not_wait_for_those_who_write(tmp_path: Path, what: str) -> None:
-    """Opening writes nothing where nothing is missing; a write is refused when patience is over, and works later."""
+async def test_readers_do_not_wait_for_a_writers_lock(tmp_path: Path, what: str) -> None:
+    """Opening an existing store writes nothing; a write is refused after `patience`, and succeeds later."""
     path = tmp_path / "limpet.db"
     async with open_store(f"sqlite:///{path}") as store:
         await store.create("r1", created(), actor="test")
@@ -155,8 +155,8 @@ async def test_whoever_only_reads_does_not_wait_for_those_who_write(tmp_path: Pa
     await store.close()
 
 
-async def test_a_store_that_was_copied_is_brought_back_to_a_log_of_its_own(tmp_path: Path) -> None:
-    """A copy that SQLite made has no write-ahead log: opening it gives it one."""
+async def test_a_copied_store_gets_its_own_write_ahead_log(tmp_path: Path) -> None:
+    """A copy made by SQLite has no write-ahead log; opening it creates one."""
     path, copy = tmp_path / "limpet.db", tmp_path / "copy.db"
     async with open_store(f"sqlite:///{path}") as store:
         await store.create("r1", created(), actor="test")
@@ -168,8 +168,7 @@ async def test_a_store_that_was_copied_is_brought_back_to_a_log_of_its_own(tmp_p
         assert (back._opened.writing.pragma("journal_mode"), await store.count()) == ("wal", 1)
 
 
-def test_a_place_in_the_queue_that_was_given_up_keeps_nobody_out(tmp_path: Path) -> None:
-    """Its turn comes, and is over at once."""
+def test_an_abandoned_place_in_the_writer_queue_does_not_block_others(tmp_path: Path) -> None:
     one, two, three = (WriterQueue(tmp_path / "gate", 20_000) for _ in range(3))
     one.enter()
     for _ in range(3):
@@ -196,8 +195,8 @@ gate.leave()
 
 
 @pytest.mark.skipif(not HAVE_FLOCK or not CAN_SEE, reason="needs Linux's /proc")
-async def test_a_stopped_process_that_holds_the_gate_is_named(tmp_path: Path) -> None:
-    """Whoever waits for it in vain hears which process it is, and that it is stopped; when it goes on, all go on."""
+async def test_a_stopped_process_that_holds_the_writer_queue_is_named(tmp_path: Path) -> None:
+    """The error names the process and that it is stopped; the queue continues when the process does."""
     async with Store(SqliteBackend(tmp_path / "limpet.db", patience="100ms"), patience=0) as store:
         with subprocess.Popen([sys.executable, "-c", HOLDS, str(tmp_path / "limpet.db-gate")]) as holder:
             try:
@@ -211,8 +210,8 @@ async def test_a_stopped_process_that_holds_the_gate_is_named(tmp_path: Path) ->
         await store.create("r1", created(), actor="test")
 
 
-def test_a_held_lock_is_not_free_and_a_dropped_one_leaves_nothing(tmp_path: Path) -> None:
-    """Free means dead; a worker that nobody knows cannot be judged."""
+def test_a_held_lock_is_not_free_and_a_dropped_one_leaves_no_file(tmp_path: Path) -> None:
+    """A free lock means a dead worker; nothing is known about a worker without a lock."""
     mine, others = WorkerLocks(tmp_path / "x.db"), WorkerLocks(tmp_path / "x.db")
     mine.hold("w1")
     mine.hold("w1")
@@ -223,8 +222,8 @@ def test_a_held_lock_is_not_free_and_a_dropped_one_leaves_nothing(tmp_path: Path
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_lock_whose_file_was_removed_is_taken_anew(tmp_path: Path) -> None:
-    """A worker that was given up by mistake and registers again can be seen dying."""
+def test_a_lock_whose_file_was_removed_can_be_taken_again(tmp_path: Path) -> None:
+    """The death of a worker that was removed by mistake and registers again can be detected."""
     mine, others = WorkerLocks(tmp_path / "x.db"), WorkerLocks(tmp_path / "x.db")
     mine.hold("w1")
     others.drop("w1")
@@ -234,8 +233,8 @@ def test_a_lock_whose_file_was_removed_is_taken_anew(tmp_path: Path) -> None:
     assert others.is_free("w1")
 
 
-async def test_a_worker_whose_lock_cannot_be_made_harms_nobody(tmp_path: Path) -> None:
-    """A name that is too long for a file is refused alone."""
+async def test_a_worker_whose_lock_cannot_be_created_is_refused_alone(tmp_path: Path) -> None:
+    """The id is too long for a file name; only this registration is refused."""
     path = tmp_path / ("x" * 100)
     async with open_store(f"sqlite:///{path}") as store:
         with pytest.raises(StoreUnavailable, match="cannot lock"):
@@ -243,8 +242,8 @@ async def test_a_worker_whose_lock_cannot_be_made_harms_nobody(tmp_path: Path) -
         await store.create("r1", created(), actor="test")
 
 
-def test_a_store_in_a_forked_child_says_so(tmp_path: Path) -> None:
-    """Its threads and connections belong to the parent, which goes on and keeps its locks."""
+def test_a_store_in_a_forked_child_is_refused(tmp_path: Path) -> None:
+    """Threads and connections belong to the parent, which continues and keeps its locks."""
     with asyncio.Runner() as runner:
         store = runner.run(open_store(f"sqlite:///{tmp_path / 'limpet.db'}").open())
         runner.run(store.register(WorkerRow(id="w1"), lease=10**9))
@@ -269,8 +268,8 @@ async def _refused(store: Store) -> bool:
     return True
 
 
-async def test_one_row_that_cannot_be_read_stops_nobody(tmp_path: Path) -> None:
-    """Its own run says why; others are claimed."""
+async def test_an_unreadable_row_does_not_block_claims(tmp_path: Path) -> None:
+    """Reading its run raises, and others are claimed."""
     path = tmp_path / "limpet.db"
     async with open_store(f"sqlite:///{path}") as store:
         await store.create("r1", created(), actor="test")
@@ -284,8 +283,8 @@ async def test_one_row_that_cannot_be_read_stops_nobody(tmp_path: Path) -> None:
             await store.get("r1")
 
 
-async def test_reopening_waits_for_the_commit_under_way(tmp_path: Path) -> None:
-    """It happens between two commits, and the store takes work after it."""
+async def test_reopening_waits_for_the_commit_in_progress(tmp_path: Path) -> None:
+    """The store is reopened between two commits, and accepts work afterwards."""
     async with open_store(f"sqlite:///{tmp_path / 'limpet.db'}") as store:
         creating = [asyncio.create_task(store.create(f"r{place}", created(), actor="test")) for place in range(50)]
         await store.reopen()
@@ -293,8 +292,7 @@ async def test_reopening_waits_for_the_commit_under_way(tmp_path: Path) -> None:
         assert await store.count() == 50
 
 
-async def test_a_store_that_was_used_too_early_works_after_it_was_opened(tmp_path: Path) -> None:
-    """Nothing is remembered against it."""
+async def test_a_store_used_before_opening_works_after_opening(tmp_path: Path) -> None:
     store = open_store(f"sqlite:///{tmp_path / 'limpet.db'}")
     with pytest.raises(StoreUnavailable, match="not open"):
         await store.create("r1", created(), actor="test")
@@ -305,8 +303,8 @@ async def test_a_store_that_was_used_too_early_works_after_it_was_opened(tmp_pat
         await store.count()
 
 
-async def test_the_schema_refuses_what_the_code_must_not_do(tmp_path: Path) -> None:
-    """A second event at one place, a running run without a worker, an end without a time, an orphan event."""
+async def test_the_schema_refuses_inconsistent_rows(tmp_path: Path) -> None:
+    """Examples are a duplicate sequence, a running run without a worker, an end without a time and an orphan event."""
     path = tmp_path / "limpet.db"
     async with open_store(f"sqlite:///{path}") as store:
         await store.create("r1", created(), actor="test")
@@ -346,7 +344,7 @@ HOT = {
 
 @pytest.mark.parametrize("name", HOT)
 async def test_hot_statements_use_an_index_and_sort_nothing(tmp_path: Path, name: str) -> None:
-    """However many runs have ended, claiming and reading look at what they need."""
+    """The number of ended runs does not matter for claiming and reading."""
     plan = await _plan(tmp_path, SQL[name], (None,) * HOT[name])
     assert "SCAN s" not in plan
     assert "SCAN e" not in plan
@@ -357,8 +355,8 @@ async def test_hot_statements_use_an_index_and_sort_nothing(tmp_path: Path, name
 @pytest.mark.parametrize(
     "part", ["", "runs.status", "runs.agent", "runs.session", "runs.user", "runs.parent", "runs.label"]
 )
-async def test_lists_sort_nothing(tmp_path: Path, part: str) -> None:
-    """A page of the newest is read from the end of an index, not by sorting everything."""
+async def test_lists_use_an_index_for_their_order(tmp_path: Path, part: str) -> None:
+    """A page of the newest runs is read from the end of an index."""
     parts = [SQL["runs"], *([SQL[part] % (0, 0) if "label" in part else SQL[part]] if part else []), SQL["runs.order"]]
     plan = await _plan(tmp_path, " ".join(parts), dict.fromkeys(NAMES))
     assert "TEMP B-TREE" not in plan
@@ -411,8 +409,8 @@ OURS = [
 
 
 @pytest.mark.parametrize("statement", OURS)
-async def test_a_callers_work_cannot_touch_what_is_ours(tmp_path: Path, statement: str) -> None:
-    """Neither our tables, indexes and triggers nor the transaction: all is undone, and the store goes on."""
+async def test_a_callers_work_cannot_change_limpets_tables(tmp_path: Path, statement: str) -> None:
+    """Tables, indexes, triggers and the transaction are protected; the work is rolled back."""
     path = tmp_path / "limpet.db"
     async with World(Harness(backend=lambda clock: SqliteBackend(path, clock))) as world:
         owner = await world.own()
@@ -427,8 +425,8 @@ async def test_a_callers_work_cannot_touch_what_is_ours(tmp_path: Path, statemen
         assert _schema(path) == before
 
 
-async def test_a_callers_work_may_do_with_its_own_tables_what_it_likes(tmp_path: Path) -> None:
-    """Make, change, fill, index and drop them, and read ours."""
+async def test_a_callers_work_can_do_anything_with_its_own_tables(tmp_path: Path) -> None:
+    """The work may create, change, fill, index and drop its tables, and read Limpet's."""
     path = tmp_path / "limpet.db"
     async with World(Harness(backend=lambda clock: SqliteBackend(path, clock))) as world:
         owner = await world.own()
@@ -446,8 +444,8 @@ async def test_a_callers_work_may_do_with_its_own_tables_what_it_likes(tmp_path:
         await owner.transact(_executing("DROP VIEW v", "DROP TABLE orders"))
 
 
-async def test_statements_of_ours_are_not_the_callers_because_they_were_prepared(tmp_path: Path) -> None:
-    """What the connection has in its cache is judged anew for the caller."""
+async def test_cached_statements_are_refused_in_a_callers_work(tmp_path: Path) -> None:
+    """A statement in the connection's cache is checked again for the caller."""
     sql = load("limpet.stores.sqlite", "statements.sql")
     async with World(Harness(backend=lambda clock: SqliteBackend(tmp_path / "limpet.db", clock))) as world:
         owner = await world.own()
@@ -458,8 +456,8 @@ async def test_statements_of_ours_are_not_the_callers_because_they_were_prepared
         assert len(await world.log()) == 3
 
 
-async def test_our_own_statements_work_after_a_callers(tmp_path: Path) -> None:
-    """What is denied to the caller is not denied to us, whether its work was done or not."""
+async def test_limpets_statements_work_after_a_callers_work(tmp_path: Path) -> None:
+    """This holds whether the work succeeded or not."""
     async with World(Harness(backend=lambda clock: SqliteBackend(tmp_path / "limpet.db", clock))) as world:
         owner = await world.own()
         with pytest.raises(ZeroDivisionError):
@@ -471,7 +469,7 @@ async def test_our_own_statements_work_after_a_callers(tmp_path: Path) -> None:
 
 
 async def test_an_error_of_sqlite_in_the_work_does_not_stop_the_store(tmp_path: Path) -> None:
-    """It is the caller's statement that failed, not our disk."""
+    """The caller's statement has failed, not the disk."""
     async with World(Harness(backend=lambda clock: SqliteBackend(tmp_path / "limpet.db", clock))) as world:
         owner = await world.own()
         for error in (apsw.BusyError("mine"), apsw.IOError("mine"), apsw.FullError("mine"), OSError("mine")):
@@ -481,8 +479,8 @@ async def test_an_error_of_sqlite_in_the_work_does_not_stop_the_store(tmp_path: 
             await owner.append(started())
 
 
-async def test_a_statement_left_open_by_the_work_harms_nobody(tmp_path: Path) -> None:
-    """A cursor that was not read to its end is the caller's, and the commit is ours."""
+async def test_a_statement_left_open_by_the_work_does_not_block_the_commit(tmp_path: Path) -> None:
+    """The cursor was not read to its end; the commit succeeds."""
     async with World(Harness(backend=lambda clock: SqliteBackend(tmp_path / "limpet.db", clock))) as world:
         owner = await world.own()
         kept: list[apsw.Cursor] = []
@@ -502,7 +500,7 @@ async def test_a_statement_left_open_by_the_work_harms_nobody(tmp_path: Path) ->
 
 
 def _executing(*statements: str) -> Work:
-    """A caller's work that executes these."""
+    """Return work that executes these statements."""
 
     def work(db: apsw.Connection) -> tuple[list[AnyBody], list[Blob]]:
         for statement in statements:
@@ -513,7 +511,7 @@ def _executing(*statements: str) -> Work:
 
 
 def _raising(error: Exception) -> Work:
-    """A caller's work that raises this."""
+    """Return work that raises this error."""
 
     def work(db: apsw.Connection) -> tuple[list[AnyBody], list[Blob]]:
         raise error
@@ -529,7 +527,7 @@ def _schema(path: Path) -> list[Any]:
     return [*found, *settings]
 
 
-def test_importing_limpet_does_not_import_what_it_may_not_need() -> None:
-    """pydantic alone would cost most of the start-up time."""
+def test_importing_limpet_does_not_import_optional_packages() -> None:
+    """pydantic would take most of the start-up time."""
     code = "import limpet, sys; print([name for name in ('pydantic', 'typer', 'fastapi') if name in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -1,4 +1,4 @@
-"""Group commit: what is asked for while a commit is under way goes out in the next."""
+"""Group commit: operations submitted during a commit are committed together next."""
 
 import asyncio
 import threading
@@ -15,7 +15,7 @@ from limpet.stores.writes import Op
 
 
 class Recorder:
-    """Commits that can be held up, and a list of the batches that came."""
+    """Commits that can be held, and the sizes of the batches."""
 
     def __init__(self) -> None:
         self.batches: list[int] = []
@@ -24,7 +24,7 @@ class Recorder:
         self.raises: list[Exception | None] = []
 
     def commit(self, ops: Sequence[Op[Any]]) -> list[Outcome]:
-        """Note the batch, and wait to be let on."""
+        """Record the batch, and wait to be released."""
         self.batches.append(len(ops))
         self.entered.release()
         self.go_on.acquire()
@@ -35,30 +35,30 @@ class Recorder:
 
 
 class Unheard:
-    """An audience without listeners."""
+    """A notifier without listeners."""
 
     has_listeners = False
 
     def changed(self) -> None:
-        """Never called."""
+        """Fail, since it is never called."""
         raise AssertionError("there is no listener")
 
 
 def nothing() -> None:
-    """Reopening that does nothing."""
+    """Reopen nothing."""
 
 
 class Write(Op[int], frozen=True):
-    """Something to write; what comes back is the size of its batch."""
+    """An operation whose result is the size of its batch."""
 
 
 def op() -> Write:
-    """Something to write."""
+    """Return an operation."""
     return Write()
 
 
 async def test_requests_during_a_commit_share_the_next_one() -> None:
-    """One is being committed, five come meanwhile: two batches, of one and of five."""
+    """One operation is being committed, and five are submitted meanwhile: the batches have one and five."""
     recorder, threads = Recorder(), Threads()
     writer = Writer(threads.lane("test"), recorder.commit, nothing, Unheard())
     first = asyncio.create_task(writer.submit(op()))
@@ -72,8 +72,8 @@ async def test_requests_during_a_commit_share_the_next_one() -> None:
     threads.close()
 
 
-async def test_nothing_is_acknowledged_before_its_commit_returned() -> None:
-    """While the commit is held up, the caller waits."""
+async def test_nothing_is_acknowledged_before_its_commit_returns() -> None:
+    """While the commit is held, the caller waits."""
     recorder, threads = Recorder(), Threads()
     writer = Writer(threads.lane("test"), recorder.commit, nothing, Unheard())
     waiting = asyncio.create_task(writer.submit(op()))
@@ -85,8 +85,8 @@ async def test_nothing_is_acknowledged_before_its_commit_returned() -> None:
     threads.close()
 
 
-async def test_a_busy_store_can_be_tried_again() -> None:
-    """Nothing was written, and the next request is taken."""
+async def test_a_busy_store_accepts_the_next_operation() -> None:
+    """Nothing was written, and the next operation is accepted."""
     recorder = Recorder()
     recorder.raises = [StoreBusy(reason="locked")]
     recorder.go_on.release(2)
@@ -98,7 +98,7 @@ async def test_a_busy_store_can_be_tried_again() -> None:
 
 @pytest.mark.parametrize("error", [StoreUnavailable(reason="disk"), RuntimeError("a bug")])
 async def test_after_an_unknown_outcome_the_store_is_reopened(error: Exception) -> None:
-    """Whatever it was, everybody in the batch hears, and the store is reopened before the next one."""
+    """Every caller of the batch gets the error, and the store is reopened before the next batch."""
     recorder, reopened = Recorder(), list[int]()
     recorder.raises = [error]
     recorder.go_on.release(5)
@@ -115,8 +115,8 @@ async def test_after_an_unknown_outcome_the_store_is_reopened(error: Exception) 
     assert writer.failure is None
 
 
-async def test_what_cannot_be_reopened_is_tried_again_with_the_next_batch() -> None:
-    """Nothing is committed meanwhile, and whoever asks hears why."""
+async def test_a_failed_reopening_is_retried_with_the_next_batch() -> None:
+    """Nothing is committed meanwhile, and callers get the reason."""
     recorder, failing = Recorder(), [True]
     recorder.raises = [StoreUnavailable(reason="disk")]
     recorder.go_on.release(5)
@@ -134,8 +134,8 @@ async def test_what_cannot_be_reopened_is_tried_again_with_the_next_batch() -> N
     assert recorder.batches == [1, 1]
 
 
-async def test_a_replaced_file_stops_the_writer_for_good() -> None:
-    """It is not reopened, and nothing more is committed."""
+async def test_a_replaced_file_stops_the_writer_permanently() -> None:
+    """The file is not reopened."""
     recorder = Recorder()
     recorder.raises = [StoreReplaced(reason="deleted")]
     recorder.go_on.release(5)
@@ -146,8 +146,8 @@ async def test_a_replaced_file_stops_the_writer_for_good() -> None:
     assert recorder.batches == [1]
 
 
-async def test_what_gathered_during_a_failure_waits_for_reopening() -> None:
-    """The commit under way fails; whoever asked meanwhile is not answered before the store was reopened."""
+async def test_operations_submitted_during_a_failure_wait_for_reopening() -> None:
+    """The commit in progress fails; operations submitted meanwhile are committed after the store was reopened."""
     recorder, threads, reopened = Recorder(), Threads(), list[int]()
     recorder.raises = [StoreUnavailable(reason="fsync failed")]
     writer = Writer(threads.lane("test"), recorder.commit, lambda: reopened.append(len(recorder.batches)), Unheard())
@@ -164,8 +164,7 @@ async def test_what_gathered_during_a_failure_waits_for_reopening() -> None:
     threads.close()
 
 
-async def test_a_closed_writer_finishes_and_then_refuses() -> None:
-    """What was asked for is done; what comes later is refused."""
+async def test_a_closed_writer_finishes_its_work_and_refuses_more() -> None:
     recorder, threads = Recorder(), Threads()
     writer = Writer(threads.lane("test"), recorder.commit, nothing, Unheard())
     waiting = asyncio.create_task(writer.submit(op()))
@@ -178,8 +177,8 @@ async def test_a_closed_writer_finishes_and_then_refuses() -> None:
     threads.close()
 
 
-def test_a_caller_whose_loop_is_gone_harms_nobody() -> None:
-    """Its loop was closed before the reply came; the writer goes on for others."""
+def test_a_closed_event_loop_does_not_stop_the_writer() -> None:
+    """The loop was closed before the reply."""
     recorder, threads = Recorder(), Threads()
     writer = Writer(threads.lane("test"), recorder.commit, nothing, Unheard())
     loop = asyncio.new_event_loop()

@@ -1,4 +1,4 @@
-"""Agents that are killed everywhere in processes of their own, and what an outside world, a file, has counted."""
+"""Crash tests: agents are killed at every point in their own processes, and a file counts their effects."""
 
 import asyncio
 import os
@@ -28,7 +28,7 @@ def act(name: str, key: str) -> None:
 
 
 def counted() -> Mapping[str, int]:
-    """What the world did: the same thing with the same key once."""
+    """Return the number of effects, counting each key once."""
     return Counter(line.split()[0] for line in set(lines()))
 
 
@@ -83,8 +83,8 @@ async def errand(run: limpet.Run, order: str) -> list[Any]:
     return done
 
 
-async def test_nothing_is_lost_and_nothing_doubled() -> None:
-    """Approvals, sleeps, children, effects with a key, with a `verify`, and one that a person is asked about."""
+async def test_a_correct_agent_loses_and_doubles_no_effect() -> None:
+    """The agent has approvals, sleeps, children, and effects with a key, with `verify` and with a person's decision."""
     report = await testing.crash_everywhere(errand, "o1", answers={"*": True}, effects=counted)
     assert report == testing.CrashReport(points=report.points)
     assert report.points > 30
@@ -113,8 +113,8 @@ async def sloppy(run: limpet.Run) -> None:
     await run.step(trial_forgetful)
 
 
-async def test_what_is_declared_wrongly_is_found() -> None:
-    """Safe to repeat, and it is not; a `verify` that says yes whatever happened."""
+async def test_wrong_declarations_are_found() -> None:
+    """One tool is declared idempotent but is not; another's `verify` always returns Done."""
     report = await testing.crash_everywhere(sloppy, None, effects=counted)
     [doubled], [lost] = report.doubled, report.lost
     assert doubled.startswith("Killed before commit 3 (step.completed trial_careless#1")
@@ -131,8 +131,8 @@ async def fickle(run: limpet.Run, order: str) -> str:
     raise ValueError(order) if len(lines()) < 2 else KeyError(order)
 
 
-async def test_other_ends_are_reported() -> None:
-    """Code that has diverged waits for an operator; another error is another end."""
+async def test_different_ends_are_reported() -> None:
+    """Diverged code waits for an operator; another error is a different end."""
     report = await testing.crash_everywhere(fickle, "o1", effects=counted)
     assert any("did not end (waiting for operator:diverged; The code of" in each for each in report.failed)
     other = "failed with builtins.KeyError; without a crash, it failed with builtins.ValueError"
@@ -144,8 +144,8 @@ async def endless(run: limpet.Run) -> None:
     await asyncio.Event().wait()
 
 
-async def test_what_cannot_be_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A question that nobody answers, code that hangs, an agent that another process cannot find."""
+async def test_agents_that_cannot_be_crash_tested_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Examples are an unanswered request, code that hangs, and an agent that another process cannot import."""
     hurried = crash_test.HELPER.replace("crash_child.main", "crash_child.LIFE_TIMEOUT = 1; crash_child.main")
     monkeypatch.setattr(crash_test, "HELPER", hurried)
     with pytest.raises(limpet.TrialStuck, match="took longer than 1 s"):
@@ -160,7 +160,7 @@ async def test_what_cannot_be_tried(monkeypatch: pytest.MonkeyPatch) -> None:
         await testing.crash_everywhere(inner, None, effects=counted)
 
 
-def test_a_script_tries_itself(tmp_path: Path) -> None:
+def test_a_script_can_crash_test_its_own_agent(tmp_path: Path) -> None:
     """An agent in `__main__` is found by its file."""
     path = tmp_path / "script.py"
     path.write_text(
@@ -177,7 +177,7 @@ def test_a_script_tries_itself(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("when", "kind", "calls"), [("before", "step.completed", 2), ("after", "step.completed", 1)])
 async def test_a_crash_at_a_named_point(when: When, kind: str, calls: int) -> None:
-    """The commit is written or not, and the process hears of neither."""
+    """The commit is written or not, and the process gets no reply."""
     async with testing.app(helper) as app:
         app.crash_at(when, kind, name="trial_pay#1")
         assert await app.run(helper, 5) == "R-5"
@@ -192,7 +192,7 @@ async def test_a_crash_at_a_named_point(when: When, kind: str, calls: int) -> No
 
 @limpet.agent()
 async def looping(run: limpet.Run[dict[str, int]], most: int) -> list[Any]:
-    """A loop as it should be."""
+    """Loop over turns, as documented."""
     drawn = [run.uuid(), run.random(), str(run.now())]
     async for turn in run.turns(max=most):
         seen = await run.step(trial_look, str(turn.number))
@@ -203,15 +203,15 @@ async def looping(run: limpet.Run[dict[str, int]], most: int) -> list[Any]:
     return [*drawn, run.random(), run.state.data["sum"]]
 
 
-async def test_agents_that_can_be_resumed() -> None:
-    """At every step and turn; values that are drawn, parallel steps, waits and stubs in order included."""
+async def test_resumable_agents_pass_always_resume() -> None:
+    """This covers every step and turn, random values, parallel steps, waits and ordered stubs."""
     times = await testing.always_resume(looping, 3, prepare=lambda app: app.stub(trial_look, "1", "22", "333"))
     assert times >= 12
     assert await testing.always_resume(errand, "o1", answers={"*": True}) >= 15
 
 
-async def test_agents_that_cannot() -> None:
-    """The place is named: a variable over turns, arguments and results by chance."""
+async def test_agents_that_are_not_resumable_are_found() -> None:
+    """The error names the point. The agents use a local variable across turns, random arguments or random results."""
 
     @limpet.agent()
     async def local(run: limpet.Run) -> int:

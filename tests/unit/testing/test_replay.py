@@ -1,4 +1,4 @@
-"""A check before a deploy: recorded runs under today's code."""
+"""Replay checks before a deployment: recorded runs under the current code."""
 
 from pathlib import Path
 
@@ -33,8 +33,8 @@ async def returns_else(run: limpet.Run, what: str) -> str:
     return (await first(run, what)).upper()
 
 
-async def test_recorded_runs_are_gone_through(tmp_path: Path) -> None:
-    """One that waits and one that completed; a safe edit passes, others are named, and nothing is done."""
+async def test_recorded_runs_are_replayed_with_the_current_code(tmp_path: Path) -> None:
+    """One run waits and one has completed; a safe edit passes, other edits are named, and no effect happens."""
     agent = limpet.agent(name="replayed")(first)
     async with testing.app(agent) as app:
         for id in ("done", "waits"):

@@ -1,4 +1,4 @@
-"""A model that says what a test tells it to."""
+"""The scripted model for tests."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +14,7 @@ from limpet.testing import ScriptedModel, calls
 
 
 def asked(turns: int = 0, text: str = "hello") -> Prompt:
-    """A request with so many messages of an assistant in it."""
+    """Return a prompt with this many messages of an assistant."""
     said = [PromptMessage(role="assistant", text=f"turn {number}") for number in range(turns)]
     return Prompt(messages=(PromptMessage(role="user", text=text), *said))
 
@@ -34,17 +34,17 @@ class Parcel(msgspec.Struct):
     weight: int
 
 
-async def test_reply_k_answers_a_request_with_k_messages_of_an_assistant() -> None:
+async def test_reply_n_answers_a_prompt_with_n_assistant_messages() -> None:
     model: Model = ScriptedModel("first", calls("look", id=1), "last")
     found = [await model.reply(asked(turn)) for turn in (2, 0, 1, 0)]
     assert [each.text for each in found] == ["last", "first", "", "first"]
     assert found[2].calls == (ToolCall(id="call_1", name="look", args='{"id":1}'),)
     assert [each.finish for each in found] == ["stop", "stop", "calls", "stop"]
-    again = ScriptedModel("first", calls("look", id=1), "last")  # in another process
+    again = ScriptedModel("first", calls("look", id=1), "last")  # as in another process
     assert await again.reply(asked(1)) == found[2]
 
 
-async def test_in_order_it_answers_request_after_request() -> None:
+async def test_in_order_replies_are_given_one_after_another() -> None:
     model = ScriptedModel(OSError("busy"), "first", "second", in_order=True)
     with pytest.raises(OSError, match="busy"):
         await model.reply(asked())
@@ -53,7 +53,7 @@ async def test_in_order_it_answers_request_after_request() -> None:
         await model.reply(asked())
 
 
-async def test_a_script_that_has_run_out_says_so() -> None:
+async def test_a_script_without_a_next_reply_raises() -> None:
     model = ScriptedModel("first", name="mine")
     with pytest.raises(limpet.Permanent, match="'mine' has only 1 replies, and the prompt has 1 messages of"):
         await model.reply(asked(1))
@@ -62,7 +62,7 @@ async def test_a_script_that_has_run_out_says_so() -> None:
 
 
 @pytest.mark.parametrize("kind", [tuple, list])
-async def test_several_calls_are_made_at_once_and_told_apart(kind: Any) -> None:
+async def test_several_calls_of_a_reply_have_distinct_ids(kind: Any) -> None:
     model = ScriptedModel("x", kind(["let me see", calls("look", id=1), calls("look", id=1), calls("act", name="a")]))
     before = PromptMessage(role="assistant", calls=(ToolCall(id="call_1", name="look", args="{}"),))
     reply = await model.reply(Prompt(messages=(before,)))
@@ -74,7 +74,7 @@ async def test_several_calls_are_made_at_once_and_told_apart(kind: Any) -> None:
     ]
 
 
-async def test_arguments_may_be_whatever_tools_take() -> None:
+async def test_arguments_can_be_typed_values() -> None:
     reply = await ScriptedModel(calls("act", order=Order("o-1", 5), verdict=Verdict(ok=True))).reply(asked())
     assert reply.calls[0].args == '{"order":{"id":"o-1","cents":5},"verdict":{"ok":true,"why":""}}'
 
@@ -90,18 +90,18 @@ async def test_arguments_may_be_whatever_tools_take() -> None:
     ],
     ids=["pydantic", "dataclass", "struct", "dict", "nothing"],
 )
-async def test_typed_output_is_said_as_json(said: Any, text: str) -> None:
+async def test_typed_output_is_returned_as_json(said: Any, text: str) -> None:
     reply = await ScriptedModel(said).reply(asked())
     assert (reply.text, reply.finish, reply.calls) == (text, "stop", ())
 
 
-async def test_a_reply_is_said_as_it_is() -> None:
+async def test_a_reply_object_is_returned_unchanged() -> None:
     reply = Reply(text="no", finish="refused", usage=Usage(input_tokens=1, cost=0.5), model="other", raw={"a": 1})
     assert await ScriptedModel(reply).reply(asked()) == reply
 
 
 @pytest.mark.parametrize("error", [limpet.RetryAfter("1s"), ValueError("no"), TimeoutError])
-async def test_an_error_is_raised_whenever_it_is_its_turn(error: Any) -> None:
+async def test_an_error_in_the_script_is_raised_each_time(error: Any) -> None:
     model = ScriptedModel(error, "later")
     for _ in range(2):
         with pytest.raises(error if isinstance(error, type) else type(error)):
@@ -110,7 +110,7 @@ async def test_an_error_is_raised_whenever_it_is_its_turn(error: Any) -> None:
     assert len(model.prompts) == 3
 
 
-async def test_a_function_answers_by_the_request() -> None:
+async def test_a_function_in_the_script_gets_the_prompt() -> None:
     def first(request: Prompt) -> str:
         return request.messages[0].text.upper()
 
@@ -129,12 +129,12 @@ async def test_a_function_answers_by_the_request() -> None:
         await model.reply(asked(3))
 
 
-async def test_a_function_alone_answers_everything() -> None:
+async def test_a_single_function_answers_every_prompt() -> None:
     model = ScriptedModel(lambda request: f"turn {len(request.messages)}")
     assert [(await model.reply(asked(turn))).text for turn in range(3)] == ["turn 1", "turn 2", "turn 3"]
 
 
-async def test_what_is_said_is_told_word_by_word() -> None:
+async def test_text_is_streamed_word_by_word() -> None:
     told: list[str] = []
     reply = await ScriptedModel(" all is\n well ").reply(asked(), on_text=told.append)
     assert told == [" all", " is", "\n well", " "]
@@ -151,7 +151,7 @@ async def test_tokens_are_counted_by_length() -> None:
     assert (reply.model, reply.raw) == ("scripted", None)
 
 
-async def test_it_keeps_what_it_was_asked() -> None:
+async def test_prompts_are_recorded() -> None:
     model = ScriptedModel("so")
     tool = ToolSpec(name="look", description="", schema={"type": "object"})
     request = Prompt(messages=(PromptMessage(role="user", text="hello"),), tools=(tool,), settings={"seed": 1})
@@ -159,7 +159,7 @@ async def test_it_keeps_what_it_was_asked() -> None:
     assert model.prompts == [request]
 
 
-async def test_what_cannot_be_said_is_refused() -> None:
+async def test_an_invalid_scripted_reply_is_refused() -> None:
     with pytest.raises(TypeError, match="a reply must be text"):
         await ScriptedModel(7).reply(asked())
 
@@ -176,7 +176,7 @@ async def scripted_ask(messages: list[dict[str, Any]]) -> dict[str, Any]:
 
 @limpet.agent()
 async def looks_up(run: limpet.Run, _: None = None) -> list[str]:
-    """A loop of a model, by hand."""
+    """Run a model loop by hand."""
     messages: list[dict[str, Any]] = [{"role": "user", "text": "look"}]
     while True:
         reply = await run.step(scripted_ask, messages)
@@ -186,7 +186,7 @@ async def looks_up(run: limpet.Run, _: None = None) -> list[str]:
         messages += [{"role": "tool", "text": "ok", "call": each["id"]} for each in reply["calls"]]
 
 
-async def test_a_resumed_run_gets_the_reply_that_is_due() -> None:
+async def test_a_resumed_run_gets_the_reply_of_its_turn() -> None:
     async with testing.app(looks_up) as app:
         app.crash_at("before", "step.completed", nth=1)
         app.crash_at("after", "step.completed", nth=3)

@@ -1,4 +1,4 @@
-"""A time-out around a wait is said in tests: it would be gone in production."""
+"""In tests, a timeout around a wait raises a warning, since the wait outlives it in production."""
 
 import asyncio
 import warnings
@@ -22,8 +22,8 @@ async def patient(run: limpet.Run, how: str) -> bool:
 
 
 @pytest.mark.parametrize("how", ["timeout", "wait_for"])
-async def test_a_timeout_around_a_wait_is_said(how: str) -> None:
-    """With the cure, once."""
+async def test_a_timeout_around_a_wait_warns(how: str) -> None:
+    """The warning has a hint, and appears once."""
     async with testing.app(patient) as app:
         await app.start(patient, how)
         with pytest.warns(testing.TimeoutAroundWait, match="pass expires= to ask") as said:
@@ -31,8 +31,8 @@ async def test_a_timeout_around_a_wait_is_said(how: str) -> None:
         assert len(said) == 1
 
 
-async def test_a_verb_with_its_own_time_is_as_it_should_be() -> None:
-    """Also inside a test that has a time-out of its own."""
+async def test_a_wait_with_expires_does_not_warn() -> None:
+    """This holds inside a test that has its own timeout, too."""
     async with asyncio.timeout(60), testing.app(patient) as app:
         await app.start(patient, "expires")
         with warnings.catch_warnings():

@@ -1,12 +1,12 @@
-"""Trials of an agent: every agent that it needs is served."""
+"""Trials of an agent serve every agent that it needs."""
 
 import limpet
 from limpet import testing
 from limpet.testing import ScriptedModel, calls
 
 
-async def test_trials_know_the_agents_of_a_model() -> None:
-    """Those that it calls, and those that it hands over to."""
+async def test_trials_serve_the_agents_of_an_llm_agent() -> None:
+    """An agent that the model calls as a tool is served."""
     sub = limpet.llm_agent("again_sub", model=ScriptedModel("sub"), instructions="Sub.")
     agent = limpet.llm_agent(
         "again_main", model=ScriptedModel(calls("again_sub", input="x"), "main"), instructions="Main.", tools=[sub]

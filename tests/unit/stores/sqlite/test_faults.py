@@ -1,7 +1,7 @@
-"""A disk that fails once: the store opens its file again, verifies it, and goes on by itself.
+"""Disk failures: after a failed write, the store reopens its file, verifies it and continues.
 
-The failures are the kernel's own: the file behind SQLite's descriptor of the write-ahead log is exchanged for
-/dev/full, on which every write fails with ENOSPC, or for /dev/null, which cannot be synced.
+The failures are the kernel's own: the descriptor of the write-ahead log is replaced by /dev/full, on which every write
+fails with ENOSPC, or by /dev/null, which cannot be synced.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="need
 
 
 def exchange(path: Path, device: str) -> None:
-    """Put a device behind every descriptor of this file that this process has."""
+    """Replace every descriptor of this file in this process by a device."""
     for entry in os.listdir("/proc/self/fd"):
         try:
             target = os.readlink(f"/proc/self/fd/{entry}")
@@ -37,8 +37,8 @@ def exchange(path: Path, device: str) -> None:
 
 
 @pytest.mark.parametrize("device", ["/dev/null", "/dev/full"])
-async def test_a_disk_that_failed_once_is_gone_on_with(tmp_path: Path, device: str) -> None:
-    """fsync that fails, or no space left: the store opens its file again, and what was under way lands once."""
+async def test_the_store_recovers_from_a_disk_failure(tmp_path: Path, device: str) -> None:
+    """The fsync fails, or no space is left: the store reopens its file, and the append is written once."""
     path = tmp_path / "limpet.db"
     async with World(Harness(backend=lambda clock: SqliteBackend(path, clock))) as world:
         owner = await world.own()
@@ -51,8 +51,8 @@ async def test_a_disk_that_failed_once_is_gone_on_with(tmp_path: Path, device: s
         assert world.store.failure is None
 
 
-async def test_everybody_in_a_failed_batch_is_answered(tmp_path: Path) -> None:
-    """Two hundred callers in one batch that fails: each hears that its run is new."""
+async def test_every_caller_of_a_failed_batch_gets_its_result(tmp_path: Path) -> None:
+    """Two hundred callers share the batch; each learns that its run is new."""
     path = tmp_path / "limpet.db"
     async with open_store(f"sqlite:///{path}") as store:
         await store.create("r0", created(), actor="test")
@@ -63,7 +63,7 @@ async def test_everybody_in_a_failed_batch_is_answered(tmp_path: Path) -> None:
 
 
 async def test_reopening_a_damaged_file_is_refused(tmp_path: Path) -> None:
-    """A row that does not agree with its log is found before work is taken again."""
+    """A row that does not match its log is found before the store accepts work again."""
     path = tmp_path / "limpet.db"
     async with open_store(f"sqlite:///{path}") as store:
         await store.create("r1", created(), actor="test")
@@ -76,7 +76,7 @@ async def test_reopening_a_damaged_file_is_refused(tmp_path: Path) -> None:
 
 
 async def test_damaged_pages_are_refused(tmp_path: Path) -> None:
-    """Bytes that were changed under the database are found when it is reopened."""
+    """The changed bytes are found when the file is reopened."""
     path = tmp_path / "limpet.db"
     async with open_store(f"sqlite:///{path}") as store:
         for place in range(50):
@@ -89,14 +89,14 @@ async def test_damaged_pages_are_refused(tmp_path: Path) -> None:
             await store.reopen()
 
 
-async def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
-    """Before anything is made."""
+async def test_a_missing_folder_is_reported(tmp_path: Path) -> None:
+    """No folder is created."""
     with pytest.raises(StoreUnavailable, match="does not exist"):
         await open_store(f"sqlite:///{tmp_path / 'nowhere' / 'limpet.db'}").open()
 
 
-async def test_a_file_that_is_no_database_is_told(tmp_path: Path) -> None:
-    """And left as it was."""
+async def test_a_file_that_is_not_a_database_is_reported(tmp_path: Path) -> None:
+    """The file stays unchanged."""
     path = tmp_path / "limpet.db"
     path.write_bytes(b"Dear diary, " * 1000)
     with pytest.raises(StoreUnavailable, match="not a database"):
@@ -104,16 +104,15 @@ async def test_a_file_that_is_no_database_is_told(tmp_path: Path) -> None:
     assert path.read_bytes().startswith(b"Dear diary")
 
 
-async def test_a_closed_store_takes_no_work(tmp_path: Path) -> None:
-    """It says that it is closed."""
+async def test_a_closed_store_refuses_work(tmp_path: Path) -> None:
     store = await open_store(f"sqlite:///{tmp_path / 'limpet.db'}").open()
     await store.close()
     with pytest.raises(StoreUnavailable, match="closed"):
         await store.create("r1", created(), actor="test")
 
 
-def test_the_exchange_is_real() -> None:
-    """Syncing /dev/null fails on this machine, as the test above needs."""
+def test_syncing_dev_null_fails_on_this_machine() -> None:
+    """The test above depends on it."""
     file = os.open("/dev/null", os.O_RDWR)
     with pytest.raises(OSError, match="Invalid argument"):
         os.fdatasync(file)

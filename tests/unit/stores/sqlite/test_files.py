@@ -1,4 +1,4 @@
-"""The file under us: a store whose database or log is deleted or replaced stops for good, and says so."""
+"""Replaced files: a store whose database or write-ahead log is deleted or replaced stops permanently."""
 
 import asyncio
 import os
@@ -14,12 +14,12 @@ from limpet.stores.conformance.suite import created
 
 
 def delete(path: Path, other: Path) -> None:
-    """Somebody cleans up."""
+    """Delete the file."""
     path.unlink()
 
 
 def replace(path: Path, other: Path) -> None:
-    """Somebody puts a backup in its place."""
+    """Replace the file with a backup."""
     os.replace(other.with_name(path.name), path)
 
 
@@ -28,7 +28,7 @@ each_file = pytest.mark.parametrize("name", ["limpet.db", "limpet.db-wal"])
 
 
 async def make_other(folder: Path) -> Path:
-    """Another store of the same name, with a log."""
+    """Create another store with the same file name and a write-ahead log."""
     other = folder / "other" / "limpet.db"
     other.parent.mkdir()
     async with open_store(f"sqlite:///{other}") as store:
@@ -39,10 +39,10 @@ async def make_other(folder: Path) -> Path:
 
 @harmed
 @each_file
-async def test_nothing_is_acknowledged_that_is_in_no_file(
+async def test_no_write_is_acknowledged_after_the_file_was_replaced(
     tmp_path: Path, harm: Callable[[Path, Path], None], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The batch under way and all after it raise, whoever writes or reads; nothing heals it."""
+    """The current batch and all later calls raise, and reopening does not help."""
     monkeypatch.setattr("limpet.stores.sqlite.file_identity.EVERY", 0.0)
     other = await make_other(tmp_path)
     async with open_store(f"sqlite:///{tmp_path}/limpet.db") as store:
@@ -58,8 +58,8 @@ async def test_nothing_is_acknowledged_that_is_in_no_file(
         assert isinstance(store.failure, StoreReplaced)
 
 
-async def test_what_was_put_in_its_place_is_left_alone(tmp_path: Path) -> None:
-    """A backup is restored under a running store: who opens it then finds the backup, and nothing else."""
+async def test_a_restored_backup_is_not_modified(tmp_path: Path) -> None:
+    """After a restore under a running store, the next process finds the backup and nothing else."""
     other = await make_other(tmp_path)
     async with open_store(f"sqlite:///{tmp_path}/limpet.db") as store:
         await store.create("r0", created(), actor="test")
@@ -76,13 +76,13 @@ async def test_what_was_put_in_its_place_is_left_alone(tmp_path: Path) -> None:
 
 @limpet.agent()
 async def waits(run: limpet.Run, _: int) -> int:
-    """Waits for ever."""
+    """Wait for a signal that never arrives."""
     await run.receive("word", int)
     return 1
 
 
-async def test_whoever_waits_for_a_run_hears_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody waits for ever for a result that cannot come."""
+async def test_a_replaced_file_is_reported_to_waiting_callers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The result can never arrive."""
     monkeypatch.setattr("limpet.stores.sqlite.file_identity.EVERY", 0.0)
     async with limpet.open(f"sqlite:///{tmp_path}/limpet.db", agents=[waits]) as app:
         handle = await app.start(waits, 1)
