@@ -160,7 +160,7 @@ def world_at(path: Path, *, private: bool = False) -> World:
 
 
 async def history(world: World, run: str = "r1", prefix: str = "q") -> None:
-    """Create and park a run with everything that rows are derived from: labels, a plan, steps, two requests and a blob."""
+    """Create and park a run with labels, a plan, steps, two requests and a blob, from which rows are derived."""
     patch = StatePatch(goal="refund", plan=(PlanItem(item="look"), PlanItem(item="pay")))
     body = created(user="ann", labels={"team": "north"}, exclusive=f"session:s{run[1:]}", initial=patch)
     await world.store.create(run, body, actor="test")
