@@ -26,7 +26,7 @@ PROMISES = (
             "tests/crash/test_runs.py::test_killed_before_and_after_every_commit",
             "tests/crash/test_postgres_faults.py::test_a_server_that_crashes_loses_and_doubles_nothing",
             "tests/crash/test_prunes.py::test_pruned_while_everybody_is_killed",
-            "tests/simulation/test_simulation.py::test_seed",
+            "tests/simulation/test_simulation.py::test_invariants_hold_under_all_faults",
         ),
     ),
     Promise(
@@ -52,7 +52,7 @@ PROMISES = (
             "tests/behaviour/steps/test_steps.py::test_an_idempotent_effect_without_an_answer_is_unknown",
             "tests/crash/test_runs.py::test_killed_in_every_tool_and_again_while_the_next_process_finds_out",
             "tests/crash/test_forks.py::test_killed_about_every_commit_of_a_fork",
-            "tests/simulation/test_simulation.py::test_the_watcher_sees_a_blind_repeat",
+            "tests/simulation/test_simulation.py::test_an_unsafe_repeat_is_found",
         ),
     ),
     Promise(
@@ -62,7 +62,7 @@ PROMISES = (
         (
             "tests/unit/engine/definitions/test_tools.py::test_idempotency_keys_never_change",
             "tests/behaviour/steps/test_steps.py::test_a_death_is_repeated_where_that_is_safe_and_counts_no_attempt",
-            "tests/simulation/test_simulation.py::test_seed",
+            "tests/simulation/test_simulation.py::test_invariants_hold_under_all_faults",
         ),
     ),
     Promise(
@@ -108,7 +108,7 @@ PROMISES = (
             "tests/crash/test_requests.py::test_killed_about_every_commit_of_a_handoff",
             "tests/crash/test_forks.py::test_killed_about_every_commit_of_a_fork",
             "tests/typing/jobs/job7_test.py::test_refund_is_retried_and_paid_once",
-            "tests/simulation/test_simulation.py::test_seed",
+            "tests/simulation/test_simulation.py::test_invariants_hold_under_all_faults",
         ),
     ),
     Promise(
@@ -141,7 +141,7 @@ PROMISES = (
         (
             "tests/crash/test_kills.py::test_a_killed_workers_run_is_claimed_without_waiting",
             "tests/crash/test_runs.py::test_killed_before_and_after_every_commit",
-            "tests/simulation/test_simulation.py::test_seed",
+            "tests/simulation/test_simulation.py::test_invariants_hold_under_all_faults",
         ),
     ),
     Promise(

@@ -1,6 +1,7 @@
-"""What is simulated: agents with everything in them, and the outside world that their tools act on.
+"""The simulated agents, which use every feature, and the external world that their tools act on.
 
-The numbers that a run works with begin with its own: 2017 is of run r1. So whatever strays into another run is seen.
+The numbers that a run works with start with its own: 2017 belongs to run r1. A number that leaks into another run is
+detected.
 """
 
 import asyncio
@@ -26,15 +27,15 @@ HOSTILE: list[Any] = [
 
 
 class Outside:
-    """What the world saw: keyed actions are applied once for each key; others whenever they arrive."""
+    """The external world: keyed actions are applied once for each key, others whenever they arrive."""
 
     def __init__(self, chance: random.Random, clock: Clock, watcher: Watcher) -> None:
         self.chance, self.clock, self.watcher = chance, clock, watcher
         self.calm = False
         self.applied = Counter[str]()
-        """Keyed actions, by key: how often they would have been applied without their key."""
+        """Number of applications of keyed actions by key, not counting deduplication."""
         self.sent = Counter[str]()
-        """Actions without a key of their own, by the key of their step."""
+        """Number of actions without an idempotency key, by the key of their step."""
         self.undone = Counter[str]()
 
     async def some_time(self) -> None:
@@ -45,7 +46,7 @@ class Outside:
         return not self.calm and self.chance.random() < how_often
 
     async def act(self, done: Counter[str]) -> None:
-        """Something that cannot be taken back, with some time and some bad luck around it."""
+        """Apply an irreversible effect, with random delays, errors and deaths around it."""
         key = limpet.current().key
         await self.some_time()
         self.maybe_die()
@@ -59,14 +60,14 @@ class Outside:
             raise ConnectionError("the answer was lost")
 
     async def page(self, _: limpet.Request) -> None:
-        """How people are told of requests."""
+        """Notify people of a request."""
         await self.some_time()
         self.maybe_die()
         if self.is_unlucky(0.3):
-            raise ConnectionError("nobody hears it")
+            raise ConnectionError("the pager is unreachable")
 
     def maybe_die(self) -> None:
-        """The process is killed within a few turns of this one."""
+        """Possibly kill the process within the next turns of the event loop."""
         if self.is_unlucky(0.06):
             doom.get()()
 
@@ -112,7 +113,7 @@ async def sim_mail(n: int) -> str:
 
 @limpet.tool(effect="idempotent", name="sim_slow", retry=limpet.Retry(2), timeout="1s")
 async def sim_slow(n: int) -> str:
-    """Sometimes slower than it may be."""
+    """Apply an effect, sometimes after the timeout."""
     world = outside.get()
     await world.clock.sleep(world.chance.randrange(2_000_000))
     await world.act(world.applied)
@@ -160,13 +161,13 @@ def sim_note(n: int) -> str:
 
 @limpet.tool(effect="none", name="sim_poison")
 async def sim_poison(n: int) -> None:
-    """Kills the process that it runs in."""
+    """Kill the process that runs this tool."""
     doom.get()()
     await asyncio.get_running_loop().create_future()
 
 
 async def results(*calls: Coroutine[Any, Any, Any]) -> list[Any]:
-    """What they give, beside each other, or the names of their errors."""
+    """Return the results of concurrent calls, or the names of their errors."""
     found = await asyncio.gather(*calls, return_exceptions=True)
     for each in found:
         if isinstance(each, BaseException) and not isinstance(each, EXPECTED):
@@ -175,20 +176,20 @@ async def results(*calls: Coroutine[Any, Any, Any]) -> list[Any]:
 
 
 async def steps(run: limpet.Run, *wanted: tuple[Any, ...]) -> list[Any]:
-    """Some steps beside each other; the watcher is told what the code was told."""
+    """Run steps concurrently, and report their results to the watcher."""
     found = await results(*(run.step(tool, *args) for tool, *args in wanted))
     for (tool, n, *_), value in zip(wanted, found, strict=True):
-        outside.get().watcher.told(run.id, tool.name, n, value)
+        outside.get().watcher.result(run.id, tool.name, n, value)
     return found
 
 
 async def step(run: limpet.Run, *wanted: Any) -> Any:
-    """One of them."""
+    """Run one step, and report its result to the watcher."""
     return (await steps(run, wanted))[0]
 
 
 async def first_of(*calls: Coroutine[Any, Any, Any]) -> list[int]:
-    """Which of them were done first; the others are cancelled."""
+    """Return the positions of the calls that finished first; cancel the others."""
     tasks = [asyncio.ensure_future(call) for call in calls]
     done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in tasks:
@@ -206,7 +207,7 @@ async def sim_child(run: limpet.Run, n: int) -> Any:
 
 @limpet.agent(name="sim_agent")
 async def sim_agent(run: limpet.Run, n: int) -> list[Any]:
-    """Reads, effects, a question, a signal against a timer, a child, turns."""
+    """Use reads, effects, a question, a signal against a timer, a child and turns."""
     found: list[Any] = [run.random(), run.version("one")]
     await run.patch(goal=f"run {n}", plan=["first", "rest"])
     async with run.scope("first"):
@@ -228,7 +229,7 @@ async def sim_agent(run: limpet.Run, n: int) -> list[Any]:
     budget=limpet.Budget(max_steps=4, exhausted="ask"),
 )
 async def sim_clerk(run: limpet.Run, n: int) -> list[Any]:
-    """What people must allow: risks, alone and beside each other, and more steps than were budgeted."""
+    """Use tools that need approval, alone and concurrently, and more steps than the budget allows."""
     found: list[Any] = [await step(run, sim_note, n)]
     found.append(await step(run, sim_wire, n + 1, 5))
     found += await steps(run, (sim_fax, n + 2, 6), (sim_wire, n + 3, 7), (sim_read, n))
@@ -239,7 +240,7 @@ async def sim_clerk(run: limpet.Run, n: int) -> list[Any]:
 
 @limpet.agent(name="sim_heir")
 async def sim_heir(run: limpet.Run, n: int) -> list[Any]:
-    """What was named goes along, and nothing else."""
+    """Check that only the named facts were handed over."""
     assert run.state.facts == {"seen": n}
     return [await step(run, sim_pay, n), await run.ask("enough?", expires="20s", default=False)]
 
@@ -249,7 +250,7 @@ async def sim_heir(run: limpet.Run, n: int) -> list[Any]:
     escalate=limpet.Escalate(ValueError, retries=True, unknown=True, confidence=0.8, to="desk", expires="40s"),
 )
 async def sim_team(run: limpet.Run, n: int) -> list[Any]:
-    """Children beside each other and on their own, steps that the code itself cancels, doubts, and a handoff."""
+    """Use concurrent and independent children, steps that the code cancels, uncertain decisions and a handoff."""
     found: list[Any] = [await first_of(run.step(sim_slow, n), run.sleep("1s"))]
     found += await results(*(run.call(sim_child, n + 10 * k) for k in (1, 2)), run.step(sim_note, n + 1))
     found += [(await run.start(sim_child, n + 30)).id, await step(run, sim_read, n + 7)]

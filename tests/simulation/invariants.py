@@ -1,7 +1,6 @@
-"""What must hold, whatever went wrong: the invariants of the fault model, by name.
+"""The invariants of the fault model, by name, which must hold under all faults.
 
-Most are checked at every event, before it is taken in; some at every effect, some at every result that code is given,
-and the rest when all is over.
+Most are checked at every event before it is recorded, some at every effect or result, and the rest at the end.
 """
 
 import random
@@ -41,7 +40,7 @@ PEOPLE = {"desk": ["ann", "dan"], "boss": ["bob"]}
 
 @dataclass
 class Step:
-    """What the log says of a step."""
+    """The events of a step so far."""
 
     first: b.StepStarted
     latest: Any
@@ -50,17 +49,17 @@ class Step:
 
 @dataclass
 class Asked:
-    """What the log says of a request."""
+    """The events of a request so far."""
 
     opened: b.RequestOpened
     to: Sequence[str]
     expires: int | None
     answer: b.RequestAnswered | None = None
     closed: bool = False
-    """Decided, expired or withdrawn."""
+    """Whether the request was decided, expired or withdrawn."""
     used: bool = False
     void: bool = False
-    """The run failed with what came of it, and was resumed."""
+    """Whether the run failed because of this request and was resumed."""
 
     @property
     def is_refused(self) -> bool:
@@ -69,7 +68,7 @@ class Asked:
 
 @dataclass
 class Seen:
-    """What the log of one run has said so far."""
+    """The state of one run, collected from its log so far."""
 
     run: str
     fence: int = 0
@@ -91,22 +90,22 @@ class Seen:
     keys: dict[str, str] = field(default_factory=dict)
     requests: dict[str, Asked] = field(default_factory=dict)
     grants: dict[str, b.GrantGiven] = field(default_factory=dict)
-    """Standing ones."""
+    """Standing grants by id."""
     timers: dict[str, int] = field(default_factory=dict)
     waiting: set[str] = field(default_factory=set)
     children: set[str] = field(default_factory=set)
     signals: list[int] = field(default_factory=list)
     effects: str = "live"
-    """Of a fork, and of what it calls: whether a person is asked first, or nothing happens at all."""
+    """Effects mode of a fork and of its children: live, ask or stub."""
     needs: set[str] = field(default_factory=set)
-    """What it branched off, and who called it."""
+    """The runs that this one was forked from or called by."""
 
     def owns(self, n: int) -> bool:
-        """Whether a number is one of this run's: its own or its children's."""
+        """Return whether a number belongs to this run or its children."""
         return f"r{n // 1000 - 1}" == self.run.partition(".")[0]
 
     def branch_off(self, body: b.RunForked) -> None:
-        """It goes on from here by itself: what was under way, asked, allowed and waited for is the other one's."""
+        """Become a fork: drop open steps, requests, grants and waits of the origin."""
         self.holder, self.ended, self.handed = None, None, False
         self.deaths = self.solo = self.quarantines = 0
         self.requests, self.grants, self.waiting, self.children = {}, {}, set(), set()
@@ -136,7 +135,7 @@ class Seen:
             case b.RunCompleted() | b.RunFailed() | b.RunCancelled():
                 self.holder, self.ended = None, body
             case b.ResumeRequested() if self.ended is not None:
-                void = getattr(self.ended, "name", None)  # who said no is asked anew
+                void = getattr(self.ended, "name", None)  # a rejected request is opened again
                 for asked in self.requests.values():
                     asked.void = asked.void or asked.opened.name == void
                 self.ended, self.resumes, self.handed = None, self.resumes + 1, False
@@ -182,7 +181,7 @@ class Seen:
 
 
 def is_settled(latest: Any) -> bool:
-    """Whether nothing more can come of a step."""
+    """Return whether a step is settled."""
     match latest:
         case b.StepFailed():
             return latest.is_final
@@ -192,127 +191,131 @@ def is_settled(latest: Any) -> bool:
             return isinstance(latest, b.StepCompleted)
 
 
-# At every event: what was seen, the event, its body, the store's clock
+# Checked at every event, with the run so far, the event, its body and the store's time
 
 
 def prefix(seen: Seen, event: Event, body: Any, _: int) -> None:
-    """1..n; time does not run backwards; what ends has begun, and ends once."""
-    assert event.seq == len(seen.kinds) + 1, "a gap"
-    assert event.time >= seen.time, "time runs backwards"
+    """Check that sequences have no gap, times never decrease, and every end has a start and is unique."""
+    assert event.seq == len(seen.kinds) + 1, "the sequence has a gap"
+    assert event.time >= seen.time, "the time decreases"
     if isinstance(body, STEP) and not isinstance(body, b.StepStarted):
-        assert body.name in seen.steps, "an end without a start"
-        assert not isinstance(seen.steps[body.name].latest, b.StepCompleted), "completed before"
+        assert body.name in seen.steps, "the step has no start"
+        assert not isinstance(seen.steps[body.name].latest, b.StepCompleted), "the step has completed before"
     if isinstance(body, b.WaitEnded):
-        assert body.name in seen.waiting, "a wait ended twice"
+        assert body.name in seen.waiting, "the wait is not open"
 
 
 def fence(seen: Seen, event: Event, body: Any, _: int) -> None:
-    """A claim raises it; only the worker that has the run writes what an agent does."""
+    """Check that only claims raise the fence, and only the worker that holds the run writes owner events."""
     claims = isinstance(body, b.RunClaimed)
     assert event.fence == seen.fence + claims, f"fence {event.fence} after {seen.fence}"
     if VOCABULARY.kinds[event.kind].writer is WrittenBy.OWNER:
-        assert seen.holder == event.actor, f"by {event.actor}, while {seen.holder} has it"
+        assert seen.holder == event.actor, f"written by {event.actor}, but {seen.holder} holds the run"
 
 
 def effects(seen: Seen, _event: Event, body: Any, _: int) -> None:
-    """An attempt starts when it is known that the one before was not applied, or repeating is safe; one key."""
+    """Check that a step uses one key, and that `once` effects are repeated only if the last attempt was not applied."""
     if not isinstance(body, b.StepStarted) or body.effect == "none":
         return
-    assert seen.keys.get(body.key, body.name) == body.name, "the key of another step"
+    assert seen.keys.get(body.key, body.name) == body.name, "the key belongs to another step"
     if body.name not in seen.steps:
         return
     first, before = seen.steps[body.name].first, seen.steps[body.name].latest
-    assert (first.key, first.number, first.args) == (body.key, body.number, body.args), "another action on a retry"
-    assert not isinstance(before, b.StepCompleted), "done already"
+    assert (first.key, first.number, first.args) == (body.key, body.number, body.args), "the retry has other arguments"
+    assert not isinstance(before, b.StepCompleted), "the step was applied already"
     if body.effect == "once":
-        assert isinstance(before, b.StepFailed | b.StepResolved), f"repeated blindly after {type(before).__name__}"
-        assert not isinstance(before, b.StepResolved) or before.outcome == "not_applied", "done already"
+        assert isinstance(before, b.StepFailed | b.StepResolved), f"repeated after {type(before).__name__}"
+        assert not isinstance(before, b.StepResolved) or before.outcome == "not_applied", "the step was applied already"
 
 
 def terminal(seen: Seen, _event: Event, body: Any, _: int) -> None:
-    """Nothing happens after the end, unless a failed run is resumed; after a handoff nothing more is begun."""
+    """Check that no event follows the end, except of a failed run, and that no call follows a handoff."""
     undoes = isinstance(body, b.RequestOpened) and body.kind == "compensation"
     tells = isinstance(body, b.AgentCalled) and body.mode == "notify"
-    assert not seen.handed or not isinstance(body, VERBS) or undoes or tells, "after it was handed over"
+    assert not seen.handed or not isinstance(body, VERBS) or undoes or tells, "a call follows the handoff"
     if isinstance(seen.ended, b.RunFailed):
-        assert isinstance(body, b.AgentReturned | b.BudgetExtended | b.ResumeRequested), "after it failed"
+        assert isinstance(body, b.AgentReturned | b.BudgetExtended | b.ResumeRequested), "an event follows the failure"
     else:
-        assert seen.ended is None, f"after {type(seen.ended).__name__}"
+        assert seen.ended is None, f"an event follows {type(seen.ended).__name__}"
 
 
 def decided(seen: Seen, _event: Event, body: Any, now: int) -> None:
-    """One decision for each request, of what was shown, in its time, by whom it is for."""
+    """Check that each request is decided once, in time, for the shown arguments and by an addressee."""
     if isinstance(body, b.RequestOpened) and body.kind == "approval":
         for asked in seen.requests.values():
             same = (asked.opened.tool, asked.opened.args) == (body.tool, body.args)
-            assert (asked.opened.digest == body.digest) is same, "a digest that does not say what is shown"
+            assert (asked.opened.digest == body.digest) is same, "the digest does not match the arguments"
     if isinstance(body, b.RequestAnswered):
         asked = seen.requests[body.request]
-        assert not asked.closed, "decided twice"
-        assert any(body.by in PEOPLE.get(each, [body.by]) for each in asked.to), f"by {body.by}, who was not asked"
-        assert body.digest == asked.opened.digest, "of something else"
-        assert asked.expires is None or now < asked.expires, "too late"
+        assert not asked.closed, "the request is closed"
+        assert any(body.by in PEOPLE.get(each, [body.by]) for each in asked.to), f"{body.by} was not asked"
+        assert body.digest == asked.opened.digest, "the answer has another digest"
+        assert asked.expires is None or now < asked.expires, "the request has expired"
     if isinstance(body, b.GrantGiven):
         asked = seen.requests[body.request or ""]
         assert (asked.answer and asked.answer.decision, asked.opened.tool) == ("approved", body.tool), "not approved"
-        assert all(each.request != body.request for each in seen.grants.values()), "given twice"
+        assert all(each.request != body.request for each in seen.grants.values()), "the grant was given twice"
 
 
 def allowed(seen: Seen, _event: Event, body: Any, _: int) -> None:
-    """What was refused is not done; a risk starts with its own approval, and uses it up, or while a standing one is."""
+    """Check that no rejected step starts, and that a risk starts with its own unused approval or a standing grant."""
     if isinstance(body, b.CompensationStarted) and seen.effects == "ask":
         asked_for = [each for each in seen.requests.values() if each.opened.name == f"undo/{body.number}/approval#1"]
-        assert [each.answer is not None and not each.is_refused for each in asked_for] == [True], "undone unasked"
+        assert [each.answer is not None and not each.is_refused for each in asked_for] == [True], (
+            "the compensation was not approved"
+        )
     if not isinstance(body, b.StepStarted) or body.name in seen.steps:
         return
     for asked in seen.requests.values():
         if asked.opened.name.rpartition("/")[0] == body.name and not asked.void:
-            assert not asked.is_refused, "what was refused is done"
-            assert body.grant == asked.opened.request or asked.opened.kind != "approval", "not as approved"
+            assert not asked.is_refused, "the step was rejected"
+            assert body.grant == asked.opened.request or asked.opened.kind != "approval", (
+                "the step does not use its approval"
+            )
     if body.grant in seen.grants:
-        assert seen.grants[body.grant].tool == body.tool, "a permission for something else"
+        assert seen.grants[body.grant].tool == body.tool, "the grant is for another tool"
     elif not body.stubbed and (body.risk is not None or (seen.effects == "ask" and body.effect != "none")):
         granted = seen.requests.get(body.grant or "")
-        assert granted is not None, "a risk that nobody allows"
-        assert granted.answer is not None, "not decided"
+        assert granted is not None, "the step has no approval"
+        assert granted.answer is not None, "the request is not decided"
         assert granted.answer.decision == "approved", "not approved"
-        assert not granted.used, "an approval was used twice"
-        assert granted.opened.name.startswith(f"{body.name}/approval#"), "for another step"
-        assert granted.opened.number == body.number, "under another number"
-        assert body.args == (granted.answer.args or granted.opened.args), "other arguments than approved"
+        assert not granted.used, "the approval was used before"
+        assert granted.opened.name.startswith(f"{body.name}/approval#"), "the approval is for another step"
+        assert granted.opened.number == body.number, "the approval has another step number"
+        assert body.args == (granted.answer.args or granted.opened.args), "the arguments were not approved"
 
 
 def isolation(seen: Seen, event: Event, body: Any, _: int) -> None:
-    """A run speaks of its own requests, keys, children and numbers only; and one that kills its workers is stopped."""
+    """Check that a run refers only to its own requests, keys, children and numbers, and poison runs stop."""
     match body:
         case b.RequestAnswered() | b.RequestExpired():
-            assert body.request in seen.requests, "a request of another run"
+            assert body.request in seen.requests, "the request belongs to another run"
         case b.StepStarted():
-            assert not body.key or body.key.startswith(f"{seen.run}:step_{body.number}:"), f"the key {body.key}"
+            assert not body.key or body.key.startswith(f"{seen.run}:step_{body.number}:"), f"unexpected key {body.key}"
             args = body.args.value()
             own = seen.owns(args["n"]) if "n" in args else args["request"] == seen.run.split("-")[1]
             assert own, f"arguments of another run: {args}"
-            assert seen.solo < SOLO_DEATHS + seen.quarantines, f"driven after {seen.solo} deaths alone"
+            assert seen.solo < SOLO_DEATHS + seen.quarantines, f"a step starts after {seen.solo} deaths alone"
         case b.RunClaimed():
-            assert not body.alone or seen.deaths + body.died >= SUSPECT, "alone, though it is no suspect"
-            most = 2 * SOLO_DEATHS + seen.quarantines  # some may die between the claim and what it leads to
+            assert not body.alone or seen.deaths + body.died >= SUSPECT, "claimed alone without being a suspect"
+            most = 2 * SOLO_DEATHS + seen.quarantines  # workers may die between the claim and the first step
             assert seen.solo < most, f"claimed after {seen.solo} deaths alone"
         case b.AgentCalled():
             tells = body.mode == "notify" and body.run.split("-")[1] in seen.requests
-            assert tells or body.run.startswith(f"{seen.run}."), f"the child {body.run}"
+            assert tells or body.run.startswith(f"{seen.run}."), f"unexpected child {body.run}"
         case b.AgentReturned():
             assert body.run in seen.children, f"not a child: {body.run}"
         case b.SignalReceived():
-            assert seen.owns(body.value.value()), "a signal of another run"
+            assert seen.owns(body.value.value()), "the signal belongs to another run"
         case b.WaitEnded() if body.event is not None:
-            assert 0 < body.event < event.seq, "ended by no event of this run"
-            assert issubclass(seen.kinds[body.event - 1], b.Command), "ended by what ends no wait"
+            assert 0 < body.event < event.seq, "the wait was ended by an unknown event"
+            assert issubclass(seen.kinds[body.event - 1], b.Command), "the wait was not ended by a command"
         case _:
             pass
 
 
 def honest(seen: Seen, _event: Event, body: Any, _: int) -> None:
-    """A run does not complete while nobody knows what came of an effect that code waits for; it fails as expected."""
+    """Check that a run fails only as expected, and does not complete while an awaited effect is unknown."""
     if isinstance(body, b.RunFailed):
         assert body.failure.type.startswith("limpet."), body.failure
     if isinstance(body, b.RunCompleted):
@@ -320,11 +323,11 @@ def honest(seen: Seen, _event: Event, body: Any, _: int) -> None:
             cancelled = isinstance(step.latest, b.StepUnknown) and step.latest.reason == "cancelled"
             failed = isinstance(step.latest, b.StepFailed) and not step.latest.is_final
             open_ = failed or (isinstance(step.latest, b.StepStarted | b.StepUnknown) and not cancelled)
-            assert not open_ or step.first.effect == "none", f"nobody knows what came of {step.first.name}"
+            assert not open_ or step.first.effect == "none", f"the outcome of {step.first.name} is unknown"
 
 
 def bounded(seen: Seen, event: Event, body: Any, _: int) -> None:
-    """Attempts as the tool allows, starts as deaths and resumes do; events and bytes in proportion."""
+    """Check that attempts stay within the retry, and events and bytes within their limits."""
     assert len(event.body) <= LARGEST_BODY, f"{len(event.body)} bytes"
     assert event.seq <= 10 + 4 * seen.verbs + 3 * seen.claims + 2 * seen.commands, "too many events"
     if isinstance(body, b.StepStarted):
@@ -338,24 +341,24 @@ def bounded(seen: Seen, event: Event, body: Any, _: int) -> None:
 
 
 def clock_free(seen: Seen, _event: Event, body: Any, now: int) -> None:
-    """What is due is due by the store's clock, whatever a worker's own clock says."""
+    """Check that expiries, timers and retries follow the store's clock, whatever the workers' clocks show."""
     match body:
         case b.RequestExpired():
             expires = seen.requests[body.request].expires
-            assert expires is not None, "it never expires"
+            assert expires is not None, "the request has no expiry"
             assert expires <= now, f"expired {expires - now} µs early"
         case b.WaitEnded(how="fired"):
             assert seen.timers[body.name] <= now, f"fired {seen.timers[body.name] - now} µs early"
         case b.StepStarted() if body.name in seen.steps:
             before = seen.steps[body.name].latest
             retry_at = before.retry_at if isinstance(before, b.StepFailed) else None
-            assert retry_at is None or retry_at <= now, "tried again early"
+            assert retry_at is None or retry_at <= now, "the retry starts early"
         case _:
             pass
 
 
 def replays(_seen: Seen, _event: Event, body: Any, _: int) -> None:
-    """Code that is the same finds its own log."""
+    """Check that unchanged code never diverges from its log."""
     assert not isinstance(body, b.RiskFlagged) or body.flag != "diverged", body.detail
 
 
@@ -375,42 +378,42 @@ AT_EVENTS: dict[str, Callable[[Seen, Event, Any, int], None]] = {
 
 
 class Watcher:
-    """Reads all logs as they grow; keeps the first thing that does not hold."""
+    """Reads all logs as they grow, and keeps the first violation."""
 
     def __init__(self) -> None:
         self._place = ""
         self.broken: AssertionError | None = None
         self.runs: dict[str, Seen] = {}
         self.tape: list[tuple[Event, Any, int]] = []
-        """Everything that happened, with the store's clock."""
+        """Every event with its body and the store's time."""
         self._lines: dict[str, list[tuple[Event, Any]]] = {}
-        """The log of each run; that of a fork begins as the other one's does."""
+        """The log of each run; that of a fork starts with the shared events."""
         self.pruned: set[str] = set()
         self.returned: dict[tuple[str, int], list[Any]] = {}
-        """What tools gave, by tool and number."""
-        self._told: dict[tuple[str, str, int, int], bytes] = {}
+        """Results of tools, by tool and number."""
+        self._results: dict[tuple[str, str, int, int], bytes] = {}
         self._acknowledged: set[bytes] = set()
-        self._untold: set[str] = set()
-        # What people were told has been done.
+        self._unnotified: set[str] = set()
+        # Commands that were acknowledged to people.
         self.answered: set[tuple[str, str]] = set()
         self.signals = Counter[str]()
         self.cancelled: set[str] = set()
 
     @contextmanager
     def naming(self, name: str, what: object = "") -> Iterator[None]:
-        """The invariant that an assertion inside is about."""
+        """Record an assertion error inside as a violation of this invariant."""
         try:
             yield
         except AssertionError as error:
             self.broken = self.broken or AssertionError(f"{name}: {what}: {error}")
 
     def check(self) -> None:
-        """Raise what did not hold."""
+        """Raise the recorded violation."""
         if self.broken is not None:
             raise self.broken
 
     def look(self, backend: MemoryBackend) -> None:
-        """Take in every event since the last look, which were all written at this moment."""
+        """Take all events since the last call, which were all written at this time."""
         while self.broken is None and (page := backend.feed(self._place, 1000)).events:
             self._place = page.next
             for event in page.events:
@@ -418,43 +421,43 @@ class Watcher:
             self.whole()
 
     def whole(self) -> None:
-        """An append is over: who is asked is told by it."""
+        """Check, after an append, that every new request has a notification."""
         with self.naming("I6 approval"):
-            assert not self._untold, f"nobody is told: {self._untold}"
+            assert not self._unnotified, f"missing notifications: {self._unnotified}"
 
     def take(self, event: Event, body: Any, now: int) -> None:
-        """The next event."""
+        """Check and record the next event."""
         if self.broken is not None:
             return
         self.tape.append((event, body, now))
         name = "I15 fork"
         try:
             seen = self._seen(event, body)
-            for name, check in AT_EVENTS.items():  # noqa: B007 - which of them it was
+            for name, check in AT_EVENTS.items():  # noqa: B007 - names the failed check
                 check(seen, event, body, now)
             name = "I9 isolation"
-            self._company(seen, body)
+            self._check_company(seen, body)
             seen.learn(event, body)
             self._lines[event.run].append((event, body))
-            self._telling(event, body)
+            self._track_notification(event, body)
         except AssertionError as error:
             self.broken = AssertionError(f"{name}: {event.run} {event.seq} {event.kind}: {error}")
 
-    def _company(self, seen: Seen, body: Any) -> None:
-        """A suspect that is said to be alone is the only one in its worker, until it settles something."""
+    def _check_company(self, seen: Seen, body: Any) -> None:
+        """Check that a suspect that was claimed alone is the only suspect of its worker until it makes progress."""
         if not isinstance(body, b.RunClaimed) or seen.deaths + body.died < SUSPECT:
             return
         others = [each for each in self.runs.values() if each.holder == body.worker and each.deaths >= SUSPECT]
-        assert not any(each.alone for each in others), "it joins a run that is tried alone"
-        assert not (body.alone and others), f"it is not alone: {[each.run for each in others]}"
+        assert not any(each.alone for each in others), "the suspect joins a run that was claimed alone"
+        assert not (body.alone and others), f"the suspect is not alone: {[each.run for each in others]}"
 
     def _seen(self, event: Event, body: Any) -> Seen:
-        """What its log has said so far: of a fork, what it shares."""
-        assert event.run not in self.pruned, "it goes on after it was pruned"
+        """Return the collected state of the event's run; a fork starts with the shared events."""
+        assert event.run not in self.pruned, "the run was pruned"
         if event.run not in self.runs:
             seen, line = Seen(event.run), list[tuple[Event, Any]]()
             if isinstance(body, b.RunForked):
-                assert len(self._lines[body.run]) >= body.at, "it shares what is not there"
+                assert len(self._lines[body.run]) >= body.at, "the fork shares missing events"
                 line = self._lines[body.run][: body.at]
                 for shared in line:
                     seen.learn(*shared)
@@ -463,7 +466,7 @@ class Watcher:
         return self.runs[event.run]
 
     def prune(self, runs: Sequence[str]) -> None:
-        """Somebody was told that these are deleted: they had ended, and nobody is left who needs one of them."""
+        """Check pruned runs: they had ended, and no remaining run needs them."""
         self.pruned |= set(runs)
         with self.naming("I16 pruned", runs):
             for run in runs:
@@ -472,19 +475,19 @@ class Watcher:
                 for other in seen.needs & self.runs.keys():
                     assert (run in self.pruned) is (other in self.pruned), f"{run} without {other}"
 
-    def _telling(self, event: Event, body: Any) -> None:
-        """A run that tells it is called and created with each request, and each time it goes on."""
+    def _track_notification(self, event: Event, body: Any) -> None:
+        """Track that a notification is called and created for each request and each escalation."""
         escalates = isinstance(body, b.RequestExpired) and body.outcome == "escalated"
         if self.runs[event.run].effects != "stub" and (isinstance(body, b.RequestOpened) or escalates):
-            self._untold.add(f"notify-{body.request}-{CHANNEL} is called")
+            self._unnotified.add(f"notify-{body.request}-{CHANNEL} is called")
         if isinstance(body, b.AgentCalled) and body.mode == "notify":
-            self._untold.discard(f"{body.run.rpartition('-')[0]} is called")
-            self._untold.add(f"{body.run} is created")
+            self._unnotified.discard(f"{body.run.rpartition('-')[0]} is called")
+            self._unnotified.add(f"{body.run} is created")
         if isinstance(body, b.RunCreated):
-            self._untold.discard(f"{event.run} is created")
+            self._unnotified.discard(f"{event.run} is created")
 
     def committed(self, outcomes: Sequence[Any], before: str, after: str) -> None:
-        """A commit returned: what it says was written is there, and nothing of what it refused."""
+        """Check a commit: record acknowledged events, and check that refused operations changed nothing."""
         for outcome in outcomes:
             if isinstance(outcome, Appended):
                 self._acknowledged.update(head.hash for head in outcome.heads if head is not None)
@@ -492,41 +495,43 @@ class Watcher:
                 self._acknowledged.update(sealed.event.hash for sealed in outcome.events)
         with self.naming("I11 honest", outcomes):
             refused = all(isinstance(outcome, LimpetError | Missed | Taken | Raised) for outcome in outcomes)
-            assert before == after or not refused, "what was refused changed something"
+            assert before == after or not refused, "a refused operation changed the store"
 
     def effect(self, key: str) -> None:
-        """A tool is about to act."""
+        """Check that a tool may act now."""
         seen = self.runs[key.partition(":")[0]]
         with self.naming("I4 effects", key):
-            assert key in seen.keys, "it acts before its start is in the log"
+            assert key in seen.keys, "the effect comes before its start is in the log"
         with self.naming("I5 terminal", key):
-            assert seen.ended is None, "it acts after the end of its run"
+            assert seen.ended is None, "the effect comes after the end of its run"
 
-    def told(self, run: str, tool: str, n: int, value: Any) -> None:
-        """Code was told how a step ended."""
-        seen, plain, latest, made_up = self.runs[run], canonical(value), None, False
+    def result(self, run: str, tool: str, n: int, value: Any) -> None:
+        """Check the result of a step that the code has received."""
+        seen, plain, latest, stubbed = self.runs[run], canonical(value), None, False
         for step in seen.steps.values():
             if step.first.tool == tool and step.first.args.value()["n"] == n:
-                latest, made_up = step.latest, step.first.stubbed
+                latest, stubbed = step.latest, step.first.stubbed
         failed = isinstance(value, str) and value.startswith("error: ")
         with self.naming("I7 fold", (run, tool, n)):
-            before = self._told.setdefault((run, tool, n, seen.resumes), plain)
-            assert before == plain, f"told {value} now, and {before!r} before"
+            before = self._results.setdefault((run, tool, n, seen.resumes), plain)
+            assert before == plain, f"the code got {value} now, and {before!r} before"
         with self.naming("I11 honest", (run, tool, n)):
             resolved = isinstance(latest, b.StepResolved) and latest.outcome == "applied"
-            assert (resolved or isinstance(latest, b.StepCompleted)) is not failed, f"told {value} after {latest}"
+            assert (resolved or isinstance(latest, b.StepCompleted)) is not failed, (
+                f"the code got {value} after {latest}"
+            )
         if isinstance(latest, b.StepCompleted) and latest.output is not None:
             with self.naming("I12 inert", (run, tool, n)):
-                assert canonical(latest.output.value()) == plain, "the log has something else"
+                assert canonical(latest.output.value()) == plain, "the log has another output"
                 returned = self.returned.get((tool, n), [])
-                assert made_up or plain in map(canonical, returned), f"no tool returned {value}"
+                assert stubbed or plain in map(canonical, returned), f"no tool returned {value}"
 
 
-# When all is over
+# Checked at the end
 
 
 async def check_end(world: "World") -> None:
-    """What must hold when faults have stopped and every run has come to its end."""
+    """Check the invariants after faults have stopped and every run has ended."""
     watcher, store = world.watcher, world.people.store
     rows = (await store.runs(limit=1000)).rows
     acknowledged(watcher, {row.id: row.status for row in rows}, world.started)
@@ -534,12 +539,12 @@ async def check_end(world: "World") -> None:
     for row in rows:
         events = [event async for event in store.log(row.id)]
         with watcher.naming("I1 durable", row.id):
-            assert [event.hash for event in events] == watcher.runs[row.id].hashes, "its log has changed"
+            assert [event.hash for event in events] == watcher.runs[row.id].hashes, "the log has changed"
         with watcher.naming("I7 fold", row.id):
             state, cut = fold(events), world.chance.randrange(1, len(events) + 1)
-            assert state == await load(store, row.id), "not what is loaded"
-            assert state == fold(events[cut:], fold(events[:cut])), f"another state from event {cut} on"
-            assert state.status == row.status, "not what its row says"
+            assert state == await load(store, row.id), "the loaded state differs"
+            assert state == fold(events[cut:], fold(events[:cut])), f"folding from event {cut} on gives another state"
+            assert state.status == row.status, "the row has another status"
             assert await store.check_rows(row.id) == []
         with watcher.naming("I10 tamper", row.id):
             await tampering(world, row.id, row.number)
@@ -552,10 +557,10 @@ async def check_end(world: "World") -> None:
 
 
 def acknowledged(watcher: Watcher, statuses: dict[str, str], started: Sequence[str]) -> None:
-    """What somebody was told has been done is in the log."""
+    """Check that every acknowledged command and event is in the log."""
     with watcher.naming("I1 durable"):
         everything = {hash_ for seen in watcher.runs.values() for hash_ in seen.hashes}
-        assert watcher._acknowledged <= everything, "an acknowledged event is gone"
+        assert watcher._acknowledged <= everything, "an acknowledged event is missing"
         assert set(statuses) == watcher.runs.keys() - watcher.pruned, "a run was lost"
         assert set(statuses) >= set(started) - watcher.pruned, "a run was lost"
         for run, sent in watcher.signals.items():
@@ -569,7 +574,7 @@ def acknowledged(watcher: Watcher, statuses: dict[str, str], started: Sequence[s
 
 
 def acted(world: "World") -> None:
-    """What the world saw is what the logs say."""
+    """Check that the external world matches the logs."""
     with world.watcher.naming("I4 effects"):
         for key, count in world.outside.sent.items():
             assert count == 1, f"{key} was sent {count} times"
@@ -581,15 +586,15 @@ def acted(world: "World") -> None:
             and isinstance(step.latest, b.StepCompleted)
             and not step.first.stubbed
         }
-        assert world.backend.own_rows == completed, "a transaction's writes are not those of its events"
+        assert world.backend.own_rows == completed, "a transaction's writes do not match its events"
         for key in world.outside.applied:
             seen = world.watcher.runs[key.partition(":")[0]]
             undoes = isinstance(seen.ended, b.RunCancelled) and ":sim_pay:" in key
-            assert not undoes or world.outside.undone[key], f"{key} was not undone"
+            assert not undoes or world.outside.undone[key], f"{key} was not compensated"
 
 
 async def tampering(world: "World", run: str, number: int) -> None:
-    """An intact log is intact; one with a changed byte is not."""
+    """Check that the log verifies, and that a changed byte is found."""
     await verify_run(world.people.store, run)
     log = world.backend.log_of(number)
     place = world.chance.randrange(len(log))
@@ -600,7 +605,7 @@ async def tampering(world: "World", run: str, number: int) -> None:
         return
     finally:
         log[place] = event
-    raise AssertionError(f"a changed byte of event {place + 1} was not seen")
+    raise AssertionError(f"a changed byte of event {place + 1} was not found")
 
 
 def _flipped(event: Event, chance: random.Random) -> Event:
@@ -610,16 +615,16 @@ def _flipped(event: Event, chance: random.Random) -> Event:
 
 
 async def reported(world: "World", run: str) -> None:
-    """How a run ended is told as it was."""
+    """Check that the result of a run is reported as it is in the log."""
     ended, handle = world.watcher.runs[run].ended, await world.people.get(run)
     try:
-        told: tuple[type, bytes] = b.RunCompleted, canonical(await handle.result(timeout="1s"))
+        result: tuple[type, bytes] = b.RunCompleted, canonical(await handle.result(timeout="1s"))
     except limpet.RunFailed as failed:
-        told = b.RunFailed, canonical(failed.message)
+        result = b.RunFailed, canonical(failed.message)
     except limpet.RunCancelled as cancelled:
-        told = b.RunCancelled, canonical(cancelled.reason)
+        result = b.RunCancelled, canonical(cancelled.reason)
     except limpet.NotDone:
-        told = type(None), b""
+        result = type(None), b""
     match ended:
         case b.RunCompleted():
             happened = ended.output.value()
@@ -627,4 +632,4 @@ async def reported(world: "World", run: str) -> None:
             happened = ended.failure.message
         case _:
             happened = ended and ended.reason
-    assert told == (type(ended), canonical(happened) if ended else b""), f"reported as {told}"
+    assert result == (type(ended), canonical(happened) if ended else b""), f"reported as {result}"

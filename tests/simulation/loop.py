@@ -1,4 +1,4 @@
-"""An event loop for simulations: no sockets, no threads, no clock but the one that is moved between two turns."""
+"""An event loop for simulations, without sockets and threads; its clock moves only between two turns."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -9,35 +9,35 @@ Tick = Callable[[bool], None]
 
 
 class Turns(asyncio.BaseEventLoop):
-    """Calls `tick` before every turn, with whether nobody has anything to do; then something must come of that."""
+    """An event loop that calls `tick` before every turn, with whether it is idle; an idle one must ready a task."""
 
     def __init__(self, tick: Tick) -> None:
         super().__init__()
         self._selector = self
         self._tick = tick
         self._turns = 0
-        # Killed processes leave tasks behind whose errors nobody retrieves. Formatting those while garbage is collected
-        # breaks CPython 3.11's parser, if it is at work just then.
+        # Killed processes leave tasks behind whose errors are never retrieved. Formatting those during garbage
+        # collection breaks CPython 3.11's parser if it is running at that time.
         self.set_exception_handler(lambda *_: None)
 
     def select(self, timeout: float | None) -> list[object]:
-        """What `BaseEventLoop` asks for news from outside; there are none."""
+        """Replace the selector of `BaseEventLoop`, without any I/O events."""
         self._turns += 1
         self._tick(timeout != 0)
         return []
 
     def time(self) -> float:
-        """Turns, since nothing here may depend on how fast the machine is."""
+        """Return the number of turns, so that nothing depends on the speed of the machine."""
         return float(self._turns)
 
     def _process_events(self, event_list: list[object]) -> None:
-        """Nothing came."""
+        """Do nothing: there are no I/O events."""
 
     def _write_to_self(self) -> None:
-        """There is nobody on another thread to wake."""
+        """Do nothing: there are no other threads."""
 
 
 def run_in_turns(work: Coroutine[Any, Any, T], tick: Tick) -> T:
-    """What the work gives."""
+    """Run a coroutine to its end, and return its result."""
     with asyncio.Runner(loop_factory=lambda: Turns(tick)) as runner:
         return runner.run(work)

@@ -1,4 +1,4 @@
-"""The invariants can fail: each is named when the engine, the store or what is read of it is not as it should be."""
+"""The invariants can fail: each reports its name if the engine, the store or a log is faulty."""
 
 from collections.abc import Callable
 from typing import Any
@@ -30,53 +30,53 @@ Change = Callable[[Seen], list[Seen]]
 
 
 def again(seen: Seen) -> list[Seen]:
-    """It happens twice."""
+    """Duplicate the event."""
     return [seen, (replace(seen[0], seq=seen[0].seq + 1), *seen[1:])]
 
 
 def lost(_: Seen) -> list[Seen]:
-    """It does not happen."""
+    """Drop the event."""
     return []
 
 
 def under(**envelope: Any) -> Change:
-    """Something else is in its envelope."""
+    """Return a change of the envelope."""
     return lambda seen: [(replace(seen[0], **envelope), *seen[1:])]
 
 
 def saying(**body: Any) -> Change:
-    """It says something else."""
+    """Return a change of the body."""
     return lambda seen: [(seen[0], replace(seen[1], **body), seen[2])]
 
 
 def another_key(seen: Seen) -> list[Seen]:
-    """A retry under another name."""
+    """Change the idempotency key of the event."""
     return saying(key=f"{seen[1].key}0")(seen)
 
 
 def another_run(seen: Seen) -> list[Seen]:
-    """Not the one that is created."""
+    """Change the run that the event names."""
     return saying(run=f"{seen[1].run}0")(seen)
 
 
 def of_something_else(seen: Seen) -> list[Seen]:
-    """The same digest for other arguments."""
+    """Add a request with the same digest and other arguments."""
     more = (replace(seen[0], seq=seen[0].seq + 1), replace(seen[1], request="more", args=inline({"n": 0})), seen[2])
     return [seen, more]
 
 
 def other_arguments(seen: Seen) -> list[Seen]:
-    """Not those that were approved."""
+    """Change the arguments that were approved."""
     return saying(args=inline({**seen[1].args.value(), "cents": 1}))(seen)
 
 
 def an_hour_early(seen: Seen) -> list[Seen]:
-    """By the store's clock."""
+    """Move the store's time an hour back."""
     return [(*seen[:2], seen[2] - 3600 * 1_000_000)]
 
 
 def ended(seen: Seen) -> list[Seen]:
-    """The run completes instead."""
+    """Replace the event by the completion of the run."""
     body = b.RunCompleted(output=inline(None))
     return [(replace(seen[0], kind="run.completed"), body, seen[2])]
 
@@ -90,7 +90,7 @@ def of(*kinds: type) -> Callable[[Any], bool]:
 
 
 def after_it(kind: str, body: Any) -> Change:
-    """Something else follows."""
+    """Return a change that adds an event."""
     return lambda seen: [seen, (replace(seen[0], seq=seen[0].seq + 1, kind=kind), body, seen[2])]
 
 
@@ -108,7 +108,7 @@ STRANGE: list[tuple[str, Callable[[Any], bool], Change]] = [
     ("I2", lambda body: isinstance(body, b.WaitEnded) and body.how == "fired", again),
     ("I3", of(b.RunClaimed), under(fence=0)),
     ("I3", of(b.StepCompleted), under(fence=0)),
-    ("I3", of(b.StepCompleted), under(actor="somebody else")),
+    ("I3", of(b.StepCompleted), under(actor="another worker")),
     ("I4", is_once, again),
     ("I4", lambda body: isinstance(body, b.StepStarted) and body.attempt == 2 and bool(body.key), another_key),
     ("I5", of(b.RunCompleted), again),
@@ -147,13 +147,15 @@ STRANGE: list[tuple[str, Callable[[Any], bool], Change]] = [
 
 @pytest.fixture(scope="module")
 def tapes() -> list[list[Seen]]:
-    """What happened in some simulations."""
+    """Return the events of some simulations."""
     return [simulate(seed).watcher.tape for seed in range(8)]
 
 
 @pytest.mark.parametrize(("name", "where", "change"), STRANGE, ids=[f"{each[0]}-{n}" for n, each in enumerate(STRANGE)])
-def test_a_strange_event(tapes: list[list[Seen]], name: str, where: Callable[[Any], bool], change: Change) -> None:
-    """A log in which one event is not as it was."""
+def test_a_changed_event_violates_its_invariant(
+    tapes: list[list[Seen]], name: str, where: Callable[[Any], bool], change: Change
+) -> None:
+    """One event of a correct log is changed."""
     tape, place = next((tape, place) for tape in tapes for place, seen in enumerate(tape) if where(seen[1]))
     watcher = Watcher()
     for seen in [*tape[:place], *change(tape[place]), *tape[place + 1 :]]:
@@ -163,14 +165,14 @@ def test_a_strange_event(tapes: list[list[Seen]], name: str, where: Callable[[An
         watcher.check()
 
 
-def test_an_effect_after_the_end() -> None:
+def test_an_effect_after_the_end_is_found() -> None:
     done = simulate(0)
     done.watcher.effect(next(key for key in done.outside.sent))
     with pytest.raises(AssertionError, match=r"^I5 "):
         done.watcher.check()
 
 
-def test_a_fork_that_is_pruned_without_the_run_that_it_branched_off(tapes: list[list[Seen]]) -> None:
+def test_a_fork_that_is_pruned_without_its_origin_is_found(tapes: list[list[Seen]]) -> None:
     forked = next(tape for tape in tapes if any(isinstance(body, b.RunForked) for _, body, _ in tape))
     watcher = Watcher()
     for seen in forked:
@@ -181,7 +183,7 @@ def test_a_fork_that_is_pruned_without_the_run_that_it_branched_off(tapes: list[
         watcher.check()
 
 
-def test_a_run_that_goes_on_after_it_was_pruned() -> None:
+def test_an_event_of_a_pruned_run_is_found() -> None:
     watcher = simulate(0).watcher
     watcher.pruned.add(watcher.tape[-1][0].run)
     watcher.take(*watcher.tape[-1])
@@ -189,7 +191,7 @@ def test_a_run_that_goes_on_after_it_was_pruned() -> None:
         watcher.check()
 
 
-def test_a_refusal_that_changed_something() -> None:
+def test_a_refusal_that_changed_the_store_is_found() -> None:
     watcher = Watcher()
     watcher.committed([limpet.WrongState(run="r0", status="completed", wanted="a signal")], "7", "8")
     with pytest.raises(AssertionError, match=r"^I11 "):
@@ -197,27 +199,27 @@ def test_a_refusal_that_changed_something() -> None:
 
 
 async def nothing(*_: object) -> None:
-    """It says that it is done, and does nothing."""
+    """Return without doing anything."""
 
 
 async def nothing_returned(*_: object) -> Result:
-    """It says that the run returned nothing, however it ended."""
+    """Return None as the result of the run, however it ended."""
     return Result(None, {})
 
 
 async def careless(x: Execution) -> None:
-    """What is about to happen is not written down first."""
+    """Skip the flush before a step starts."""
     if not isinstance(next(reversed(x.journal._buffer), None), b.StepStarted):
         await x.write_until_stored(x.journal.flush)
 
 
 def revived(_: object, plain: Any, *_versions: object) -> Any:
-    """Data that says what it wants to be becomes that."""
+    """Replace data that looks like a serialised object."""
     return "revived" if isinstance(plain, dict) and "lc" in plain else plain
 
 
 def changing() -> Callable[..., Any]:
-    """What was read once is something else the next time."""
+    """Return a loader that gives another value the second time."""
     loaded: set[str] = set()
 
     def load(_: object, plain: Any, *_versions: object) -> Any:
@@ -229,7 +231,7 @@ def changing() -> Callable[..., Any]:
 
 
 def own_clock(time: StoreClock) -> int:
-    """What a worker takes for the time is taken for the store's."""
+    """Return the worker's own time instead of the store's."""
     return time._clock.now()
 
 
@@ -252,11 +254,13 @@ SABOTAGE: list[tuple[str, object, str, object]] = [
 
 
 @pytest.mark.parametrize(("name", "where", "what", "instead"), SABOTAGE, ids=[f"{s[0]}-{s[2]}" for s in SABOTAGE])
-def test_sabotage(monkeypatch: pytest.MonkeyPatch, name: str, where: object, what: str, instead: object) -> None:
-    """A few seeds are enough to see that something in the engine is wrong, and what."""
+def test_a_broken_engine_violates_its_invariant(
+    monkeypatch: pytest.MonkeyPatch, name: str, where: object, what: str, instead: object
+) -> None:
+    """A few seeds are enough to find the fault and to name its invariant."""
     monkeypatch.setattr(where, what, instead)
     monkeypatch.setattr(World, "jump", lambda _: 3600 * 1_000_000)
-    monkeypatch.setattr(world, "FORKS", 0)  # nothing is read twice that was read once
+    monkeypatch.setattr(world, "FORKS", 0)  # so that no result is loaded twice
 
     def look() -> None:
         for seed in range(60):
@@ -266,7 +270,7 @@ def test_sabotage(monkeypatch: pytest.MonkeyPatch, name: str, where: object, wha
         look()
 
 
-def test_a_row_that_differs() -> None:
+def test_a_row_that_differs_from_its_log_is_found() -> None:
     async def check(world: World) -> None:
         rows = world.backend._rows.streams
         rows["r0"] = replace(rows["r0"], goal="another")

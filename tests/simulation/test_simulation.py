@@ -1,4 +1,4 @@
-"""Two workers, kills, stalls past the lease, lost replies and commands at every await: 200 seeds of it."""
+"""Simulations of two workers with kills, stalls past the lease, lost replies and commands, over 200 seeds."""
 
 import os
 
@@ -14,8 +14,8 @@ SEED = os.environ.get("LIMPET_SEED")
 
 
 @pytest.mark.parametrize("seed", [int(SEED)] if SEED else range(SEEDS))
-def test_seed(seed: int) -> None:
-    """LIMPET_SEED=n runs one of them alone."""
+def test_invariants_hold_under_all_faults(seed: int) -> None:
+    """LIMPET_SEED=n runs a single seed."""
     try:
         simulate(seed, check=check_end)
     except BaseException:
@@ -24,13 +24,13 @@ def test_seed(seed: int) -> None:
 
 
 def test_the_same_seed_gives_the_same_logs() -> None:
-    """Whatever was found is found again."""
+    """A failure can be reproduced."""
     once, again = ([event.hash for event, _, _ in simulate(seed).watcher.tape] for seed in (7, 7))
     assert once == again
 
 
-def test_the_watcher_sees_a_blind_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The invariants can fail: an engine that repeats what it must not is found out within a few seeds."""
+def test_an_unsafe_repeat_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The invariants can fail: an engine that repeats an unsafe effect is found within a few seeds."""
     monkeypatch.setattr(steps, "judge", lambda *how: TryAgain(0) if how[2] is None else judge(*how))
 
     def look() -> None:

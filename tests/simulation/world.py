@@ -1,6 +1,8 @@
-"""A world in which everything goes wrong, the same for the same seed: workers that are killed, stall past their lease,
-lose replies and have clocks that jump; tools that fail before and after they act; people who answer, edit, reject, look
-away, cancel, pause, resume, fork and prune."""
+"""A world with all faults, deterministic by seed.
+
+Workers are killed, stall past their lease, lose replies and have clocks that jump. Tools fail before and after they
+act. People answer, edit, reject, ignore, cancel, pause, resume, fork and prune.
+"""
 
 import asyncio
 import random
@@ -39,7 +41,7 @@ EFFECTS: Sequence[Effects] = ("ask", "ask", "stub", "live")
 
 
 class Rows(MemoryTables):
-    """The store's rows, and a table of the tools' own beside them."""
+    """The store's tables, and a table of the tools."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__(clock)
@@ -47,12 +49,12 @@ class Rows(MemoryTables):
 
     @contextmanager
     def lend(self) -> Iterator[Callable[[str], None]]:
-        """What a tool is lent counts up a row of its own."""
+        """Lend a connection that counts a key in the tools' table."""
         yield lambda key: self._put(self.own, key, self.own.get(key, 0) + 1)
 
 
 class Backend(MemoryBackend):
-    """A store in memory with transactions, in either of the two ways that stores have."""
+    """A memory store with transactions, in either of the two modes of stores."""
 
     def __init__(self, clock: Clock, transactions: Literal["between", "beside"]) -> None:
         super().__init__(clock)
@@ -74,7 +76,7 @@ class Backend(MemoryBackend):
 
 
 class SlowLane:
-    """A lane whose work is done some turns of the event loop later, and not at all while its worker stalls."""
+    """An executor whose work is delayed by some turns of the event loop, and blocked while its worker stalls."""
 
     def __init__(self, link: "Link") -> None:
         self._link = link
@@ -82,7 +84,7 @@ class SlowLane:
         self._busy = False
 
     def check(self) -> None:
-        """There is always a turn."""
+        """Do nothing: a turn of the event loop always follows."""
 
     def submit(self, work: Callable[[], None]) -> None:
         self._queue.append(work)
@@ -97,11 +99,11 @@ class SlowLane:
         self._busy = False
 
     def close(self, *, wait: bool = True) -> None:
-        """Nothing to end."""
+        """Do nothing."""
 
 
 class Link(Inline):
-    """How one worker is connected to the store."""
+    """The connection of one worker to the store."""
 
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
@@ -122,7 +124,7 @@ class Link(Inline):
 
 
 class Faulty:
-    """A backend as one process sees it: commits may be lost before or after they happened; a dead one sees nothing."""
+    """The backend of one process: commits may be lost before or after they are written; a dead one is refused."""
 
     def __init__(self, world: "World") -> None:
         self._backend, self._world = world.backend, world
@@ -153,11 +155,11 @@ class Faulty:
         return done
 
     def close(self) -> None:
-        """The store outlives its processes."""
+        """Do nothing: the store outlives its processes."""
 
 
 class OwnClock:
-    """What one process takes for the time: somebody sets it, but what has passed can be measured all the same."""
+    """The clock of one process, which may be wrong; durations are still measured correctly."""
 
     def __init__(self, clock: Clock, off: int) -> None:
         self._clock, self.off = clock, off
@@ -188,14 +190,14 @@ class Process:
     async def kill(self) -> None:
         self.backend.is_dead = True
         self.link.open.set()
-        duty, self.app._worker_loop = self.app._worker_loop, None
-        if duty is not None:
-            await duty.kill()
+        loop, self.app._worker_loop = self.app._worker_loop, None
+        if loop is not None:
+            await loop.kill()
         await self.app.close()
 
 
 class World:
-    """Everything there is in one simulation."""
+    """The whole simulation."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
@@ -216,18 +218,18 @@ class World:
         self.people = App(settings, ())
 
     def tick(self, idle: bool) -> None:
-        """Time passes while there is something to do; when there is not, it jumps to whatever is due next."""
+        """Move time at random while tasks are ready; if none is, move it to the next alarm."""
         self._turns += 1
         self._until_time_moves -= 1
         if self._turns > MOST_TURNS:
-            raise AssertionError("I8 live: it never ends")
+            raise AssertionError("I8 live: the simulation never ends")
         if idle or not self._until_time_moves:
             due = self.clock.next_alarm if idle else None
             self.clock.set(max(due or 0, self.clock.now()) + self.chance.randrange(1, SECOND // 3))
             self._until_time_moves = self.chance.randrange(2, 15)
 
     def jump(self) -> int:
-        """How far off a clock is: mostly not at all, or up to an hour."""
+        """Return the offset of a clock: mostly zero, or up to an hour."""
         return self.chance.choice([0, 0, self.chance.randrange(-3600, 3600) * SECOND])
 
     async def run(self, acts: int) -> None:
@@ -258,7 +260,7 @@ class World:
             await process.begin(0.0 if self.calm else 0.03, lambda: self._doomed.put_nowait(process))
 
     async def _kill_all(self) -> None:
-        """Each killed process is followed by another."""
+        """Kill doomed processes, and start a new one for each."""
         while True:
             process = await self._doomed.get()
             if process in self.processes:
@@ -278,7 +280,7 @@ class World:
         self._doomed.put_nowait(self.chance.choice(self.processes))
 
     async def _stall(self) -> None:
-        """Past its lease, while everybody else goes on."""
+        """Stall a worker, possibly past its lease, while the others continue."""
         link = self.chance.choice(self.processes).link
         link.open.clear()
         self.clock.call_later(self.chance.randrange(1, 25) * SECOND, link.open.set)
@@ -313,7 +315,7 @@ class World:
             await self.people.resume(run)
 
     async def _fork(self) -> None:
-        """Somebody wants to know what else could have been."""
+        """Fork a random run at a random step."""
         rows = [row for row in (await self.people.store.runs(limit=1000)).rows if row.agent in FORKED]
         if rows and len(self.forks) < FORKS:
             row, effects = self.chance.choice(rows), self.chance.choice(EFFECTS)
@@ -321,12 +323,12 @@ class World:
             self.forks.append(fork.id)
 
     async def _prune(self) -> None:
-        """What has ended is not needed any more, or not for long."""
+        """Prune ended runs with a random age."""
         done = await self.people.prune(older_than=self.chance.choice([0, 20, 60]), dry_run=False, snapshots=1)
         self.watcher.prune(done.runs)
 
     async def _calm_down(self) -> None:
-        """Faults stop: every run must come to its end, and none that could go on is left lying."""
+        """Stop all faults. Then every run must end, and no ready run may stay unclaimed."""
         self.calm = self.outside.calm = True
         for process in self.processes:
             process.backend.trouble = 0.0
@@ -344,11 +346,13 @@ class World:
                 assert now < since + PATIENCE, [(row.id, row.status, row.waits, row.worker) for row in going]
                 for row in going:
                     ready = row.ready_at is not None and row.worker is None
-                    assert not ready or now - max(row.ready_at or 0, since) < 2 * LEASE, f"{row.id} is left lying"
+                    assert not ready or now - max(row.ready_at or 0, since) < 2 * LEASE, (
+                        f"{row.id} is ready but not claimed"
+                    )
             await self.clock.sleep(SECOND)
 
     async def _help(self, rows: Sequence[RunRow]) -> bool:
-        """Operators and people do what is asked of them; some things nobody does until it is too late."""
+        """Resume stuck runs and decide requests, except some that shall expire. Return whether anything was done."""
         helped = False
         for row in rows:
             stuck = row.status == "waiting" and any(wait.startswith("operator:") for wait in row.waits)
@@ -389,7 +393,7 @@ class World:
         self.watcher.answered.add((request.run, request.id))
 
     def _is_done(self, request: limpet.Request) -> bool:
-        """Whether the action that a request is about was seen."""
+        """Return whether the external world has seen the action of a request."""
         started = [step.first for step in self.watcher.runs[request.run].steps.values()]
         same = (step.key for step in started if (step.tool, step.args.value()) == (request.tool, dict(request.args)))
         return any(key in self.outside.sent or key in self.outside.applied for key in same)
@@ -403,7 +407,7 @@ class World:
 
 
 def simulate(seed: int, acts: int = 12, *, check: Callable[[World], Any] | None = None) -> World:
-    """The world after one simulation."""
+    """Run one simulation, and return its world."""
     world = World(seed)
 
     async def live() -> None:
