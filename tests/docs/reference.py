@@ -18,17 +18,17 @@ ROOT = Path(__file__).parents[2]
 
 
 def events_page() -> str:
-    """Every kind of event, with who may write it and what it says."""
+    """Return the page of all kinds of events, with their writers and fields."""
     lines = [
         "# Events",
         "",
-        "Every kind of event, made from the vocabulary (`make fix` writes this page). A kind's name and the fields of",
+        "Every kind of event. `make fix` generates this page from the vocabulary. A kind's name and the fields of",
         "a version never change once released; a new field is a new version.",
         "",
-        "Who may write: the **creator** of a stream its first event; the **owner**, the worker that has the run, under",
-        "its fence; a **command** may come from any process; the **store** itself; a **speaker** in a conversation.",
+        "Who may write: the **creator** of a stream its first event; the **owner**, the worker that holds the run,",
+        "under its fence; any process a **command**; the **store** itself; a **speaker** in a conversation.",
         "",
-        "| kind | version | written by | says | fields |",
+        "| kind | version | written by | meaning | fields |",
         "|---|---|---|---|---|",
     ]
     for kind in KINDS:
@@ -39,7 +39,7 @@ def events_page() -> str:
 
 
 def errors_page() -> str:
-    """Every error, with its code, its facts and its hint."""
+    """Return the page of all errors, with their codes, fields and hints."""
     lines = [
         "# Errors",
         "",
@@ -57,8 +57,8 @@ def errors_page() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _said_of(form: type) -> dict[str, str]:
-    """What the source says of each field, below it."""
+def _field_docstrings(form: type) -> dict[str, str]:
+    """Return the docstring of each field in the source."""
     if form.__module__.split(".")[0] != "limpet":
         return {}
     [body] = ast.parse(textwrap.dedent(inspect.getsource(form))).body
@@ -72,7 +72,7 @@ def _said_of(form: type) -> dict[str, str]:
 
 
 def json_page() -> str:
-    """Every form of the JSON that all doors give."""
+    """Return the page of all JSON views."""
     lines = [
         "# JSON",
         "",
@@ -89,7 +89,7 @@ def json_page() -> str:
     ]
     for name, form in json_views.forms().items():
         says = (form.__doc__ or "").split("\n")[0]
-        said = {name: text for base in reversed(form.__mro__) for name, text in _said_of(base).items()}
+        said = {name: text for base in reversed(form.__mro__) for name, text in _field_docstrings(base).items()}
         lines += ["", f"## {name}", "", says, "", "| field | holds | |", "|---|---|---|"]
         lines += [
             f"| `{field}` | {holds} | {said.get(field, '')} |" for field, holds in json_views.fields_of(form).items()
@@ -109,11 +109,11 @@ PUBLIC = {
     "Inspect": ("Moment", "Point", "Diff", "Comparison", "PromptView"),
     "Errors": tuple(errors.__all__),
 }  # fmt: skip
-"""Every public name, by topic."""
+"""Public names by topic."""
 
 
 def python_page() -> str:
-    """Every public name, with the first sentence of its docstring."""
+    """Return the page of all public names, with the first sentence of each docstring."""
     lines = [
         "# Python API",
         "",

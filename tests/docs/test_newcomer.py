@@ -1,4 +1,4 @@
-"""A newcomer types the README from top to bottom, word for word, in an empty environment."""
+"""The commands of the README work as written, in an empty environment."""
 
 import os
 import shutil
@@ -10,13 +10,13 @@ from tests.docs.test_repository import ROOT, blocks
 
 BIN = Path(sys.executable).parent
 REACH = ("PIP_", "UV_", "SSL_", "REQUESTS_", "CURL_", "http", "HTTP", "ALL_PROXY", "no_proxy", "NO_PROXY")
-"""How this machine reaches what is installed."""
+"""Environment variables that this machine needs to download packages."""
 SETS_UP = ("make ", ". .venv/")
-"""Lines that set up what a test has already: they are typed in a clone, with --full."""
+"""Lines that set up what a test already has; they run in a clone, with --full."""
 
 
 def typed(script: str, cwd: Path, **env: str) -> str:
-    """What a shell with nothing in its environment says to some lines, the first of which that fails ends it."""
+    """Run a script in a shell with an empty environment, and return its output. The first failing line ends it."""
     bare = {"PATH": f"{BIN}{os.pathsep}/usr/bin{os.pathsep}/bin", "HOME": str(cwd), "LANG": "C.UTF-8", **env}
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", script], cwd=cwd, env=bare, capture_output=True, text=True, check=False
@@ -26,13 +26,13 @@ def typed(script: str, cwd: Path, **env: str) -> str:
 
 
 def commands(*, sets_up: bool) -> str:
-    """The lines of the README that are typed."""
+    """Return the commands of the README."""
     lines = [line for block in blocks(ROOT / "README.md", "bash") for line in block.splitlines()]
     return "\n".join(line for line in lines if sets_up or not line.startswith(SETS_UP))
 
 
-def test_the_readme_word_for_word(tmp_path: Path) -> None:
-    """Its example is saved and run, and every command beside it works; then those that `init` says to type."""
+def test_every_command_of_the_readme_works(tmp_path: Path) -> None:
+    """The example is saved and run, and every command works; then those that `init` prints."""
     (tmp_path / "support.py").write_text(blocks(ROOT / "README.md", "python")[0], encoding="utf-8")
     said = typed(commands(sets_up=False), tmp_path)
     assert "refund o-1: 4900 cents, key ticket-42:step_2:refund:" in said
@@ -46,11 +46,11 @@ def test_the_readme_word_for_word(tmp_path: Path) -> None:
     assert "completed" in typed("limpet runs && limpet show ticket-1 && limpet log ticket-1", project)
 
 
-def test_from_a_clone(tmp_path: Path, full: bool) -> None:
-    """With everything that the README sets up, in a clone, on a machine with Python and make; but for `make test`."""
+def test_the_readme_works_in_a_clone(tmp_path: Path, full: bool) -> None:
+    """All commands of the README except `make test` run in a clone, on a machine with Python and make."""
     subprocess.run(["git", "clone", "--quiet", str(ROOT), tmp_path / "limpet"], check=True)
     clone = tmp_path / "limpet"
-    if not full:  # it takes a minute: only whether make knows what to do
+    if not full:  # installing takes a minute: without --full, only check that the targets exist
         assert "limpet demo" in typed("make -n demo && make -n test", clone)
         return
     (clone / "support.py").write_text(blocks(ROOT / "README.md", "python")[0], encoding="utf-8")

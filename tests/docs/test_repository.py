@@ -1,4 +1,4 @@
-"""The documentation is true: what it shows runs, what it lists is all there is, what it counts was counted."""
+"""The documentation is correct: examples run, lists are complete, and counts are right."""
 
 import ast
 import os
@@ -23,12 +23,12 @@ DOCS = [*PAGES_BY_HAND, *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def blocks(page: Path, language: str) -> list[str]:
-    """The code blocks of a page."""
+    """Return the code blocks of a page."""
     return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
 
 
 def run(*command: str, cwd: Path) -> str:
-    """What a Python program prints."""
+    """Return the output of a Python program."""
     done = subprocess.run(
         [sys.executable, *command],
         cwd=cwd,
@@ -42,7 +42,7 @@ def run(*command: str, cwd: Path) -> str:
 
 
 def test_the_readme_is_short_and_shows_the_example_that_runs() -> None:
-    """Under 150 lines; its example is the file's, word for word."""
+    """It has under 150 lines, and its example is that of the file."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert len(text.splitlines()) < 150
     example = (ROOT / "examples" / "first_agent.py").read_text(encoding="utf-8")
@@ -50,16 +50,16 @@ def test_the_readme_is_short_and_shows_the_example_that_runs() -> None:
     assert example.endswith(snippet)
 
 
-def test_the_first_agent_runs_and_is_found_done(tmp_path: Path) -> None:
-    """Once it acts, and again it gives the same result without acting."""
+def test_the_first_agent_runs_once(tmp_path: Path) -> None:
+    """The second run returns the same result without acting."""
     example = str(ROOT / "examples" / "first_agent.py")
     first = run(example, cwd=tmp_path).splitlines()
     assert (len(first), first[-1]) == (3, "R-7")
     assert run(example, cwd=tmp_path) == "R-7\n"
 
 
-def test_the_first_log_runs_and_goes_on(tmp_path: Path) -> None:
-    """Once it does four steps, and again it finds them done."""
+def test_the_first_log_runs_and_resumes(tmp_path: Path) -> None:
+    """The first run does four steps, and the second finds them done."""
     example = str(ROOT / "examples" / "first_log.py")
     expected = "".join(f"step {n}: {name}\n" for n, name in enumerate(("look", "decide", "refund", "tell"), 1))
     assert run(example, cwd=tmp_path) == f"{expected}ticket-42 is completed, 7 events\n"
@@ -68,13 +68,13 @@ def test_the_first_log_runs_and_goes_on(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", PAGES)
 def test_the_reference_is_up_to_date(path: str) -> None:
-    """`make fix` writes it."""
+    """`make fix` writes the pages."""
     assert (ROOT / path).read_text(encoding="utf-8") == PAGES[path]()
 
 
 @pytest.mark.parametrize("page", DOCS, ids=lambda page: page.name)
-def test_snippets_parse_and_links_lead_somewhere(page: Path) -> None:
-    """Python and JSON in every page, and every relative link."""
+def test_snippets_parse_and_links_exist(page: Path) -> None:
+    """This applies to Python and JSON in every page, and to every relative link."""
     for snippet in blocks(page, "python"):
         compile(snippet, str(page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     for snippet in blocks(page, "json"):
@@ -83,8 +83,8 @@ def test_snippets_parse_and_links_lead_somewhere(page: Path) -> None:
         assert (page.parent / link).exists(), link
 
 
-def test_what_the_docs_count_was_counted() -> None:
-    """Behaviours, topics and kinds."""
+def test_counts_in_the_docs_are_right() -> None:
+    """The numbers are those of behaviours and kinds."""
     text = "\n".join(page.read_text(encoding="utf-8") for page in DOCS)
     assert {int(n) for n in re.findall(r"(\d+) behaviours", text)} == {len(behaviours())}
     assert {int(n) for n in re.findall(r"(\d+) kinds", text)} == {len(KINDS)}
@@ -95,7 +95,7 @@ def test_what_the_docs_count_was_counted() -> None:
 
 
 def test_every_make_target_is_documented() -> None:
-    """In `make help`, and the ones to know in CONTRIBUTING."""
+    """Every target is in `make help`, and every target named in the docs exists."""
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     targets = re.findall(r"^([a-z]+):", makefile, re.MULTILINE)
     assert all(re.search(rf"^{target}:.*## ", makefile, re.MULTILINE) for target in targets)
@@ -104,8 +104,7 @@ def test_every_make_target_is_documented() -> None:
     )
 
 
-def test_sql_lives_in_sql_files() -> None:
-    """No statement in the package's Python."""
+def test_python_files_contain_no_sql() -> None:
     words = re.compile(
         r"\b(SELECT .* FROM|INSERT INTO|UPDATE \w+ SET|DELETE FROM|CREATE TABLE|PRAGMA|BEGIN IMMEDIATE)\b"
     )
@@ -120,7 +119,7 @@ def test_sql_lives_in_sql_files() -> None:
 
 
 def test_the_log_is_never_read_without_an_order() -> None:
-    """Every statement that reads several events says in which order."""
+    """Every statement that reads several events has an ORDER BY."""
     text = (ROOT / "src/limpet/stores/sqlite/statements.sql").read_text(encoding="utf-8")
     for statement in re.split(r"^-- name: ", text, flags=re.MULTILINE):
         if "{event}" in statement and not statement.startswith("command"):
@@ -128,15 +127,15 @@ def test_the_log_is_never_read_without_an_order() -> None:
     assert not re.search(r"^BEGIN(?! IMMEDIATE)", text, re.MULTILINE)
 
 
-def test_constraints_are_plain_and_name_no_host() -> None:
-    """`name==version` lines, and nothing else."""
+def test_constraints_have_only_names_and_versions() -> None:
+    """Every line is `name==version`."""
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     assert all(re.fullmatch(r"[a-z0-9][a-z0-9._-]*==[A-Za-z0-9.+!]+", line) for line in lines)
     assert not (ROOT / "uv.lock").exists()
 
 
-def test_nothing_that_revives_objects_is_imported() -> None:
-    """JSON only in our formats."""
+def test_no_object_serialisation_is_imported() -> None:
+    """Stored formats are JSON only."""
     for path in (ROOT / "src").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             names = [each.name for each in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
@@ -144,21 +143,21 @@ def test_nothing_that_revives_objects_is_imported() -> None:
             assert not {"pickle", "marshal", "shelve", "dill", "cloudpickle", "jsonpickle"} & {*names, module}
 
 
-def test_a_callers_writes_are_an_example_that_runs(tmp_path: Path) -> None:
-    """Twice: the second time there is nothing left to do."""
+def test_the_example_of_own_writes_runs(tmp_path: Path) -> None:
+    """The second run has nothing left to do."""
     expected = "['run.created', 'run.claimed', 'step.completed', 'run.completed']\n"
     for _ in range(2):
         assert run(str(ROOT / "examples" / "own_writes.py"), cwd=tmp_path) == expected
 
 
-def test_encryption_is_an_example_that_runs(tmp_path: Path) -> None:
-    """It can be read with the new key, and not in the file."""
+def test_the_example_of_encryption_runs(tmp_path: Path) -> None:
+    """The data is readable with the new key, and not in the file."""
     said = run(str(ROOT / "examples" / "encrypted.py"), cwd=tmp_path)
     assert said == "decrypted: {'card': '4242 4242 4242 4242'}\nreadable in the file: False\n"
 
 
-def test_handoffs_are_examples_that_run(tmp_path: Path) -> None:
-    """An approval with other arguments from another process, a person instead of a failure, three agents."""
+def test_the_examples_of_handoffs_run(tmp_path: Path) -> None:
+    """They show an approval with other arguments, a person instead of a failure, and three agents."""
     assert run(str(ROOT / "examples" / "approve_a_call.py"), cwd=tmp_path).endswith("refund o-1: 2500 cents\nR-7\n")
     said = run(str(ROOT / "examples" / "hand_to_a_person.py"), cwd=tmp_path)
     refusal = "$.outcome is not one of ['nothing', 'refund', 'replace']"
@@ -169,8 +168,8 @@ def test_handoffs_are_examples_that_run(tmp_path: Path) -> None:
     assert said.endswith("('$.text is missing',)\n")
 
 
-def test_the_first_agent_of_a_model_runs_and_is_found_done(tmp_path: Path) -> None:
-    """About 30 lines, the page's word for word; approved with other arguments, done once."""
+def test_the_first_llm_agent_runs_once(tmp_path: Path) -> None:
+    """The example has at most 30 lines, as on the page; its tool is approved with other arguments and runs once."""
     path = ROOT / "examples" / "first_llm_agent.py"
     shown = blocks(ROOT / "docs" / "llm.md", "python")[0]
     assert shown.removeprefix("import limpet\n") in path.read_text(encoding="utf-8")
@@ -186,8 +185,8 @@ def test_the_first_agent_of_a_model_runs_and_is_found_done(tmp_path: Path) -> No
     assert run(str(path), cwd=tmp_path).splitlines() == first[1:]
 
 
-def test_a_model_of_ones_own_is_an_example_that_runs(tmp_path: Path) -> None:
-    """It calls a tool, is paid for by its prices; a loop of one's own stops before its budget is overspent."""
+def test_the_example_of_a_custom_model_runs(tmp_path: Path) -> None:
+    """The model calls a tool and is billed by its prices; a custom loop stops before its budget is exceeded."""
     expected = [
         "hello hello",
         "{'heard': 'hello'} 234 0.000306",
@@ -198,8 +197,8 @@ def test_a_model_of_ones_own_is_an_example_that_runs(tmp_path: Path) -> None:
         assert run(str(ROOT / "examples" / "own_model.py"), cwd=tmp_path).splitlines() == expected
 
 
-def test_a_long_conversation_is_an_example_that_runs(tmp_path: Path) -> None:
-    """Over many runs, summarised, whole, forked; news that were old when they were to be used again."""
+def test_the_example_of_a_long_conversation_runs(tmp_path: Path) -> None:
+    """The conversation spans many runs, is summarised, read completely and forked; stale data is refused."""
     said = run(str(ROOT / "examples" / "long_conversation.py"), cwd=tmp_path).splitlines()
     assert said == [
         "user: message 11, and apples again a",
@@ -216,18 +215,18 @@ def test_a_long_conversation_is_an_example_that_runs(tmp_path: Path) -> None:
 
 
 def squeezed(text: str) -> str:
-    """Lines without what is before and behind them: a page shows the inside of a function."""
+    """Return the lines without indentation, since a page shows the inside of a function."""
     return "\n".join(line.strip() for line in text.splitlines())
 
 
 def is_shown(page: str, example: str, *, count: int) -> bool:
-    """Whether so many snippets of a page are in an example, word for word."""
+    """Return whether this many snippets of a page are in an example."""
     text = squeezed((ROOT / "examples" / example).read_text(encoding="utf-8"))
     return sum(squeezed(snippet) in text for snippet in blocks(ROOT / "docs" / page, "python")) == count
 
 
-def test_what_a_model_saw_is_an_example_that_runs(tmp_path: Path) -> None:
-    """Made again, exactly, with what is known by then; what rests on a fact that was taken back is marked."""
+def test_the_example_of_prompts_runs(tmp_path: Path) -> None:
+    """The prompt is rebuilt exactly with the knowledge of that time; messages based on a retracted fact are marked."""
     assert is_shown("llm.md", "what_a_model_saw.py", count=2)
     assert is_shown("agents.md", "what_a_model_saw.py", count=1)
     assert is_shown("conversations.md", "long_conversation.py", count=1)
@@ -251,8 +250,8 @@ def test_what_a_model_saw_is_an_example_that_runs(tmp_path: Path) -> None:
         assert run(str(ROOT / "examples" / "what_a_model_saw.py"), cwd=tmp_path).splitlines() == expected
 
 
-def test_parts_of_the_loop_are_an_example_that_runs(tmp_path: Path) -> None:
-    """A rule chooses before the model does, a result becomes a fact, another agent goes on with it."""
+def test_the_example_of_loop_parts_runs(tmp_path: Path) -> None:
+    """A rule chooses before the model does, a result becomes a fact, and another agent takes over."""
     assert is_shown("llm.md", "own_parts.py", count=1)
     expected = [
         "The bill is sent.",
@@ -265,8 +264,10 @@ def test_parts_of_the_loop_are_an_example_that_runs(tmp_path: Path) -> None:
         assert run(str(ROOT / "examples" / "own_parts.py"), cwd=tmp_path).splitlines() == expected
 
 
-def test_tools_of_a_server_are_an_example_that_runs(tmp_path: Path) -> None:
-    """Listed and called as steps; the one with a risk is allowed with other arguments, and done once."""
+def test_the_example_of_mcp_tools_runs(tmp_path: Path) -> None:
+    """Tools of an MCP server are listed and called as steps; the one with a risk is approved with other arguments, and
+    runs once.
+    """
     assert is_shown("llm.md", "tools_of_a_server.py", count=1)
     example = str(ROOT / "examples" / "tools_of_a_server.py")
     first = run(example, cwd=tmp_path).splitlines()
@@ -285,8 +286,8 @@ def test_tools_of_a_server_are_an_example_that_runs(tmp_path: Path) -> None:
     assert run(example, cwd=tmp_path).splitlines() == first[1:]
 
 
-def test_asking_from_elsewhere_is_an_example_that_runs(tmp_path: Path) -> None:
-    """Over HTTP by a real server, over MCP by another agent; every question is on the page."""
+def test_the_example_of_remote_queries_runs(tmp_path: Path) -> None:
+    """The queries run over HTTP on a real server and over MCP by another agent; each of them is on the page."""
     assert is_shown("serving.md", "ask_from_elsewhere.py", count=2)
     page = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
     for each in OPERATIONS.values():
@@ -300,9 +301,9 @@ def test_asking_from_elsewhere_is_an_example_that_runs(tmp_path: Path) -> None:
     ]
 
 
-async def test_the_test_of_a_model_is_a_test_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the page shows it, for its first agent."""
-    monkeypatch.setattr("limpet.engine.definitions.tools._tools", {})  # others have tools of these names
+async def test_the_example_of_a_model_test_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test of the first agent runs as the page shows it."""
+    monkeypatch.setattr("limpet.engine.definitions.tools._tools", {})  # other tests have tools of these names
     shown = next(each for each in blocks(ROOT / "docs" / "models.md", "python") if "async def test_" in each)
 
     @limpet.tool(effect="once", risk="write_local", name="clean_logs")
@@ -316,8 +317,8 @@ async def test_the_test_of_a_model_is_a_test_that_runs(monkeypatch: pytest.Monke
     await there["test_it_asks_before_it_cleans"]()
 
 
-def test_secrets_are_an_example_that_runs(tmp_path: Path) -> None:
-    """The tool has it; nobody else, not even in the error. Again, everything is found done."""
+def test_the_example_of_secrets_runs(tmp_path: Path) -> None:
+    """Only the tool gets the secret, which is not in the error either. The second run finds everything done."""
     example = str(ROOT / "examples" / "use_a_secret.py")
     first = run(example, cwd=tmp_path).splitlines()
     assert first[1:2] + first[-1:] == ["signed with a key of 21 characters", "readable in the file: False"]

@@ -1,6 +1,6 @@
-"""Writes what this version stores to `tests/golden/<version>`: `python -m tests.golden.make`.
+"""Writes golden files of this version to `tests/golden/<version>`: `python -m tests.golden.make`.
 
-A run that has every kind of event in it, as JSON lines; the state that it folds to; and a SQLite file. Files of
+The files are a run with every kind of event as JSON lines, the state that it folds to, and a SQLite file. Files of
 released versions are never written again.
 """
 
@@ -48,7 +48,7 @@ FAILURE = Failure(
 
 
 def story() -> list[tuple[AnyBody, int]]:
-    """Every kind that a run's log can have, with the fence it is written under."""
+    """Return every kind of event of a run's log, with its fence."""
     patch = StatePatch(
         goal="settle o-1",
         constraints=Constraints(human_in_the_loop=HumanInTheLoop(required_for_risk_levels=("external_action",))),
@@ -140,7 +140,7 @@ def story() -> list[tuple[AnyBody, int]]:
 
 
 def talk() -> list[AnyBody]:
-    """Every kind that a conversation can have."""
+    """Return every kind of event of a conversation."""
     return [
         b.ConversationCreated(session="s1", user="ann", labels={"topic": "x"}),
         b.ConversationForked(conversation="c0", at=3),
@@ -150,7 +150,7 @@ def talk() -> list[AnyBody]:
 
 
 def sealed(run: str, bodies: list[tuple[AnyBody, int]]) -> list[Event]:
-    """A chain of events."""
+    """Return the bodies as a chain of events."""
     head: Head = START
     events = []
     for place, (body, fence) in enumerate(bodies):
@@ -160,12 +160,12 @@ def sealed(run: str, bodies: list[tuple[AnyBody, int]]) -> list[Event]:
 
 
 def line(event: Event) -> bytes:
-    """An event as a JSON line."""
+    """Return an event as a JSON line."""
     return encode({**msgspec.structs.asdict(event), "body": event.body.decode(), "hash": event.hash.hex()})
 
 
 async def make_store(path: Path) -> None:
-    """A SQLite file with a run, a request, a conversation's messages and a snapshot."""
+    """Write a SQLite file with a run, a request, messages of a conversation and a snapshot."""
     async with World(Harness(backend=lambda clock: SqliteBackend(path, clock)), FrozenClock()) as world:
         owner = await world.own("golden", labels={"team": "a"})
         await owner.append(started(1), completed(1, output={"x": [1, None]}), asked("q1", to=("ann",)))
@@ -175,7 +175,7 @@ async def make_store(path: Path) -> None:
 
 
 async def dump(store: Store) -> bytes:
-    """The log of the run in the SQLite file, as JSON lines."""
+    """Return the log of the run in the SQLite file, as JSON lines."""
     return b"".join([line(event) + b"\n" async for event in store.log("golden")])
 
 

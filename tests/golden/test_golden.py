@@ -1,4 +1,4 @@
-"""What released versions stored can be read for ever."""
+"""Files of released versions can always be read."""
 
 import gzip
 from pathlib import Path
@@ -17,7 +17,7 @@ VERSIONS = sorted(path for path in Path(__file__).parent.iterdir() if path.is_di
 
 
 def read(path: Path) -> list[Event]:
-    """Events from JSON lines."""
+    """Return events from JSON lines."""
     events = []
     for text in path.read_bytes().splitlines():
         fields = msgspec.json.decode(text)
@@ -27,8 +27,8 @@ def read(path: Path) -> list[Event]:
 
 
 @pytest.mark.parametrize("version", VERSIONS, ids=lambda path: path.name)
-def test_old_logs_fold_to_the_state_they_folded_to(version: Path) -> None:
-    """The chain fits, every kind is read, and the state is the recorded one."""
+def test_old_logs_fold_to_the_recorded_state(version: Path) -> None:
+    """The chain is intact, every kind is decoded, and the state is the recorded one."""
     events = read(version / "run.jsonl")
     verify(events)
     assert fold(events) == msgspec.json.decode((version / "state.json").read_bytes(), type=RunState)
@@ -36,7 +36,7 @@ def test_old_logs_fold_to_the_state_they_folded_to(version: Path) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS, ids=lambda path: path.name)
 def test_old_conversations_are_read(version: Path) -> None:
-    """Each event in its newest form."""
+    """Each event is upcast to its newest version."""
     events = read(version / "conversation.jsonl")
     verify(events)
     assert all(event.decode() for event in events)
@@ -44,7 +44,7 @@ def test_old_conversations_are_read(version: Path) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS, ids=lambda path: path.name)
 async def test_old_sqlite_files_are_opened(version: Path, tmp_path: Path) -> None:
-    """Migrated if need be; logs, lists, inbox and snapshots are there, and what came later can be kept."""
+    """The file is migrated if necessary; logs, lists, inbox and snapshots are readable, and newer features work."""
     (tmp_path / "store.db").write_bytes(gzip.decompress((version / "store.gz").read_bytes()))
     async with open_store(f"sqlite:///{tmp_path / 'store.db'}") as store:
         await verify_run(store, "golden")
@@ -53,13 +53,13 @@ async def test_old_sqlite_files_are_opened(version: Path, tmp_path: Path) -> Non
         assert await store.count(RunFilter(labels={"team": "a"}, status=("waiting",))) == 1
         assert [request.to for request in await store.requests()] == [("ann",)]
         assert await store.snapshots("golden")
-        assert (await store.snapshot("golden") is None) == (version.name == "0.1.0")  # it had no digest: it is not used
+        assert (await store.snapshot("golden") is None) == (version.name == "0.1.0")  # not used, without a digest
         await store.save_contracts([contract("support")])
         assert [row.agent for row in await store.contracts()] == ["support"]
 
 
 def test_every_kind_is_in_the_newest_golden_files() -> None:
-    """A new kind is not released before it is here."""
+    """A new kind must be added here before its release."""
     newest = VERSIONS[-1]
     found = {event.kind for name in ("run", "conversation") for event in read(newest / f"{name}.jsonl")}
     assert found == {kind.name for kind in KINDS}

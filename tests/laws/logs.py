@@ -1,6 +1,6 @@
-"""Stories of runs: logs as an engine could have written them, in which things end that have begun.
+"""Random logs of runs that an engine could have written, in which calls that were started also end.
 
-The teller keeps just enough of what is open to say something sensible next. It is not the fold, and does not use it.
+The generator keeps only the open calls that it needs to choose a plausible next event. It does not use the fold.
 """
 
 from collections.abc import Callable
@@ -36,7 +36,7 @@ _values = st.sampled_from([inline(None), inline({"a": [1, -0.0]}), inline("é"),
 
 
 class Story:
-    """A run in the making: where it is, and what is open in it."""
+    """A run under construction: its status, and its open calls."""
 
     def __init__(self, draw: st.DrawFn) -> None:
         self.draw = draw
@@ -53,10 +53,10 @@ class Story:
         self.turn = 0
         self.working = AgentState()
 
-    # What can be said, depending on where it is
+    # Possible events by status
 
     def next(self) -> AnyBody:
-        """Something that may happen next."""
+        """Return a plausible next event."""
         return self.one_of(self.choices())
 
     def choices(self) -> list[Say]:
@@ -74,24 +74,24 @@ class Story:
                 return [self.fork]
 
     def work(self) -> AnyBody:
-        """Something that the agent's code does, beside steps."""
+        """Return an event of the agent's code other than a step."""
         knowing = [self.patch, self.patch, self.decide, self.next_turn, self.value, self.version, self.artifact]
         asking = [self.ask, self.ask, self.call, self.timer, self.receive]
         return self.one_of([*knowing, *asking, self.flag, self.read, self.invalidate, self.say, self.undo])
 
     def command(self) -> AnyBody:
-        """Something that comes from outside, whatever the run does."""
+        """Return a command, which can arrive in any status."""
         return self.one_of(
             [self.signal, self.cancel, self.extend, self.grant, self.revoke, self.pause, self.pause, self.resume]
         )
 
     def leave(self) -> AnyBody:
-        """A way out of running, or a worker's death."""
+        """Return an event that ends the running status, or a worker's death."""
         ends = [self.complete, self.fail, self.stop]
         return self.one_of([self.die, self.die, self.release, self.park, self.park, self.park, *ends])
 
     def ends_of_steps(self) -> list[Say]:
-        """What can come of a step that has begun."""
+        """Return the possible events of open steps."""
         found: list[Say] = []
         if self.running:
             found += [self.complete_step, self.fail_step, self.retry_step, self.lose_step]
@@ -103,12 +103,12 @@ class Story:
         return found
 
     def ends_of_waits(self) -> list[Say]:
-        """What can come of a wait that has begun."""
+        """Return the possible events of open waits."""
         found: list[Say] = [self.end_wait, self.end_wait] if self.waits else []
         return [*found, self.expire, self.escalate, self.withdraw] if self.requests else found
 
     def ends_from_outside(self) -> list[Say]:
-        """What others can do about things that have begun."""
+        """Return the possible commands about open calls."""
         return [self.answer, self.answer] * bool(self.requests) + [self.come_back] * bool(self.children)
 
     # The run
@@ -235,7 +235,7 @@ class Story:
         self.settled = max(self.settled, number)
         return number, attempt
 
-    # What the agent knows and chooses
+    # Working state and decisions
 
     def patch(self) -> AnyBody:
         return b.StatePatched(name=self.new("patch#"), patch=self.patch_to(self.draw(agent_states())))
@@ -286,7 +286,7 @@ class Story:
     def extend(self) -> AnyBody:
         return b.BudgetExtended(command=self.new("c"), by="ann", limits=Limits(max_steps=self.some()))
 
-    # People, other agents, signals and times
+    # People, other agents, signals and timers
 
     def ask(self) -> AnyBody:
         self.requests.append(self.new("q-"))
@@ -368,7 +368,7 @@ class Story:
 
 @st.composite
 def run_logs(draw: st.DrawFn, min_size: int = 1, max_size: int = 30) -> list[Event]:
-    """The log of a run, sealed as a store would have it."""
+    """Draw the log of a run, sealed as a store would seal it."""
     story, head, events, time = Story(draw), START, list[Event](), 1_700_000_000_000_000
     body = story.create()
     for _ in range(draw(st.integers(min_size, max_size))):

@@ -1,7 +1,7 @@
-"""Wrong values in every argument of every public verb and command.
+"""Wrong values for every argument of every public method of Run and App.
 
-Each call ends in one of two ways: a LimpetError, with nothing written; or a log that reads back. The verbs and commands
-are found by introspection, with all their parameters: a new one fails here until it has an example.
+Each call either raises a LimpetError and writes nothing, or leaves a log that can be read. Methods and parameters are
+found by introspection: a new one fails here until it has an example.
 """
 
 import inspect
@@ -22,12 +22,12 @@ from limpet.stores import RunFilter
 from limpet.testing.app import TestApp
 
 WRITTEN = "run.created", "run.claimed", "state.patched", "run.completed"
-# These are recorded themselves: the call was right, and its end was not good.
+# These outcomes are recorded: the call was valid, but did not succeed.
 RECORDED = limpet.StepFailed, limpet.Expired
 
 
 class Text(str):
-    """Not quite a str."""
+    """A subclass of str."""
 
     __slots__ = ()
 
@@ -39,7 +39,7 @@ def _deep() -> Any:
     return found
 
 
-# Made anew for each call: a verb may use one up.
+# Created for each call, since a method may consume the value.
 WRONG: Mapping[str, Callable[[], Any]] = {
     "None": lambda: None,
     "True": lambda: True,
@@ -73,7 +73,7 @@ WRONG: Mapping[str, Callable[[], Any]] = {
     "function": lambda: lambda: None,
     "class": lambda: int,
     "generator": lambda: (each for each in (1, 2)),
-    "naive time": lambda: datetime(2026, 1, 1),  # noqa: DTZ001 - it is wrong on purpose
+    "naive time": lambda: datetime(2026, 1, 1),  # noqa: DTZ001 - wrong on purpose
     "first year": lambda: datetime(1, 1, 1, tzinfo=UTC),
     "path": lambda: Path("no/such/file"),
     "exception": lambda: ValueError("no"),
@@ -102,7 +102,7 @@ async def child(run: Run, task: str) -> str:
 
 
 class Example(NamedTuple):
-    """A call that is right, in which one argument after the other becomes wrong."""
+    """A valid call, whose arguments are replaced by wrong ones, one after the other."""
 
     args: Mapping[str, Any]
     kwargs: Mapping[str, Any] = {}
@@ -162,18 +162,18 @@ VERBS: Mapping[str, tuple[Example, ...]] = {
 
 @dataclass
 class Outcome:
-    """What came of one call."""
+    """The outcome of one call."""
 
     error: BaseException | None = None
 
 
 def public(kind: type) -> set[str]:
-    """The names of everything that users can call on objects of a class."""
+    """Return the names of the public methods of a class."""
     return {name for name, each in inspect.getmembers(kind, inspect.isfunction) if not name.startswith("_")}
 
 
 def parameters(kind: type, name: str) -> set[str]:
-    """Every parameter of a public function, those of its overloads included."""
+    """Return every parameter of a public method, including those of its overloads."""
     fn = getattr(kind, name)
     found: set[str] = set()
     for each in (*get_overloads(fn), fn):
@@ -185,7 +185,7 @@ def parameters(kind: type, name: str) -> set[str]:
 
 
 def wrong_calls(example: Example) -> Iterator[tuple[str, list[Any], dict[str, Any]]]:
-    """Each argument of an example made wrong in each way."""
+    """Yield the calls with each argument replaced by each wrong value."""
     for name in (*example.args, *example.kwargs):
         for wrong, make in WRONG.items():
             args = [make() if each == name else given for each, given in example.args.items()]
@@ -194,7 +194,7 @@ def wrong_calls(example: Example) -> Iterator[tuple[str, list[Any], dict[str, An
 
 
 class Case(NamedTuple):
-    """One wrong call of a verb."""
+    """One wrong call of a method."""
 
     verb: str
     what: str
@@ -207,7 +207,7 @@ CASES: dict[str, tuple[Case, Outcome]] = {}
 
 @limpet.agent(name="law_caller")
 async def caller(run: Run, case: str) -> str:
-    """Make a wrong call, and go on."""
+    """Make a wrong call, and continue."""
     (_, _, args, kwargs), outcome = CASES[case][0], CASES[case][1]
     await run.patch(facts={"known": 1, "other": 2}, questions=["old?"])
     try:
@@ -220,19 +220,19 @@ async def caller(run: Run, case: str) -> str:
 
 
 async def perform(given: Any) -> None:
-    """Wait for what a verb or a command gives, whatever that is."""
+    """Await, enter or iterate the result of a method."""
     if isinstance(given, AbstractAsyncContextManager):
         async with given:
             pass
     elif isinstance(given, AsyncIterator):
         async for _ in given:
-            break  # it may have no end
+            break  # it may be endless
     elif inspect.isawaitable(given):
         await given
 
 
-def test_every_public_verb_has_an_example_with_all_its_parameters() -> None:
-    """A verb, or a parameter, that is added cannot be forgotten here."""
+def test_every_run_method_has_an_example_with_all_its_parameters() -> None:
+    """A new method or parameter needs an example here."""
     assert public(Run) == set(VERBS)
     for name, examples in VERBS.items():
         given = {each for example in examples for each in (*example.args, *example.kwargs)}
@@ -240,8 +240,8 @@ def test_every_public_verb_has_an_example_with_all_its_parameters() -> None:
 
 
 @pytest.mark.parametrize("verb", sorted(VERBS))
-async def test_a_verb_with_a_wrong_value_raises_or_its_log_reads_back(verb: str) -> None:
-    """Whatever the code gives to a verb, its run can be read, and goes on."""
+async def test_a_run_method_with_a_wrong_value_raises_or_leaves_a_readable_log(verb: str) -> None:
+    """The run can be read and continues."""
     faults: list[str] = []
     async with testing.app(caller, child) as app:
         for example in VERBS[verb]:
@@ -256,13 +256,13 @@ async def test_a_verb_with_a_wrong_value_raises_or_its_log_reads_back(verb: str)
 
 
 async def unreadable(app: TestApp, id: str) -> str | None:
-    """What is wrong with a run in which a wrong call was made."""
+    """Return the fault of a run in which a wrong call was made, or None."""
     error = CASES[id][1].error
     if error is not None and not isinstance(error, limpet.LimpetError):
         return f"untyped {error!r}"
     try:
         await read_all(app, id)
-    except Exception as unread:  # noqa: BLE001 - whatever it is, the log does not read back
+    except Exception as unread:  # noqa: BLE001 - any exception is a fault
         return f"unreadable {unread!r} after {error!r}"
     status = (await app.info(id)).status
     kinds = [event.kind for event in await app.log(id)]
@@ -274,7 +274,7 @@ async def unreadable(app: TestApp, id: str) -> str | None:
 
 
 async def read_all(app: App, run: str) -> None:
-    """Everything that shows a run."""
+    """Read a run in every way."""
     await app.verify(run)
     await app.log(run)
     await app.state(run)
@@ -287,7 +287,7 @@ async def read_all(app: App, run: str) -> None:
 
 @limpet.agent(name="law_world", approvals=limpet.Approvals("external_action"))
 async def world(run: Run, part: str) -> str:
-    """One agent in every state that a command may find a run in."""
+    """Bring the run into the state that the input names."""
     await run.patch(goal="stand", facts={"part": part})
     await run.decide("Which?", choose=part, over=[part, "none"], because="it was said")
     match part:
@@ -313,14 +313,14 @@ PARTS = "asking", "approving", "granted", "hearing", "failed", "done"
 
 @dataclass(frozen=True)
 class Made:
-    """Something that a world has, by its name there."""
+    """A reference to an object of the world, by name."""
 
     name: str
 
 
 @asynccontextmanager
 async def worlds() -> AsyncIterator[tuple[TestApp, dict[str, Any]]]:
-    """A run in each state, a conversation, and what else commands are about."""
+    """Create a run in each state, a conversation, and the other objects of commands."""
     async with testing.app(world, child) as app:
         for part in PARTS:
             await app.start(world, part, id=part)
@@ -447,8 +447,8 @@ COMMANDS: Mapping[str, tuple[Example, ...]] = {
 }
 
 
-def test_every_public_command_has_an_example_with_all_its_parameters() -> None:
-    """A command, or a parameter, that is added cannot be forgotten here."""
+def test_every_app_method_has_an_example_with_all_its_parameters() -> None:
+    """A new command or parameter needs an example here."""
     assert public(App) == set(COMMANDS)
     for name, examples in COMMANDS.items():
         given = {each for example in examples for each in (*example.args, *example.kwargs)}
@@ -456,16 +456,15 @@ def test_every_public_command_has_an_example_with_all_its_parameters() -> None:
 
 
 def test_there_are_at_least_five_thousand_wrong_calls() -> None:
-    """So many were promised."""
     examples = [each for table in (VERBS, COMMANDS) for found in table.values() for each in found]
     assert sum(len([*wrong_calls(each)]) for each in examples) >= 5_000
 
 
 @pytest.mark.parametrize("command", sorted(COMMANDS))
-async def test_a_command_with_a_wrong_value_raises_or_logs_read_back(
+async def test_an_app_method_with_a_wrong_value_raises_or_leaves_readable_logs(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever a command is given, every run can be read."""
+    """Every run can be read afterwards."""
     monkeypatch.chdir(tmp_path)
     faults: list[str] = []
     for example in COMMANDS[command]:
@@ -478,7 +477,7 @@ async def test_a_command_with_a_wrong_value_raises_or_logs_read_back(
 async def until_changed(
     command: str, calls: Iterator[tuple[str, list[Any], dict[str, Any]]], faults: list[str]
 ) -> list[str | None]:
-    """Make wrong calls in one world until one changes it; what is wrong after that, nothing if there are no more."""
+    """Make wrong calls in one world until one changes it, and return the damage; an empty list means the end."""
     async with worlds() as (app, made):
         before = await ends(app)
         for what, args, kwargs in calls:
@@ -495,27 +494,27 @@ async def until_changed(
 
 
 def real(given: Any, made: dict[str, Any]) -> Any:
-    """What is meant in this world."""
+    """Return the object that a reference means in this world."""
     return made[given.name] if isinstance(given, Made) else given
 
 
 async def called(app: App, command: str, args: list[Any], kwargs: dict[str, Any]) -> Exception | None:
     try:
         await perform(getattr(App, command)(app, *args, **kwargs))
-    except Exception as error:  # noqa: BLE001 - it is looked at
+    except Exception as error:  # noqa: BLE001 - returned
         return error
     return None
 
 
 async def ends(app: App) -> dict[str, int]:
-    """Where every log ends."""
+    """Return the last sequence of every log."""
     rows = [*(await app.store.runs(limit=1000)).rows]
     rows += (await app.store.runs(RunFilter(type="conversation"), limit=1000)).rows
     return {row.id: row.seq for row in rows}
 
 
 async def damage(app: TestApp, what: str, logs: Mapping[str, int]) -> str | None:
-    """What cannot be read after a command was taken, when everything that it set off is over."""
+    """Return what cannot be read after a command and all its consequences, or None."""
     try:
         await app.settle()
         await app.verify()
@@ -526,7 +525,7 @@ async def damage(app: TestApp, what: str, logs: Mapping[str, int]) -> str | None
                 await read_all(app, run)
             else:
                 await app.messages(run)
-    except Exception as error:  # noqa: BLE001 - whatever it is, something does not read back
+    except Exception as error:  # noqa: BLE001 - any exception is damage
         return f"{what}: unreadable {error!r}"
     parked = [row.id for row in (await app.store.runs(limit=1000)).rows if "operator" in str(row.waits)]
     return f"{what}: {parked} wait for an operator" if parked else None

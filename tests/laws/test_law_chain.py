@@ -1,4 +1,4 @@
-"""Laws of the chain: a log as it was written verifies, and no single edit of it does."""
+"""Laws of the hash chain: an unchanged log verifies, and a log with any single edit does not."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ some = settings(deadline=None, derandomize=True, max_examples=100)
 
 
 def edits(event: Event) -> dict[str, Any]:
-    """Another value for every field of an event."""
+    """Return another value for every field of an event."""
     return {
         "run": event.run + "x",
         "seq": event.seq + 1,
@@ -33,7 +33,7 @@ def edits(event: Event) -> dict[str, Any]:
 
 
 def is_found(events: list[Event]) -> bool:
-    """Whether the log is refused."""
+    """Return whether the log is refused."""
     try:
         verify(events)
     except Tampered:
@@ -42,15 +42,15 @@ def is_found(events: list[Event]) -> bool:
 
 
 def test_every_field_of_an_event_is_edited_by_these_laws() -> None:
-    """A new field of the envelope has to be hashed too."""
+    """A new field of the envelope must be hashed, too."""
     event = seal(START, "run-1", b.RunReleased(reason="drain"), time=1, fence=1, actor="a").event
     assert tuple(edits(event)) == Event.__struct_fields__
 
 
 @some
 @given(run_logs())
-def test_a_log_as_written_verifies(events: list[Event]) -> None:
-    """To the head of its last event, whole and in two pieces."""
+def test_an_unchanged_log_verifies(events: list[Event]) -> None:
+    """The result is the head of the last event, for the whole log and for two pieces."""
     assert verify(events) == events[-1].head
     for cut in range(1, len(events)):
         assert verify(events[cut:], verify(events[:cut]), events[cut - 1].fence) == events[-1].head
@@ -59,7 +59,7 @@ def test_a_log_as_written_verifies(events: list[Event]) -> None:
 @few
 @given(events=run_logs())
 def test_a_change_of_any_field_of_any_event_is_found(events: list[Event]) -> None:
-    """Envelope, body and hash of every event of the log."""
+    """This applies to the envelope, body and hash of every event."""
     for place, event in enumerate(events):
         for field, value in edits(event).items():
             changed = replace(event, **{field: value})
@@ -69,7 +69,6 @@ def test_a_change_of_any_field_of_any_event_is_found(events: list[Event]) -> Non
 @few
 @given(run_logs(), st.data())
 def test_any_flipped_bit_of_a_body_is_found(events: list[Event], data: st.DataObject) -> None:
-    """Wherever it is."""
     place = data.draw(st.integers(0, len(events) - 1))
     body = bytearray(events[place].body)
     body[data.draw(st.integers(0, len(body) - 1))] ^= 1 << data.draw(st.integers(0, 7))
@@ -78,8 +77,8 @@ def test_any_flipped_bit_of_a_body_is_found(events: list[Event], data: st.DataOb
 
 @few
 @given(run_logs(min_size=2))
-def test_the_deletion_of_any_but_the_last_is_found(events: list[Event]) -> None:
-    """Also if the numbers are closed up behind it."""
+def test_the_deletion_of_any_event_but_the_last_is_found(events: list[Event]) -> None:
+    """This applies with renumbered events, too."""
     for place in range(len(events) - 1):
         shorter = events[:place] + events[place + 1 :]
         assert is_found(shorter)
@@ -88,8 +87,8 @@ def test_the_deletion_of_any_but_the_last_is_found(events: list[Event]) -> None:
 
 @few
 @given(run_logs(min_size=2))
-def test_a_swap_of_any_neighbours_is_found(events: list[Event]) -> None:
-    """Also if they take each other's numbers."""
+def test_a_swap_of_any_two_neighbours_is_found(events: list[Event]) -> None:
+    """This applies with swapped numbers, too."""
     for place in range(len(events) - 1):
         one, two = events[place], events[place + 1]
         assert is_found([*events[:place], two, one, *events[place + 2 :]])
@@ -99,8 +98,8 @@ def test_a_swap_of_any_neighbours_is_found(events: list[Event]) -> None:
 
 @few
 @given(run_logs())
-def test_a_repetition_of_any_event_anywhere_is_found(events: list[Event]) -> None:
-    """Also if it takes the number of the place it was put in."""
+def test_a_repeated_event_at_any_position_is_found(events: list[Event]) -> None:
+    """This applies with the number of its new position, too."""
     for place in range(len(events) + 1):
         for event in events:
             assert is_found([*events[:place], event, *events[place:]])
@@ -109,8 +108,8 @@ def test_a_repetition_of_any_event_anywhere_is_found(events: list[Event]) -> Non
 
 @few
 @given(run_logs(min_size=2))
-def test_an_insertion_that_fits_what_is_before_it_is_found_by_what_is_after(events: list[Event]) -> None:
-    """A forger who can hash still has to rewrite everything to the end."""
+def test_an_insertion_with_a_correct_hash_breaks_the_next_event(events: list[Event]) -> None:
+    """A forger who computes hashes must rewrite all later events."""
     for place in range(len(events)):
         head, fence = (events[place - 1].head, events[place - 1].fence) if place else (START, 0)
         forged = seal(head, events[0].run, b.RunReleased(reason="forged"), time=0, fence=fence, actor="a").event
@@ -120,6 +119,6 @@ def test_an_insertion_that_fits_what_is_before_it_is_found_by_what_is_after(even
 
 @few
 @given(run_logs(min_size=2))
-def test_a_truncation_shows_only_in_the_head(events: list[Event]) -> None:
-    """Said honestly: what was cut off at the end is found against a head that was exported before."""
+def test_a_truncation_is_found_only_by_the_head(events: list[Event]) -> None:
+    """A truncated log is found only by comparing it with an exported head."""
     assert verify(events[:-1]) == events[-2].head != events[-1].head

@@ -1,4 +1,4 @@
-"""Laws of the fold: any cut gives the same state, in memory or through JSON, and a long log costs only its length."""
+"""Laws of the fold: any cut gives the same state, in memory or through JSON, and the cost is linear in the log."""
 
 import sys
 from collections import Counter
@@ -25,7 +25,7 @@ many = settings(deadline=None, derandomize=True, max_examples=100)
 
 
 def calls_during(work: Callable[[], object]) -> Counter[CodeType]:
-    """How often each Python function was called."""
+    """Return how often each Python function was called."""
     seen: Counter[CodeType] = Counter()
 
     def look(frame: FrameType, what: str, _: Any) -> None:
@@ -42,7 +42,7 @@ def calls_during(work: Callable[[], object]) -> Counter[CodeType]:
 
 
 def rounds(count: int) -> list[Event]:
-    """A log in which the same things happen again and again, and every thing that begins ends."""
+    """Return a log of repeated rounds in which every call ends."""
     again: list[AnyBody] = []
     for number in range(1, count + 1):
         again += [b.TurnStarted(loop="turns#1", number=number), started(number), completed(number), decided()]
@@ -53,7 +53,7 @@ def rounds(count: int) -> list[Event]:
 @some
 @given(run_logs())
 def test_every_cut_of_a_log_gives_the_same_state(events: list[Event]) -> None:
-    """fold(all) == fold(tail, fold(prefix)): deleting every snapshot changes no answer."""
+    """fold(all) == fold(tail, fold(prefix)), so deleting every snapshot does not change the state."""
     whole = fold(events)
     for cut in range(1, len(events) + 1):
         assert fold(events[cut:], fold(events[:cut])) == whole
@@ -62,7 +62,7 @@ def test_every_cut_of_a_log_gives_the_same_state(events: list[Event]) -> None:
 @some
 @given(run_logs())
 def test_every_cut_through_json_gives_the_same_state(events: list[Event]) -> None:
-    """A snapshot is the state as JSON, and nothing is lost in it."""
+    """A snapshot is the state as JSON."""
     whole = fold(events)
     for cut in range(1, len(events) + 1):
         stored = msgspec.json.encode(fold(events[:cut]))
@@ -71,8 +71,8 @@ def test_every_cut_through_json_gives_the_same_state(events: list[Event]) -> Non
 
 @some
 @given(run_logs())
-def test_many_small_folds_are_one_big_fold(events: list[Event]) -> None:
-    """Event by event, with a stored state in between each time."""
+def test_folding_event_by_event_equals_folding_all(events: list[Event]) -> None:
+    """The log is folded event by event, with an encoded state in between."""
     state = fold(events[:1])
     for event in events[1:]:
         state = msgspec.json.decode(msgspec.json.encode(fold([event], state)), type=RunState)
@@ -81,8 +81,8 @@ def test_many_small_folds_are_one_big_fold(events: list[Event]) -> None:
 
 @some
 @given(run_logs())
-def test_the_builder_shows_every_state_on_its_way(events: list[Event]) -> None:
-    """Looking at it in between changes nothing."""
+def test_the_builder_can_be_frozen_after_every_event(events: list[Event]) -> None:
+    """Freezing in between changes nothing."""
     building = Fold()
     for place, event in enumerate(events, 1):
         building.add(event, event.decode())
@@ -91,8 +91,8 @@ def test_the_builder_shows_every_state_on_its_way(events: list[Event]) -> None:
 
 @many
 @given(run_logs())
-def test_a_state_agrees_with_its_log(events: list[Event]) -> None:
-    """What can be seen from the outside of the log is what the state says."""
+def test_a_state_matches_its_log(events: list[Event]) -> None:
+    """Position, counters and times match those of the log."""
     state = fold(events)
     assert (state.run, state.position.seq, state.counters.events) == (events[-1].run, len(events), len(events))
     assert (state.updated, state.fence) == (events[-1].time, events[-1].fence)
@@ -104,7 +104,7 @@ def test_a_state_agrees_with_its_log(events: list[Event]) -> None:
 @many
 @given(run_logs(max_size=8), bodies)
 def test_any_event_after_any_log_is_folded_or_refused(events: list[Event], body: Any) -> None:
-    """No body makes the fold fail in another way, and none is passed over."""
+    """No event makes the fold fail in another way, and none is skipped."""
     event = seal(events[-1].head, "run-1", body, time=0, fence=events[-1].fence, actor="a").event
     try:
         state = fold([*events, event])
@@ -116,7 +116,7 @@ def test_any_event_after_any_log_is_folded_or_refused(events: list[Event], body:
 @some
 @given(run_logs(min_size=3), st.data())
 def test_a_log_with_a_gap_is_never_folded(events: list[Event], data: st.DataObject) -> None:
-    """Nothing can be left out but the end."""
+    """Only the end of a log can be omitted."""
     gap = data.draw(st.integers(0, len(events) - 2))
     try:
         fold(events[:gap] + events[gap + 1 :])
@@ -128,18 +128,18 @@ def test_a_log_with_a_gap_is_never_folded(events: list[Event], data: st.DataObje
 @some
 @given(run_logs())
 def test_a_fold_freezes_once(events: list[Event]) -> None:
-    """The builder is mutable, so that no event pays for all the state before it."""
+    """The builder is mutable, so that the cost of an event does not depend on the state before it."""
     calls = calls_during(lambda: fold(events))
     assert (calls[Working.freeze.__code__], calls[Fold.freeze.__code__]) == (1, 1)
 
 
 def test_a_fold_does_the_same_work_for_each_event() -> None:
-    """Twice the log is twice the calls, to the last one."""
+    """A log of twice the length needs exactly twice the calls."""
     one, two, three = (calls_during(partial(fold, rounds(count))).total() for count in (50, 100, 150))
     assert three - two == two - one > 0
 
 
-def test_a_state_does_not_grow_with_what_is_settled() -> None:
-    """Ten times the log is the same state, but for the digits of its counters."""
+def test_a_state_does_not_grow_with_settled_calls() -> None:
+    """A log of ten times the length gives the same state, except for digits of counters."""
     small, big = (len(msgspec.json.encode(fold(rounds(count)))) for count in (100, 1000))
     assert big - small < 40

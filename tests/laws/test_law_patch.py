@@ -1,4 +1,4 @@
-"""Laws of patches: the patch between two states leads from one to the other, and a refused one leads nowhere."""
+"""Laws of patches: a diff leads from one state to the other, and a refused patch changes nothing."""
 
 import msgspec
 from hypothesis import given, settings
@@ -30,19 +30,19 @@ wild_patches = st.builds(
     flags=_keys,
     lower=_keys,
 )
-"""Patches of which some fit and most do not."""
+"""Patches of which some are valid and most are not."""
 
 
 @many
 @given(agent_states(), agent_states())
-def test_the_patch_between_two_states_leads_from_one_to_the_other(a: AgentState, b: AgentState) -> None:
+def test_applying_a_diff_gives_the_other_state(a: AgentState, b: AgentState) -> None:
     """apply(a, diff(a, b)) == b."""
     assert apply(a, diff(a, b)) == b
 
 
 @some
 @given(agent_states())
-def test_between_a_state_and_itself_there_is_nothing(a: AgentState) -> None:
+def test_the_diff_of_equal_states_is_empty(a: AgentState) -> None:
     """diff(a, a) is the empty patch, and the empty patch changes nothing."""
     assert diff(a, a) == StatePatch()
     assert apply(a, StatePatch()) == a
@@ -50,8 +50,8 @@ def test_between_a_state_and_itself_there_is_nothing(a: AgentState) -> None:
 
 @some
 @given(agent_states(), agent_states(), agent_states())
-def test_patches_one_after_the_other_lead_the_same_way(a: AgentState, b: AgentState, c: AgentState) -> None:
-    """On one mutable state, as the fold does it, or each for itself."""
+def test_patches_applied_in_place_give_the_same_state(a: AgentState, b: AgentState, c: AgentState) -> None:
+    """One mutable state, as in the fold, gives the same as separate applications."""
     working = Working(a)
     working.apply(diff(a, b))
     working.apply(diff(b, c))
@@ -60,8 +60,8 @@ def test_patches_one_after_the_other_lead_the_same_way(a: AgentState, b: AgentSt
 
 @some
 @given(agent_states(), agent_states())
-def test_a_patch_survives_being_stored(a: AgentState, b: AgentState) -> None:
-    """Null and unset stay two things."""
+def test_a_patch_is_decoded_unchanged(a: AgentState, b: AgentState) -> None:
+    """Null and unset stay different."""
     stored = msgspec.json.decode(encode(diff(a, b)), type=StatePatch)
     assert apply(a, stored) == b
 
@@ -76,7 +76,7 @@ def test_every_state_survives_json(a: AgentState) -> None:
 @many
 @given(agent_states(), wild_patches)
 def test_a_patch_is_applied_as_a_whole_or_not_at_all(a: AgentState, patch: StatePatch) -> None:
-    """Whatever is wrong with it, a refused patch has changed nothing."""
+    """A refused patch changes nothing."""
     working = Working(a)
     try:
         working.apply(patch)
@@ -88,8 +88,8 @@ def test_a_patch_is_applied_as_a_whole_or_not_at_all(a: AgentState, patch: State
 
 @many
 @given(agent_states(), wild_patches)
-def test_what_a_patch_leads_to_is_a_state(a: AgentState, patch: StatePatch) -> None:
-    """No patch leads to what could not be read back."""
+def test_a_patch_leads_to_a_valid_state(a: AgentState, patch: StatePatch) -> None:
+    """Every result of a patch can be encoded and decoded."""
     try:
         after = apply(a, patch)
     except InvalidPatch:
@@ -99,7 +99,7 @@ def test_what_a_patch_leads_to_is_a_state(a: AgentState, patch: StatePatch) -> N
 
 @some
 @given(agent_states(), agent_states())
-def test_a_patch_has_words_exactly_if_it_says_something(a: AgentState, b: AgentState) -> None:
-    """Nothing changes unsaid, and nothing is said of no change."""
+def test_a_patch_has_a_description_exactly_if_it_has_parts(a: AgentState, b: AgentState) -> None:
+    """Every change is described, and nothing else."""
     patch = diff(a, b)
     assert bool(describe_patch(a, patch)) == (patch != StatePatch())

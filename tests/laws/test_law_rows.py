@@ -1,7 +1,7 @@
-"""Rows agree with the log: after any sequence of operations, lists and claims show what the fold says.
+"""Rows match the log after any sequence of operations.
 
-A seeded walk over one memory store without threads: several workers, commands from outside, time that passes, lost
-owners. After every operation each run's row is compared with the fold of its log, and the invariants are checked.
+A seeded walk over one memory store without threads: several workers, commands, time that passes, lost owners. After
+every operation, each run's row is compared with the fold of its log, and the invariants are checked.
 """
 
 import random  # noqa: TID251 - a seeded walk
@@ -26,7 +26,7 @@ FAILURE = Failure(type="builtins.ValueError")
 
 
 class Walk:
-    """One seeded walk: what it may do next, and what it knows."""
+    """One seeded walk, with its owners and counters."""
 
     def __init__(self, world: World, seed: int) -> None:
         self.world = world
@@ -37,7 +37,7 @@ class Walk:
         self.refused: Counter[str] = Counter()
 
     async def step(self) -> None:
-        """Do one thing; a refusal is a fine answer."""
+        """Do one random operation, which may be refused."""
         choices: list[tuple[int, Callable[[], Awaitable[None]]]] = [
             (2, self.create),
             (4, self.claim),
@@ -55,17 +55,17 @@ class Walk:
             self.refused[error.code] += 1
 
     async def create(self) -> None:
-        """A run, new or there already."""
+        """Create a run, which may exist already."""
         await self.world.create(self.chance.choice(RUNS), exclusive=self.chance.choice([None, "session:s"]))
 
     async def claim(self) -> None:
-        """A worker comes and takes what there is."""
+        """Claim runs for a random worker."""
         worker = self.chance.choice(WORKERS)
         await self.world.worker(worker)
         self.owners += [Owner(self.world, claimed.row) for claimed in await self.world.claim(worker, limit=2)]
 
     async def append(self) -> None:
-        """Some owner, perhaps a superseded one, writes."""
+        """Append events as a random owner, who may be superseded."""
         if not self.owners:
             return
         owner = self.chance.choice(self.owners)
@@ -75,7 +75,7 @@ class Walk:
             owner.head = done.events[-1].event.head
 
     def owner_event(self) -> AnyBody:
-        """Any event that an owner may write."""
+        """Return a random owner event."""
         number = self.chance.randrange(1, 6)
         self.requests += 1
         wake = self.world.clock.now() + self.chance.randrange(20_000_000)
@@ -99,7 +99,7 @@ class Walk:
         return self.chance.choice(events + ends if number == 1 else events)
 
     async def tell(self) -> None:
-        """Some command from outside, perhaps sent twice."""
+        """Send a random command, sometimes twice."""
         self.commands += self.chance.random() < 0.9
         command = f"c{self.commands}"
         request = f"q{self.chance.randrange(self.requests + 1)}"
@@ -114,21 +114,21 @@ class Walk:
         await self.world.store.send_commands(self.chance.choice(RUNS), self.chance.choice(bodies), actor="ann")
 
     async def release(self) -> None:
-        """An owner gives its run back."""
+        """Release the run of a random owner."""
         if self.owners:
             owner = self.chance.choice(self.owners)
             await self.world.store.release(owner.run, fence=owner.fence, worker=owner.worker, reason="drain")
 
     async def wait(self) -> None:
-        """Time passes, perhaps past a lease."""
+        """Advance the clock, possibly past a lease."""
         self.world.advance(self.chance.choice(["1s", "5s", "11s"]))
 
     async def retire(self) -> None:
-        """A worker goes."""
+        """Retire a random worker."""
         await self.world.store.retire(self.chance.choice(WORKERS))
 
     async def check(self) -> None:
-        """Rows, requests and counters are what the logs say."""
+        """Check that rows, requests and counters match the logs."""
         rows = (await self.world.store.runs(limit=100)).rows
         for row in rows:
             log = await self.world.log(row.id)
@@ -144,7 +144,7 @@ class Walk:
 
 
 def agree(row: RunRow, state: RunState, log: list[Event]) -> None:
-    """A row is its log's head, status, waits, owner, deaths, goal and position."""
+    """Check that a row matches the head, status, waits, owner, deaths, goal and position of its log."""
     assert verify(log) == row.head
     assert (row.status, row.fence, row.worker, row.deaths) == (state.status, state.fence, state.worker, state.deaths)
     assert row.waits == tuple(str(wait) for wait in state.waits)
@@ -157,8 +157,8 @@ def agree(row: RunRow, state: RunState, log: list[Event]) -> None:
 
 
 @pytest.mark.parametrize("seed", range(60))
-async def test_rows_agree_with_their_logs(seed: int, full: bool) -> None:
-    """Whatever happens, in whatever order; a failing seed is named by the test."""
+async def test_rows_match_their_logs_after_any_operations(seed: int, full: bool) -> None:
+    """The test id has the failing seed."""
     async with World(Harness(backend=cache(MemoryBackend), handover=Inline)) as world:
         walk = Walk(world, seed)
         for _ in range(300 if full else 80):

@@ -1,4 +1,4 @@
-"""Texts that one database would take and another would not: the same on all, refused or read back."""
+"""Texts that only some databases accept are treated alike on all: refused, or read back unchanged."""
 
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ async def waiting(run: limpet.Run, text: Any) -> Any:
 
 @pytest.mark.parametrize("where", ["sqlite", "postgres"])
 async def test_odd_texts_in_commands_are_refused_or_read_back(where: str, tmp_path: Path, postgres_schema: str) -> None:
-    """Rows hold some of them outside of the log; nothing there may fail later, or be another text."""
+    """Rows have some of the texts outside of the log; reading them must not fail later."""
     url = f"sqlite:///{tmp_path}/x.db" if where == "sqlite" else postgres_schema
     taken = 0
     async with limpet.open(url, agents=[waiting], worker=False) as app:
@@ -52,7 +52,7 @@ async def test_odd_texts_in_commands_are_refused_or_read_back(where: str, tmp_pa
 
 
 async def settled(call: Any) -> bool:
-    """Whether a call was taken; whatever is not a LimpetError is a fault."""
+    """Return whether a call was accepted. Raises any error that is not a LimpetError."""
     try:
         await call
     except limpet.LimpetError:

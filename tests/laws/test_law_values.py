@@ -1,4 +1,4 @@
-"""Laws of values: what is stored comes back, in bytes that depend on the value alone."""
+"""Laws of values: values are decoded unchanged, and their bytes depend only on the value."""
 
 import json
 from typing import Any
@@ -42,7 +42,7 @@ _anything: st.SearchStrategy[Any] = st.recursive(
 
 
 def reordered(value: Any, reverse: bool) -> Any:
-    """An equal value in which every object lists its members in another order."""
+    """Return an equal value with the members of every object in another order."""
     if isinstance(value, dict):
         return {key: reordered(value[key], reverse) for key in sorted(value, reverse=reverse)}
     return [reordered(item, reverse) for item in value] if isinstance(value, list) else value
@@ -50,22 +50,22 @@ def reordered(value: Any, reverse: bool) -> Any:
 
 @many
 @given(json_values)
-def test_every_strict_value_comes_back_equal(value: Any) -> None:
+def test_every_strict_value_is_decoded_equal(value: Any) -> None:
     """decode(encode(x)) == x."""
     assert parse(canonical(value)) == value
 
 
 @many
 @given(json_values)
-def test_every_strict_value_comes_back_of_the_same_type(value: Any) -> None:
-    """What came back has the very same bytes, so 1 is not 1.0 and a zero keeps its sign."""
+def test_every_strict_value_is_decoded_with_its_type(value: Any) -> None:
+    """The decoded value has the same bytes, so 1 is not 1.0, and a zero keeps its sign."""
     assert canonical(parse(canonical(value))) == canonical(value)
 
 
 @some
 @given(json_values)
 def test_every_strict_value_can_be_read_with_other_tools(value: Any) -> None:
-    """The standard library reads the same value."""
+    """The standard library decodes the same value."""
     assert json.loads(canonical(value)) == value
 
 
@@ -79,15 +79,15 @@ def test_the_bytes_do_not_depend_on_the_order_of_keys(value: Any) -> None:
 @some
 @given(_without_floats)
 def test_the_bytes_are_those_of_the_standard_library(value: Any) -> None:
-    """Sorted keys, no spaces, UTF-8: without floats, json.dumps writes the same."""
+    """Without floats, json.dumps with sorted keys, no spaces and UTF-8 writes the same."""
     expected = json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":")).encode()
     assert canonical(value) == expected
 
 
 @many
 @given(_anything)
-def test_whatever_is_given_comes_back_or_is_refused(value: Any) -> None:
-    """There is no third way: nothing is turned into something else in silence."""
+def test_any_value_is_decoded_unchanged_or_refused(value: Any) -> None:
+    """No value is converted silently."""
     try:
         data = canonical(value)
     except InvalidValue:
@@ -97,15 +97,14 @@ def test_whatever_is_given_comes_back_or_is_refused(value: Any) -> None:
 
 @some
 @given(json_values)
-def test_every_payload_gives_its_value_back(value: Any) -> None:
-    """The wrapper adds nothing and takes nothing away."""
+def test_every_payload_returns_its_value(value: Any) -> None:
     assert inline(value).value() == value
 
 
 @some
 @given(st.binary(max_size=30) | st.text(st.sampled_from('[]{}",:0123456789.-+eE\\u tfn'), max_size=30))
 def test_any_text_is_a_value_or_refused(data: bytes | str) -> None:
-    """No input raises anything but the one typed error."""
+    """No other error is raised."""
     try:
         value = parse(data)
     except InvalidValue:
@@ -115,8 +114,8 @@ def test_any_text_is_a_value_or_refused(data: bytes | str) -> None:
 
 @many
 @given(bodies)
-def test_every_body_of_every_kind_comes_back_from_its_bytes(body: Any) -> None:
-    """decode(encode(body)) == body, and its bytes are the same once more."""
+def test_every_body_of_every_kind_is_decoded_unchanged(body: Any) -> None:
+    """decode(encode(body)) == body, and encoding it again gives the same bytes."""
     kind, data = VOCABULARY.kind_of(body), encode(body)
     back = VOCABULARY.decode(kind.name, kind.version, data)
     assert (back, encode(back)) == (body, data)
@@ -124,8 +123,8 @@ def test_every_body_of_every_kind_comes_back_from_its_bytes(body: Any) -> None:
 
 @some
 @given(st.sampled_from(KINDS), st.binary(max_size=30) | json_values.map(canonical))
-def test_any_bytes_are_a_body_or_stop(kind: Any, data: bytes) -> None:
-    """No input raises anything but the one typed error."""
+def test_any_bytes_are_a_body_or_damaged(kind: Any, data: bytes) -> None:
+    """No other error is raised."""
     try:
         body = VOCABULARY.decode(kind.name, 1, data)
     except (NewerVersion, DamagedEvent):
@@ -134,7 +133,7 @@ def test_any_bytes_are_a_body_or_stop(kind: Any, data: bytes) -> None:
 
 
 @pytest.mark.parametrize("depth", [1, 63, 64])
-def test_depth_is_counted_alike_on_both_ways(depth: int) -> None:
-    """What can be written can be read."""
+def test_encoding_and_decoding_have_the_same_depth_limit(depth: int) -> None:
+    """Everything that can be encoded can be decoded."""
     text = b"[" * depth + b"]" * depth
     assert canonical(parse(text)) == text

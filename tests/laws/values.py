@@ -1,4 +1,4 @@
-"""Strategies for what events are made of: strict values, working states, and bodies of every kind."""
+"""Strategies for strict values, working states, and event bodies of every kind."""
 
 from functools import cache
 from itertools import permutations, product
@@ -32,7 +32,7 @@ payloads = st.one_of(json_values.map(inline), st.builds(Payload, blob=st.text(mi
 
 @cache
 def of_type(hint: Any) -> st.SearchStrategy[Any]:
-    """Whatever a field of this type may hold."""
+    """Return a strategy for a field of this type."""
     origin, args = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         return st.one_of([of_type(arg) for arg in args])
@@ -60,7 +60,7 @@ _SIMPLE: dict[Any, st.SearchStrategy[Any]] = {
 
 bodies: st.SearchStrategy[Any] = st.one_of([of_type(kind.body) for kind in KINDS])
 
-# A working state is drawn in few draws, from few names: states are cheap, and two of them have much in common.
+# A working state needs few draws from few names, so that states are cheap and two of them have much in common.
 
 _lists = st.sampled_from([keys for size in range(5) for keys in permutations("abcdef", size)])
 _lines = list(product("xy", ("pending", "doing", "done")))
@@ -74,7 +74,7 @@ _budgets = st.sampled_from([None, Limits(), Limits(max_steps=0), Limits(max_cost
 
 @st.composite
 def agent_states(draw: st.DrawFn) -> AgentState:
-    """A working state as patches can lead to."""
+    """Draw a working state that patches can lead to."""
     plan, detail = draw(_plans), draw(_details)
     statuses: Any = tuple(status for _, status in plan)
     return AgentState(

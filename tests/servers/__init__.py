@@ -1,4 +1,4 @@
-"""Real parts that tests start by themselves."""
+"""Real servers that tests start."""
 
 import os
 import shutil
@@ -10,7 +10,7 @@ __all__ = ["lack", "need"]
 
 
 def need(program: str) -> str:
-    """Where a program of the system is; without it the test is skipped, loudly, and fails where CI must have it."""
+    """Return the path of a system program. Without it, skip the test, or fail where CI must have it."""
     found = shutil.which(program) or shutil.which(program, path="/usr/sbin:/sbin")
     if found is None:
         lack(f"{program} is not installed: apt-get install -y {program}")
@@ -18,7 +18,7 @@ def need(program: str) -> str:
 
 
 def lack(what: str) -> NoReturn:
-    """Skip a test for want of a real part; where CI must have it, fail."""
+    """Skip a test that lacks a dependency, or fail where CI must have it."""
     if os.environ.get("CI") == "true":
         pytest.fail(what)
     pytest.skip(what)

@@ -20,33 +20,33 @@ WRITE, SYNC = 1, 2
 
 
 class Disk:
-    """What the disk of this process does, in a process that was started by `run_on_faulty_disk`."""
+    """Control of the disk of a process that `run_on_faulty_disk` has started."""
 
     def __init__(self) -> None:
         self._library = ctypes.CDLL(None)
 
     def fails(self, call: int, error: int, *, nth: int = 1, times: int = 1, suffix: str = "", rule: int = 0) -> None:
-        """Let calls fail from the n-th on: so often, or always if that is below zero."""
+        """Let calls fail from the n-th on, `times` times, or always if that is negative."""
         self._library.disk_fails(rule, call, suffix.encode(), error, ctypes.c_long(nth), ctypes.c_long(times))
 
     def fails_by_chance(self, seed: int, per_mille: int) -> None:
-        """Let any call fail, so many in a thousand."""
+        """Let each call fail with a probability in thousandths."""
         self._library.disk_fails_by_chance(seed, per_mille)
 
     def is_well(self) -> None:
-        """Let nothing fail any more."""
+        """Stop all failures."""
         self.fails_by_chance(0, 0)
         for rule in (0, 1):
             self.fails(0, 0, times=0, rule=rule)
 
     @property
     def failed(self) -> int:
-        """How many calls have failed so far."""
+        """Number of calls that have failed so far."""
         return int(self._library.disk_failed())
 
 
 def run_on_faulty_disk(folder: Path, module: str, *words: object) -> str:
-    """Run a module in a process whose disk can fail; what it printed. It must end well."""
+    """Run a module in a process whose disk can fail, and return its output. Fails if the process does."""
     source, library = Path(__file__).with_name("faulty_disk.c"), folder / "faulty_disk.so"
     if not sys.platform.startswith("linux"):
         pytest.skip("a library that fails for the kernel is written for Linux")
@@ -61,7 +61,7 @@ def run_on_faulty_disk(folder: Path, module: str, *words: object) -> str:
 
 @contextmanager
 def small_disk(size: str) -> Iterator[Path]:
-    """A disk that can be filled, where this process may mount one."""
+    """Mount a small disk, if this process may do that."""
     if not hasattr(os, "geteuid") or os.geteuid() != 0:
         lack("only root can mount a disk that can be filled")
     folder = Path(tempfile.mkdtemp(prefix="limpet-disk-"))
@@ -76,7 +76,7 @@ def small_disk(size: str) -> Iterator[Path]:
 
 
 def fill(folder: Path) -> Path:
-    """Write a file until there is no space left."""
+    """Write a file until no space is left."""
     path = folder / "filler"
     with path.open("wb", buffering=0) as file:
         for size in (65536, 4096, 1):

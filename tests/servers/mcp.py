@@ -1,4 +1,4 @@
-"""A real MCP server for a test: a command that is spoken to over pipes, or one that serves over HTTP meanwhile."""
+"""A real MCP server for a test, over pipes or over HTTP."""
 
 import subprocess
 import sys
@@ -14,7 +14,7 @@ SERVER = (sys.executable, "-m", "tests.servers.mcp_server")
 
 @contextmanager
 def serving(how: str, letters: Path) -> Iterator[Any]:
-    """A server, as it is named to an agent; what it sends is written to a file."""
+    """Start a server and return its address for an agent; sent letters are written to a file."""
     letters.touch()
     if how == "pipes":
         yield [*SERVER, str(letters)]

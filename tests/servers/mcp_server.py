@@ -1,4 +1,4 @@
-"""A real MCP server with a desk of letters: spoken to over pipes, or over HTTP at a port that it prints.
+"""A real MCP server that sends letters, over pipes or over HTTP at a port that it prints.
 
 python -m tests.servers.mcp_server LETTERS [http]
 """
@@ -20,7 +20,7 @@ __all__ = ["desk"]
 
 
 def desk(letters: Path) -> MCPServer:
-    """What it offers; each letter that is sent is a line of a file, with the key that came along."""
+    """Return the server; each sent letter is a line of a file, with its idempotency key."""
     server = MCPServer("desk")
 
     @server.tool(annotations=ToolAnnotations(read_only_hint=True))
@@ -38,7 +38,7 @@ def desk(letters: Path) -> MCPServer:
 
     @server.tool()
     def deliver(name: str, process: int, ctx: Context[Any, Any]) -> str:
-        """Send a letter; whoever sends the first one does not live to hear of it."""
+        """Send a letter; the process dies after the first one, before it replies."""
         meta: Any = ctx.request_context.meta or {}
         is_first = not letters.stat().st_size
         with letters.open("a") as file:

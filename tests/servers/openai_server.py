@@ -1,15 +1,16 @@
-"""A server that speaks like OpenAI's chat completions, and says what a script tells it to.
+"""A scripted server with the API of OpenAI's chat completions.
 
-In a test, `with OpenAIServer(script) as server`, in a thread; `server.url` is what OPENAI_BASE_URL is set to. As a
-process of its own, which outlives the workers that are killed around it:
+In a test, `with OpenAIServer(script) as server` runs it in a thread; set OPENAI_BASE_URL to `server.url`. As a process
+of its own, it outlives workers that are killed:
 
     python -m tests.servers.openai_server PORTFILE SCRIPT
 
-SCRIPT is `module:name` of a script in Python, or a file with one in JSON. A script is a function from the JSON of a
-request to an answer, or a list of answers: number k answers a request that holds k messages of an assistant, so that
-the same request gets the same answer, whoever asks and how often. An answer is text, an `Answer`, or a dict with its
-fields. What goes wrong goes by the number of a request, counted from 1: `failures={2: {"status": 500}}`, in JSON
-beside `replies`; the script does not notice. `/stats` tells what was asked so far, `/release` lets go what is held.
+SCRIPT is `module:name` of a script in Python, or a JSON file. A script is a function from the JSON of a request to an
+answer, or a list of answers: answer k is for a request with k messages of an assistant, so that the same request always
+gets the same answer. An answer is text, an `Answer`, or a dict with its fields.
+
+Failures are selected by the number of a request, counted from 1: `failures={2: {"status": 500}}`, in JSON beside
+`replies`; the script is not called for them. `/stats` returns the requests so far, `/release` releases held answers.
 """
 
 import importlib
@@ -34,52 +35,52 @@ MODEL = "scripted-1"
 
 @dataclass(frozen=True)
 class Answer:
-    """What is answered; without a word about it, all goes well."""
+    """An answer; the defaults are a successful one."""
 
     text: str = ""
     calls: list[dict[str, Any]] = field(default_factory=list)
-    """As `call` makes them; without an id they get one."""
+    """Tool calls made by `call`; those without an id get one."""
     refusal: str = ""
     finish: str | None = ""
-    """The reason why it ended; left empty, it follows from the rest."""
+    """Finish reason; derived from the other fields if empty."""
     usage: dict[str, Any] = field(default_factory=lambda: {"prompt_tokens": 11, "completion_tokens": 7})
     pieces: list[dict[str, Any]] | None = None
-    """Of a stream: the deltas, instead of those that the rest is cut into."""
+    """Deltas of a stream, instead of those derived from the other fields."""
     body: Any = None
-    """JSON that is sent instead of a completion; text is sent as it is, JSON or not."""
+    """JSON sent instead of a completion; text is sent verbatim."""
     status: int = 200
     message: str = "it was planned so"
     code: str | None = None
-    """Of an error, as a provider has them."""
+    """Message and code of an error."""
     headers: dict[str, str] = field(default_factory=dict)
     cut: Literal["", "torn", "quiet"] = ""
-    """Ended in the middle: with the connection, or as if that were all."""
+    """Where a stream is cut: with the connection, or as if it were complete."""
     hold: bool = False
-    """Sent when the server is told to let go."""
+    """Whether the answer is held until `release`."""
 
 
 def call(name: str, args: Mapping[str, Any] | str, id: str | None = None) -> dict[str, Any]:
-    """A call of a tool, for an answer; arguments that are text are sent as they are."""
+    """Return a tool call for an answer; text arguments are sent verbatim."""
     text = args if isinstance(args, str) else json.dumps(dict(args))
     function = {"type": "function", "function": {"name": name, "arguments": text}}
     return function if id is None else {"id": id, **function}
 
 
 def echo(request: dict[str, Any]) -> Answer:
-    """A script in Python: it says what was said last."""
+    """Script that repeats the last message."""
     return Answer(text=request["messages"][-1]["content"])
 
 
 class OpenAIServer:
-    """The server, in a thread. Use as `with`."""
+    """The server in a thread, as a context manager."""
 
     def __init__(self, script: Script, failures: Mapping[int, Any] | None = None) -> None:
         self.requests: list[dict[str, Any]] = []
-        """The JSON of every request, whatever was answered."""
+        """JSON of every request."""
         self.headers: list[dict[str, str]] = []
-        """Of every request, in small letters."""
+        """Headers of every request, in lower case."""
         self.answered = 0
-        """How many got a reply that is one: whole, and no error."""
+        """Number of complete replies without an error."""
         self.failures = dict(failures or {})
         self.arrived = threading.Condition()
         self._script = script
@@ -94,7 +95,7 @@ class OpenAIServer:
 
     @property
     def url(self) -> str:
-        """What clients call the base URL."""
+        """Base URL for clients."""
         return f"http://127.0.0.1:{self.port}/v1"
 
     def __enter__(self) -> Self:
@@ -112,21 +113,21 @@ class OpenAIServer:
         self._server.serve_forever(0.01)
 
     def fail(self, answer: Any, times: int = 1) -> None:
-        """Answer the next requests so, before the script is asked again."""
+        """Give this answer to the next requests, before the script."""
         first = len(self.requests) + 1
         self.failures |= dict.fromkeys(range(first, first + times), answer)
 
     def release(self) -> None:
-        """Let go what is held, now and later."""
+        """Release held answers, now and later."""
         self._let_go.set()
 
     def wait_for(self, requests: int) -> None:
-        """Until so many requests have arrived."""
+        """Wait until this many requests have arrived."""
         with self.arrived:
             assert self.arrived.wait_for(lambda: len(self.requests) >= requests, timeout=60)
 
     def stats(self) -> dict[str, Any]:
-        """What was asked so far: how often, by how many messages of an assistant were in it, and all of it."""
+        """Return the requests so far, and their number, in all and by number of assistant messages."""
         with self.arrived:
             turns = [str(turn(each)) for each in self.requests]
             by_turn = {each: turns.count(each) for each in dict.fromkeys(turns)}
@@ -138,7 +139,7 @@ class OpenAIServer:
             }
 
     def take(self, request: dict[str, Any], headers: dict[str, str]) -> Answer:
-        """A request has come: what is answered to it."""
+        """Record a request, and return its answer."""
         with self.arrived:
             self.requests.append(request)
             self.headers.append(headers)
@@ -155,7 +156,7 @@ class OpenAIServer:
         if not isinstance(self._script, list):
             try:
                 return self._script(request)
-            except Exception as error:  # noqa: BLE001 - whatever it is, the client is told
+            except Exception as error:  # noqa: BLE001 - the client gets any error
                 return Answer(status=400, message=f"the script failed: {error!r}")
         place = turn(request)
         if place < len(self._script):
@@ -164,7 +165,7 @@ class OpenAIServer:
 
 
 class ServerProcess:
-    """The server, in a process of its own. Use as `with`; whoever is killed meanwhile, it goes on."""
+    """The server in its own process, as a context manager; it outlives killed workers."""
 
     def __init__(self, script: str, folder: Path) -> None:
         self._script, self._port = script, folder / "openai.port"
@@ -184,28 +185,28 @@ class ServerProcess:
 
     @property
     def url(self) -> str:
-        """What clients call the base URL."""
+        """Base URL for clients."""
         return f"http://127.0.0.1:{self._port.read_text(encoding='utf-8')}/v1"
 
     def stats(self) -> dict[str, Any]:
-        """As the server tells them."""
+        """Return the statistics of the server."""
         with urlopen(self.url.removesuffix("/v1") + "/stats") as answer:
             found: dict[str, Any] = json.load(answer)
             return found
 
     def release(self) -> None:
-        """Let go what is held, now and later."""
+        """Release held answers, now and later."""
         with urlopen(Request(self.url.removesuffix("/v1") + "/release", method="POST")):
             pass
 
 
 def turn(request: Mapping[str, Any]) -> int:
-    """How many messages of an assistant a request holds."""
+    """Return the number of assistant messages in a request."""
     return sum(each["role"] == "assistant" for each in request["messages"])
 
 
 def as_answer(said: Any) -> Answer:
-    """An answer, however it was said."""
+    """Return an answer from any of its forms."""
     if isinstance(said, Answer):
         return said
     return Answer(text=said) if isinstance(said, str) else Answer(**said)
@@ -216,13 +217,13 @@ class _Listener(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Clients that are killed, or that have waited long enough, go away: that is no news."""
+        """Ignore errors: clients are killed or time out on purpose."""
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """One connection, with one request."""
+    """One connection with one request."""
 
     protocol_version = "HTTP/1.1"
     server: _Listener
@@ -265,7 +266,7 @@ class _Handler(BaseHTTPRequestHandler):
         for chunk in chunks[: len(chunks) // 2] if answer.cut else chunks:
             self._write(f"data: {chunk if isinstance(chunk, str) else json.dumps(chunk)}\n\n".encode())
         if answer.cut != "torn":
-            self._write(b"")  # so that it ends as it should
+            self._write(b"")  # so that it ends correctly
 
     def _begin(self, status: int, headers: Mapping[str, str]) -> None:
         self.send_response_only(status)
@@ -279,7 +280,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.flush()
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing is printed."""
+        """Print nothing."""
 
 
 def _error(answer: Answer) -> dict[str, Any]:
@@ -314,7 +315,7 @@ def _usage(answer: Answer) -> dict[str, Any]:
 
 
 def _chunks(answer: Answer, request: dict[str, Any]) -> Iterator[Any]:
-    """What a stream consists of: the role, the deltas, the reason why it ended, the usage if it is wanted."""
+    """Return the chunks of a stream: role, deltas, finish reason, and usage if requested."""
     head = _head("chat.completion.chunk", request)
     deltas = list(_deltas(answer, request)) if answer.pieces is None else answer.pieces
     for delta in [{"role": "assistant", "content": ""}, *deltas]:
@@ -347,7 +348,7 @@ def _load(name: str) -> OpenAIServer:
 
 
 def main(port: str, script: str) -> None:
-    """Serve until the process is ended; the file with the port appears when it can be asked."""
+    """Serve until the process is killed; write the port file when the server is ready."""
     server = _load(script)
     fresh = Path(f"{port}.new")
     fresh.write_text(str(server.port), encoding="utf-8")
@@ -357,4 +358,4 @@ def main(port: str, script: str) -> None:
 
 
 if __name__ == "__main__":
-    importlib.import_module("tests.servers.openai_server").main(*sys.argv[1:])  # where scripts import it from
+    importlib.import_module("tests.servers.openai_server").main(*sys.argv[1:])  # scripts import the module by this name

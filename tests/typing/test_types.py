@@ -1,6 +1,6 @@
-"""What users write checks under mypy and pyright, both strict; what is wrong is refused, line by line.
+"""Correct user code passes mypy and pyright, both strict; wrong code is refused, line by line.
 
-Pyright comes as basedpyright, which brings everything it needs in wheels, with the rules of pyright's own strict mode.
+Pyright comes as basedpyright, which is complete in its wheels, with the rules of pyright's own strict mode.
 """
 
 import json
@@ -24,7 +24,7 @@ Errors = dict[tuple[str, int], str]
 
 
 def run(*command: str, **more: str) -> str:
-    """What a checker prints; that it found errors is no failure."""
+    """Return the output of a checker, which may have found errors."""
     done = subprocess.run(
         [sys.executable, "-m", *command],
         cwd=HERE,
@@ -39,7 +39,7 @@ def run(*command: str, **more: str) -> str:
 
 
 def mypy() -> Errors:
-    """By file and line, without any setting but strict."""
+    """Return mypy's errors by file and line, with no setting but strict."""
     options = ("--strict", "--config-file=", "--explicit-package-bases", f"--cache-dir={ROOT}/.mypy_cache/typing")
     said = run("mypy", *options, *FILES, MYPYPATH=f"{ROOT}/src:{HERE}/jobs")
     found = re.findall(r"^(\S+?):(\d+): error: (.*)$", said, re.MULTILINE)
@@ -49,7 +49,7 @@ def mypy() -> Errors:
 
 
 def pyright() -> Errors:
-    """By file and line."""
+    """Return pyright's errors by file and line."""
     said = json.loads(run("basedpyright", "--pythonpath", sys.executable, "--outputjson"))
     assert said["summary"]["filesAnalyzed"] == len(FILES)
     return {
@@ -59,21 +59,21 @@ def pyright() -> Errors:
 
 
 def marked(mark: str) -> set[tuple[str, int]]:
-    """The lines that hold some words."""
+    """Return the lines that contain a mark."""
     lines = [(file, (HERE / file).read_text(encoding="utf-8").splitlines()) for file in FILES]
     return {(file, number) for file, text in lines for number, line in enumerate(text, 1) if mark in line}
 
 
 def not_yet(place: tuple[str, int]) -> bool:
-    """Whether a line follows the first use of what is not there yet, in a job's last test."""
+    """Return whether a line comes after the first use of `crash_everywhere`, if that does not exist yet."""
     if hasattr(testing, "crash_everywhere"):
         return False
     return any(place[0] == file and place[1] >= number for file, number in marked("crash_everywhere"))
 
 
 @pytest.mark.parametrize("check", [mypy, pyright])
-def test_what_is_right_passes_and_what_is_wrong_is_refused(check: Callable[[], Errors]) -> None:
-    """No error in the jobs and in what is right; every marked line of what is wrong, and no other."""
+def test_type_checkers_accept_correct_code_and_refuse_wrong_code(check: Callable[[], Errors]) -> None:
+    """The jobs and the correct cases have no error; the wrong cases have one on every marked line, and on no other."""
     found, wanted = check(), marked("  # error") | marked("# must be a type error")
     assert {place: why for place, why in found.items() if place not in wanted and not not_yet(place)} == {}
     assert wanted - found.keys() == set()

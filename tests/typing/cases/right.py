@@ -1,4 +1,4 @@
-"""What users' code is, as type checkers see it; never run."""
+"""Correct user code for type checkers; never run."""
 
 from collections.abc import Awaitable, Iterator
 from datetime import datetime

@@ -1,4 +1,4 @@
-"""What must be refused, on the marked lines and on no others; never run."""
+"""User code with type errors on the marked lines and on no others; never run."""
 
 from pydantic import BaseModel
 

@@ -18,7 +18,7 @@ async def test_refund_is_retried_and_paid_once() -> None:
         assert await handle.result() == Outcome(refunded=900, receipt="R-1")
         assert app.calls(refund) == [{"order": "o1", "cents": 900}] * 2
 
-async def test_nobody_answers() -> None:
+async def test_an_unanswered_approval_expires() -> None:
     async with testing.app(support) as app:
         app.stub(fetch_order, Order(id="o1", total=900, email="a@b"))
         handle = await app.start(support, Ticket(order="o1", text=""))
