@@ -32,9 +32,9 @@ def events_page() -> str:
         "|---|---|---|---|---|",
     ]
     for kind in KINDS:
-        says = (kind.body.__doc__ or "").split("\n")[0]
+        meaning = (kind.body.__doc__ or "").split("\n")[0]
         names = ", ".join(f"`{name}`" for name in kind.body.__struct_fields__)
-        lines.append(f"| `{kind.name}` | {kind.version} | {kind.writer.value} | {says} | {names} |")
+        lines.append(f"| `{kind.name}` | {kind.version} | {kind.writer.value} | {meaning} | {names} |")
     return "\n".join(lines) + "\n"
 
 
@@ -52,8 +52,8 @@ def errors_page() -> str:
     for name in errors.__all__:
         error = getattr(errors, name)
         facts = ", ".join(f"`{field.name}`" for field in fields(error))
-        says = re.sub(r"\s+", " ", error.__doc__ or "")
-        lines.append(f"| `{name}` | `{error.code}` | {says} | {facts} | {error._hint} |")
+        meaning = re.sub(r"\s+", " ", error.__doc__ or "")
+        lines.append(f"| `{name}` | `{error.code}` | {meaning} | {facts} | {error._hint} |")
     return "\n".join(lines) + "\n"
 
 
@@ -64,10 +64,10 @@ def _field_docstrings(form: type) -> dict[str, str]:
     [body] = ast.parse(textwrap.dedent(inspect.getsource(form))).body
     assert isinstance(body, ast.ClassDef)
     return {
-        field.target.id: re.sub(r"\s+", " ", str(said.value.value))
-        for field, said in pairwise(body.body)
+        field.target.id: re.sub(r"\s+", " ", str(doc.value.value))
+        for field, doc in pairwise(body.body)
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
-        if isinstance(said, ast.Expr) and isinstance(said.value, ast.Constant)
+        if isinstance(doc, ast.Expr) and isinstance(doc.value, ast.Constant)
     }
 
 
@@ -88,11 +88,12 @@ def json_page() -> str:
         ),
     ]
     for name, form in json_views.forms().items():
-        says = (form.__doc__ or "").split("\n")[0]
-        said = {name: text for base in reversed(form.__mro__) for name, text in _field_docstrings(base).items()}
-        lines += ["", f"## {name}", "", says, "", "| field | holds | |", "|---|---|---|"]
+        meaning = (form.__doc__ or "").split("\n")[0]
+        descriptions = {name: text for base in reversed(form.__mro__) for name, text in _field_docstrings(base).items()}
+        lines += ["", f"## {name}", "", meaning, "", "| field | holds | |", "|---|---|---|"]
         lines += [
-            f"| `{field}` | {holds} | {said.get(field, '')} |" for field, holds in json_views.fields_of(form).items()
+            f"| `{field}` | {holds} | {descriptions.get(field, '')} |"
+            for field, holds in json_views.fields_of(form).items()
         ]
     return "\n".join(lines) + "\n"
 

@@ -34,12 +34,12 @@ def commands(*, sets_up: bool) -> str:
 def test_every_command_of_the_readme_works(tmp_path: Path) -> None:
     """The example is saved and run, and every command works; then those that `init` prints."""
     (tmp_path / "support.py").write_text(blocks(ROOT / "README.md", "python")[0], encoding="utf-8")
-    said = typed(commands(sets_up=False), tmp_path)
-    assert "refund o-1: 4900 cents, key ticket-42:step_2:refund:" in said
-    assert "R-7" in said
-    assert "completed" in said
+    output = typed(commands(sets_up=False), tmp_path)
+    assert "refund o-1: 4900 cents, key ticket-42:step_2:refund:" in output
+    assert "R-7" in output
+    assert "completed" in output
     project = tmp_path / "my-agents"
-    following = [line.removeprefix("next: ") for line in said.splitlines() if line.startswith("next: ")]
+    following = [line.removeprefix("next: ") for line in output.splitlines() if line.startswith("next: ")]
     assert "limpet dev app.py" in following
     assert "49.00 back" in typed("python app.py && python app.py", project)
     assert "2 passed" in typed("python -m pytest -q", project)
@@ -57,5 +57,5 @@ def test_the_readme_works_in_a_clone(tmp_path: Path, full: bool) -> None:
     script = "\n".join(line for line in commands(sets_up=True).splitlines() if not line.startswith("make test"))
     python = str(Path(shutil.which("python3") or sys.executable).parent)
     reached = {name: value for name, value in os.environ.items() if name.startswith(REACH) or name == "HOME"}
-    said = typed(script, clone, **{**reached, "PATH": os.pathsep.join([python, "/usr/bin", "/bin"])})
-    assert "completed" in said
+    output = typed(script, clone, **{**reached, "PATH": os.pathsep.join([python, "/usr/bin", "/bin"])})
+    assert "completed" in output

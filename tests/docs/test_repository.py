@@ -152,20 +152,20 @@ def test_the_example_of_own_writes_runs(tmp_path: Path) -> None:
 
 def test_the_example_of_encryption_runs(tmp_path: Path) -> None:
     """The data is readable with the new key, and not in the file."""
-    said = run(str(ROOT / "examples" / "encrypted.py"), cwd=tmp_path)
-    assert said == "decrypted: {'card': '4242 4242 4242 4242'}\nreadable in the file: False\n"
+    output = run(str(ROOT / "examples" / "encrypted.py"), cwd=tmp_path)
+    assert output == "decrypted: {'card': '4242 4242 4242 4242'}\nreadable in the file: False\n"
 
 
 def test_the_examples_of_handoffs_run(tmp_path: Path) -> None:
     """They show an approval with other arguments, a person instead of a failure, and three agents."""
     assert run(str(ROOT / "examples" / "approve_a_call.py"), cwd=tmp_path).endswith("refund o-1: 2500 cents\nR-7\n")
-    said = run(str(ROOT / "examples" / "hand_to_a_person.py"), cwd=tmp_path)
+    output = run(str(ROOT / "examples" / "hand_to_a_person.py"), cwd=tmp_path)
     refusal = "$.outcome is not one of ['nothing', 'refund', 'replace']"
-    assert said.splitlines()[-2:] == [refusal, "replace: send another"]
-    said = run(str(ROOT / "examples" / "three_agents.py"), cwd=tmp_path)
-    assert said.splitlines()[0] == "Reply(body='Dear Ann, about your refund …', allowed=True)"
-    assert said.count(" completed\n") == 4
-    assert said.endswith("('$.text is missing',)\n")
+    assert output.splitlines()[-2:] == [refusal, "replace: send another"]
+    output = run(str(ROOT / "examples" / "three_agents.py"), cwd=tmp_path)
+    assert output.splitlines()[0] == "Reply(body='Dear Ann, about your refund …', allowed=True)"
+    assert output.count(" completed\n") == 4
+    assert output.endswith("('$.text is missing',)\n")
 
 
 def test_the_first_llm_agent_runs_once(tmp_path: Path) -> None:
@@ -199,8 +199,8 @@ def test_the_example_of_a_custom_model_runs(tmp_path: Path) -> None:
 
 def test_the_example_of_a_long_conversation_runs(tmp_path: Path) -> None:
     """The conversation spans many runs, is summarised, read completely and forked; stale data is refused."""
-    said = run(str(ROOT / "examples" / "long_conversation.py"), cwd=tmp_path).splitlines()
-    assert said == [
+    output = run(str(ROOT / "examples" / "long_conversation.py"), cwd=tmp_path).splitlines()
+    assert output == [
         "user: message 11, and apples again a",
         "assistant: You said: message 11, an",
         "user: and pears",

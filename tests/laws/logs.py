@@ -28,7 +28,7 @@ from tests.unit.event_logs import (
 
 __all__ = ["run_logs"]
 
-Say = Callable[[], AnyBody]
+MakeBody = Callable[[], AnyBody]
 Where = Literal["pending", "running", "waiting", "failed", "over"]
 
 _spents = st.none() | st.builds(Spent, tokens=st.integers(0, 9), cost=st.sampled_from([0.0, 0.1, 0.25]))
@@ -59,7 +59,7 @@ class Story:
         """Return a plausible next event."""
         return self.one_of(self.choices())
 
-    def choices(self) -> list[Say]:
+    def choices(self) -> list[MakeBody]:
         match self.where:
             case "running":
                 begun = [*self.ends_of_steps(), *self.ends_of_waits(), *self.ends_from_outside()]
@@ -90,9 +90,9 @@ class Story:
         ends = [self.complete, self.fail, self.stop]
         return self.one_of([self.die, self.die, self.release, self.park, self.park, self.park, *ends])
 
-    def ends_of_steps(self) -> list[Say]:
+    def ends_of_steps(self) -> list[MakeBody]:
         """Return the possible events of open steps."""
-        found: list[Say] = []
+        found: list[MakeBody] = []
         if self.running:
             found += [self.complete_step, self.fail_step, self.retry_step, self.lose_step]
             found += [self.progress, self.reserve, self.reserve, self.restart]
@@ -102,14 +102,14 @@ class Story:
             found += [self.resolve, self.resolve, self.resolve]
         return found
 
-    def ends_of_waits(self) -> list[Say]:
+    def ends_of_waits(self) -> list[MakeBody]:
         """Return the possible events of open waits."""
-        found: list[Say] = [self.end_wait, self.end_wait] if self.waits else []
+        found: list[MakeBody] = [self.end_wait, self.end_wait] if self.waits else []
         return [*found, self.expire, self.escalate, self.withdraw] if self.requests else found
 
-    def ends_from_outside(self) -> list[Say]:
+    def ends_from_outside(self) -> list[MakeBody]:
         """Return the possible commands about open calls."""
-        return [self.answer, self.answer] * bool(self.requests) + [self.come_back] * bool(self.children)
+        return [self.answer, self.answer] * bool(self.requests) + [self.return_child] * bool(self.children)
 
     # The run
 
@@ -275,13 +275,13 @@ class Story:
 
     def undo(self) -> AnyBody:
         number = self.step
-        sayings: list[AnyBody] = [
+        choices: list[AnyBody] = [
             b.CompensationStarted(number=number, attempt=1, key="k:undo"),
             b.CompensationCompleted(number=number, attempt=1),
             b.CompensationFailed(number=number, attempt=1, failure=BOOM),
             b.CompensationSkipped(number=number, reason="left"),
         ]
-        return self.draw(st.sampled_from(sayings))
+        return self.draw(st.sampled_from(choices))
 
     def extend(self) -> AnyBody:
         return b.BudgetExtended(command=self.new("c"), by="ann", limits=Limits(max_steps=self.some()))
@@ -321,7 +321,7 @@ class Story:
             self.children.append(child)
         return called(child, mode)
 
-    def come_back(self) -> AnyBody:
+    def return_child(self) -> AnyBody:
         return returned(self.pop(self.children), spent=self.draw(_spents))
 
     def signal(self) -> AnyBody:
@@ -342,8 +342,8 @@ class Story:
 
     # Drawing
 
-    def one_of(self, sayings: list[Say]) -> AnyBody:
-        return self.draw(st.sampled_from(sayings))()
+    def one_of(self, choices: list[MakeBody]) -> AnyBody:
+        return self.draw(st.sampled_from(choices))()
 
     def new(self, prefix: str) -> str:
         self.count += 1

@@ -47,9 +47,9 @@ class PgBouncer:
         if user is not None:
             shutil.chown(self._folder, user)
         self._folder.chmod(0o755)
-        with (self._folder / "log").open("w") as said:
+        with (self._folder / "log").open("w") as log:
             self._process = subprocess.Popen(
-                [self._program, "-q", str(settings)], user=user, cwd=self._folder, stdout=said, stderr=said
+                [self._program, "-q", str(settings)], user=user, cwd=self._folder, stdout=log, stderr=log
             )
         self._wait()
         return self

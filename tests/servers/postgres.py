@@ -118,8 +118,8 @@ class PostgresServer:
         self._tool(tool, "-D", str(self.data), *arguments, check=check)
 
     def _tool(self, tool: str, *arguments: str, check: bool = True) -> None:
-        said = self.folder / f"{tool}.err"
-        with said.open("w") as file:  # not a pipe, which the server would keep open
+        errors = self.folder / f"{tool}.err"
+        with errors.open("w") as file:  # not a pipe, which the server would keep open
             done = subprocess.run(
                 [str(self._binaries / tool), *arguments],
                 user=self._user,
@@ -131,7 +131,7 @@ class PostgresServer:
                 check=False,
             )
         if check and done.returncode != 0:
-            raise RuntimeError(f"{tool} {' '.join(arguments)}: {said.read_text()}")
+            raise RuntimeError(f"{tool} {' '.join(arguments)}: {errors.read_text()}")
 
 
 def _packages() -> Path:

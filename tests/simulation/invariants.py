@@ -333,8 +333,8 @@ def bounded(seen: Seen, event: Event, body: Any, _: int) -> None:
     if isinstance(body, b.StepStarted):
         tool = find_tool(body.tool)
         retry = RETRY if tool is None else tool.traits.retry
-        said = sum(asked.opened.name.startswith(f"{body.name}/escalation#") for asked in seen.requests.values())
-        most = said + (retry.attempts if retry is not None else 1)
+        escalations = sum(asked.opened.name.startswith(f"{body.name}/escalation#") for asked in seen.requests.values())
+        most = escalations + (retry.attempts if retry is not None else 1)
         assert body.attempt <= most, f"attempt {body.attempt} of {most}"
         step = seen.steps.get(body.name)
         assert step is None or step.starts < most * (1 + seen.resumes) + seen.claims, f"{step} starts again"

@@ -386,8 +386,8 @@ class World:
             case "budget":
                 await self.people.answer(request, {"max_steps": 50}, by=by)
             case "escalation":
-                said = ["retry", "fail", {"result": "by hand"}] if request.tool else request.options
-                await self.people.answer(request, self.chance.choice(said), by=by)
+                choices = ["retry", "fail", {"result": "by hand"}] if request.tool else request.options
+                await self.people.answer(request, self.chance.choice(choices), by=by)
             case _:
                 await self.people.answer(request, request.options[0], by=by)
         self.watcher.answered.add((request.run, request.id))

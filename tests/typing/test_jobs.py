@@ -220,8 +220,8 @@ async def test_job_5_streams_a_conversation(tmp_path: Path, monkeypatch: pytest.
         run = await job5_chat.first_message("c1", "hello")
         for text in ("my shares", "that is all"):
             await job5_chat.next_message("c1", text)
-        said = [piece async for piece in job5_chat.stream(run)]
-        assert said == ["ab", "out hello", "ab", "out my shares", "by", "e"]
+        output = [piece async for piece in job5_chat.stream(run)]
+        assert output == ["ab", "out hello", "ab", "out my shares", "by", "e"]
         assert await (await worker.get(run, job5_chat.chat)).result() == "bye"
         texts = ["hello", "about hello", "my shares", "about my shares", "that is all", "bye"]
         assert [(each.role, each.text) for each in await web.messages("c1")] == [
@@ -318,9 +318,9 @@ async def test_job_6_debugs_in_a_notebook(
     monkeypatch.setattr(job6_debug, "support", scope["support"])
     async with asyncio.timeout(60):
         await job6_debug.notebook()
-    said = capsys.readouterr().out.splitlines()
-    assert said[:4] == ["ticket-42 step 6 of 12", "900 ['look', 'pay']", "nothing changed", "job6_pay 2"]
-    assert any("fact total = 1200" in line for line in said)
+    output = capsys.readouterr().out.splitlines()
+    assert output[:4] == ["ticket-42 step 6 of 12", "900 ['look', 'pay']", "nothing changed", "job6_pay 2"]
+    assert any("fact total = 1200" in line for line in output)
     async with opened(url) as app:
         assert (await app.info("ticket-42")).status == "pending"
         assert (await app.info("ticket-42.1")).fork_of == "ticket-42"
@@ -333,7 +333,7 @@ async def test_job_6_debugs_on_the_command_line(tmp_path: Path) -> None:
     exec(TICKET, scope)
     await failed(f"sqlite:///{tmp_path}/limpet.db", scope["support"])
     lines = [line.partition(" #")[0].strip() for line in job6_debug.CLI.strip().splitlines()]
-    said = []
+    output = []
     for line in lines:
         words = [str(Path(sys.executable).with_name("limpet")), *shlex.split(line)[1:]]
         done = subprocess.run(
@@ -346,8 +346,8 @@ async def test_job_6_debugs_on_the_command_line(tmp_path: Path) -> None:
             timeout=60,
         )
         assert done.returncode == 0, (line, done.stdout, done.stderr)
-        said.append(done.stdout)
-    runs, show, state, diff, replay, fork, compare, resume = said
+        output.append(done.stdout)
+    runs, show, state, diff, replay, fork, compare, resume = output
     assert "ticket-42" in runs
     assert "limpet resume ticket-42" in show
     assert "fact total = 900" in state

@@ -41,8 +41,8 @@ def run(*command: str, **more: str) -> str:
 def mypy() -> Errors:
     """Return mypy's errors by file and line, with no setting but strict."""
     options = ("--strict", "--config-file=", "--explicit-package-bases", f"--cache-dir={ROOT}/.mypy_cache/typing")
-    said = run("mypy", *options, *FILES, MYPYPATH=f"{ROOT}/src:{HERE}/jobs")
-    found = re.findall(r"^(\S+?):(\d+): error: (.*)$", said, re.MULTILINE)
+    output = run("mypy", *options, *FILES, MYPYPATH=f"{ROOT}/src:{HERE}/jobs")
+    found = re.findall(r"^(\S+?):(\d+): error: (.*)$", output, re.MULTILINE)
     return {
         (Path(file).relative_to(HERE).as_posix() if file[0] == "/" else file, int(n)): why for file, n, why in found
     }
@@ -50,11 +50,11 @@ def mypy() -> Errors:
 
 def pyright() -> Errors:
     """Return pyright's errors by file and line."""
-    said = json.loads(run("basedpyright", "--pythonpath", sys.executable, "--outputjson"))
-    assert said["summary"]["filesAnalyzed"] == len(FILES)
+    output = json.loads(run("basedpyright", "--pythonpath", sys.executable, "--outputjson"))
+    assert output["summary"]["filesAnalyzed"] == len(FILES)
     return {
         (Path(each["file"]).relative_to(HERE).as_posix(), each["range"]["start"]["line"] + 1): each["message"]
-        for each in said["generalDiagnostics"]
+        for each in output["generalDiagnostics"]
     }
 
 

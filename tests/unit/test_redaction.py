@@ -28,9 +28,9 @@ def more() -> Iterator[None]:
 @every_credential
 def test_a_credential_is_replaced_by_its_kind(given: Credential) -> None:
     """The replacement names the kind of credential."""
-    said = redact(given.text)
-    assert given.hides not in said
-    assert re.search(r"\[redacted: [a-z ]+\]", said)
+    redacted = redact(given.text)
+    assert given.hides not in redacted
+    assert re.search(r"\[redacted: [a-z ]+\]", redacted)
 
 
 @every_credential
@@ -47,8 +47,8 @@ def test_a_credential_is_found_inside_other_text(given: Credential) -> None:
 
 
 def test_several_credentials_are_all_found() -> None:
-    said = redact("\n".join(each.text for each in EVERY))
-    assert [each.name for each in EVERY if each.hides in said] == []
+    redacted = redact("\n".join(each.text for each in EVERY))
+    assert [each.name for each in EVERY if each.hides in redacted] == []
 
 
 @every_credential

@@ -41,8 +41,8 @@ def test_reveal_returns_text_or_bytes() -> None:
 
 def test_a_secret_is_never_printed() -> None:
     secret = Secret("open sesame")
-    said = [repr(secret), str(secret), f"{secret}", f"{secret!r:>12}", f"{secret!s}", "%s" % secret, f"{[secret]}"]  # noqa: UP031
-    assert not any("sesame" in each for each in said)
+    printed = [repr(secret), str(secret), f"{secret}", f"{secret!r:>12}", f"{secret!s}", "%s" % secret, f"{[secret]}"]  # noqa: UP031
+    assert not any("sesame" in each for each in printed)
     assert repr(Plain(secret)) == "Plain(key=[secret])"
     assert "sesame" not in repr(Login(key=secret))
     assert json.dumps({"a": secret}, default=str) == '{"a": "[secret]"}'

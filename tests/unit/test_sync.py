@@ -143,7 +143,7 @@ def test_errors_are_raised_with_their_fields(app: sync.App) -> None:
         app.run(fails)
     assert error.value.facts["error_type"] == "builtins.ValueError"
     with pytest.raises(limpet.NotFound):
-        app.get("nobody")
+        app.get("missing")
 
 
 def test_an_interrupt_ends_the_wait_but_not_the_run(app: sync.App) -> None:

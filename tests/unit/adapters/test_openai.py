@@ -35,10 +35,10 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenAIServer]:
 
 async def say(request: Prompt = HELLO, *, stream: bool = False, **settings: Any) -> Reply:
     """Return the model's reply. If it was streamed, check that the streamed text is that of the reply."""
-    told: list[str] = []
+    streamed: list[str] = []
     model: Model = OpenAIModel("gpt-x", settings=settings)
-    reply = await model.reply(request, on_text=told.append if stream else None)
-    assert not stream or "".join(told) == reply.text
+    reply = await model.reply(request, on_text=streamed.append if stream else None)
+    assert not stream or "".join(streamed) == reply.text
     return reply
 
 
@@ -58,9 +58,9 @@ async def test_a_reply_has_the_raw_response(server: OpenAIServer) -> None:
 
 async def test_streamed_text_is_passed_on_in_pieces_with_usage(server: OpenAIServer) -> None:
     server.fail(Answer(text="all is well"))
-    told: list[str] = []
-    reply = await OpenAIModel("gpt-x").reply(HELLO, on_text=told.append)
-    assert told == ["all", " is", " well"]
+    streamed: list[str] = []
+    reply = await OpenAIModel("gpt-x").reply(HELLO, on_text=streamed.append)
+    assert streamed == ["all", " is", " well"]
     assert reply == Reply(text="all is well", usage=Usage(input_tokens=11, output_tokens=7), model="gpt-x")
     assert server.requests[0]["stream_options"] == {"include_usage": True}
 
@@ -234,7 +234,7 @@ async def test_calls_get_ids_that_are_unique_in_the_conversation(server: OpenAIS
             {"index": 0, "function": {"name": "ok", "arguments": '{"id": 1}'}},
         ],
     ],
-    ids=["without an index", "all is said again", "the name in pieces"],
+    ids=["without an index", "everything repeated", "the name in pieces"],
 )
 async def test_a_call_streamed_in_pieces_is_assembled(server: OpenAIServer, pieces: list[Any]) -> None:
     other = {"index": 0, "id": "b", "function": {"name": "act", "arguments": "{}"}}
@@ -290,10 +290,10 @@ async def test_an_unstreamed_reply_without_a_finish_reason_is_a_stop(server: Ope
 @pytest.mark.parametrize("cut", ["torn", "quiet"])
 async def test_a_truncated_stream_is_an_error(server: OpenAIServer, cut: Any) -> None:
     server.fail(Answer(text="one two three four five", cut=cut))
-    told: list[str] = []
+    streamed: list[str] = []
     with pytest.raises((openai.APIConnectionError, ConnectionError)) as raised:
-        await OpenAIModel("gpt-x").reply(HELLO, on_text=told.append)
-    assert "".join(told) == "one two three"
+        await OpenAIModel("gpt-x").reply(HELLO, on_text=streamed.append)
+    assert "".join(streamed) == "one two three"
     assert not isinstance(raised.value, limpet.Permanent)
 
 

@@ -46,10 +46,10 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenAIServer]:
 
 async def say(request: Prompt = HELLO, *, stream: bool = False, model: Any = CHAT, **settings: Any) -> Reply:
     """Return the model's reply. If it was streamed, check that the streamed text is that of the reply."""
-    told: list[str] = []
+    pieces: list[str] = []
     asked: Model = PydanticAIModel(model, settings=settings)
-    reply = await asked.reply(request, on_text=told.append if stream else None)
-    assert not stream or "".join(told) in (reply.text, "")
+    reply = await asked.reply(request, on_text=pieces.append if stream else None)
+    assert not stream or "".join(pieces) in (reply.text, "")
     return reply
 
 
@@ -125,9 +125,9 @@ async def test_streamed_pieces_are_passed_on_and_assembled() -> None:
         yield {0: DeltaToolCall("look", '{"id"')}
         yield {0: DeltaToolCall(json_args=": 1}")}
 
-    told: list[str] = []
-    reply = await PydanticAIModel(FunctionModel(stream_function=answer)).reply(HELLO, on_text=told.append)
-    assert (told, reply.text) == (["one ", "two"], "one two")
+    pieces: list[str] = []
+    reply = await PydanticAIModel(FunctionModel(stream_function=answer)).reply(HELLO, on_text=pieces.append)
+    assert (pieces, reply.text) == (["one ", "two"], "one two")
     assert reply.calls == (ToolCall(id="call_1", name="look", args='{"id": 1}'),)
 
 
@@ -308,10 +308,10 @@ async def test_an_exhausted_quota_is_permanent(server: OpenAIServer) -> None:
 @pytest.mark.parametrize("cut", ["torn", "quiet"])
 async def test_a_truncated_stream_is_an_error(server: OpenAIServer, cut: Any) -> None:
     server.fail(Answer(text="one two three four five", cut=cut))
-    told: list[str] = []
+    pieces: list[str] = []
     with pytest.raises((exceptions.ModelAPIError, ConnectionError)):
-        await PydanticAIModel(CHAT).reply(HELLO, on_text=told.append)
-    assert "".join(told) == "one two three"
+        await PydanticAIModel(CHAT).reply(HELLO, on_text=pieces.append)
+    assert "".join(pieces) == "one two three"
 
 
 @both
@@ -360,8 +360,8 @@ async def test_a_missing_provider_package_is_named(monkeypatch: pytest.MonkeyPat
 
 
 async def test_an_unknown_model_is_a_permanent_error() -> None:
-    with pytest.raises(limpet.Permanent, match="nobody:x cannot be used: Unknown model"):
-        await say(model="nobody:x")
+    with pytest.raises(limpet.Permanent, match="unknown:x cannot be used: Unknown model"):
+        await say(model="unknown:x")
 
 
 async def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -150,7 +150,7 @@ def test_the_bytes_of_a_first_event_never_change() -> None:
         {"version": 9},
         {"fence": 99},
         {"fence": -1},
-        {"actor": "somebody"},
+        {"actor": "eve"},
         {"actor": ""},
         {"codec": "zstd"},
         {"key_id": "k-1"},

@@ -79,17 +79,17 @@ def changes(frozen: list[str], now: list[str]) -> list[str]:
     """Describe each difference between two lists."""
     before = {line.split(" ")[0]: line for line in frozen}
     after = {line.split(" ")[0]: line for line in now}
-    said = [f"{name} is gone" for name in before if name not in after]
-    said += [f"{name} is new" for name in after if name not in before]
+    found = [f"{name} is gone" for name in before if name not in after]
+    found += [f"{name} is new" for name in after if name not in before]
     for name in (name for name in after if name in before and after[name] != before[name]):
         old, new = before[name].split(" ", 3)[1:], after[name].split(" ", 3)[1:]
         if old[:2] != new[:2]:
-            said.append(f"{name}: {' '.join(old[:2])} is now {' '.join(new[:2])}")
-        said += [f"{name}: {field} is gone" for field in old[2].split(",") if field not in new[2].split(",")]
-        said += [f"{name}: {field} is new" for field in new[2].split(",") if field not in old[2].split(",")]
+            found.append(f"{name}: {' '.join(old[:2])} is now {' '.join(new[:2])}")
+        found += [f"{name}: {field} is gone" for field in old[2].split(",") if field not in new[2].split(",")]
+        found += [f"{name}: {field} is new" for field in new[2].split(",") if field not in old[2].split(",")]
         if sorted(old[2].split(",")) == sorted(new[2].split(",")) and old[2] != new[2]:
-            said.append(f"{name}: the order of its fields changed")
-    return said
+            found.append(f"{name}: the order of its fields changed")
+    return found
 
 
 # A vocabulary with older versions: version 1 of the step's end had no attempt, version 2 called its number `step`.
@@ -131,7 +131,7 @@ def test_the_kinds_and_their_fields_are_frozen() -> None:
 
 
 @pytest.mark.parametrize(
-    ("now", "said"),
+    ("now", "expected"),
     [
         (["a.b 1 owner x:int"], []),
         (["a.b 1 owner x:int", "a.c 1 owner y:int"], ["a.c is new"]),
@@ -141,9 +141,9 @@ def test_the_kinds_and_their_fields_are_frozen() -> None:
         (["a.b 1 owner x:int=0"], ["a.b: x:int is gone", "a.b: x:int=0 is new"]),
     ],
 )
-def test_a_change_of_the_frozen_list_is_named(now: list[str], said: list[str]) -> None:
+def test_a_change_of_the_frozen_list_is_named(now: list[str], expected: list[str]) -> None:
     """The failure names the kind and the field, instead of showing two long lists."""
-    assert changes(["a.b 1 owner x:int"], now) == said
+    assert changes(["a.b 1 owner x:int"], now) == expected
 
 
 def test_a_change_of_the_order_of_fields_is_named() -> None:

@@ -316,7 +316,7 @@ async def test_a_snapshot_that_cannot_be_read_is_not_used(world: World, data: by
 async def test_a_snapshot_of_another_history_is_not_used(world: World) -> None:
     """The hash does not match the event at that sequence."""
     journal = await journal_of(world)
-    wrong = replace(journal.state, agent="somebody else")
+    wrong = replace(journal.state, agent="another")
     await save(world.store, replace(journal.head, hash=bytes(32)), wrong)
     assert (await load(world.store, "r1")).agent == "a"
     await save(world.store, replace(journal.head, seq=99), wrong)
@@ -511,13 +511,13 @@ async def test_events_that_could_not_be_decoded_are_refused(world: World) -> Non
     journal = await journal_of(world)
     wrong: Any = None
     bad = b.DecisionMade(name="d#1", question="?", chosen=inline(1), options=inline([1]), because=wrong)
-    told = Create(run="r2", bodies=(replace(created(), user=5),), actor="w")
+    invalid = Create(run="r2", bodies=(replace(created(), user=5),), actor="w")
     with pytest.raises(InvalidArgument, match="because"):
         journal.add(bad)
     with pytest.raises(InvalidArgument, match="because"):
         await journal.append_together(bad, legs=[])
     with pytest.raises(InvalidArgument, match="user"):
-        await journal.append_together(started(1), legs=[told])
+        await journal.append_together(started(1), legs=[invalid])
     with pytest.raises(InvalidArgument, match="because"):
         await journal.append_if_current(bad, last_seen=journal.last_seen)
     with pytest.raises(InvalidArgument, match="reason"):

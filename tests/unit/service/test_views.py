@@ -40,11 +40,11 @@ async def test_a_report_summarises_input_and_output() -> None:
         return given
 
     async with testing.app(echo) as app:
-        for number, (given, said) in enumerate(
+        for number, (given, shown) in enumerate(
             [("as it is", "as it is"), ({"a": [1, "b c"]}, "{a: [1, 'b c']}"), (None, ""), ("x" * 900, f"{'x' * 300}…")]
         ):
             await app.run(echo, given, id=f"r{number}")
             found = await report(app, f"r{number}")
-            assert (found.input, found.output) == (said, said)
+            assert (found.input, found.output) == (shown, shown)
         await app.run(echo, ["x" * 90_000], id="big")
         assert (await report(app, "big")).output == "(90004 bytes)"

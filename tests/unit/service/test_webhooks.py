@@ -233,7 +233,7 @@ def http_date(seconds: int) -> str:
 
 @pytest.mark.parametrize("status", [429, 503])
 @pytest.mark.parametrize(
-    ("said", "seconds"),
+    ("header", "seconds"),
     [
         ("0", 0),
         ("7", 7),
@@ -246,20 +246,20 @@ def http_date(seconds: int) -> str:
         ("Tue, 14 Nov 2023 22:13:30 -0000", 9.876544),
     ],
 )
-def test_the_receivers_retry_after_is_used(receiver: Receiver, status: int, said: str, seconds: float) -> None:
+def test_the_receivers_retry_after_is_used(receiver: Receiver, status: int, header: str, seconds: float) -> None:
     """The value is in seconds or a date, and at most an hour."""
-    receiver.answer = answering(status, Retry_After=said)
+    receiver.answer = answering(status, Retry_After=header)
     with pytest.raises(RetryAfter) as caught:
         deliver(receiver.url)
     assert caught.value.after == pytest.approx(seconds * 10**6, abs=1)
 
 
 @pytest.mark.parametrize(
-    "said", ["", "soon", "-5", "1.5", "1e9", "٣", "Tue, 99 Nov 2023 99:99:99 GMT", "1 Jan 99999999999999999999 0:0:0"]
+    "header", ["", "soon", "-5", "1.5", "1e9", "٣", "Tue, 99 Nov 2023 99:99:99 GMT", "1 Jan 99999999999999999999 0:0:0"]
 )
-def test_an_unreadable_retry_after_header_is_ignored(receiver: Receiver, said: str) -> None:
+def test_an_unreadable_retry_after_header_is_ignored(receiver: Receiver, header: str) -> None:
     """The tool's own retry applies."""
-    receiver.answer = answering(503, Retry_After=said).replace("٣".encode(), b"\xb3")
+    receiver.answer = answering(503, Retry_After=header).replace("٣".encode(), b"\xb3")
     with pytest.raises(ConnectionError, match="503"):
         deliver(receiver.url)
 

@@ -192,7 +192,7 @@ def test_a_revised_plan_is_complete_in_the_patch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("parts", "said"),
+    ("parts", "lines"),
     [
         ({}, []),
         ({"goal": "other"}, ["goal: 'other' (was 'settle')"]),
@@ -219,9 +219,9 @@ def test_a_revised_plan_is_complete_in_the_patch() -> None:
     ],
     ids=name_of,
 )
-def test_a_patch_is_described_line_by_line(parts: dict[str, Any], said: list[str]) -> None:
+def test_a_patch_is_described_line_by_line(parts: dict[str, Any], lines: list[str]) -> None:
     """Each change has a line."""
-    assert describe_patch(FULL, StatePatch(**parts)) == said
+    assert describe_patch(FULL, StatePatch(**parts)) == lines
 
 
 def test_a_first_goal_is_described_without_an_old_value() -> None:

@@ -12,7 +12,7 @@ from tests.unit.event_logs import answered, asked, called, decided, failed, star
 
 
 @pytest.mark.parametrize(
-    ("position", "said"),
+    ("position", "text"),
     [
         (Position(seq=9, step=6), "step 6"),
         (Position(seq=1, step=0), "step 0"),
@@ -22,9 +22,9 @@ from tests.unit.event_logs import answered, asked, called, decided, failed, star
         (Position(seq=9, step=6, steps=9, item=1, items=4), "step 6 of 9"),
     ],
 )
-def test_a_position_shows_a_total_only_if_it_is_known(position: Position, said: str) -> None:
+def test_a_position_shows_a_total_only_if_it_is_known(position: Position, text: str) -> None:
     """ "Step 6 of 9" needs a plan, or an agent that declares its number of steps."""
-    assert str(position) == said
+    assert str(position) == text
 
 
 def test_a_run_has_three_final_statuses() -> None:

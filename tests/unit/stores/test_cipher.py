@@ -197,7 +197,7 @@ def test_master_keys_are_hex_or_base64(write: Callable[[bytes], str]) -> None:
         assert current == ONE
         assert keys.find(id) == ONE
         assert keys.find(masters(TWO).current()[0]) == TWO
-        assert keys.find("nobody") is None
+        assert keys.find("missing") is None
 
 
 def test_url_safe_base64_is_accepted() -> None:
@@ -626,7 +626,7 @@ async def test_no_user_data_is_readable_on_the_disk(tmp_path: Path, private: boo
     folder = tmp_path / "store"
     folder.mkdir()
     async with sqlite(folder / "limpet.db", masters(ONE) if private else None, compress=compress) as store:
-        await say_everywhere(store)
+        await write_everywhere(store)
         assert (folder / "limpet.db-wal").stat().st_size > 0
         found = {file.name for file in folder.iterdir() if MARKER.encode() in file.read_bytes()}
         assert bool(found) is not private
@@ -654,45 +654,45 @@ async def test_every_table_with_user_data_is_searched(tmp_path: Path, table: str
     for private in (True, False):
         path = tmp_path / f"{private}.db"
         async with sqlite(path, masters(ONE) if private else None) as store:
-            await say_everywhere(store)
+            await write_everywhere(store)
         db = apsw.Connection(str(path))
         [(found,)] = db.execute(PLACES[table], {"text": MARKER, "bytes": MARKER.encode()}).fetchall()
         assert bool(found) is not private
         db.close()
 
 
-async def say_everywhere(store: Store) -> None:
+async def write_everywhere(store: Store) -> None:
     """Write the marker into every field of user data."""
-    said = inline({MARKER: MARKER})
+    marked = inline({MARKER: MARKER})
     fact = Fact(key=MARKER, value=Raw(canonical(MARKER)))
     initial = StatePatch(goal=MARKER, facts=(fact,), questions=(MARKER,), data=Raw(canonical(MARKER)))
     labels = {MARKER: MARKER}
-    run = created(input=said, labels=labels, initial=initial)
+    run = created(input=marked, labels=labels, initial=initial)
     await store.create("r1", run, actor="test")
     world = World(Harness(backend=MemoryBackend))
     world.store = store
     await world.worker()
     [claimed] = await world.claim()
     owner = Owner(world, claimed.row)
-    failure = Failure(type="builtins.ValueError", message=MARKER, facts=said, traceback=MARKER)
+    failure = Failure(type="builtins.ValueError", message=MARKER, facts=marked, traceback=MARKER)
     payload, blobs = store.pack([MARKER] * 2_000)
     await owner.append(
         started(),
         b.StepFailed(name="t#1", number=1, attempt=1, failure=failure),
         b.StatePatched(name="p#1", patch=StatePatch(goal=f"{MARKER} again", facts=(fact,))),
-        b.DecisionMade(name="d#1", question=MARKER, chosen=said, options=said, because=MARKER),
-        asked("q1", question=MARKER, digest=MARKER, context=said),
+        b.DecisionMade(name="d#1", question=MARKER, chosen=marked, options=marked, because=MARKER),
+        asked("q1", question=MARKER, digest=MARKER, context=marked),
         gave(payload),
         blobs=blobs,
     )
     await store.put_blob(MARKER.encode() + shake_256(b"noise").digest(3 * CHUNK // 2))  # stays open
-    answer = replace(answered("q1"), answer=said, digest=MARKER, because=MARKER)
+    answer = replace(answered("q1"), answer=marked, digest=MARKER, because=MARKER)
     await store.send_commands("r1", answer, actor="ann")
     await store.send_commands("r1", signalled(value={MARKER: MARKER}, command="c2"), actor="ann")
     await store.save_snapshot("r1", owner.head, MARKER.encode())
     await store.save_contracts([contract(takes=MARKER)])
     await store.keep_late(owner.seal(completed(output=MARKER)))
-    message = b.MessageAdded(message="m1", role="user", content=said)
+    message = b.MessageAdded(message="m1", role="user", content=marked)
     conversation = Create(run="c1", bodies=(b.ConversationCreated(labels=labels), message), actor="test")
     await store.append(conversation)
     assert (await store.get("r1")).goal == f"{MARKER} again"

@@ -102,7 +102,7 @@ def test_a_missing_driver_is_reported_with_the_install_command(monkeypatch: pyte
 async def test_an_unreachable_server_is_reported(tmp_path: Path) -> None:
     """The error comes after `patience`, without hanging."""
     with pytest.raises(StoreUnavailable, match="no connection"):
-        await Store(PostgresBackend(f"postgresql://nobody@127.0.0.1:1/x?sslrootcert={tmp_path}", patience=0)).open()
+        await Store(PostgresBackend(f"postgresql://ann@127.0.0.1:1/x?sslrootcert={tmp_path}", patience=0)).open()
 
 
 # Refused servers
@@ -304,8 +304,8 @@ async def test_a_command_does_not_wait_for_a_callers_code(postgres_schema: str) 
         owner, loop = await world.own(), asyncio.get_running_loop()
 
         def work(connection: psycopg.Connection) -> tuple[list[b.StepCompleted], list[object]]:
-            told = asyncio.run_coroutine_threadsafe(world.store.send_commands("r1", signalled(), actor="ann"), loop)
-            told.result(60)
+            sending = asyncio.run_coroutine_threadsafe(world.store.send_commands("r1", signalled(), actor="ann"), loop)
+            sending.result(60)
             return [completed(1)], []
 
         done = await owner.transact(work)  # type: ignore[arg-type]
@@ -328,8 +328,8 @@ async def test_a_locked_row_does_not_block_other_writes(postgres_schema: str, mo
         with psycopg.connect(Address.parse(postgres_schema).server) as holding:
             holding.execute("SELECT 1 FROM streams WHERE id = 'r1' FOR UPDATE")
             world.store.patience = 0
-            told = [world.store.send_commands(run, signalled(), actor="ann") for run in ("r1", "r2")]
-            blocked, done = await asyncio.gather(*told, return_exceptions=True)
+            sending = [world.store.send_commands(run, signalled(), actor="ann") for run in ("r1", "r2")]
+            blocked, done = await asyncio.gather(*sending, return_exceptions=True)
         assert isinstance(blocked, StoreBusy)
         assert not isinstance(done, BaseException)
         await world.store.send_commands("r1", signalled(), actor="ann")

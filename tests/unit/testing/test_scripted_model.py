@@ -15,8 +15,8 @@ from limpet.testing import ScriptedModel, calls
 
 def asked(turns: int = 0, text: str = "hello") -> Prompt:
     """Return a prompt with this many messages of an assistant."""
-    said = [PromptMessage(role="assistant", text=f"turn {number}") for number in range(turns)]
-    return Prompt(messages=(PromptMessage(role="user", text=text), *said))
+    turns_before = [PromptMessage(role="assistant", text=f"turn {number}") for number in range(turns)]
+    return Prompt(messages=(PromptMessage(role="user", text=text), *turns_before))
 
 
 class Verdict(BaseModel):
@@ -80,7 +80,7 @@ async def test_arguments_can_be_typed_values() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "text"),
+    ("output", "text"),
     [
         (Verdict(ok=True), '{"ok":true,"why":""}'),
         (Order("o-1", 5), '{"id":"o-1","cents":5}'),
@@ -90,8 +90,8 @@ async def test_arguments_can_be_typed_values() -> None:
     ],
     ids=["pydantic", "dataclass", "struct", "dict", "nothing"],
 )
-async def test_typed_output_is_returned_as_json(said: Any, text: str) -> None:
-    reply = await ScriptedModel(said).reply(asked())
+async def test_typed_output_is_returned_as_json(output: Any, text: str) -> None:
+    reply = await ScriptedModel(output).reply(asked())
     assert (reply.text, reply.finish, reply.calls) == (text, "stop", ())
 
 
@@ -135,10 +135,10 @@ async def test_a_single_function_answers_every_prompt() -> None:
 
 
 async def test_text_is_streamed_word_by_word() -> None:
-    told: list[str] = []
-    reply = await ScriptedModel(" all is\n well ").reply(asked(), on_text=told.append)
-    assert told == [" all", " is", "\n well", " "]
-    assert "".join(told) == reply.text
+    pieces: list[str] = []
+    reply = await ScriptedModel(" all is\n well ").reply(asked(), on_text=pieces.append)
+    assert pieces == [" all", " is", "\n well", " "]
+    assert "".join(pieces) == reply.text
 
 
 async def test_tokens_are_counted_by_length() -> None:

@@ -26,9 +26,9 @@ async def test_a_timeout_around_a_wait_warns(how: str) -> None:
     """The warning has a hint, and appears once."""
     async with testing.app(patient) as app:
         await app.start(patient, how)
-        with pytest.warns(testing.TimeoutAroundWait, match="pass expires= to ask") as said:
+        with pytest.warns(testing.TimeoutAroundWait, match="pass expires= to ask") as warned:
             await app.settle()
-        assert len(said) == 1
+        assert len(warned) == 1
 
 
 async def test_a_wait_with_expires_does_not_warn() -> None:

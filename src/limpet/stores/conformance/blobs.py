@@ -343,8 +343,8 @@ async def if_one_leg_refers_to_a_missing_blob_no_leg_is_written(world: World) ->
         assert error.what == "blob"
     ending = parent.extend(b.RunCompleted(output=NOWHERE))
     await world.create("p2")
-    told = SendCommands(run="p2", bodies=(b.AgentReturned(command="c1", run="p1", outcome="completed"),), actor="w1")
-    for ends in ((ending, told), (told, ending)):
+    command = SendCommands(run="p2", bodies=(b.AgentReturned(command="c1", run="p1", outcome="completed"),), actor="w1")
+    for ends in ((ending, command), (command, ending)):
         await expect(NotFound, world.store.append(*ends))
     assert (await parent.row()).head == parent.head
     assert await world.kinds("p2") == ["run.created"]
@@ -428,8 +428,8 @@ async def a_conversation_refers_to_blobs_as_a_run_does(world: World) -> None:
     assert error.what == "blob"
     await world.store.append(first, blobs=blobs)
     head = (await world.store.get("c1")).head
-    await expect(NotFound, world.store.append(world.say(head, _message(NOWHERE))))
-    assert isinstance(await world.store.append(world.say(head, _message(payload))), Appended)
+    await expect(NotFound, world.store.append(world.message_leg(head, _message(NOWHERE))))
+    assert isinstance(await world.store.append(world.message_leg(head, _message(payload))), Appended)
     assert await _collected(world) == 0
     assert await world.store.unpack(payload) == BIG
     assert await world.store.check_rows("c1") == []

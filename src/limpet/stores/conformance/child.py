@@ -83,8 +83,8 @@ async def main(factory: str, argument: str, job: str, *rest: str) -> None:
     """Open the store and run the job."""
     module, _, name = factory.partition(":")
     async with Store(getattr(import_module(module), name)(argument)) as store:
-        said = await JOBS[job](store, *rest)
-    sys.stdout.write(f"{said}\n")
+        result = await JOBS[job](store, *rest)
+    sys.stdout.write(f"{result}\n")
 
 
 if __name__ == "__main__":

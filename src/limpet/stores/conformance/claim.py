@@ -240,7 +240,7 @@ async def a_claim_returns_the_head_to_append_after(world: World) -> None:
 @behaviour()
 async def a_conversation_is_never_claimed(world: World) -> None:
     """Conversations are never claimed."""
-    await world.talk()
+    await world.conversation()
     await world.worker(agents=("", "a"))
     assert await world.claim() == ()
 

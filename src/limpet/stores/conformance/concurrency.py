@@ -111,8 +111,8 @@ async def a_cancelled_append_leaves_the_store_usable(world: World) -> None:
 @behaviour("processes")
 async def of_processes_that_create_one_id_one_creates_the_run(world: World) -> None:
     """When four processes create the same id, exactly one creates the run."""
-    said = await world.processes("create_same", 4)
-    assert sorted(said) == ["fresh", "there", "there", "there"]
+    outputs = await world.processes("create_same", 4)
+    assert sorted(outputs) == ["fresh", "there", "there", "there"]
 
 
 @behaviour("processes")
@@ -130,8 +130,8 @@ async def processes_claim_each_run_once(world: World) -> None:
     """When four processes claim forty runs, no run is claimed twice."""
     for place in range(40):
         await world.create(f"r{place}")
-    said = await world.processes("claim", 4, "10")
-    given = [run for each in said for run in each.split(",") if run]
+    outputs = await world.processes("claim", 4, "10")
+    given = [run for each in outputs for run in each.split(",") if run]
     assert len(given) == len(set(given)) > 0
     for run in given:
         assert (await world.kinds(run)).count("run.claimed") == 1
@@ -142,8 +142,8 @@ async def processes_decide_each_request_once(world: World) -> None:
     """When two processes answer fifty requests, each request is decided once."""
     owner = await world.own()
     await owner.append(*(asked(f"q{number}") for number in range(50)))
-    said = await world.processes("answer", 2, "50")
-    assert sum(int(each) for each in said) == 50
+    outputs = await world.processes("answer", 2, "50")
+    assert sum(int(each) for each in outputs) == 50
     assert (await world.kinds()).count("request.answered") == 50
 
 

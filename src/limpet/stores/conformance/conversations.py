@@ -12,7 +12,7 @@ from limpet.stores.conformance.suite import World, behaviour, expect, message, s
 @behaviour()
 async def a_conversation_is_created_with_its_first_messages(world: World) -> None:
     """A new conversation is open, and its log is chained like a run's."""
-    head = await world.talk(message())
+    head = await world.conversation(message())
     row = await world.store.get("c1")
     assert (row.type, row.status, row.ready_at, row.head) == ("conversation", "open", None, head)
     assert await world.kinds("c1") == ["conversation.created", "message.added"]
@@ -22,8 +22,8 @@ async def a_conversation_is_created_with_its_first_messages(world: World) -> Non
 @behaviour()
 async def messages_are_appended_without_a_fence(world: World) -> None:
     """A writer that knows the head can append messages without a fence."""
-    head = await world.talk()
-    done = await world.store.append(world.say(head, message("hi")))
+    head = await world.conversation()
+    done = await world.store.append(world.message_leg(head, message("hi")))
     assert isinstance(done, Appended)
     assert (await world.store.get("c1")).seq == 2
 
@@ -31,8 +31,10 @@ async def messages_are_appended_without_a_fence(world: World) -> None:
 @behaviour()
 async def of_two_messages_after_one_head_one_is_written(world: World) -> None:
     """Of two messages after the same head one is written; the other writer gets the events that it missed."""
-    head = await world.talk()
-    done = await asyncio.gather(*(world.store.append(world.say(head, message(text))) for text in ("one", "two")))
+    head = await world.conversation()
+    done = await asyncio.gather(
+        *(world.store.append(world.message_leg(head, message(text))) for text in ("one", "two"))
+    )
     assert sorted(type(each).__name__ for each in done) == ["Appended", "Missed"]
     [missed] = [each for each in done if isinstance(each, Missed)]
     assert missed.events[0].event.seq == 2
@@ -41,8 +43,8 @@ async def of_two_messages_after_one_head_one_is_written(world: World) -> None:
 @behaviour()
 async def a_repeated_message_is_stored_once(world: World) -> None:
     """Repeating an append of a message stores it once."""
-    head = await world.talk()
-    leg = world.say(head, message("hi"))
+    head = await world.conversation()
+    leg = world.message_leg(head, message("hi"))
     await world.store.append(leg)
     assert isinstance(await world.store.append(leg), Appended)
     assert len(await world.log("c1")) == 2
@@ -51,7 +53,7 @@ async def a_repeated_message_is_stored_once(world: World) -> None:
 @behaviour()
 async def a_conversation_accepts_only_messages(world: World) -> None:
     """A conversation refuses steps, commands and anything under a fence."""
-    head = await world.talk()
+    head = await world.conversation()
     events = seal_all(head, "c1", (started(),), time=0, fence=0, actor="x", codec=world.store.codec)
     await expect(InvalidAppend, world.store.append(Extend(run="c1", after=head, fence=None, events=events)))
     await expect(InvalidAppend, world.store.send_commands("c1", signalled(), actor="ann"))
@@ -81,12 +83,12 @@ async def a_run_and_a_conversation_cannot_share_an_id(world: World) -> None:
 @behaviour()
 async def a_message_and_the_runs_record_of_it_are_one_append(world: World) -> None:
     """A message and the run's record of it are written in one append, both or neither."""
-    head = await world.talk()
+    head = await world.conversation()
     owner = await world.own()
-    said = b.MessageSaid(name="say#1", conversation="c1", message=2)
-    assert isinstance(await world.store.append(owner.extend(said), world.say(head, message("hi"))), Appended)
+    record = b.MessageSaid(name="say#1", conversation="c1", message=2)
+    assert isinstance(await world.store.append(owner.extend(record), world.message_leg(head, message("hi"))), Appended)
     owner.head = (await owner.row()).head
-    stale = await world.store.append(owner.extend(said), world.say(head, message("again")))
+    stale = await world.store.append(owner.extend(record), world.message_leg(head, message("again")))
     assert isinstance(stale, Missed)
     assert (len(await world.log("c1")), (await owner.row()).head) == (2, owner.head)
 
@@ -94,6 +96,6 @@ async def a_message_and_the_runs_record_of_it_are_one_append(world: World) -> No
 @behaviour()
 async def conversations_are_listed_by_session(world: World) -> None:
     """Conversations are listed by session, with their labels."""
-    await world.talk(session="s1", user="ann", labels={"topic": "x"})
+    await world.conversation(session="s1", user="ann", labels={"topic": "x"})
     [row] = (await world.store.runs(RunFilter(type="conversation", labels={"topic": "x"}))).rows
     assert (row.id, row.session, row.user) == ("c1", "s1", "ann")

@@ -255,8 +255,8 @@ async def workers_are_listed_with_their_agents(world: World) -> None:
 async def a_killed_workers_runs_are_claimed_before_its_lease_expires(world: World) -> None:
     """A killed worker's runs on the same machine are claimed before its lease expires."""
     await world.create()
-    [said] = await world.processes("claim_and_die", 1)
-    assert said == "r1"
+    [output] = await world.processes("claim_and_die", 1)
+    assert output == "r1"
     assert (await world.store.get("r1")).status == "running"
     await world.worker("w2")
     [claimed] = await world.claim("w2")

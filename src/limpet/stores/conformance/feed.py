@@ -64,7 +64,7 @@ async def the_feed_returns_events_as_stored(world: World) -> None:
 @behaviour()
 async def conversations_are_in_the_feed(world: World) -> None:
     """Messages of conversations are in the feed."""
-    await world.talk(message())
+    await world.conversation(message())
     assert [event.kind for event in await _all(world.store)] == ["conversation.created", "message.added"]
 
 
@@ -348,7 +348,7 @@ async def _several_histories(world: World) -> list[str]:
     for number in range(1, 4):
         await one.append(started(number), completed(number))
         await two.append(started(number))
-    await world.talk(message())
+    await world.conversation(message())
     await world.store.send_commands("r1", signalled(), actor="ann")
     await two.append(b.RunCompleted(output=inline(1)))
     await world.create("r3")

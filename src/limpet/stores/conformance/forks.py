@@ -140,7 +140,7 @@ async def a_fork_needs_an_existing_event_of_a_run(world: World) -> None:
     await expect(InvalidAppend, world.store.create("f", forked(at=8), actor="test"))
     await expect(InvalidAppend, world.store.create("f", forked(at=0), actor="test"))
     await expect(NotFound, world.store.create("f", forked(of="none", at=1), actor="test"))
-    await world.talk()
+    await world.conversation()
     await expect(InvalidAppend, world.store.create("f", forked(of="c1", at=1), actor="test"))
     await expect(NotFound, world.store.get("f"))
 
@@ -235,7 +235,7 @@ async def a_fork_can_be_loaded_only_after_its_origin(world: World) -> None:
 @behaviour()
 async def a_conversation_is_forked_like_a_run(world: World) -> None:
     """A forked conversation shares the messages before the fork point."""
-    await world.talk(message("one"), message("two"), message("three"), session="s")
+    await world.conversation(message("one"), message("two"), message("three"), session="s")
     branch = b.ConversationForked(conversation="c1", at=3, session="s")
     await world.store.append(Create(run="c1.1", bodies=(branch,), actor="test"))
     log = await world.log("c1.1")

@@ -144,7 +144,7 @@ async def counters_match_a_recount_after_every_change(world: World) -> None:
 async def runs_and_conversations_are_listed_separately(world: World) -> None:
     """Runs and conversations are listed separately."""
     await world.create("r1")
-    await world.talk(session="s")
+    await world.conversation(session="s")
     assert await _ids(world, RunFilter()) == ["r1"]
     assert await _ids(world, RunFilter(type="conversation", session="s")) == ["c1"]
     assert await world.store.counts() == {("a", "pending"): 1}
@@ -188,7 +188,7 @@ async def requests_are_filtered_by_person_run_risk_and_status(world: World) -> N
 async def streams_lists_every_stream_once_oldest_first(world: World) -> None:
     """`streams` lists runs, forks and conversations once, oldest first, even if new ones are created in between."""
     await world.create("r2")
-    await world.talk()
+    await world.conversation()
     await world.store.create("r1", forked(at=1, of="r2", step=0), actor="test")
     assert await world.store.streams(after=10**12) == []
     found: list[tuple[int, str]] = []

@@ -232,9 +232,9 @@ async def a_superseded_worker_is_refused_after_a_rebuild(world: World) -> None:
 @behaviour()
 async def the_row_of_a_conversation_matches_its_log(world: World) -> None:
     """The row of a conversation matches its log, and messages can be appended after a rebuild."""
-    head = await world.talk(message(), session="s1", user="ann", labels={"topic": "x"})
+    head = await world.conversation(message(), session="s1", user="ann", labels={"topic": "x"})
     await _is_sound(world, "c1")
-    assert isinstance(await world.store.append(world.say(head, message("again"))), Appended)
+    assert isinstance(await world.store.append(world.message_leg(head, message("again"))), Appended)
     await _is_sound(world, "c1")
 
 

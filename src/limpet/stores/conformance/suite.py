@@ -174,12 +174,12 @@ class World:
         await owner.append(b.RunWaiting(waits=(Wait(what=what, key=key),)))
         return owner
 
-    async def talk(self, *messages: b.MessageAdded, **more: Any) -> Head:
+    async def conversation(self, *messages: b.MessageAdded, **more: Any) -> Head:
         """Create the conversation `c1` and return its head."""
         await self.store.append(Create(run="c1", bodies=(b.ConversationCreated(**more), *messages), actor="test"))
         return (await self.store.get("c1")).head
 
-    def say(self, head: Head, message: b.MessageAdded) -> Extend:
+    def message_leg(self, head: Head, message: b.MessageAdded) -> Extend:
         """Return a leg with a message after a head."""
         now, codec = self.clock.now(), self.store.codec
         events = seal_all(head, "c1", (message,), time=now, fence=0, actor="ann", codec=codec)
@@ -319,5 +319,5 @@ def message(text: str = "hello") -> b.MessageAdded:
 
 def contract(agent: str = "a", version: str = "1", takes: str = "string") -> ContractRow:
     """Return a contract; the agent's name may be any text."""
-    said = {"agent": ascii(agent), "version": ascii(version), "input": {"takes": takes}}
-    return ContractRow(agent=agent, version=version, hash=digest(said), contract=canonical(said))
+    content = {"agent": ascii(agent), "version": ascii(version), "input": {"takes": takes}}
+    return ContractRow(agent=agent, version=version, hash=digest(content), contract=canonical(content))

@@ -72,10 +72,10 @@ async def renewals_and_empty_claims_do_not_notify_watches(world: World) -> None:
         for _ in range(10):
             assert await world.claim() == ()
             await world.store.renew("w1", lease=LEASE)
-        heard = waiting.done()
+        notified = waiting.done()
         await world.create("r2")
         await waiting
-    assert not heard or world.capabilities.processes
+    assert not notified or world.capabilities.processes
 
 
 @behaviour("processes")

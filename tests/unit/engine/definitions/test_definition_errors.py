@@ -75,10 +75,10 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("define", "says"), WRONG)
-def test_a_wrong_definition_is_refused_at_the_definition(define: Callable[[], Any], says: str) -> None:
+@pytest.mark.parametrize(("define", "message"), WRONG)
+def test_a_wrong_definition_is_refused_at_the_definition(define: Callable[[], Any], message: str) -> None:
     """The error names the option and the expected value."""
-    with pytest.raises(limpet.DefinitionError, match=f"(?s){says}"):
+    with pytest.raises(limpet.DefinitionError, match=f"(?s){message}"):
         define()
 
 

@@ -41,7 +41,7 @@ def test_a_tool_has_the_name_documentation_and_traits_of_its_function() -> None:
     assert (pay_back.name, pay_back.__doc__, pay_back.traits.effect) == ("pay_back", "An effect.", "idempotent")
     assert (pay_back.traits.risk, pay_back.traits.timeout) == ("external_action", 10_000_000)
     assert find_tool("pay_back") is pay_back
-    assert find_tool("nobody") is None
+    assert find_tool("missing") is None
     assert (find_order.is_async, pay_back.is_async) == (True, False)
     assert repr(pay_back) == "<tool pay_back, effect 'idempotent'>"
 
