@@ -25,7 +25,7 @@ def desk(letters: Path) -> MCPServer:
 
     @server.tool(annotations=ToolAnnotations(read_only_hint=True))
     def lookup(name: str) -> str:
-        """Look up where somebody lives."""
+        """Look up where a person lives."""
         return f"{name} lives at 7 Harbour Road"
 
     @server.tool()

@@ -119,7 +119,7 @@ def test_every_field_is_shown_in_the_text(error: type[LimpetError]) -> None:
 
 
 @every_error
-def test_a_copied_error_is_equal(error: type[LimpetError]) -> None:
+def test_a_copied_error_has_the_same_repr(error: type[LimpetError]) -> None:
     """An error can be sent from a process of a pool."""
     assert repr(copy.copy(sample(error))) == repr(sample(error))
 

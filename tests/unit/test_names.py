@@ -68,7 +68,7 @@ def test_the_public_names_are_the_documented_ones() -> None:
 
 
 def test_a_docstring_names_its_subject() -> None:
-    """It does not begin with "What …", which hides it."""
+    """A docstring does not begin with "What …", which hides its subject."""
     found = [
         f"{path}:{node.lineno}"
         for path, tree in modules()

@@ -31,6 +31,6 @@ async def test_an_unanswered_approval_expires() -> None:
 def bank_counts() -> dict[str, int]:                                           # what the outside world saw, from its own process
     return {"refund": 1}
 
-async def test_survives_kill_anywhere() -> None:
+async def test_survives_a_kill_at_any_point() -> None:
     report = await testing.crash_everywhere(support, Ticket(order="o1", text=""), answers={"*": True}, effects=bank_counts)
     assert not report.lost and not report.doubled

@@ -176,7 +176,7 @@ def test_a_script_can_crash_test_its_own_agent(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("when", "kind", "calls"), [("before", "step.completed", 2), ("after", "step.completed", 1)])
-async def test_a_crash_at_a_named_point(when: When, kind: str, calls: int) -> None:
+async def test_a_run_resumes_after_a_crash_at_a_named_point(when: When, kind: str, calls: int) -> None:
     """The commit is written or not, and the process gets no reply."""
     async with testing.app(helper) as app:
         app.crash_at(when, kind, name="trial_pay#1")

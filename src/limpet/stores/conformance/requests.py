@@ -1,4 +1,4 @@
-"""Requests: decided once, in time, and for what was shown; a decision makes the waiting run runnable."""
+"""Requests: decided once, in time, and for the shown arguments; a decision makes the waiting run runnable."""
 
 import asyncio
 
