@@ -690,7 +690,7 @@ def test_a_timeout_outside_zero_to_one_hour_is_refused(timeout: str | int) -> No
         Webhook("https://example.com/", secret=SECRET, timeout=timeout)
 
 
-def test_a_timeout_accepts_a_duration() -> None:
+def test_a_timeout_that_is_not_a_duration_is_refused() -> None:
     with pytest.raises(InvalidArgument):
         Webhook("https://example.com/", secret=SECRET, timeout="soon")
 
