@@ -14,12 +14,14 @@ from limpet.errors import LimpetError
 from limpet.events import Codec, Event, Packed
 from limpet.events.bodies import RequestAnswered
 from limpet.stores import Appended
-from limpet.stores.backend import Extension, Outcome
+from limpet.stores.backend import EventKeys, Extension, Outcome
 from limpet.stores.blobs import Blob
 from limpet.stores.conformance import Behaviour, Harness, behaviours
 from limpet.stores.memory import MemoryBackend, MemoryTables
 from limpet.stores.rows import ContractRow, Feed, RequestRow, RunRow, WorkerRow
 from limpet.stores.writes import Append, Op, SendCommands
+
+Steps = Sequence[tuple[int, int | None]]
 
 
 class NoFence(MemoryTables):
@@ -62,9 +64,9 @@ class NoReadBack(MemoryTables):
 class LosesCommands(MemoryTables):
     """A command is acknowledged and not stored."""
 
-    def insert(self, number: int, events: Sequence[Event], commands: Sequence[str | None] | None = None) -> None:
-        if commands is None:
-            super().insert(number, events)
+    def insert(self, number: int, events: Sequence[Event], keys: Sequence[EventKeys]) -> None:
+        if all(each.command is None for each in keys):
+            super().insert(number, events, keys)
 
 
 class ForgetsCommandIds(MemoryTables):
@@ -321,25 +323,41 @@ class EarlyEnd(MemoryBackend):
 class RebuildsWithoutRequests(MemoryTables):
     """The inbox is empty after a rebuild."""
 
-    def rewrite(self, row: RunRow, requests: Sequence[RequestRow], blobs: Sequence[int]) -> None:  # noqa: ARG002
-        super().rewrite(row, (), blobs)
+    def rewrite(self, row: RunRow, requests: Sequence[RequestRow], blobs: Sequence[int], steps: Steps) -> None:  # noqa: ARG002
+        super().rewrite(row, (), blobs, steps)
 
 
 class RebuildsWithoutReferences(MemoryTables):
     """Blobs are nobody's after a rebuild."""
 
-    def rewrite(self, row: RunRow, requests: Sequence[RequestRow], blobs: Sequence[int]) -> None:  # noqa: ARG002
+    def rewrite(self, row: RunRow, requests: Sequence[RequestRow], blobs: Sequence[int], steps: Steps) -> None:  # noqa: ARG002
         for reference in [each for each in self.references if each[0] == row.number]:
             self._drop(self.references, reference)
-        super().rewrite(row, requests, ())
+        super().rewrite(row, requests, (), steps)
 
 
 class RebuildsAsNew(MemoryTables):
     """A rebuilt run belongs to nobody."""
 
-    def rewrite(self, row: RunRow, requests: Sequence[RequestRow], blobs: Sequence[int]) -> None:
+    def rewrite(self, row: RunRow, requests: Sequence[RequestRow], blobs: Sequence[int], steps: Steps) -> None:
         freed = row if row.worker is None else replace(row, status="pending", worker=None, ready_at=row.time)
-        super().rewrite(freed, requests, blobs)
+        super().rewrite(freed, requests, blobs, steps)
+
+
+class RebuildsWithoutSteps(MemoryTables):
+    """No step is found after a rebuild."""
+
+    def rewrite(self, row: RunRow, requests: Sequence[RequestRow], blobs: Sequence[int], steps: Steps) -> None:  # noqa: ARG002
+        super().rewrite(row, requests, blobs, ())
+
+
+class IndexesOnlyStarts(MemoryTables):
+    """Only the first event of a step is found with it."""
+
+    def insert(self, number: int, events: Sequence[Event], keys: Sequence[EventKeys]) -> None:
+        starts = [event.kind == "step.started" for event in events]
+        found = [each if start else each._replace(step=None) for start, each in zip(starts, keys, strict=True)]
+        super().insert(number, events, found)
 
 
 class ForgetsSteps(MemoryTables):
@@ -455,6 +473,8 @@ CAUGHT_BY: list[tuple[Callable[[Clock], MemoryBackend], str]] = [
     (_with(RebuildsWithoutRequests), "rebuild:an-open-request-is-what-its-log-says"),
     (_with(RebuildsWithoutReferences), "rebuild:blobs-are-held-after-a-rebuild"),
     (_with(RebuildsAsNew), "rebuild:a-run-that-is-driven-is-what-its-log-says"),
+    (_with(RebuildsWithoutSteps), "steps:steps-are-found-after-a-rebuild"),
+    (_with(IndexesOnlyStarts), "steps:a-page-of-steps-has-all-their-events"),
     (_with(ForgetsSteps), "rebuild:a-run-that-is-driven-is-what-its-log-says"),
     (_with(SavesContractsAgain), "contracts:the-same-contract-again-is-not-written"),
     (_with(SavesContractsAgain), "contracts:only-what-has-changed-is-written"),

@@ -187,8 +187,8 @@ def test_a_place_in_the_queue_that_was_given_up_keeps_nobody_out(tmp_path: Path)
 HOLDS = """
 import os, signal, sys
 from pathlib import Path
-from limpet.stores.sqlite.locks import Gate
-gate = Gate(Path(sys.argv[1]), 0)
+from limpet.stores.sqlite.locks import WriterQueue
+gate = WriterQueue(Path(sys.argv[1]), 0)
 gate.enter()
 os.kill(os.getpid(), signal.SIGSTOP)
 gate.leave()
