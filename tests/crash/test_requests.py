@@ -20,7 +20,7 @@ from limpet.service.app import App
 from limpet.service.settings import Settings
 from limpet.state import ENDED
 from limpet.stores import RequestFilter
-from tests.behaviour.requests.event_orders import OUTCOMES, outcome_of, told
+from tests.behaviour.requests.event_orders import OUTCOMES, outcome_of, summarize
 from tests.crash.counting_service import Service
 from tests.crash.processes import Child, Job
 from tests.crash.requests import Shifted, Verdict, agents_of, answer, drive, opened, race, visit
@@ -200,7 +200,7 @@ class Play:
         """What the log says, what the service has seen."""
         await app.verify(self.run)
         assert await app.store.check_rows(self.run) == []
-        found = told(await app.log(self.run))
+        found = summarize(await app.log(self.run))
         assert outcome_of(found) == self.outcome
         applied = self.desk.service.applied
         assert applied[f"/keyed/{self.run}/begin"] == 1

@@ -35,8 +35,8 @@ PROMISES = (
         "A completed step returns its recorded result on resume; its function is not called again. With a weaker "
         "checkpoint strategy a read may run again, but never an effect.",
         (
-            "tests/behaviour/steps/test_steps.py::test_a_result_is_recorded_and_its_function_not_called_again",
-            "tests/behaviour/runs/test_turns.py::test_checkpoint_strategies",
+            "tests/behaviour/steps/test_steps.py::test_a_completed_step_is_not_called_again",
+            "tests/behaviour/runs/test_turns.py::test_a_weaker_checkpoint_strategy_repeats_reads_but_no_effect",
             "tests/crash/test_runs.py::test_killed_at_random",
         ),
     ),
@@ -47,9 +47,9 @@ PROMISES = (
         "Otherwise its `verify` decides, or else a person. Exactly-once cannot be promised for a tool without an "
         "idempotency key.",
         (
-            "tests/behaviour/steps/test_steps.py::test_a_once_effect_that_nobody_can_verify_goes_to_a_person",
-            "tests/behaviour/steps/test_steps.py::test_a_once_effect_that_raised_is_verified",
-            "tests/behaviour/steps/test_steps.py::test_an_idempotent_effect_without_an_answer_is_unknown",
+            "tests/behaviour/steps/test_steps.py::test_an_interrupted_once_effect_without_verify_goes_to_a_person",
+            "tests/behaviour/steps/test_steps.py::test_a_once_effect_that_raises_is_verified",
+            "tests/behaviour/steps/test_steps.py::test_an_idempotent_effect_without_a_response_has_an_unknown_outcome",
             "tests/crash/test_runs.py::test_killed_in_every_tool_and_again_while_the_next_process_finds_out",
             "tests/crash/test_forks.py::test_killed_about_every_commit_of_a_fork",
             "tests/simulation/test_simulation.py::test_the_watcher_sees_a_blind_repeat",
@@ -61,7 +61,7 @@ PROMISES = (
         "Every effect has the key `{run}:step_{number}:{tool}:{hash of args}`, the same on every retry and resume.",
         (
             "tests/unit/engine/definitions/test_tools.py::test_keys_are_frozen",
-            "tests/behaviour/steps/test_steps.py::test_a_death_is_repeated_where_that_is_safe_and_counts_no_attempt",
+            "tests/behaviour/steps/test_steps.py::test_a_safe_step_is_repeated_after_a_crash_without_counting_an_attempt",
             "tests/simulation/test_simulation.py::test_seed",
         ),
     ),
@@ -99,11 +99,11 @@ PROMISES = (
         "Each request is decided once, for the exact arguments that the person saw. The decision and the wake-up of the "
         "run are one transaction.",
         (
-            "tests/behaviour/runs/test_waits.py::test_answers_by_kind",
-            "tests/behaviour/runs/test_waits.py::test_silence",
-            "tests/behaviour/requests/test_requests.py::test_every_wrong_answer_is_told_what_stands",
-            "tests/behaviour/requests/test_event_orders.py::test_every_order_in_memory",
-            "tests/behaviour/requests/test_approved_arguments.py::test_other_arguments_need_another_answer",
+            "tests/behaviour/runs/test_waits.py::test_an_answer_that_does_not_fit_its_request_is_refused",
+            "tests/behaviour/runs/test_waits.py::test_an_unanswered_request_takes_its_default_escalates_or_raises",
+            "tests/behaviour/requests/test_requests.py::test_a_second_late_or_unknown_answer_is_refused_with_the_reason",
+            "tests/behaviour/requests/test_event_orders.py::test_requests_are_decided_once_in_every_order_of_events",
+            "tests/behaviour/requests/test_approved_arguments.py::test_changed_arguments_need_another_approval",
             "tests/crash/test_requests.py::test_one_of_two_answers_wins",
             "tests/crash/test_requests.py::test_killed_about_every_commit_of_a_handoff",
             "tests/crash/test_forks.py::test_killed_about_every_commit_of_a_fork",
@@ -120,7 +120,7 @@ PROMISES = (
             "tests/laws/test_law_fold.py::test_every_cut_of_a_log_gives_the_same_state",
             "tests/behaviour/replay/test_code_changes.py::test_a_race_has_the_same_winner",
             "tests/behaviour/replay/test_code_changes.py::test_an_edit_is_refused_before_any_effect",
-            "tests/behaviour/runs/test_turns.py::test_state_is_what_the_code_has_passed",
+            "tests/behaviour/runs/test_turns.py::test_replayed_state_contains_only_what_the_code_has_reached",
             "tests/unit/journal/test_journal.py::test_what_was_learnt_is_kept_in_a_snapshot",
         ),
     ),
@@ -130,7 +130,7 @@ PROMISES = (
         "Bytes per step are constant. Messages and large payloads are stored once; events refer to them.",
         (
             "tests/unit/stores/test_blobs.py::test_content_takes_its_place_once",
-            "tests/behaviour/runs/test_turns.py::test_a_resumed_run_enters_at_the_current_turn",
+            "tests/behaviour/runs/test_turns.py::test_a_resumed_run_starts_at_its_current_turn",
         ),
     ),
     Promise(
@@ -157,7 +157,7 @@ PROMISES = (
         "fields, and a hint.",
         (
             "tests/unit/test_errors.py::test_the_templates_format_with_the_fields",
-            "tests/behaviour/steps/test_steps.py::test_an_output_that_cannot_be_stored_is_unavailable_and_never_run_again",
+            "tests/behaviour/steps/test_steps.py::test_an_effect_whose_output_cannot_be_stored_is_not_repeated",
             "tests/unit/stores/sqlite/test_files.py::test_nothing_is_acknowledged_that_is_in_no_file",
             "tests/crash/test_disk.py::test_nothing_is_acknowledged_after_a_failed_sync_before_everything_is_synced",
         ),
