@@ -84,7 +84,7 @@ PROMISES = (
         "Truncation, or a rewrite of the whole log, is detected by comparing it with exported heads.",
         (
             "tests/laws/test_law_chain.py::test_a_change_of_any_field_of_any_event_is_found",
-            "tests/behaviour/storage/test_bundles.py::test_a_changed_file_is_refused",
+            "tests/behaviour/storage/test_bundles.py::test_a_changed_bundle_is_refused",
             "tests/behaviour/tampering/test_edited_events.py::test_every_edit_of_every_event_is_found",
             "tests/behaviour/tampering/test_edited_events.py::test_a_tail_that_was_cut_off_is_found_against_heads",
             "tests/behaviour/tampering/test_edited_events.py::test_a_log_that_was_written_anew_is_found_against_heads",
@@ -118,8 +118,8 @@ PROMISES = (
         "live and on replay.",
         (
             "tests/laws/test_law_fold.py::test_every_cut_of_a_log_gives_the_same_state",
-            "tests/behaviour/replay/test_code_changes.py::test_a_race_has_the_same_winner",
-            "tests/behaviour/replay/test_code_changes.py::test_an_edit_is_refused_before_any_effect",
+            "tests/behaviour/replay/test_code_changes.py::test_a_race_has_the_same_winner_on_replay",
+            "tests/behaviour/replay/test_code_changes.py::test_an_unsafe_edit_is_refused_before_any_effect",
             "tests/behaviour/runs/test_turns.py::test_replayed_state_contains_only_what_the_code_has_reached",
             "tests/unit/journal/test_journal.py::test_what_was_learnt_is_kept_in_a_snapshot",
         ),
