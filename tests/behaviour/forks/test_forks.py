@@ -685,7 +685,7 @@ async def test_a_stubbed_fork_calls_no_external_system() -> None:
             for each in await app.log(second.id)
             if each.run == second.id and each.kind == "step.started" and each.body["tool"] == "fork_balance"
         ]
-        assert made_up["made_up"], "it is as made up as in the fork before"
+        assert made_up["made_up"], "still marked as in the fork before"
         live = await app.fork("r", at=2, effects="stub", reads="live", input="c")
         assert await live.result() == [{"cents": 1}, {"cents": 5}, 7, {"cents": 7}]
         with pytest.raises(limpet.InvalidArgument, match="effects='stub'"):

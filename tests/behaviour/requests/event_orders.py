@@ -231,7 +231,7 @@ def _start(found: LogSummary, event: EventView, request: LoggedRequest | None) -
         assert call in found.granted, "an effect without a grant"
         return
     assert request.status == "approved", f"an effect with a grant that is {request.status}"
-    assert event.time < request.expires, "an effect with a grant that is over"
+    assert event.time < request.expires, "an effect with an expired grant"
     request.uses += 1
     assert request.uses == 1, "a grant was used twice"
     found.granted.append(call)
@@ -242,7 +242,7 @@ def _end(found: LogSummary, event: EventView, _: LoggedRequest | None) -> None:
     found.end = event.kind
     found.output = body["output"]["json"] if event.kind == "run.completed" else None
     found.failure = body["failure"]["type"] if event.kind == "run.failed" else ""
-    assert all(request.status != "open" for request in found.requests.values()), "it ended with an open request"
+    assert all(request.status != "open" for request in found.requests.values()), "the run ended with an open request"
 
 
 _READ = {
@@ -407,7 +407,7 @@ class Trial:
         except limpet.LimpetError as error:
             assert fields_of(error) == expected  # noqa: PT017 - the answer may be accepted
         else:
-            assert expected is None, f"it was taken, and should be {expected}"
+            assert expected is None, f"the answer was accepted, expected {expected}"
             after = (await self._summary()).requests[request]
             assert (after.by, after.status != "open") == (by, True)
 

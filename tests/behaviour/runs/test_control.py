@@ -295,7 +295,7 @@ async def test_a_run_that_fails_in_the_engine_is_retried_with_backoff_and_then_p
             for times in range(1, 8):
                 assert entered == times
                 await app.advance((1 << (times - 1)) - 0.5)
-                assert entered == times, "it was tried before its time"
+                assert entered == times, "retried too early"
                 await app.advance(0.5)
             assert entered == 8
             info = await handle.info()
