@@ -143,7 +143,7 @@ def test_reasoning_is_sent_back_after_a_crash(server: OpenAIServer, tmp_path: Pa
     assert Child(run_agent, url, server.url, die).end() == KILLED
     assert len(server.requests) == 1
     second = Child(run_agent, url, server.url, die)
-    assert second.hear() == "nothing"
+    assert second.receive() == "nothing"
     assert second.end() == 0
     assert [reasoning_in(each) for each in server.requests] == [[], expected_reasoning(2), expected_reasoning(2, 4)]
 

@@ -5,7 +5,7 @@ the faults stop, every run ends or waits for what its log shows. Runs about 300 
 """
 
 import os
-import random  # noqa: TID251 - which of them
+import random  # noqa: TID251 - a seeded sample
 from collections import Counter
 from collections.abc import Callable
 from itertools import product

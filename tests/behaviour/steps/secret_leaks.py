@@ -320,7 +320,7 @@ def agent_of(world: World, shape: Shape) -> limpet.Agent[Any, Any]:
         received.append(value)
         limpet.current().progress(f"using {shape.text}")
         limpet.current().partial({"so far": shape.text})
-        await asyncio.sleep(0)  # noqa: TID251 - a turn, in which that is recorded
+        await asyncio.sleep(0)  # noqa: TID251 - a turn, to record the progress
         return value
 
     async def keep(value) -> Any:  # type: ignore[no-untyped-def]

@@ -306,7 +306,7 @@ async def test_without_redact_results_are_recorded_unchanged() -> None:
     @limpet.tool(effect="none")
     async def look() -> str:
         limpet.current().progress(f"with {CREDENTIAL}")
-        await asyncio.sleep(0)  # noqa: TID251 - a turn, in which that is recorded
+        await asyncio.sleep(0)  # noqa: TID251 - a turn, to record the progress
         return CREDENTIAL
 
     @limpet.agent()
